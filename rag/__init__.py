@@ -1,0 +1,1 @@
+"""Open-domain question answering that retrieves: build an index, ask, train, evaluate."""

@@ -1,0 +1,1 @@
+"""Foundations without torch, faiss or transformers: types, errors, files, manifests, progress, logging."""

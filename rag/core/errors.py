@@ -1,0 +1,94 @@
+"""The error tree. Every error a user can meet derives from `RagError`.
+
+    RagError
+    ├── ConfigError                 a flag, setting or configuration file is wrong
+    ├── DataError                   an input file or record is wrong
+    ├── ArtifactError               something on disk that this system wrote is wrong
+    │   ├── IncompleteArtifactError     it was never finished
+    │   └── MismatchedArtifactError     it does not belong with what it is used with
+    ├── MissingDependencyError      an optional package is not installed
+    ├── ResourceError               disk, memory, a port or a lock is not available
+    └── RetrievalError              a search could not be answered
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ArtifactError",
+    "ConfigError",
+    "DataError",
+    "IncompleteArtifactError",
+    "MismatchedArtifactError",
+    "MissingDependencyError",
+    "RagError",
+    "ResourceError",
+    "RetrievalError",
+]
+
+
+class RagError(Exception):
+    """Base of all errors that are meant to be read by a user.
+
+    Args:
+        message: what was found and what was expected.
+        hint: what to do about it; printed on a line of its own.
+
+    Example:
+        >>> print(RagError("index/ has no manifest.json", hint="run `rag index` again"))
+        index/ has no manifest.json
+          → run `rag index` again
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  → {self.hint}" if self.hint else self.message
+
+
+class ConfigError(RagError):
+    """A flag, setting or configuration file is wrong."""
+
+    exit_code = 2
+
+
+class DataError(RagError):
+    """An input file or record is wrong."""
+
+    exit_code = 3
+
+
+class ArtifactError(RagError):
+    """Something on disk that this system wrote is damaged or foreign."""
+
+    exit_code = 4
+
+
+class IncompleteArtifactError(ArtifactError):
+    """An artefact was never finished: its manifest is missing."""
+
+
+class MismatchedArtifactError(ArtifactError):
+    """An artefact does not belong with what it is used with (another encoder, another format version)."""
+
+
+class MissingDependencyError(RagError):
+    """An optional package is needed and not installed."""
+
+    exit_code = 5
+
+
+class ResourceError(RagError):
+    """Disk space, memory, a port or a lock is not available."""
+
+    exit_code = 6
+
+
+class RetrievalError(RagError):
+    """A search could not be answered."""
+
+    exit_code = 7

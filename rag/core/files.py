@@ -1,0 +1,189 @@
+"""Files that are whole or absent: atomic writes, checksums, one writer per directory."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from rag.core.errors import ArtifactError, DataError, ResourceError
+
+__all__ = [
+    "atomic_path",
+    "atomic_write_bytes",
+    "atomic_write_json",
+    "atomic_write_text",
+    "directory_lock",
+    "disk_errors",
+    "fsync_dir",
+    "read_json",
+    "remove_temporaries",
+    "sha256_file",
+]
+
+TEMPORARY_MARK = ".partial-"
+
+
+def fsync_dir(path: Path) -> None:
+    """Flush a directory's entries, so that a rename in it survives a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn "disk full" and permission errors into `ResourceError` that names the place.
+
+    Raises:
+        ResourceError: for ENOSPC, EDQUOT, EACCES, EPERM and EROFS; other errors pass through.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            place = path if path.is_dir() else path.parent
+            free_mib = shutil.disk_usage(place).free / 2**20 if place.exists() else 0.0
+            raise ResourceError(
+                f"the disk is full: could not write {path} ({free_mib:.0f} MiB free)",
+                hint="free some space and run the same command again; finished parts are kept",
+            ) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise ResourceError(
+                f"no permission to write {path}", hint="choose another --out or change the permissions"
+            ) from error
+        raise
+
+
+@contextmanager
+def atomic_path(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary sibling of `path`; on success it is flushed and renamed over `path`.
+
+    On any exception, Ctrl-C included, the temporary file or directory is removed and `path` is untouched.
+
+    Example:
+        >>> import tempfile
+        >>> target = Path(tempfile.mkdtemp()) / "numbers.txt"
+        >>> with atomic_path(target) as temporary:
+        ...     _ = temporary.write_text("1 2 3")
+        >>> target.read_text()
+        '1 2 3'
+    """
+    target = Path(path)
+    with disk_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mktemp(prefix=f".{target.name}{TEMPORARY_MARK}", dir=target.parent))
+        try:
+            yield temporary
+            if temporary.is_dir():
+                for file in temporary.rglob("*"):
+                    if file.is_file():
+                        _fsync_file(file)
+                fsync_dir(temporary)
+            else:
+                _fsync_file(temporary)
+            os.replace(temporary, target)
+            fsync_dir(target.parent)
+        finally:
+            if temporary.is_dir():
+                shutil.rmtree(temporary, ignore_errors=True)
+            else:
+                temporary.unlink(missing_ok=True)
+
+
+def _fsync_file(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_temporaries(directory: Path) -> int:
+    """Delete what killed writers left behind in `directory`; returns how many entries."""
+    removed = 0
+    for entry in directory.glob(f".*{TEMPORARY_MARK}*"):
+        if entry.is_dir():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
+        removed += 1
+    return removed
+
+
+def atomic_write_bytes(path: str | Path, data: bytes) -> None:
+    """Write `data` to `path` so that readers see the old content or the new, never a part."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def atomic_write_text(path: str | Path, text: str) -> None:
+    """Write UTF-8 text atomically."""
+    atomic_write_bytes(path, text.encode("utf-8"))
+
+
+def atomic_write_json(path: str | Path, value: Any) -> None:
+    """Write JSON atomically: indented, sorted keys, UTF-8, a newline at the end."""
+    text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    atomic_write_text(path, text + "\n")
+
+
+def read_json(path: str | Path) -> Any:
+    """Read one JSON file.
+
+    Raises:
+        DataError: if the file is missing or is not JSON; the message names file and position.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: not valid JSON ({error})") from error
+
+
+def sha256_file(path: str | Path, *, chunk_bytes: int = 4 << 20) -> str:
+    """Hex sha256 of a file, read in chunks of `chunk_bytes` bytes."""
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            while chunk := file.read(chunk_bytes):
+                digest.update(chunk)
+    except FileNotFoundError as error:
+        raise ArtifactError(f"{path}: no such file") from error
+    return digest.hexdigest()
+
+
+@contextmanager
+def directory_lock(directory: str | Path, *, timeout_s: float = 0.0) -> Iterator[None]:
+    """Hold the only right to write into `directory` (a `.lock` file in it, released by the system on exit).
+
+    Raises:
+        ResourceError: if another process holds it for longer than `timeout_s`.
+    """
+    place = Path(directory)
+    with disk_errors(place):
+        place.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(place / ".lock")
+        try:
+            lock.acquire(timeout=timeout_s)
+        except Timeout as error:
+            raise ResourceError(
+                f"{place}: another process is writing here",
+                hint="wait for it to finish, or choose another --out",
+            ) from error
+    try:
+        yield
+    finally:
+        lock.release()

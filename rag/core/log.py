@@ -1,0 +1,47 @@
+"""Logging: one line a message for people, one JSON object a line for machines."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import Any
+
+__all__ = ["JsonFormatter", "get_logger", "setup_logging"]
+
+_STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", None, None).__dict__) | {"message", "asctime"}
+
+
+def get_logger(name: str) -> logging.Logger:
+    """A standard library logger; libraries log, only programs call `setup_logging`."""
+    return logging.getLogger(name)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line; whatever is passed as `extra=` becomes a field."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Render one record."""
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, Any] = {
+            "time": f"{stamp}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line.update({key: value for key, value in record.__dict__.items() if key not in _STANDARD})
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def setup_logging(level: str = "INFO", *, json_lines: bool = False) -> None:
+    """Send log records of this process to stderr, replacing earlier handlers."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        JsonFormatter() if json_lines else logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())

@@ -1,0 +1,97 @@
+"""Manifests: the one JSON file, written last, that says an artefact is complete and what is in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rag.core.errors import ArtifactError, IncompleteArtifactError, MismatchedArtifactError
+from rag.core.files import atomic_write_json, sha256_file
+
+__all__ = ["FORMAT_VERSION", "MANIFEST_NAME", "file_table", "read_manifest", "verify_files", "write_manifest"]
+
+FORMAT_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+
+
+def file_table(directory: Path, relative_paths: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Size and sha256 of files, keyed by their path relative to `directory` (POSIX form)."""
+    return {
+        relative: {
+            "size_bytes": (directory / relative).stat().st_size,
+            "sha256": sha256_file(directory / relative),
+        }
+        for relative in sorted(relative_paths)
+    }
+
+
+def write_manifest(directory: str | Path, data: Mapping[str, Any]) -> None:
+    """Write `manifest.json`; call it after every other file is in place."""
+    atomic_write_json(Path(directory) / MANIFEST_NAME, {"format_version": FORMAT_VERSION, **data})
+
+
+def read_manifest(directory: str | Path, *, kind: str | None = None) -> dict[str, Any]:
+    """Read and check `manifest.json`.
+
+    Args:
+        directory: the artefact.
+        kind: expected value of the manifest's `kind`, for example "index".
+
+    Raises:
+        IncompleteArtifactError: there is no manifest, so the artefact was never finished.
+        MismatchedArtifactError: another kind of artefact or a newer format.
+        ArtifactError: the manifest is not readable.
+    """
+    place = Path(directory)
+    path = place / MANIFEST_NAME
+    if not place.is_dir():
+        raise IncompleteArtifactError(
+            f"{place}: no such directory", hint="build it with `rag index CORPUS --out DIR`"
+        )
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise IncompleteArtifactError(
+            f"{place} has no {MANIFEST_NAME}: it is not a finished artefact",
+            hint="run the command that builds it again; it continues where it stopped",
+        ) from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ArtifactError(f"{path} is damaged: {error}", hint="rebuild the artefact") from error
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("format_version"), int):
+        raise ArtifactError(f"{path} is not a manifest of this system", hint="point to another directory")
+    if manifest["format_version"] > FORMAT_VERSION:
+        raise MismatchedArtifactError(
+            f"{path} has format version {manifest['format_version']}, this program reads up to {FORMAT_VERSION}",
+            hint="upgrade the program, or rebuild the artefact",
+        )
+    if kind is not None and manifest.get("kind") != kind:
+        raise MismatchedArtifactError(
+            f"{place} is a {manifest.get('kind', 'nameless')!r} artefact, expected {kind!r}"
+        )
+    return manifest
+
+
+def verify_files(directory: str | Path, table: Mapping[str, Mapping[str, Any]], *, deep: bool) -> None:
+    """Compare files with a manifest's table: sizes always, checksums if `deep`.
+
+    Raises:
+        ArtifactError: names the first file that is missing, of another size, or of another content.
+    """
+    place = Path(directory)
+    for relative, expected in table.items():
+        path = place / relative
+        if not path.is_file():
+            raise ArtifactError(f"{path} is missing", hint="restore it or rebuild the artefact")
+        size_bytes = path.stat().st_size
+        if size_bytes != expected["size_bytes"]:
+            raise ArtifactError(
+                f"{path} has {size_bytes} bytes, the manifest says {expected['size_bytes']}: truncated or replaced",
+                hint="restore it or rebuild the artefact",
+            )
+        if deep and sha256_file(path) != expected["sha256"]:
+            raise ArtifactError(
+                f"{path} does not match its checksum: its bytes were changed",
+                hint="restore it or rebuild the artefact",
+            )

@@ -1,0 +1,31 @@
+"""Optional packages: imported where used, with an error that names the extra to install."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from rag.core.errors import MissingDependencyError
+
+__all__ = ["DISTRIBUTION", "require"]
+
+DISTRIBUTION = "openqa-rag"
+
+
+def require(module: str, extra: str) -> ModuleType:
+    """Import `module`.
+
+    Raises:
+        MissingDependencyError: it is not installed; the hint names the extra.
+
+    Example:
+        >>> require("json", extra="none").loads("[1]")
+        [1]
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"this needs the package {module.partition('.')[0]!r}, which is not installed ({error})",
+            hint=f"pip install '{DISTRIBUTION}[{extra}]'",
+        ) from error

@@ -1,0 +1,106 @@
+"""Progress with rate and time left: a bar on a terminal, one line every half minute elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Any, TextIO
+
+from tqdm import tqdm
+
+__all__ = ["Progress", "format_duration"]
+
+
+def format_duration(seconds: float) -> str:
+    """Human form of a duration.
+
+    Example:
+        >>> format_duration(42.4), format_duration(192), format_duration(7384)
+        ('42s', '3m12s', '2h03m')
+    """
+    total = int(max(0.0, seconds))
+    if total < 60:
+        return f"{total}s"
+    if total < 3600:
+        return f"{total // 60}m{total % 60:02d}s"
+    return f"{total // 3600}h{total % 3600 // 60:02d}m"
+
+
+class Progress:
+    """Shows how far a long job is.
+
+    Args:
+        total: how many units in all, or None if unknown.
+        unit: what is counted, plural ("passages").
+        label: what is being done ("encode").
+        initial: units finished by an earlier run.
+        stream: where to write; stderr by default.
+        interval_s: seconds between two lines when `stream` is not a terminal.
+    """
+
+    def __init__(
+        self,
+        total: int | None,
+        unit: str,
+        label: str,
+        *,
+        initial: int = 0,
+        stream: TextIO | None = None,
+        interval_s: float = 30.0,
+    ) -> None:
+        self.total, self.unit, self.label = total, unit, label
+        self.count, self.initial = initial, initial
+        self.interval_s = interval_s
+        self._stream = stream if stream is not None else sys.stderr
+        self._started = self._last_line = time.monotonic()
+        self._bar: Any = None
+
+    def __enter__(self) -> Progress:
+        self._started = self._last_line = time.monotonic()
+        if self._stream.isatty():
+            self._bar = tqdm(
+                total=self.total, unit=f" {self.unit}", desc=self.label, initial=self.initial,
+                file=self._stream, smoothing=0.05, dynamic_ncols=True,
+            )  # fmt: skip
+        return self
+
+    def update(self, n: int = 1) -> None:
+        """Count `n` more units."""
+        self.count += n
+        if self._bar is not None:
+            self._bar.update(n)
+        elif time.monotonic() - self._last_line >= self.interval_s:
+            self._last_line = time.monotonic()
+            self._write(self.line())
+
+    @property
+    def rate(self) -> float:
+        """Units per second since this run began."""
+        return (self.count - self.initial) / max(time.monotonic() - self._started, 1e-9)
+
+    def line(self) -> str:
+        """One line of text: count, share, rate, time left."""
+        parts = f"{self.label}: {self.count:,}"
+        if self.total:
+            parts += f"/{self.total:,} {self.unit} ({100 * self.count / self.total:.0f} %)"
+        else:
+            parts += f" {self.unit}"
+        parts += f", {self.rate:,.1f} {self.unit}/s"
+        if self.total and self.count > self.initial:
+            parts += f", {format_duration((self.total - self.count) / self.rate)} left"
+        return parts
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        elif time.monotonic() - self._started >= 2.0:
+            elapsed = format_duration(time.monotonic() - self._started)
+            state = "done" if error is None else "stopped"
+            self._write(f"{self.label}: {state}, {self.count:,} {self.unit} in {elapsed}, {self.rate:,.1f} {self.unit}/s")
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text + "\n")
+        self._stream.flush()

@@ -1,0 +1,155 @@
+"""The typed records that walk through the system: passages, questions, hits, answers with evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Answer", "AnswerSet", "Evidence", "Hit", "Passage", "Question"]
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A retrieval unit.
+
+    Attributes:
+        id: unique within a corpus.
+        title: title of the document it came from; may be empty.
+        text: the passage itself, without the title.
+    """
+
+    id: str
+    title: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a person asks, with what is known about its answer.
+
+    Attributes:
+        id: unique within a question set.
+        text: the question.
+        answers: accepted short answers; empty if unknown or if the corpus cannot answer it.
+        gold_passage_ids: passages that answer it, in hop order for multi-hop questions.
+        meta: everything else the source recorded (type, level, supporting facts, …).
+    """
+
+    id: str
+    text: str
+    answers: tuple[str, ...] = ()
+    gold_passage_ids: tuple[str, ...] = ()
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One search result.
+
+    Attributes:
+        row: row in the passage store.
+        passage_id: id of that passage.
+        score: larger is better; comparable within one retriever only.
+    """
+
+    row: int
+    passage_id: str
+    score: float
+
+    @staticmethod
+    def sort_key(hit: Hit) -> tuple[float, str]:
+        """Best first; ties by passage id."""
+        return (-hit.score, hit.passage_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The place in the text that says so.
+
+    Attributes:
+        passage_id: id of the passage.
+        title: its title.
+        text: its whole text.
+        start: first character of the answer in `text`.
+        end: one past its last character, so `text[start:end]` is the answer.
+        score: retrieval score of the passage.
+    """
+
+    passage_id: str
+    title: str
+    text: str
+    start: int
+    end: int
+    score: float
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict ready for `json.dumps`."""
+        return {
+            "passage_id": self.passage_id,
+            "title": self.title,
+            "text": self.text,
+            "start": self.start,
+            "end": self.end,
+            "score": self.score,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A short answer and where it stands.
+
+    Attributes:
+        text: the answer, exactly `evidence.text[evidence.start:evidence.end]` for extractive readers.
+        score: the reader's score; larger is better.
+        confidence: calibrated probability in [0, 1] that the answer is right.
+        evidence: passage and character span.
+    """
+
+    text: str
+    score: float
+    confidence: float
+    evidence: Evidence
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict ready for `json.dumps`."""
+        return {
+            "text": self.text,
+            "score": self.score,
+            "confidence": self.confidence,
+            "evidence": self.evidence.to_json(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerSet:
+    """Everything said about one question.
+
+    Attributes:
+        question: the question as asked.
+        answers: best first; empty if nothing was found.
+        no_answer_confidence: calibrated probability in [0, 1] that the passages hold no answer.
+        index_version: version of the index that was searched.
+        timings_ms: wall time of each stage in milliseconds.
+    """
+
+    question: str
+    answers: tuple[Answer, ...]
+    no_answer_confidence: float
+    index_version: str
+    timings_ms: Mapping[str, float]
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the best answer is more likely than "no answer"."""
+        return bool(self.answers) and self.answers[0].confidence >= self.no_answer_confidence
+
+    def to_json(self) -> dict[str, Any]:
+        """The public JSON shape of the command line and the server."""
+        return {
+            "question": self.question,
+            "answers": [answer.to_json() for answer in self.answers],
+            "no_answer_confidence": self.no_answer_confidence,
+            "index_version": self.index_version,
+            "timings_ms": {stage: round(value, 3) for stage, value in self.timings_ms.items()},
+        }
