@@ -1,1 +1,49 @@
-"""Open-domain question answering that retrieves: build an index, ask, train, evaluate."""
+"""Open-domain question answering that retrieves: build an index, ask with evidence, train, evaluate.
+
+Names are imported when first used, so `import rag` costs nothing.
+
+Example:
+    >>> import rag
+    >>> "Pipeline" in dir(rag)
+    True
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rag.core.errors import RagError as RagError
+    from rag.core.types import Answer as Answer
+    from rag.core.types import AnswerSet as AnswerSet
+    from rag.core.types import Evidence as Evidence
+    from rag.core.types import Hit as Hit
+    from rag.core.types import Passage as Passage
+    from rag.core.types import Question as Question
+    from rag.pipeline import Pipeline as Pipeline
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Answer": "rag.core.types",
+    "AnswerSet": "rag.core.types",
+    "Evidence": "rag.core.types",
+    "Hit": "rag.core.types",
+    "Passage": "rag.core.types",
+    "Pipeline": "rag.pipeline",
+    "Question": "rag.core.types",
+    "RagError": "rag.core.errors",
+}
+
+__all__ = sorted([*_HOMES, "__version__"])
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'rag' has no attribute {name!r}; it has {', '.join(__all__)}")
+
+
+def __dir__() -> list[str]:
+    return __all__

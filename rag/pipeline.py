@@ -1,0 +1,233 @@
+"""Question in, answers with evidence out: the pipeline behind the Python API, the command line and the server.
+
+Example:
+    Three lines from a list of texts to an answer::
+
+        from rag import Pipeline
+        pipeline = Pipeline.from_texts(["The Danube rises in the Black Forest.", "The Rhine ends in the North Sea."])
+        print(pipeline.ask("Where does the Danube rise?").answers[0].text)
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal, overload
+
+from indexers.build import BuildSettings, build_index
+from indexers.index import Index
+from rag.core.errors import ConfigError, DataError
+from rag.core.timing import StageTimer
+from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage
+from readers.protocols import Reader, ReadResult
+from retrievers.protocols import Retriever
+
+__all__ = ["Pipeline"]
+
+MAX_TOP_K = 1000
+
+
+class Pipeline:
+    """Retrieve, read, answer with evidence.
+
+    Args:
+        index: an open index; its passages are what evidence is quoted from.
+        retriever: question → hits.
+        reader: question + passages → answer spans; None for retrieval only.
+
+    Thread safety: one thread at a time; the server owns one worker thread per pipeline.
+    """
+
+    def __init__(self, index: Index, retriever: Retriever, reader: Reader | None) -> None:
+        self.index, self.retriever, self.reader = index, retriever, reader
+
+    @classmethod
+    def open(
+        cls,
+        index_dir: str | Path,
+        *,
+        retriever: str = "auto",
+        encoder: str | None = None,
+        reader: str | Literal[False] | None = None,
+        precision: str = "auto",
+        verify: Literal["none", "size", "deep"] = "size",
+    ) -> Pipeline:
+        """Open an index directory; nothing else is needed.
+
+        Args:
+            index_dir: a directory written by `rag index`.
+            retriever: "dense", "bm25", "hybrid", or "auto" for the best the index has.
+            encoder: another folder or hub name for the same encoder; its weight hash must equal the manifest's.
+            reader: folder or hub name of a reader; None for the one in the package, False for none.
+            precision: "auto", "fp32" or "bf16".
+            verify: how thoroughly files are checked before use.
+
+        Raises:
+            ArtifactError: the index is unfinished, damaged, or belongs to another encoder.
+        """
+        from retrievers.open import open_retriever
+
+        index = Index.open(index_dir, verify=verify)
+        searcher = open_retriever(index, retriever, encoder=encoder, precision=precision)
+        return cls(index, searcher, _open_reader(reader, precision))
+
+    @classmethod
+    def from_texts(
+        cls,
+        texts: Iterable[str | Passage],
+        *,
+        titles: Sequence[str] | None = None,
+        out: str | Path | None = None,
+        retriever: Literal["dense", "bm25", "hybrid"] = "dense",
+        encoder: str | None = None,
+        reader: str | Literal[False] | None = None,
+    ) -> Pipeline:
+        """Index texts and open the result.
+
+        Args:
+            texts: passages as strings, or `Passage` records with ids and titles of their own.
+            titles: one title a string, if known.
+            out: where the index goes; a directory that lives as long as the pipeline by default.
+            retriever: what to build.
+            encoder: passage encoder; the one in the package by default.
+            reader: as in `open`.
+
+        Raises:
+            DataError: there are no texts, or titles and texts differ in number.
+        """
+        passages = _as_passages(list(texts), titles)
+        holder = None
+        if out is None:
+            holder = tempfile.TemporaryDirectory(prefix="rag-index-")
+            out = Path(holder.name) / "index"
+        passage_encoder = None
+        if retriever != "bm25":
+            from retrievers.bi_encoder import BiEncoder
+
+            passage_encoder = BiEncoder.load(encoder)
+        build_index(passages, Path(out), encoder=passage_encoder, settings=BuildSettings(retriever=retriever))
+        pipeline = cls.open(out, retriever=retriever, encoder=encoder, reader=reader)
+        pipeline._holder = holder  # keeps a temporary index alive, and removes it with the pipeline
+        return pipeline
+
+    _holder: tempfile.TemporaryDirectory[str] | None = None
+
+    @property
+    def index_version(self) -> str:
+        """Short hash of the index's manifest."""
+        return self.index.version
+
+    @property
+    def n_passages(self) -> int:
+        """How many passages are indexed."""
+        return len(self.index.passages)
+
+    def passage(self, passage_id: str) -> Passage | None:
+        """The passage with this id, or None."""
+        row = self.index.passages.row_of(passage_id)
+        return None if row is None else self.index.passages[row]
+
+    def retrieve(
+        self, questions: Sequence[str], top_k: int = 20, *, timer: StageTimer | None = None
+    ) -> list[list[tuple[Hit, Passage]]]:
+        """Best passages of each question, best first.
+
+        Raises:
+            ConfigError: `top_k` is not in 1..1000.
+            DataError: a question is empty.
+        """
+        _check(questions, top_k)
+        timer = timer or StageTimer()
+        hit_lists = self.retriever.search(questions, top_k, timer=timer)
+        with timer("fetch_passages"):
+            return [
+                list(zip(hits, self.index.passages.get_many([hit.row for hit in hits]), strict=True))
+                for hits in hit_lists
+            ]
+
+    @overload
+    def ask(self, questions: str, *, top_k: int = 20, n_best: int = 5) -> AnswerSet: ...
+    @overload
+    def ask(self, questions: Sequence[str], *, top_k: int = 20, n_best: int = 5) -> list[AnswerSet]: ...
+
+    def ask(
+        self, questions: str | Sequence[str], *, top_k: int = 20, n_best: int = 5
+    ) -> AnswerSet | list[AnswerSet]:
+        """Answer one question, or several as one batch.
+
+        Args:
+            questions: one string or several.
+            top_k: passages to read.
+            n_best: answers to return at most.
+
+        Returns:
+            One `AnswerSet`, or one a question in the order given. Timings are those of the whole batch.
+        """
+        batch = [questions] if isinstance(questions, str) else list(questions)
+        if self.reader is None:
+            raise ConfigError("this pipeline was opened without a reader", hint="use retrieve(), or give a reader")
+        if not batch:
+            return []
+        if n_best < 1:
+            raise ConfigError(f"n_best is {n_best}, expected at least 1")
+        timer = StageTimer()
+        with timer("total"):
+            found = self.retrieve(batch, top_k, timer=timer)
+            with timer("read"):
+                read = self.reader.read(
+                    batch,
+                    [[passage for _, passage in pairs] for pairs in found],
+                    [[hit.score for hit, _ in pairs] for pairs in found],
+                    n_best,
+                )
+        results = [
+            self._answer_set(question, pairs, result, timer)
+            for question, pairs, result in zip(batch, found, read, strict=True)
+        ]
+        return results[0] if isinstance(questions, str) else results
+
+    def _answer_set(
+        self, question: str, pairs: list[tuple[Hit, Passage]], result: ReadResult, timer: StageTimer
+    ) -> AnswerSet:
+        answers = []
+        for span in result.answers:
+            hit, passage = pairs[span.passage_index]
+            evidence = Evidence(passage.id, passage.title, passage.text, span.start, span.end, hit.score)
+            answers.append(Answer(span.text, span.score, span.confidence, evidence))
+        return AnswerSet(
+            question, tuple(answers), result.no_answer_confidence, self.index_version, dict(timer.timings_ms)
+        )
+
+    def close(self) -> None:
+        """Release what the index holds open; a temporary index is deleted."""
+        if self._holder is not None:
+            self._holder.cleanup()
+            self._holder = None
+
+
+def _open_reader(reader: str | Literal[False] | None, precision: str) -> Reader | None:
+    if reader is False:
+        return None
+    from readers.extractive import ExtractiveReader
+
+    return ExtractiveReader.load(reader, precision=precision)
+
+
+def _as_passages(texts: list[str | Passage], titles: Sequence[str] | None) -> list[Passage]:
+    if not texts:
+        raise DataError("no texts were given", hint="pass at least one string or Passage")
+    if titles is not None and len(titles) != len(texts):
+        raise DataError(f"{len(texts)} texts but {len(titles)} titles; expected one title a text")
+    return [
+        text if isinstance(text, Passage) else Passage(str(number), titles[number] if titles else "", text)
+        for number, text in enumerate(texts)
+    ]
+
+
+def _check(questions: Sequence[str], top_k: int) -> None:
+    if not 1 <= top_k <= MAX_TOP_K:
+        raise ConfigError(f"top_k is {top_k}, expected 1 to {MAX_TOP_K}")
+    for number, question in enumerate(questions):
+        if not isinstance(question, str) or not question.strip():
+            raise DataError(f"question {number} is empty")

@@ -1,0 +1,1 @@
+"""Named configurations that ship with the package, one YAML file each."""
