@@ -1,0 +1,1 @@
+"""Passages and questions from every format: reading, splitting, normalising, writing."""

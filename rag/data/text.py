@@ -1,0 +1,277 @@
+"""Text rules of open-domain question answering: tokens, answer normalisation, EM, F1, "has answer".
+
+Every figure this system prints depends on these few functions, so each follows its official script exactly and the
+rule set is named by a *profile*:
+
+| profile | normalisation | exact match and F1 |
+|---|---|---|
+| `squad` | lower, no ASCII punctuation, no articles, single spaces | SQuAD 1.1; empty against empty has F1 0 |
+| `squad2` | as `squad` | SQuAD 2.0; empty against empty has F1 1 |
+| `nq_open`, `drqa` | Unicode NFD first, then as `squad` | as `squad` |
+| `kilt`, `fid` | as `squad` | as `squad` |
+| `hotpot` | as `squad` | F1 0 if exactly one side is yes / no / noanswer, or they differ in it |
+| `trec_match`, `trec_search` | none: answers are regular expressions | match at the start / anywhere; F1 undefined |
+"""
+
+from __future__ import annotations
+
+import re
+import string
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+import regex
+
+from rag.core.errors import ConfigError
+
+__all__ = [
+    "PROFILES",
+    "AnswerMatcher",
+    "Overlap",
+    "Profile",
+    "exact_match",
+    "f1",
+    "has_answer",
+    "nfd",
+    "normalize_answer",
+    "overlap",
+    "simple_tokenize",
+    "supporting_fact_overlap",
+]
+
+Profile = Literal["squad", "squad2", "nq_open", "drqa", "kilt", "fid", "hotpot", "trec_match", "trec_search"]
+MatchMode = Literal["tokens", "regex", "kilt"]
+
+PROFILES: tuple[str, ...] = (
+    "squad", "squad2", "nq_open", "drqa", "kilt", "fid", "hotpot", "trec_match", "trec_search",
+)  # fmt: skip
+_NFD_PROFILES = frozenset({"nq_open", "drqa"})
+_REGEX_PROFILES = frozenset({"trec_match", "trec_search"})
+_HOTPOT_WORDS = frozenset({"yes", "no", "noanswer"})
+
+_TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
+_ASCII_TOKEN = re.compile(r"[A-Za-z0-9]+|[!-/:-@\[-`{-~]")
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_REGEX_FLAGS = regex.IGNORECASE | regex.UNICODE | regex.MULTILINE
+
+
+def nfd(text: str) -> str:
+    """Canonical decomposition: accents become separate characters.
+
+    Example:
+        >>> len(nfd("é"))
+        2
+    """
+    return text if text.isascii() else unicodedata.normalize("NFD", text)
+
+
+def simple_tokenize(text: str) -> list[str]:
+    """Split into the tokens of DrQA and DPR: runs of letters, numbers and marks, or any other single visible character.
+
+    The text is taken as it is; apply `nfd` and `str.lower` around it where a rule asks for them.
+
+    Source: Chen et al. 2017, "Reading Wikipedia to Answer Open-Domain Questions" (its SimpleTokenizer).
+
+    Example:
+        >>> simple_tokenize("The U.S. grew 3,5 %")
+        ['The', 'U', '.', 'S', '.', 'grew', '3', ',', '5', '%']
+    """
+    return _ASCII_TOKEN.findall(text) if text.isascii() else _TOKEN.findall(text)
+
+
+def normalize_answer(text: str, profile: Profile = "squad") -> str:
+    """Normalise a short answer before comparison.
+
+    Only ASCII punctuation is deleted, and it is deleted before articles, as in the official scripts.
+
+    Raises:
+        ConfigError: unknown profile, or one that compares by regular expression.
+
+    Example:
+        >>> normalize_answer("The U.S.A."), normalize_answer("a-b the-cat")
+        ('usa', 'ab thecat')
+    """
+    if profile in _REGEX_PROFILES or profile not in PROFILES:
+        raise _unknown_profile(profile, tuple(name for name in PROFILES if name not in _REGEX_PROFILES))
+    if profile in _NFD_PROFILES:
+        text = nfd(text)
+    text = text.lower().translate(_WITHOUT_PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", text).split())
+
+
+def exact_match(prediction: str, answers: Iterable[str], profile: Profile = "squad") -> bool:
+    """Whether `prediction` equals one of `answers` after normalisation (or matches one of the expressions).
+
+    Raises:
+        ConfigError: unknown profile.
+
+    Example:
+        >>> exact_match("the Eiffel Tower!", ["Eiffel tower"])
+        True
+        >>> exact_match("in Alaska", ["Alaska|AK"], profile="trec_match")
+        False
+    """
+    if profile in _REGEX_PROFILES:
+        patterns = (_compiled(answer) for answer in answers)
+        if profile == "trec_match":
+            return any(pattern is not None and pattern.match(prediction) is not None for pattern in patterns)
+        return any(pattern is not None and pattern.search(prediction) is not None for pattern in patterns)
+    normalized = normalize_answer(prediction, profile)
+    return any(normalized == normalize_answer(answer, profile) for answer in answers)
+
+
+class Overlap(NamedTuple):
+    """F1, precision and recall of one prediction against one reference, each in [0, 1]."""
+
+    f1: float
+    precision: float
+    recall: float
+
+
+_NO_OVERLAP = Overlap(0.0, 0.0, 0.0)
+
+
+def overlap(prediction: str, answer: str, profile: Profile = "squad") -> Overlap:
+    """Token overlap (as multisets) of a prediction with one answer.
+
+    Raises:
+        ConfigError: unknown profile, or one that compares by regular expression.
+
+    Example:
+        >>> overlap("New York City", "New York", "hotpot").f1
+        0.8
+    """
+    predicted, expected = normalize_answer(prediction, profile), normalize_answer(answer, profile)
+    if profile == "hotpot" and predicted != expected and not _HOTPOT_WORDS.isdisjoint((predicted, expected)):
+        return _NO_OVERLAP
+    predicted_tokens, expected_tokens = predicted.split(), expected.split()
+    if profile == "squad2" and not (predicted_tokens and expected_tokens):
+        same = float(predicted_tokens == expected_tokens)
+        return Overlap(same, same, same)
+    shared = (Counter(predicted_tokens) & Counter(expected_tokens)).total()
+    if not shared:
+        return _NO_OVERLAP
+    precision, recall = shared / len(predicted_tokens), shared / len(expected_tokens)
+    return Overlap(2 * precision * recall / (precision + recall), precision, recall)
+
+
+def f1(prediction: str, answers: Iterable[str], profile: Profile = "squad") -> float:
+    """Best token F1 over the accepted answers; 0 if there are none.
+
+    Raises:
+        ConfigError: unknown profile, or one that compares by regular expression.
+    """
+    return max((overlap(prediction, answer, profile).f1 for answer in answers), default=0.0)
+
+
+def supporting_fact_overlap(
+    predicted: Iterable[tuple[str, int]], gold: Iterable[tuple[str, int]]
+) -> tuple[bool, Overlap]:
+    """HotpotQA's supporting-fact scores: exact match of the two sets, and their F1, precision and recall.
+
+    Two empty sets have an exact match and F1 0, as in the official script.
+
+    Example:
+        >>> supporting_fact_overlap([("A", 0), ("A", 0), ("B", 2)], [("A", 0), ("B", 1)])
+        (False, Overlap(f1=0.5, precision=0.5, recall=0.5))
+    """
+    predicted_set, gold_set = set(predicted), set(gold)
+    shared = len(predicted_set & gold_set)
+    precision = shared / len(predicted_set) if predicted_set else 0.0
+    recall = shared / len(gold_set) if gold_set else 0.0
+    score = 2 * precision * recall / (precision + recall) if shared else 0.0
+    return predicted_set == gold_set, Overlap(score, precision, recall)
+
+
+class AnswerMatcher:
+    """Says whether a text contains one of a question's answers; prepare it once, use it on every passage.
+
+    Args:
+        answers: accepted answers, or regular expressions in mode "regex".
+        mode: "tokens" is DPR's rule (the answer's tokens stand in the text, in order, ignoring case and Unicode
+            form); "regex" is CuratedTREC's (searched in the NFD text, ignoring case; an expression that does not
+            compile never matches); "kilt" is a substring of the normalised text ("art" is in "party").
+
+    Raises:
+        ConfigError: unknown mode.
+
+    Note:
+        In DPR's script an answer without any token (empty, or invisible characters only) is "in" every text, because
+        the empty sequence is part of all sequences. Here it never matches.
+
+    Example:
+        >>> matcher = AnswerMatcher(["Café Paris"])
+        >>> matcher.matches("The cafe\\u0301 Paris opened in 1890."), matcher.matches("A café in Paris")
+        (True, False)
+    """
+
+    __slots__ = ("_needles", "_patterns", "mode")
+
+    def __init__(self, answers: Iterable[str], mode: MatchMode = "tokens") -> None:
+        if mode not in ("tokens", "regex", "kilt"):
+            raise ConfigError(f"unknown answer matching mode {mode!r}", hint="use one of: tokens, regex, kilt")
+        self.mode = mode
+        self._patterns: tuple[regex.Pattern[str], ...] = ()
+        self._needles: tuple[tuple[str, str], ...] = ()  # (what to find, a cheap necessary condition)
+        if mode == "regex":
+            compiled = (_compiled(nfd(answer)) for answer in answers)
+            self._patterns = tuple(pattern for pattern in compiled if pattern is not None)
+        elif mode == "kilt":
+            normalized = (normalize_answer(answer, "kilt") for answer in answers)
+            self._needles = tuple((needle, needle) for needle in dict.fromkeys(normalized) if needle)
+        else:
+            token_lists = (simple_tokenize(nfd(answer)) for answer in answers)
+            needles = dict.fromkeys(" ".join(tokens).lower() for tokens in token_lists if tokens)
+            self._needles = tuple((f" {needle} ", _fold(max(needle.split(" "), key=len))) for needle in needles)
+
+    def matches(self, text: str) -> bool:
+        """Whether `text` (a passage without its title) contains an answer."""
+        if self.mode == "regex":
+            text = nfd(text)
+            return any(pattern.search(text) is not None for pattern in self._patterns)
+        if not self._needles:
+            return False
+        if self.mode == "kilt":
+            text = normalize_answer(text, "kilt")
+            return any(needle in text for needle, _ in self._needles)
+        text = nfd(text)
+        folded = _fold(text.lower())
+        candidates = [needle for needle, condition in self._needles if condition in folded]
+        if not candidates:
+            return False
+        # Tokens hold no spaces, so a run of tokens is a substring of the tokens joined by spaces.
+        haystack = f" {' '.join(simple_tokenize(text)).lower()} "
+        return any(needle in haystack for needle in candidates)
+
+
+def has_answer(answers: Iterable[str], text: str, regex: bool = False) -> bool:
+    """Whether `text` contains one of `answers`: DPR's retrieval accuracy. See `AnswerMatcher` for the rules.
+
+    Example:
+        >>> has_answer(["U.S."], "The U.S. economy grew"), has_answer(["U.S."], "The US economy")
+        (True, False)
+    """
+    return AnswerMatcher(answers, "regex" if regex else "tokens").matches(text)
+
+
+def _fold(lowered: str) -> str:
+    """Unify the two lower-case sigmas: which one `str.lower` gives depends on the characters around it."""
+    return lowered if lowered.isascii() else lowered.replace("ς", "σ")
+
+
+@lru_cache(maxsize=4096)
+def _compiled(pattern: str) -> regex.Pattern[str] | None:
+    if not pattern:
+        return None
+    try:
+        return regex.compile(pattern, _REGEX_FLAGS)
+    except regex.error:
+        return None
+
+
+def _unknown_profile(profile: str, allowed: Sequence[str]) -> ConfigError:
+    return ConfigError(f"profile {profile!r} has no answer normalisation", hint=f"use one of: {', '.join(allowed)}")

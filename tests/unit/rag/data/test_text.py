@@ -1,0 +1,154 @@
+"""Values computed with the official scripts of SQuAD, HotpotQA, DPR, KILT, ORQA and DrQA."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+
+from rag.core.errors import ConfigError
+from rag.data.text import (
+    PROFILES,
+    AnswerMatcher,
+    Overlap,
+    exact_match,
+    f1,
+    has_answer,
+    nfd,
+    normalize_answer,
+    overlap,
+    simple_tokenize,
+    supporting_fact_overlap,
+)
+
+COMPOSED = "Beyoncé"
+DECOMPOSED = unicodedata.normalize("NFD", COMPOSED)
+
+
+@pytest.mark.parametrize("profile", ["squad", "hotpot", "kilt", "fid", "squad2"])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The U.S.A.", "usa"),
+        ("a-b the-cat", "ab thecat"),
+        ("“Hello” – World", "“hello” – world"),
+        ("The", ""),
+        ("10,000", "10000"),
+        ("Beyoncé's", "beyoncés"),
+        ("Los Angeles, CA", "los angeles ca"),
+        ("A.B.", "ab"),
+        ("  an  apple\ta day\n", "apple day"),
+    ],
+)
+def test_normalization_follows_the_squad_script(text: str, expected: str, profile) -> None:
+    assert normalize_answer(text, profile) == expected
+
+
+def test_only_the_nfd_profiles_unify_accents() -> None:
+    assert not exact_match(COMPOSED, [DECOMPOSED], "squad")
+    assert not exact_match(COMPOSED, [DECOMPOSED], "hotpot")
+    assert exact_match(COMPOSED, [DECOMPOSED], "nq_open")
+    assert exact_match(COMPOSED, [DECOMPOSED], "drqa")
+    assert not exact_match("Beyonce", [COMPOSED], "nq_open")
+
+
+@pytest.mark.parametrize(("prediction", "answer"), [("yes", "no"), ("yes it is", "yes"), ("no", "noanswer")])
+def test_hotpot_yes_and_no_give_no_partial_credit(prediction: str, answer: str) -> None:
+    assert overlap(prediction, answer, "hotpot") == Overlap(0, 0, 0)
+
+
+def test_squad_gives_partial_credit_for_yes() -> None:
+    assert overlap("yes it is", "yes", "squad").f1 == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("prediction", "answer"), [("the", "a"), ("", "")])
+def test_empty_against_empty(prediction: str, answer: str) -> None:
+    assert exact_match(prediction, [answer], "hotpot")
+    assert f1(prediction, [answer], "hotpot") == 0
+    assert f1(prediction, [answer], "squad") == 0
+    assert f1(prediction, [answer], "squad2") == 1
+    assert f1("x", [answer], "squad2") == 0
+
+
+def test_f1_values() -> None:
+    parts = overlap("New York City", "New York", "hotpot")
+    assert parts.f1 == pytest.approx(0.8)
+    assert parts.precision == pytest.approx(2 / 3)
+    assert parts.recall == 1.0
+    assert f1("New York City", ["Boston", "New York"]) == pytest.approx(0.8)
+    assert f1("x x y", ["x z"]) == pytest.approx(0.4)  # multiset intersection
+    assert f1("anything", []) == 0
+    assert not exact_match("anything", [])
+
+
+def test_supporting_facts() -> None:
+    em, parts = supporting_fact_overlap([("A", 0), ("A", 0), ("B", 2)], [("A", 0), ("B", 1)])
+    assert (em, parts.precision, parts.recall) == (False, 0.5, 0.5)
+    assert supporting_fact_overlap([], []) == (True, Overlap(0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "expected"),
+    [
+        ("The U.S. economy grew", "U.S.", True),
+        ("The US economy", "U.S.", False),
+        ("Café Paris", unicodedata.normalize("NFD", "café paris"), True),
+        ("1000 people", "1,000", False),
+        ("rock-and-roll", "rock and roll", False),
+        ("smithsonian", "smith", False),
+        ("Smith's dog", "Smith", True),
+        ("rock-and-roll", "rock-and-roll", True),
+        ("the end", "the", True),
+        ("new  york\ncity", "New York City", True),
+        ("", "x", False),
+        ("ΟΔΟΣ'Α", "οδος", True),  # the sigma's form depends on its neighbours
+    ],
+)
+def test_has_answer_follows_dpr(text: str, answer: str, expected: bool) -> None:
+    assert has_answer([answer], text) is expected
+    assert has_answer(["something else", answer], text) is expected
+
+
+@pytest.mark.parametrize("answer", ["", " ", "\u200b", "\n\t"])
+def test_answers_without_tokens_never_match(answer: str) -> None:
+    assert not has_answer([answer], "any text")
+    assert not has_answer([], "any text")
+    assert has_answer([answer, "text"], "any text")
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"), [("The party began", "art"), ("U.S. economy", "US"), ("1,000 people", "1000")]
+)
+def test_kilt_mode_is_more_permissive(text: str, answer: str) -> None:
+    assert AnswerMatcher([answer], "kilt").matches(text)
+    assert not AnswerMatcher([answer], "tokens").matches(text)
+    assert not AnswerMatcher(["the", ""], "kilt").matches(text)
+
+
+def test_regex_answers() -> None:
+    pattern = ["Alaska|AK"]
+    assert [exact_match(p, pattern, "trec_match") for p in ("Alaska", "in Alaska", "akin")] == [True, False, True]
+    assert all(exact_match(p, pattern, "trec_search") for p in ("Alaska", "in Alaska", "akin"))
+    assert has_answer([r"19\d\d"], "born in 1984", regex=True)
+    assert has_answer(["é"], "caf" + nfd("é"), regex=True)
+    for invalid in ("(", ""):
+        assert not exact_match("(", [invalid], "trec_match")
+        assert not exact_match("(", [invalid], "trec_search")
+        assert not has_answer([invalid], "(", regex=True)
+
+
+def test_tokens_of_ascii_and_other_text_follow_one_rule() -> None:
+    ascii_text = "".join(map(chr, range(128)))
+    with_other = simple_tokenize(ascii_text + " é")
+    assert simple_tokenize(ascii_text) == with_other[:-1]
+    assert simple_tokenize("x\u00a0y\u200bz 東京1") == ["x", "y", "z", "東京1"]
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(ConfigError, match="sqad"):
+        normalize_answer("x", "sqad")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="trec_match"):
+        f1("x", ["y"], "trec_match")
+    with pytest.raises(ConfigError, match="fuzzy"):
+        AnswerMatcher(["x"], "fuzzy")  # type: ignore[arg-type]
+    assert len(set(PROFILES)) == len(PROFILES)
