@@ -1,0 +1,199 @@
+"""Groups of questions a figure is broken down by: wording, answer, hops, rank of the gold, training overlap."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rag.core.types import Question
+from rag.data.text import normalize_answer
+from rag.eval.significance import bootstrap
+
+__all__ = [
+    "TrainingOverlap",
+    "answer_length",
+    "answer_type",
+    "breakdown_table",
+    "hop_count",
+    "question_groups",
+    "question_word",
+    "rank_bucket",
+]
+
+_WH = ("who", "whom", "whose", "what", "which", "when", "where", "why", "how")
+_YES_NO = frozenset(
+    "is are was were am do does did has have had can could will would shall should may might must".split()
+)
+_MONTHS = r"jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|aug(ust)?|sept?(ember)?|oct(ober)?|nov(ember)?|dec(ember)?"
+_YEAR = re.compile(r"(1[0-9]|20)\d\d(s|–\d+|-\d+)?")
+_DATE = re.compile(rf"\b({_MONTHS})\b.*\d|\d.*\b({_MONTHS})\b|\d{{1,4}}[-/]\d{{1,2}}[-/]\d{{1,4}}", re.IGNORECASE)
+_NUMBER_WORDS = frozenset(
+    "zero one two three four five six seven eight nine ten eleven twelve hundred thousand million billion".split()
+)
+
+
+def question_word(text: str) -> str:
+    """The word that says what is asked for: "who", "how many", "yes/no", or "other".
+
+    Example:
+        >>> question_word("In which year was he born?"), question_word("how many legs"), question_word("Is it?")
+        ('which', 'how many', 'yes/no')
+    """
+    words = re.findall(r"[a-z]+", text.lower().replace("'s", ""))
+    if words and words[0] in _YES_NO:
+        return "yes/no"
+    for position, word in enumerate(words):
+        if word in _WH:
+            following = words[position + 1] if position + 1 < len(words) else ""
+            if word == "how" and following in ("many", "much", "long", "old", "far", "tall", "big"):
+                return "how many"
+            return "who" if word in ("whom", "whose") else word
+    return "other"
+
+
+def answer_type(answer: str) -> str:
+    """Rough type of a short answer, by its form alone: yes/no, year, date, number, name, lower-case phrase.
+
+    Example:
+        >>> [answer_type(a) for a in ("yes", "1997", "4 July 1776", "1,200 feet", "Niels Bohr", "photosynthesis")]
+        ['yes/no', 'year', 'date', 'number', 'name', 'phrase']
+    """
+    text = answer.strip()
+    if text.lower() in ("yes", "no"):
+        return "yes/no"
+    if _YEAR.fullmatch(text):
+        return "year"
+    if _DATE.search(text):
+        return "date"
+    words = text.split()
+    if not words:
+        return "none"
+    if re.match(r"[$£€]?\d", text) or words[0].lower() in _NUMBER_WORDS:
+        return "number"
+    return "name" if any(word[:1].isupper() for word in words) else "phrase"
+
+
+def answer_length(answer: str) -> str:
+    """Length of an answer in words, in four classes."""
+    words = len(answer.split())
+    return "1 word" if words <= 1 else "2 words" if words == 2 else "3–5 words" if words <= 5 else "6+ words"
+
+
+def hop_count(question: Question) -> int | None:
+    """How many passages the answer needs: from gold passages, gold titles or supporting facts; None if unknown."""
+    for key in ("hops", "n_hops"):
+        if isinstance(question.meta.get(key), int):
+            return int(question.meta[key])
+    facts = question.meta.get("supporting_facts")
+    if facts:
+        return len({str(fact[0]) for fact in facts})
+    titles = question.meta.get("gold_titles") or question.gold_passage_ids
+    return len(set(titles)) if titles else None
+
+
+def rank_bucket(rank: int | None) -> str:
+    """Class of the rank at which the answer was first retrieved (1 is best); None means not at all."""
+    if rank is None:
+        return "not retrieved"
+    for limit, label in ((1, "1"), (5, "2–5"), (20, "6–20"), (100, "21–100")):
+        if rank <= limit:
+            return label
+    return "> 100"
+
+
+@dataclass(slots=True)
+class TrainingOverlap:
+    """Which questions and answers were already seen in training.
+
+    A question overlaps if it uses the same words as a training question (as a set, normalised); an answer
+    overlaps if one accepted answer equals a training answer after normalisation.
+
+    Source: Lewis, Stenetorp and Riedel, EACL 2021, section 2.
+    Note: they label question paraphrases by hand; here only equal word sets count, which finds fewer.
+    """
+
+    questions: set[int] = field(default_factory=set)
+    answers: set[int] = field(default_factory=set)
+
+    @classmethod
+    def from_training(cls, questions: Iterable[Question]) -> TrainingOverlap:
+        """Collect a training set; keeps two hashes per question, not the text."""
+        overlap = cls()
+        for question in questions:
+            overlap.questions.add(_words_hash(question.text))
+            overlap.answers.update(hash(normalize_answer(answer)) for answer in question.answers)
+        overlap.answers.discard(hash(""))
+        return overlap
+
+    def group(self, question: Question) -> str:
+        """One of "question seen", "answer seen", "nothing seen"."""
+        if _words_hash(question.text) in self.questions:
+            return "question seen"
+        if any(hash(normalize_answer(answer)) in self.answers for answer in question.answers):
+            return "answer seen"
+        return "nothing seen"
+
+
+def _words_hash(text: str) -> int:
+    return hash(frozenset(normalize_answer(text).split()))
+
+
+def question_groups(
+    question: Question, *, first_rank: int | None = None, regex: bool = False, overlap: TrainingOverlap | None = None
+) -> dict[str, str]:
+    """Every group a question belongs to, by name of the breakdown.
+
+    Args:
+        question: with its answers, if known.
+        first_rank: rank at which an answer was first retrieved, 1 is best, None if not retrieved.
+        regex: the answers are patterns, so their form says nothing.
+        overlap: of a training set, if one was given.
+    """
+    groups = {"question word": question_word(question.text), "gold rank": rank_bucket(first_rank)}
+    if question.answers and not regex:
+        shortest = min(question.answers, key=lambda answer: (len(answer.split()), len(answer)))
+        groups["answer type"] = answer_type(shortest)
+        groups["answer length"] = answer_length(shortest)
+    hops = hop_count(question)
+    if hops is not None:
+        groups["hops"] = str(hops)
+    for key in ("type", "level"):
+        if isinstance(question.meta.get(key), str):
+            groups[f"question {key}"] = question.meta[key]
+    if overlap is not None:
+        groups["training overlap"] = overlap.group(question)
+    return groups
+
+
+def breakdown_table(
+    groups: Sequence[str | None], values: npt.ArrayLike, names: Sequence[str], *, seed: int = 0
+) -> list[dict[str, Any]]:
+    """Figures of every group, largest group first.
+
+    Args:
+        groups: (n,) group of each question, None if it has none.
+        values: (n, m) figures per question, NaN where undefined.
+        names: the m figures.
+        seed: of the bootstrap.
+
+    Returns:
+        Rows `{"group", "n", "figures": {name: interval}}`.
+    """
+    table = np.asarray(values, dtype=np.float64)
+    members: dict[str, list[int]] = {}
+    for index, group in enumerate(groups):
+        if group is not None:
+            members.setdefault(group, []).append(index)
+    rows = []
+    for group, indices in sorted(members.items(), key=lambda item: (-len(item[1]), item[0])):
+        figures: Mapping[str, Any] = {
+            name: interval.to_json()
+            for name, interval in zip(names, bootstrap(table[indices], seed=seed), strict=True)
+        }
+        rows.append({"group": group, "n": len(indices), "figures": figures})
+    return rows

@@ -1,0 +1,211 @@
+"""Whether a confidence means what it says, and what abstaining on low confidence would buy."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rag.core.errors import DataError
+
+__all__ = ["Calibration", "ReliabilityBin", "RiskCoverage", "calibration", "risk_coverage"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReliabilityBin:
+    """Predictions of similar confidence.
+
+    Attributes:
+        low: lower edge of confidence.
+        high: upper edge of confidence.
+        n: predictions in the bin.
+        confidence: their mean confidence.
+        accuracy: their mean correctness.
+    """
+
+    low: float
+    high: float
+    n: int
+    confidence: float
+    accuracy: float
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Reliability curve and its summaries.
+
+    Attributes:
+        ece: expected calibration error, the mean gap between confidence and accuracy weighted by bin size.
+        mce: the largest gap of any bin.
+        brier: mean squared difference between confidence and correctness.
+        mean_confidence: over all predictions.
+        accuracy: over all predictions.
+        n: number of predictions.
+        bins: the non-empty bins, by rising confidence.
+    """
+
+    ece: float
+    mce: float
+    brier: float
+    mean_confidence: float
+    accuracy: float
+    n: int
+    bins: tuple[ReliabilityBin, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict ready for `json.dumps`."""
+        return asdict(self)
+
+
+def _checked(
+    confidences: npt.ArrayLike, correct: npt.ArrayLike
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    confidence = np.asarray(confidences, dtype=np.float64)
+    hit = np.asarray(correct, dtype=np.float64)
+    if confidence.shape != hit.shape or confidence.ndim != 1:
+        raise DataError(
+            f"expected one confidence per prediction, found shapes {confidence.shape} and {hit.shape}"
+        )
+    keep = ~np.isnan(confidence) & ~np.isnan(hit)
+    confidence, hit = confidence[keep], hit[keep]
+    if len(confidence) and (confidence.min() < 0.0 or confidence.max() > 1.0):
+        raise DataError(
+            f"confidences must lie between 0 and 1, found {confidence.min():.3g} to {confidence.max():.3g}",
+            hint="pass the calibrated confidence of an answer, not its score",
+        )
+    return confidence, hit
+
+
+def calibration(
+    confidences: npt.ArrayLike, correct: npt.ArrayLike, *, bins: int = 15, equal_mass: bool = False
+) -> Calibration | None:
+    """Reliability curve, ECE, largest gap and Brier score.
+
+    Args:
+        confidences: (n,) in [0, 1]; questions with NaN are left out.
+        correct: (n,) 1 if the prediction was right, else 0 (or any figure in [0, 1]).
+        bins: number of bins; a confidence on an edge belongs to the bin below it.
+        equal_mass: bins of equal numbers of predictions instead of equal width.
+
+    Returns:
+        None if no prediction is left.
+
+    Raises:
+        DataError: if shapes differ or a confidence lies outside [0, 1].
+
+    Example:
+        >>> result = calibration([0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0], bins=10)
+        >>> round(result.ece, 3), result.bins[0].n
+        (0.15, 4)
+
+    Source: Guo et al., On Calibration of Modern Neural Networks, ICML 2017, equations 2, 3 and 5.
+    """
+    confidence, hit = _checked(confidences, correct)
+    n = len(confidence)
+    if n == 0:
+        return None
+    if equal_mass:
+        edges = np.unique(np.quantile(confidence, np.linspace(0.0, 1.0, bins + 1)))
+        edges = edges if len(edges) > 1 else np.array([edges[0], edges[0]])
+    else:
+        edges = np.linspace(0.0, 1.0, bins + 1)
+    place = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, len(edges) - 2)
+    rows = []
+    for index in np.unique(place):
+        inside = place == index
+        rows.append(
+            ReliabilityBin(
+                low=float(edges[index]),
+                high=float(edges[index + 1]),
+                n=int(inside.sum()),
+                confidence=float(confidence[inside].mean()),
+                accuracy=float(hit[inside].mean()),
+            )
+        )
+    gaps = [abs(row.confidence - row.accuracy) for row in rows]
+    return Calibration(
+        ece=float(sum(gap * row.n for gap, row in zip(gaps, rows, strict=True)) / n),
+        mce=float(max(gaps)),
+        brier=float(np.mean((confidence - hit) ** 2)),
+        mean_confidence=float(confidence.mean()),
+        accuracy=float(hit.mean()),
+        n=n,
+        bins=tuple(rows),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RiskCoverage:
+    """What is wrong among the answers that are given, as fewer and fewer are held back.
+
+    Attributes:
+        coverage: rising shares of questions answered, (P,).
+        risk: share of wrong answers among them, (P,).
+        threshold: the confidence from which on these are answered, (P,).
+        aurc: area under the curve, the mean risk over coverages 1/n … 1; smaller is better.
+        oracle_aurc: the same if every right answer were more confident than every wrong one.
+        n: number of predictions.
+    """
+
+    coverage: tuple[float, ...]
+    risk: tuple[float, ...]
+    threshold: tuple[float, ...]
+    aurc: float
+    oracle_aurc: float
+    n: int
+
+    def coverage_at(self, accuracy: float) -> float:
+        """The largest share of questions that can be answered with at least this accuracy."""
+        fitting = [c for c, r in zip(self.coverage, self.risk, strict=True) if 1.0 - r >= accuracy - 1e-12]
+        return max(fitting, default=0.0)
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict ready for `json.dumps`."""
+        return asdict(self)
+
+
+def risk_coverage(
+    confidences: npt.ArrayLike, correct: npt.ArrayLike, *, points: int = 200
+) -> RiskCoverage | None:
+    """Risk-coverage curve of abstention by confidence, and the area under it.
+
+    Predictions of equal confidence are answered together; inside such a group errors count as spread evenly,
+    so the area does not depend on the order of the input.
+
+    Args:
+        confidences: (n,) in [0, 1]; NaN rows are left out.
+        correct: (n,) 1 if right, else 0.
+        points: at most this many points of the curve are returned; the area uses all.
+
+    Returns:
+        None if no prediction is left.
+
+    Example:
+        >>> curve = risk_coverage([0.9, 0.8, 0.2], [1, 1, 0])
+        >>> curve.coverage_at(1.0), round(curve.aurc, 4), round(curve.oracle_aurc, 4)
+        (0.6666666666666666, 0.1111, 0.1111)
+
+    Source: Geifman and El-Yaniv, Selective Classification for Deep Neural Networks, NeurIPS 2017.
+    """
+    confidence, hit = _checked(confidences, correct)
+    n = len(confidence)
+    if n == 0:
+        return None
+    levels, group, sizes = np.unique(-confidence, return_inverse=True, return_counts=True)
+    wrong = np.bincount(group, weights=1.0 - hit, minlength=len(levels))
+    answered = np.cumsum(sizes)
+    errors = np.cumsum(wrong)
+    each = np.repeat(wrong / sizes, sizes)  # expected error of the i-th answered question
+    counts = np.arange(1, n + 1)
+    oracle = np.sort(1.0 - hit)
+    chosen = np.unique(np.linspace(0, len(levels) - 1, min(points, len(levels))).round().astype(int))
+    return RiskCoverage(
+        coverage=tuple((answered[chosen] / n).tolist()),
+        risk=tuple((errors[chosen] / answered[chosen]).tolist()),
+        threshold=tuple((-levels[chosen]).tolist()),
+        aurc=float(np.mean(np.cumsum(each) / counts)),
+        oracle_aurc=float(np.mean(np.cumsum(oracle) / counts)),
+        n=n,
+    )

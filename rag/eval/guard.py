@@ -1,0 +1,56 @@
+"""Keeps test sets for testing: a checkpoint is never chosen on one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from rag.core.errors import ConfigError
+
+__all__ = ["SPLITS", "check_selection_split", "guess_split"]
+
+SPLITS = ("train", "dev", "test")
+_WORDS = {
+    "train": "train", "training": "train", "dev": "dev", "devel": "dev", "valid": "dev", "validation": "dev",
+    "val": "dev", "test": "test", "eval": "test", "heldout": "test", "blind": "test", "sealed": "test",
+}  # fmt: skip
+
+
+def guess_split(name: str | Path) -> str | None:
+    """The split that a file or data-set name speaks of, or None; the last such word of the file name counts.
+
+    Example:
+        >>> guess_split("data/nq-test.qa.csv"), guess_split("dev-v1.1-a.json.gz"), guess_split("questions.jsonl")
+        ('test', 'dev', None)
+    """
+    found = [_WORDS[word] for word in re.findall(r"[a-z]+", Path(name).name.lower()) if word in _WORDS]
+    return found[-1] if found else None
+
+
+def check_selection_split(name: str | Path, split: str | None = None) -> str | None:
+    """Allow a question set for choosing checkpoints or settings, or refuse it.
+
+    Args:
+        name: file or data-set name of the question set.
+        split: how the set is marked; if None, its name decides. A mark never hides what the name says:
+            a file named "test" that is marked "dev" is refused too.
+
+    Returns:
+        The split, or None if neither mark nor name tells.
+
+    Raises:
+        ConfigError: if the set is marked or named test, or if the mark is none of `SPLITS`.
+
+    Example:
+        >>> check_selection_split("nq-dev.jsonl")
+        'dev'
+    """
+    if split is not None and split not in SPLITS:
+        raise ConfigError(f"split {split!r} is not known, expected one of {', '.join(SPLITS)}")
+    named = guess_split(name)
+    if "test" in (split, named):
+        raise ConfigError(
+            f"{name} is a test set: choosing a checkpoint or a setting on it would make its figures meaningless",
+            hint="cut a validation set out of the training questions and select on that",
+        )
+    return split or named
