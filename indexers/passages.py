@@ -1,0 +1,288 @@
+"""Passages on disk: a memory-mapped Arrow file in which row = passage, and a lookup from id to row.
+
+Files in the directory: `passages.arrow` (Arrow IPC, uncompressed, record batches of `BATCH_ROWS` rows with
+the columns id, title, text), `id_hashes.npy` (sorted 64-bit hashes of the ids), `id_rows.npy` (their rows).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import pyarrow as pa
+
+from indexers.npy import load_npy, save_npy
+from rag.core.errors import ArtifactError, DataError, RetrievalError
+from rag.core.files import atomic_path, disk_errors, remove_temporaries
+from rag.core.types import Passage
+
+__all__ = ["BATCH_ROWS", "PASSAGE_FILES", "PassageStore", "PassageStoreWriter", "passages_digest"]
+
+BATCH_ROWS = 1024
+ARROW_NAME, HASHES_NAME, ROWS_NAME = "passages.arrow", "id_hashes.npy", "id_rows.npy"
+PASSAGE_FILES = (ARROW_NAME, HASHES_NAME, ROWS_NAME)
+# 64-bit offsets: a batch of very long documents may exceed 2 GiB.
+_SCHEMA = pa.schema([(name, pa.large_string()) for name in ("id", "title", "text")])
+
+
+def _hash_id(passage_id: str) -> int:
+    return int.from_bytes(hashlib.blake2b(passage_id.encode(), digest_size=8).digest(), "little")
+
+
+def _digest_update(digest: hashlib._Hash, passage: Passage) -> None:
+    for part in (passage.id, passage.title, passage.text):
+        data = part.encode()
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+
+
+def passages_digest(passages: Iterable[Passage]) -> tuple[int, str]:
+    """Count and hex sha256 of passages, as `PassageStoreWriter` computes them while it writes."""
+    digest, count = hashlib.sha256(), 0
+    for passage in passages:
+        _digest_update(digest, passage)
+        count += 1
+    return count, digest.hexdigest()
+
+
+class PassageStoreWriter:
+    """Writes a store passage by passage; the directory gets its files only on a clean exit.
+
+    Memory grows by 8 bytes a passage. The `with` block ends by sorting the id hashes.
+
+    Raises:
+        DataError: on exit, if two passages have the same id; at `add`, for an empty id or invalid Unicode.
+
+    Example:
+        >>> import tempfile
+        >>> with PassageStoreWriter(tempfile.mkdtemp()) as writer:
+        ...     writer.add(Passage("a", "Title", "Some text."))
+        >>> PassageStore.open(writer.directory)[0].text
+        'Some text.'
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+        self.digest = ""
+        self._hashes = array("Q")
+        self._columns: tuple[list[str], list[str], list[str]] = ([], [], [])
+        self._sha = hashlib.sha256()
+
+    def __enter__(self) -> PassageStoreWriter:
+        with disk_errors(self.directory):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            remove_temporaries(self.directory)
+        self._target = atomic_path(self.directory / ARROW_NAME)
+        self._temporary = self._target.__enter__()
+        self._writer = pa.ipc.new_file(str(self._temporary), _SCHEMA)
+        return self
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    def add(self, passage: Passage) -> None:
+        """Append one passage; its row is the number of passages before it."""
+        if not passage.id:
+            raise DataError(
+                f"passage {len(self)} has an empty id", hint="give every passage an id of its own"
+            )
+        try:
+            _digest_update(self._sha, passage)
+        except UnicodeEncodeError as error:
+            raise DataError(f"passage {passage.id!r} holds invalid Unicode ({error})") from error
+        self._hashes.append(_hash_id(passage.id))
+        ids, titles, texts = self._columns
+        ids.append(passage.id)
+        titles.append(passage.title)
+        texts.append(passage.text)
+        if len(ids) == BATCH_ROWS:
+            self._flush()
+
+    def add_many(self, passages: Iterable[Passage]) -> None:
+        """Append passages in order."""
+        for passage in passages:
+            self.add(passage)
+
+    def _flush(self) -> None:
+        arrays = [pa.array(column, pa.large_string()) for column in self._columns]
+        with disk_errors(self.directory):
+            self._writer.write_batch(pa.record_batch(arrays, schema=_SCHEMA))
+        for column in self._columns:
+            column.clear()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                if self._columns[0]:
+                    self._flush()
+                self._writer.close()
+                self._write_lookup()
+                self.digest = self._sha.hexdigest()
+        except BaseException as failure:
+            self._target.__exit__(type(failure), failure, failure.__traceback__)
+            raise
+        # Renames the Arrow file into place, or removes it after an error.
+        self._target.__exit__(kind, error, trace)
+
+    def _write_lookup(self) -> None:
+        hashes = np.frombuffer(self._hashes, dtype=np.uint64)
+        order = np.argsort(hashes, kind="stable").astype(np.int64)
+        ordered = hashes[order]
+        self._refuse_duplicates(ordered, order)
+        save_npy(self.directory / HASHES_NAME, ordered)
+        save_npy(self.directory / ROWS_NAME, order)
+
+    def _refuse_duplicates(self, ordered: np.ndarray, order: np.ndarray) -> None:
+        equal = np.flatnonzero(ordered[1:] == ordered[:-1])
+        if not len(equal):
+            return
+        with pa.memory_map(str(self._temporary)) as source:
+            reader = pa.ipc.open_file(source)
+            repeated = []
+            for position in equal:
+                first, second = (int(row) for row in order[position : position + 2])
+                ids = [
+                    reader.get_batch(row // BATCH_ROWS).column(0)[row % BATCH_ROWS].as_py()
+                    for row in (first, second)
+                ]
+                if ids[0] == ids[1]:
+                    repeated.append(f"{ids[0]!r} (passages {first} and {second})")
+        if repeated:
+            raise DataError(
+                f"{len(repeated)} passage ids occur more than once: {', '.join(repeated[:3])}",
+                hint="make the ids unique",
+            )
+
+
+class PassageStore:
+    """Reads a store by memory map; pages come in as they are touched. Safe to use from several threads.
+
+    Example:
+        >>> import tempfile
+        >>> with PassageStoreWriter(tempfile.mkdtemp()) as writer:
+        ...     writer.add_many(Passage(f"p{n}", "", f"text {n}") for n in range(3000))
+        >>> store = PassageStore.open(writer.directory)
+        >>> len(store), store.row_of("p2999"), store[2999].text
+        (3000, 2999, 'text 2999')
+    """
+
+    def __init__(self, directory: Path, reader: pa.RecordBatchFileReader, rows: int) -> None:
+        self.directory = directory
+        self._reader, self._rows = reader, rows
+        self._batches: dict[int, tuple[pa.Array, pa.Array, pa.Array]] = {}
+        self._lock = threading.Lock()
+        self._hashes = load_npy(directory / HASHES_NAME, dtype=np.uint64, shape=(rows,))
+        self._id_rows = load_npy(directory / ROWS_NAME, dtype=np.int64, shape=(rows,))
+
+    @classmethod
+    def open(cls, directory: str | Path) -> PassageStore:
+        """Map the files of a store.
+
+        Raises:
+            ArtifactError: a file is missing, truncated or not one of this system; the message names it.
+        """
+        place = Path(directory)
+        path = place / ARROW_NAME
+        try:
+            reader = pa.ipc.open_file(pa.memory_map(str(path)))
+            if not reader.schema.equals(_SCHEMA):
+                raise ArtifactError(f"{path} has columns {reader.schema.names}, expected id, title, text")
+            last = reader.num_record_batches - 1
+            rows = last * BATCH_ROWS + reader.get_batch(last).num_rows if last >= 0 else 0
+            if last > 0 and reader.get_batch(0).num_rows != BATCH_ROWS:
+                raise ArtifactError(f"{path} does not have batches of {BATCH_ROWS} rows: not written here")
+        except FileNotFoundError as error:
+            raise ArtifactError(f"{path} is missing", hint="restore it or rebuild the index") from error
+        except (pa.ArrowInvalid, OSError) as error:
+            raise ArtifactError(
+                f"{path} is damaged: {error}", hint="restore it or rebuild the index"
+            ) from error
+        return cls(place, reader, rows)
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def _columns(self, batch: int) -> tuple[pa.Array, pa.Array, pa.Array]:
+        columns = self._batches.get(batch)
+        if columns is None:
+            with self._lock:
+                record = self._reader.get_batch(batch)
+            columns = (record.column(0), record.column(1), record.column(2))
+            self._batches[batch] = columns
+        return columns
+
+    def __getitem__(self, row: int) -> Passage:
+        """The passage in `row`.
+
+        Raises:
+            RetrievalError: there is no such row.
+        """
+        if not 0 <= row < self._rows:
+            raise RetrievalError(f"row {row} is not in a store of {self._rows} passages")
+        ids, titles, texts = self._columns(row // BATCH_ROWS)
+        within = row % BATCH_ROWS
+        return Passage(ids[within].as_py(), titles[within].as_py(), texts[within].as_py())
+
+    def get_many(self, rows: Sequence[int] | np.ndarray) -> list[Passage]:
+        """The passages in `rows`, in that order."""
+        return [self[int(row)] for row in rows]
+
+    def ids(self, rows: Sequence[int] | np.ndarray) -> list[str]:
+        """The ids of `rows`, without touching titles and texts."""
+        if len(rows) and (min(rows) < 0 or max(rows) >= self._rows):
+            raise RetrievalError(
+                f"rows {min(rows)}…{max(rows)} reach outside a store of {self._rows} passages"
+            )
+        return [self._columns(int(row) // BATCH_ROWS)[0][int(row) % BATCH_ROWS].as_py() for row in rows]
+
+    def row_of(self, passage_id: str) -> int:
+        """The row of a passage.
+
+        Raises:
+            RetrievalError: no passage has this id.
+        """
+        try:
+            wanted = np.uint64(_hash_id(passage_id))
+        except UnicodeEncodeError:
+            raise RetrievalError(f"no passage has the id {passage_id!r}") from None
+        position = int(np.searchsorted(self._hashes, wanted))
+        while position < self._rows and self._hashes[position] == wanted:
+            row = int(self._id_rows[position])
+            if self.ids([row])[0] == passage_id:
+                return row
+            position += 1
+        raise RetrievalError(f"no passage has the id {passage_id!r}")
+
+    def __contains__(self, passage_id: object) -> bool:
+        try:
+            return isinstance(passage_id, str) and self.row_of(passage_id) >= 0
+        except RetrievalError:
+            return False
+
+    def __iter__(self) -> Iterator[Passage]:
+        for batch in self.batches(BATCH_ROWS):
+            yield from batch
+
+    def batches(self, size: int, *, start: int = 0, stop: int | None = None) -> Iterator[list[Passage]]:
+        """Lists of at most `size` passages of rows start … stop - 1, in row order."""
+        end = self._rows if stop is None else min(stop, self._rows)
+        for first in range(start, end, size):
+            yield list(self._slice(first, min(first + size, end)))
+
+    def _slice(self, start: int, stop: int) -> Iterator[Passage]:
+        while start < stop:
+            batch, within = divmod(start, BATCH_ROWS)
+            count = min(BATCH_ROWS - within, stop - start)
+            # Not cached: a pass over the corpus should leave nothing behind.
+            record = self._reader.get_batch(batch).slice(within, count)
+            columns = (record.column(index).to_pylist() for index in range(3))
+            for passage_id, title, text in zip(*columns, strict=True):
+                yield Passage(passage_id, title, text)
+            start += count

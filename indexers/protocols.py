@@ -1,0 +1,139 @@
+"""The borders of this package: what encodes passages, what searches vectors, who made the vectors."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rag.core.errors import ArtifactError
+
+__all__ = ["EncoderIdentity", "FloatArray", "IntArray", "PassageEncoder", "VectorIndex"]
+
+FloatArray = NDArray[np.float32]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderIdentity:
+    """Everything that decides which vector a text gets; two encoders that agree on it are interchangeable.
+
+    Attributes:
+        name: hub name or folder, for people; compared only when a weight hash is missing.
+        weights_sha256: hex sha256 over the weights of all towers.
+        dim: vector size D.
+        pooling: "cls", "mean", "pooler", …
+        normalize: whether vectors have unit length.
+        query_prefix: text put before every question.
+        passage_prefix: text put before every passage.
+        max_length: tokens after which texts are cut.
+        similarity: "dot" or "cosine"; both are searched as inner products.
+
+    Example:
+        >>> a = EncoderIdentity("tiny", "ab12", dim=4)
+        >>> b = EncoderIdentity("/models/tiny", "ab12", dim=4, pooling="cls")
+        >>> a.differences(b)
+        ("pooling: 'mean' != 'cls'",)
+        >>> EncoderIdentity.from_json(a.to_json()) == a
+        True
+    """
+
+    name: str
+    weights_sha256: str
+    dim: int
+    pooling: str = "mean"
+    normalize: bool = True
+    query_prefix: str = ""
+    passage_prefix: str = ""
+    max_length: int = 256
+    similarity: str = "dot"
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict ready for `json.dumps`."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> EncoderIdentity:
+        """Inverse of `to_json`.
+
+        Raises:
+            ArtifactError: a field is missing or unknown.
+        """
+        expected = {field.name for field in fields(cls)}
+        if set(value) != expected:
+            odd = ", ".join(sorted(set(value) ^ expected))
+            raise ArtifactError(
+                f"the encoder identity has missing or unknown fields: {odd}", hint="rebuild the index"
+            )
+        return cls(**value)
+
+    def differences(self, other: EncoderIdentity) -> tuple[str, ...]:
+        """One readable line for each field that matters and differs; empty if vectors are comparable."""
+        skipped = {"name"} if self.weights_sha256 and other.weights_sha256 else set()
+        return tuple(
+            f"{field.name}: {getattr(self, field.name)!r} != {getattr(other, field.name)!r}"
+            for field in fields(self)
+            if field.name not in skipped and getattr(self, field.name) != getattr(other, field.name)
+        )
+
+    def fingerprint(self) -> str:
+        """Short hash of all fields but the name; goes into ledgers."""
+        value = self.to_json()
+        if self.weights_sha256:
+            del value["name"]
+        return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@runtime_checkable
+class PassageEncoder(Protocol):
+    """Turns passages into vectors. It is handed whole shards, so it may sort them by length."""
+
+    @property
+    def dim(self) -> int:
+        """Vector size D."""
+        ...
+
+    @property
+    def identity(self) -> EncoderIdentity:
+        """Who made the vectors; kept in every artefact made of them."""
+        ...
+
+    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
+        """Vectors (n, D) float32, in the order of the arguments.
+
+        The vector of a passage must depend on the arguments of this one call only: the same call
+        gives the same bytes, in another process too.
+        """
+        ...
+
+
+@runtime_checkable
+class VectorIndex(Protocol):
+    """Maximum-inner-product search over rows of an index."""
+
+    @property
+    def dim(self) -> int:
+        """Vector size D."""
+        ...
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        ...
+
+    def search(self, queries: FloatArray, top_k: int) -> tuple[FloatArray, IntArray]:
+        """Best rows for each query.
+
+        Args:
+            queries: (n, D) float32.
+            top_k: results wanted per query; may exceed the number of rows.
+
+        Returns:
+            Scores (n, top_k) float32 and rows (n, top_k) int64, best first, ties by row. What was not found
+            has row -1 and score -inf, always after what was found.
+        """
+        ...

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from indexers import passages as module
+from indexers.passages import PassageStore, PassageStoreWriter, passages_digest
+from rag.core.errors import ArtifactError, DataError, RetrievalError
+from rag.core.types import Passage
+
+
+def write(directory: Path, passages: list[Passage]) -> PassageStore:
+    with PassageStoreWriter(directory) as writer:
+        writer.add_many(passages)
+    assert (len(writer), writer.digest) == passages_digest(passages)
+    return PassageStore.open(directory)
+
+
+def numbered(count: int) -> list[Passage]:
+    return [Passage(f"doc:{n}", f"Title {n}", f"Text of number {n}.") for n in range(count)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 1023, 1024, 1025, 2500])
+def test_store_returns_what_was_written(tmp_path: Path, count: int) -> None:
+    passages = numbered(count)
+    store = write(tmp_path, passages)
+    assert len(store) == count
+    assert list(store) == passages
+    assert [p for batch in store.batches(700) for p in batch] == passages
+    if count:
+        rows = [count - 1, 0, count // 2]
+        assert store.get_many(np.array(rows)) == [passages[row] for row in rows]
+        assert store.ids(rows) == [passages[row].id for row in rows]
+        assert store.row_of(f"doc:{count - 1}") == count - 1
+    assert "nothing" not in store
+    assert list(tmp_path.glob(".*")) == []
+
+
+def test_batches_of_a_range(tmp_path: Path) -> None:
+    passages = numbered(2500)
+    store = write(tmp_path, passages)
+    assert [p for b in store.batches(1000, start=900, stop=2200) for p in b] == passages[900:2200]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(ids=st.sets(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), max_size=50))
+def test_every_id_is_found_and_no_other(tmp_path: Path, ids: set[str]) -> None:
+    passages = [Passage(name, name, name * 2) for name in ids]
+    store = write(tmp_path, passages)
+    for row, passage in enumerate(passages):
+        assert store.row_of(passage.id) == row
+        assert store[row] == passage
+    with pytest.raises(RetrievalError):
+        store.row_of("".join(ids) + "?")
+
+
+def test_colliding_hashes_are_told_apart_by_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_hash_id", lambda passage_id: len(passage_id))
+    store = write(tmp_path, [Passage(name, "", "") for name in ("aa", "bb", "c", "dd")])
+    assert [store.row_of(name) for name in ("aa", "bb", "c", "dd")] == [0, 1, 2, 3]
+    assert "ee" not in store
+
+
+def test_duplicate_ids_are_refused_and_leave_nothing(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"'a' \(passages 0 and 2\)"), PassageStoreWriter(tmp_path) as writer:
+        writer.add_many(Passage(name, "", "") for name in "aba")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_while_writing_leaves_nothing(tmp_path: Path) -> None:
+    def interrupted() -> Iterator[Passage]:
+        yield from numbered(1500)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), PassageStoreWriter(tmp_path) as writer:
+        writer.add_many(interrupted())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("passage", [Passage("", "", "x"), Passage("a", "", "\ud800")])
+def test_bad_passages_are_refused(tmp_path: Path, passage: Passage) -> None:
+    with pytest.raises(DataError), PassageStoreWriter(tmp_path) as writer:
+        writer.add(passage)
+
+
+@pytest.mark.parametrize("row", [-1, 3])
+def test_rows_outside_are_refused(tmp_path: Path, row: int) -> None:
+    store = write(tmp_path, numbered(3))
+    with pytest.raises(RetrievalError):
+        store[row]
+    with pytest.raises(RetrievalError):
+        store.ids([row])
+
+
+@pytest.mark.parametrize("name", module.PASSAGE_FILES)
+@pytest.mark.parametrize("damage", ["truncate", "foreign", "remove", "empty"])
+def test_damaged_files_are_refused_by_name(tmp_path: Path, name: str, damage: str) -> None:
+    write(tmp_path, numbered(1500))
+    path = tmp_path / name
+    if damage == "truncate":
+        path.write_bytes(path.read_bytes()[:-100])
+    elif damage == "foreign":
+        path.write_bytes(b"something else entirely" * 10)
+    elif damage == "empty":
+        path.write_bytes(b"")
+    else:
+        path.unlink()
+    with pytest.raises(ArtifactError, match=name):
+        PassageStore.open(tmp_path)
+
+
+def test_random_access_is_fast(tmp_path: Path) -> None:
+    store = write(tmp_path, numbered(20_000))
+    rows = np.random.default_rng(0).integers(0, len(store), (50, 20))
+    store.get_many(rows.ravel())
+    best_s = float("inf")
+    for row_set in rows:
+        started = time.perf_counter()
+        store.get_many(row_set)
+        best_s = min(best_s, time.perf_counter() - started)
+    assert best_s < 1e-3
