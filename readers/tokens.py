@@ -1,0 +1,61 @@
+"""Tokenised texts as flat arrays with character offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["TokenTable", "tokenize_texts"]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTable:
+    """n tokenised texts, end to end.
+
+    Attributes:
+        ids: (T,) int32 token ids of all texts.
+        offsets: (T, 2) int32 character start and end of each token in its own text.
+        bounds: (n + 1,) int64; text i is the slice bounds[i]:bounds[i + 1].
+    """
+
+    ids: npt.NDArray[np.int32]
+    offsets: npt.NDArray[np.int32]
+    bounds: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """(n,) tokens of each text."""
+        return np.diff(self.bounds)
+
+    def tokens(self, index: int) -> npt.NDArray[np.int32]:
+        """Token ids of text `index`."""
+        return self.ids[self.bounds[index] : self.bounds[index + 1]]
+
+    def spans(self, index: int) -> npt.NDArray[np.int32]:
+        """(L, 2) character offsets of the tokens of text `index`."""
+        return self.offsets[self.bounds[index] : self.bounds[index + 1]]
+
+
+def tokenize_texts(tokenizer: Any, texts: Sequence[str]) -> TokenTable:
+    """Tokenise without special tokens (a fast Hugging Face tokenizer: offsets are needed)."""
+    if not texts:
+        empty = np.zeros(0, np.int32)
+        return TokenTable(empty, empty.reshape(0, 2), np.zeros(1, np.int64))
+    encoded = tokenizer(
+        list(texts), add_special_tokens=False, return_offsets_mapping=True,
+        return_attention_mask=False, return_token_type_ids=False, verbose=False,
+    )
+    lengths = np.fromiter((len(row) for row in encoded["input_ids"]), np.int64, len(texts))
+    bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    ids = np.fromiter((t for row in encoded["input_ids"] for t in row), np.int32, int(bounds[-1]))
+    flat = np.fromiter(
+        (o for row in encoded["offset_mapping"] for pair in row for o in pair), np.int32, 2 * int(bounds[-1])
+    )
+    return TokenTable(ids, flat.reshape(-1, 2), bounds)
