@@ -242,29 +242,22 @@ class PassageStore:
             )
         return [self._columns(int(row) // BATCH_ROWS)[0][int(row) % BATCH_ROWS].as_py() for row in rows]
 
-    def row_of(self, passage_id: str) -> int:
-        """The row of a passage.
-
-        Raises:
-            RetrievalError: no passage has this id.
-        """
+    def row_of(self, passage_id: str) -> int | None:
+        """The row of a passage; None if no passage has this id."""
         try:
             wanted = np.uint64(_hash_id(passage_id))
         except UnicodeEncodeError:
-            raise RetrievalError(f"no passage has the id {passage_id!r}") from None
+            return None
         position = int(np.searchsorted(self._hashes, wanted))
         while position < self._rows and self._hashes[position] == wanted:
             row = int(self._id_rows[position])
             if self.ids([row])[0] == passage_id:
                 return row
             position += 1
-        raise RetrievalError(f"no passage has the id {passage_id!r}")
+        return None
 
     def __contains__(self, passage_id: object) -> bool:
-        try:
-            return isinstance(passage_id, str) and self.row_of(passage_id) >= 0
-        except RetrievalError:
-            return False
+        return isinstance(passage_id, str) and self.row_of(passage_id) is not None
 
     def __iter__(self) -> Iterator[Passage]:
         for batch in self.batches(BATCH_ROWS):

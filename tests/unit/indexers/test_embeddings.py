@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from indexers.embeddings import EmbeddingShards, EmbeddingWriter, VectorDtype, shard_name
+from indexers.protocols import EncoderIdentity, FloatArray
+from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
+
+WHO = EncoderIdentity("toy", "aa", dim=5)
+
+
+def vectors(rows: int) -> FloatArray:
+    return np.random.default_rng(1).standard_normal((rows, 5)).astype(np.float32)
+
+
+def write(
+    directory: Path, values: FloatArray, dtype: VectorDtype = "float32", shard_rows: int = 7
+) -> list[int]:
+    writer = EmbeddingWriter(directory, rows=len(values), encoder=WHO, dtype=dtype, shard_rows=shard_rows)
+    return list(writer.write_missing(lambda start, stop: values[start:stop]))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("rows", [0, 1, 7, 20])
+def test_reader_returns_what_was_written(tmp_path: Path, dtype: VectorDtype, rows: int) -> None:
+    values = vectors(rows)
+    assert sum(write(tmp_path, values, dtype)) == rows
+    shards = EmbeddingShards.open(tmp_path)
+    expected = values.astype(dtype).astype(np.float32)
+    assert (len(shards), shards.dim, shards.dtype, shards.encoder) == (rows, 5, dtype, WHO)
+    blocks = list(shards.blocks())
+    assert [start for start, _ in blocks] == list(range(0, rows, 7))
+    np.testing.assert_array_equal(shards.rows(np.arange(rows)), expected)
+    if rows:
+        np.testing.assert_array_equal(np.concatenate([block for _, block in blocks]), expected)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(st.integers(0, 29), max_size=60))
+def test_gather_keeps_order_and_repeats(tmp_path: Path, rows: list[int]) -> None:
+    values = vectors(30)
+    write(tmp_path, values)
+    found = EmbeddingShards.open(tmp_path).rows(np.array(rows, dtype=np.int64))
+    np.testing.assert_array_equal(found, values[np.array(rows, dtype=np.int64)])
+
+
+def test_finished_shards_are_skipped_and_torn_ledger_lines_mended(tmp_path: Path) -> None:
+    values = vectors(20)
+    write(tmp_path / "whole", values)
+    writer = EmbeddingWriter(tmp_path / "cut", rows=20, encoder=WHO, dtype="float32", shard_rows=7)
+    writer.write(0, values[:7])
+    with pytest.raises(IncompleteArtifactError, match="2 of 3"):
+        EmbeddingShards.open(tmp_path / "cut")
+    with open(tmp_path / "cut/ledger.jsonl", "a") as file:
+        file.write('{"shard": 1, "ro')
+    assert write(tmp_path / "cut", values) == [7, 6]
+    assert write(tmp_path / "cut", values) == []
+    for path in (tmp_path / "whole").iterdir():
+        assert path.read_bytes() == (tmp_path / "cut" / path.name).read_bytes()
+
+
+def test_a_damaged_shard_is_made_again(tmp_path: Path) -> None:
+    values = vectors(20)
+    write(tmp_path, values)
+    path = tmp_path / shard_name(1)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    assert write(tmp_path, values) == [7]
+    np.testing.assert_array_equal(EmbeddingShards.open(tmp_path).rows(np.arange(20)), values)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"dtype": "float16"}, "dtype"),
+        ({"rows": 21}, "rows"),
+        ({"shard_rows": 8}, "shard_rows"),
+        ({"encoder": EncoderIdentity("toy", "bb", dim=5)}, "weights_sha256"),
+    ],
+)
+def test_other_settings_are_refused(tmp_path: Path, change: dict, named: str) -> None:  # type: ignore[type-arg]
+    write(tmp_path, vectors(20))
+    base = {"rows": 20, "encoder": WHO, "dtype": "float32", "shard_rows": 7}
+    with pytest.raises(MismatchedArtifactError, match=named):
+        EmbeddingWriter(tmp_path, **{**base, **change})
+
+
+def test_bad_vectors_are_refused(tmp_path: Path) -> None:
+    writer = EmbeddingWriter(tmp_path, rows=2, encoder=WHO, dtype="float16")
+    with pytest.raises(DataError, match="shape"):
+        writer.write(0, np.zeros((2, 4), np.float32))
+    for bad in (np.nan, np.inf, 1e6):
+        with pytest.raises(DataError, match="row 1 is not finite"):
+            writer.write(0, np.array([[0] * 5, [bad] * 5], np.float32))
+
+
+@pytest.mark.parametrize("name", [shard_name(2), "embeddings.json", "ledger.jsonl"])
+@pytest.mark.parametrize("damage", ["truncate", "foreign", "remove"])
+def test_damaged_files_are_refused(tmp_path: Path, name: str, damage: str) -> None:
+    write(tmp_path, vectors(20))
+    path = tmp_path / name
+    if damage == "remove":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-20] if damage == "truncate" else b"nonsense\n" * 9)
+    with pytest.raises(ArtifactError, match=str(tmp_path)):
+        EmbeddingShards.open(tmp_path)
+
+
+def test_rows_outside_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, vectors(20))
+    with pytest.raises(DataError):
+        EmbeddingShards.open(tmp_path).rows(np.array([3, 20]))
