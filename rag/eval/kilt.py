@@ -1,0 +1,175 @@
+"""KILT's figures: page-level R-precision and recall@k over evidence sets, EM, F1, accuracy, ROUGE-L, and
+their KILT versions, which count an example only if its evidence was ranked perfectly.
+
+Source: Petroni et al., KILT, NAACL 2021, section 4.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rag.core.errors import DataError
+from rag.data.text import exact_match, f1
+
+__all__ = ["evaluate_kilt", "evidence_sets", "r_precision", "recall_at_k", "rouge_l", "score_kilt"]
+
+
+def evidence_sets(record: Mapping[str, Any]) -> list[frozenset[str]]:
+    """Distinct non-empty sets of page ids that support an output of a gold record, in file order."""
+    sets = [
+        frozenset(str(place["wikipedia_id"]).strip() for place in output.get("provenance") or [])
+        for output in record.get("output") or []
+    ]
+    return [pages for pages in dict.fromkeys(sets) if pages]
+
+
+def r_precision(pages: Sequence[str], gold_sets: Iterable[frozenset[str]]) -> float:
+    """Best over evidence sets of the share of the set found in the first R distinct pages, R = its size.
+
+    Example:
+        >>> r_precision(["a", "a", "b", "c"], [frozenset({"a", "c"}), frozenset({"b", "x", "y"})])
+        0.5
+    """
+    distinct = list(dict.fromkeys(page.strip() for page in pages))
+    return max(
+        (len(gold.intersection(distinct[: len(gold)])) / len(gold) for gold in gold_sets if gold), default=0.0
+    )
+
+
+def recall_at_k(pages: Sequence[str], gold_sets: Sequence[frozenset[str]], k: int) -> float:
+    """Share of evidence sets that are complete among the first k points of the ranking.
+
+    A set is one point of the ranking, standing where its last page stands; pages of a set that were seen
+    before its last page take no place of their own.
+
+    Example:
+        >>> recall_at_k(["a", "x", "b"], [frozenset({"a", "b"})], 2)
+        1.0
+    """
+    if not gold_sets:
+        return 0.0
+    missing = [set(pages_of_set) for pages_of_set in gold_sets]
+    points: list[int | bool] = []  # number of a set that is not complete yet, True when complete, False for others
+    for page in pages:
+        page = page.strip()
+        is_evidence = False
+        for number, rest in enumerate(missing):
+            if page not in rest:
+                continue
+            is_evidence = True
+            rest.discard(page)
+            place = next((i for i, p in enumerate(points) if not isinstance(p, bool) and p == number), None)
+            if place is not None:
+                del points[place]
+            points.append(number if rest else True)
+        if not is_evidence:
+            points.append(False)
+    return sum(point is True for point in points[:k]) / len(gold_sets)
+
+
+def rouge_l(prediction: str, reference: str) -> float:
+    """Sentence-aware ROUGE-L F1 on blank-separated words: union of longest common subsequences.
+
+    Text is cut into sentences at every full stop; for each sentence of the reference, the words that lie on a
+    longest common subsequence with any sentence of the prediction are collected, and each distinct word counts once.
+
+    Example:
+        >>> round(rouge_l("the cat sat", "the cat sat down"), 4)
+        0.8571
+
+    Source: Lin, ROUGE, 2004, section 3.2.
+    Note: words are counted as distinct words and the denominators too, as in the implementation KILT calls.
+    """
+    predicted = _sentences(prediction)
+    expected = _sentences(reference)
+    predicted_words = {word for sentence in predicted for word in sentence}
+    expected_words = {word for sentence in expected for word in sentence}
+    if not predicted_words or not expected_words:
+        return 0.0
+    shared: set[str] = set()
+    for gold_sentence in expected:
+        for sentence in predicted:
+            shared.update(_common_subsequence(gold_sentence, sentence))
+    precision, recall = len(shared) / len(predicted_words), len(shared) / len(expected_words)
+    return 2.0 * precision * recall / (precision + recall + 1e-8)
+
+
+def _sentences(text: str) -> list[list[str]]:
+    # A sentence of blanks only is one empty word, as in the implementation KILT calls.
+    return [" ".join(sentence.split()).split(" ") for sentence in text.split(".") if sentence]
+
+
+def _common_subsequence(a: Sequence[str], b: Sequence[str]) -> list[str]:
+    lengths = [[0] * (len(b) + 1) for _ in range(len(a) + 1)]
+    for i, left in enumerate(a):
+        for j, right in enumerate(b):
+            lengths[i + 1][j + 1] = (
+                lengths[i][j] + 1 if left == right else max(lengths[i][j + 1], lengths[i + 1][j])
+            )
+    words = []
+    i, j = len(a), len(b)
+    while i and j:
+        if a[i - 1] == b[j - 1]:
+            words.append(a[i - 1])
+            i, j = i - 1, j - 1
+        elif lengths[i - 1][j] > lengths[i][j - 1]:
+            i -= 1
+        else:
+            j -= 1
+    return words
+
+
+def score_kilt(prediction: Mapping[str, Any], gold: Mapping[str, Any], *, ks: Sequence[int] = (1, 5)) -> dict[str, float]:
+    """Figures of one record.
+
+    Raises:
+        DataError: if the ids differ, or the prediction has not exactly one output.
+    """
+    if str(prediction.get("id")).strip() != str(gold.get("id")).strip():
+        raise DataError(
+            f"prediction {prediction.get('id')!r} stands where the gold file has {gold.get('id')!r}",
+            hint="KILT wants the same ids in the same order",
+        )
+    outputs = prediction.get("output")
+    if not isinstance(outputs, Sequence) or len(outputs) != 1:
+        raise DataError(f"prediction {prediction['id']!r}: expected exactly one output")
+    answer = str(outputs[0].get("answer") or "").strip()
+    pages = [str(place["wikipedia_id"]) for place in outputs[0].get("provenance") or [] if "wikipedia_id" in place]
+    sets = evidence_sets(gold)
+    answers = {
+        str(output["answer"]).strip() for output in gold["output"] if str(output.get("answer") or "").strip()
+    }
+    scores = {
+        "accuracy": float(answer in answers),
+        "em": float(exact_match(answer, answers, "kilt")),
+        "f1": f1(answer, answers, "kilt"),
+        "rouge_l": max((rouge_l(answer, reference) for reference in answers), default=0.0),
+    }
+    precision = r_precision(pages, sets)
+    scores |= {f"kilt_{name}": value * (precision == 1.0) for name, value in scores.items()}
+    scores["r_precision"] = precision
+    scores |= {f"recall@{k}": recall_at_k(pages, sets, k) for k in ks}
+    return scores
+
+
+def evaluate_kilt(
+    predictions: Iterable[Mapping[str, Any]], golds: Iterable[Mapping[str, Any]], *, ks: Sequence[int] = (1, 5)
+) -> dict[str, float]:
+    """Means over a task file.
+
+    Raises:
+        DataError: if the files differ in length, ids or order, or are empty.
+    """
+    totals: Counter[str] = Counter()
+    n = 0
+    try:
+        for prediction, gold in zip(predictions, golds, strict=True):
+            totals.update(score_kilt(prediction, gold, ks=ks))
+            n += 1
+    except ValueError as error:
+        raise DataError("prediction and gold file differ in length", hint="give one prediction per record") from error
+    if n == 0:
+        raise DataError("there are no records to evaluate")
+    return {name: total / n for name, total in totals.items()}

@@ -1,0 +1,194 @@
+"""Retrieval figures: answer-string accuracy, trec_eval measures, multi-hop coverage. One value per question."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rag.core.errors import ConfigError, DataError
+from rag.core.optional import require
+from rag.data.text import AnswerMatcher, MatchMode
+
+__all__ = [
+    "DEFAULT_MEASURES",
+    "answer_flags",
+    "check_ks",
+    "first_true",
+    "multihop_scores",
+    "path_recall",
+    "reciprocal_rank",
+    "top_k_accuracy",
+    "trec_measures",
+]
+
+DEFAULT_MEASURES = ("R@5", "R@20", "R@100", "RR", "AP", "nDCG@10")
+
+
+def check_ks(ks: Iterable[int]) -> tuple[int, ...]:
+    """Sorted distinct cut-offs.
+
+    Raises:
+        ConfigError: there are none, or one is below 1.
+    """
+    cutoffs = tuple(sorted(set(ks)))
+    if not cutoffs or cutoffs[0] < 1:
+        raise ConfigError(f"cut-offs k are {list(cutoffs)}, expected at least one, each 1 or more")
+    return cutoffs
+
+
+def answer_flags(answers: Iterable[str], texts: Iterable[str], mode: MatchMode = "tokens") -> list[bool]:
+    """Whether each text contains an answer (DPR's rule, CuratedTREC's patterns, or KILT's substring rule).
+
+    Args:
+        answers: accepted answers of the question.
+        texts: retrieved passages without their titles, best first.
+        mode: see `rag.data.text.AnswerMatcher`; an answer without any token never matches.
+    """
+    matcher = AnswerMatcher(answers, mode)
+    return [matcher.matches(text) for text in texts]
+
+
+def first_true(flags: Sequence[bool]) -> int | None:
+    """1-based rank of the first True, or None."""
+    return next((rank for rank, flag in enumerate(flags, start=1) if flag), None)
+
+
+def reciprocal_rank(flags: Sequence[bool]) -> float:
+    """1 / rank of the first True, 0 if there is none."""
+    rank = first_true(flags)
+    return 1.0 / rank if rank else 0.0
+
+
+def top_k_accuracy(flags: Iterable[Sequence[bool]], ks: Iterable[int]) -> npt.NDArray[np.float64]:
+    """Whether a passage with an answer stands among the first k, for every question and k.
+
+    Args:
+        flags: per question, whether each retrieved passage holds an answer; lists may differ in length.
+        ks: cut-offs.
+
+    Returns:
+        (n, number of distinct ks) of 0.0 and 1.0, columns by rising k.
+
+    Example:
+        >>> top_k_accuracy([[False, True], [True], []], ks=[1, 2]).tolist()
+        [[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]
+    """
+    cutoffs = np.array(check_ks(ks))
+    ranks = np.array([first_true(row) or math.inf for row in flags])
+    return (ranks[:, None] <= cutoffs[None, :]).astype(np.float64)
+
+
+def trec_measures(
+    rankings: Mapping[str, Sequence[tuple[str, float]]],
+    qrels: Mapping[str, Mapping[str, int]],
+    measures: Sequence[str] = DEFAULT_MEASURES,
+    *,
+    ties: str = "given",
+) -> dict[str, dict[str, float]]:
+    """Recall, MRR, MAP, nDCG, … of every question by trec_eval's rules.
+
+    Args:
+        rankings: question id → (passage id, score), best first.
+        qrels: question id → passage id → grade. Questions without a relevant passage are left out of the
+            result; questions without a ranking score 0.
+        measures: names in the syntax of ir_measures ("R@20", "RR", "AP", "nDCG@10", "P@5", "Success@5", …).
+        ties: "given" keeps the order of `rankings`; "trec_eval" orders equal scores (in single precision) by
+            descending passage id, as that program does.
+
+    Returns:
+        measure → question id → value.
+
+    Raises:
+        ConfigError: a measure or rule for ties is unknown.
+        DataError: a passage stands twice in a ranking.
+
+    Example:
+        >>> scores = trec_measures({"q": [("a", 2.0), ("b", 1.0)]}, {"q": {"b": 1}}, ["RR", "R@1"])
+        >>> scores["RR"]["q"], scores["R@1"]["q"]
+        (0.5, 0.0)
+    """
+    ir = require("ir_measures", extra="eval")
+    if ties not in ("given", "trec_eval"):
+        raise ConfigError(f"ties = {ties!r}, expected 'given' or 'trec_eval'")
+    parsed = {name: _measure(ir, name) for name in dict.fromkeys(measures)}
+    judged = {question: grades for question, grades in qrels.items() if any(g > 0 for g in grades.values())}
+    values = {name: dict.fromkeys(judged, 0.0) for name in parsed}
+    run: dict[str, dict[str, float]] = {}
+    for question in judged:
+        ranking = rankings.get(question, ())
+        # Scores that fall with the rank keep our order: trec_eval would reorder ties, in single precision.
+        scores = (
+            {passage: -float(rank) for rank, (passage, _) in enumerate(ranking)}
+            if ties == "given"
+            else {passage: float(score) for passage, score in ranking}
+        )
+        if len(scores) != len(ranking):
+            raise DataError(f"question {question!r}: a passage stands twice in its ranking")
+        if scores:
+            run[question] = scores
+    if run:
+        names = {measure: name for name, measure in parsed.items()}
+        kept = {question: dict(judged[question]) for question in run}
+        for metric in ir.iter_calc(list(parsed.values()), kept, run):
+            values[names[metric.measure]][metric.query_id] = float(metric.value)
+    return values
+
+
+def _measure(ir: Any, name: str) -> Any:
+    try:
+        return ir.parse_measure(name)
+    except (ValueError, NameError, SyntaxError) as error:
+        raise ConfigError(
+            f"unknown retrieval measure {name!r}", hint="for example R@20, RR, AP, nDCG@10, P@5, Success@5"
+        ) from error
+
+
+def multihop_scores(retrieved: Sequence[str], gold: Collection[str], ks: Iterable[int]) -> dict[str, float]:
+    """How much of a question's evidence the first k passages hold.
+
+    Args:
+        retrieved: passage ids or titles, best first.
+        gold: ids or titles of all passages that are needed.
+        ks: cut-offs.
+
+    Returns:
+        For every k "passage_em@k" (all gold passages are there), "passage_any@k" (at least one is; called PR)
+        and "passage_recall@k" (the share that is there).
+
+    Raises:
+        DataError: `gold` is empty.
+
+    Example:
+        >>> multihop_scores(["a", "x", "b"], {"a", "b"}, [2])
+        {'passage_em@2': 0.0, 'passage_any@2': 1.0, 'passage_recall@2': 0.5}
+
+    Note: in this literature "recall@k" may mean any of the three; the names here say which.
+    """
+    needed = set(gold)
+    if not needed:
+        raise DataError("no gold passages are known for a question, so coverage is undefined")
+    scores: dict[str, float] = {}
+    for k in check_ks(ks):
+        found = len(needed.intersection(retrieved[:k]))
+        scores[f"passage_em@{k}"] = float(found == len(needed))
+        scores[f"passage_any@{k}"] = float(found > 0)
+        scores[f"passage_recall@{k}"] = found / len(needed)
+    return scores
+
+
+def path_recall(chains: Sequence[Sequence[str]], gold: Collection[str], ks: Iterable[int]) -> dict[str, float]:
+    """Whether one of the first k chains consists of exactly the gold passages, in any order.
+
+    Example:
+        >>> path_recall([["a", "x"], ["b", "a"]], ["a", "b"], [1, 2])
+        {'path_recall@1': 0.0, 'path_recall@2': 1.0}
+
+    Source: Xiong et al., Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval, 2021, table 3.
+    """
+    needed = set(gold)
+    rank = first_true([set(chain) == needed for chain in chains])
+    return {f"path_recall@{k}": float(rank is not None and rank <= k) for k in check_ks(ks)}
