@@ -1,0 +1,168 @@
+"""The application: middleware, routes, page and life span put together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from rag import __version__
+from serve.desk import Desk
+from serve.errors import add_error_handlers
+from serve.middleware import RequestContext
+from serve.routes import TAGS, router
+from serve.schemas import add_limits
+from serve.security import ApiKeys, BodyLimit
+from serve.service import AnswerService, OpenService, open_pipeline
+from serve.settings import ServeSettings
+
+__all__ = ["create_app"]
+
+_WEB = Path(__file__).parent / "web"
+_PAGE_FILES = {
+    "/": ("index.html", "text/html"),
+    "/static/style.css": ("style.css", "text/css"),
+    "/static/app.js": ("app.js", "text/javascript"),
+    "/static/text.js": ("text.js", "text/javascript"),
+    "/static/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+
+
+def create_app(
+    settings: ServeSettings,
+    service: AnswerService | None = None,
+    *,
+    open_service: OpenService = open_pipeline,
+    on_load_error: Callable[[Exception], None] | None = None,
+) -> FastAPI:
+    """The server as an ASGI application; its life span can be run once.
+
+    Args:
+        settings: limits, batching, security.
+        service: an open service; without it the index is opened on a thread at start, and `/readyz` answers
+            503 until that is done.
+        open_service: how to open the index, at start and at each reload.
+        on_load_error: called on the event loop if the index cannot be opened at start.
+
+    Example:
+        >>> app = create_app(ServeSettings())
+        >>> "/v1/ask" in app.openapi()["paths"]
+        True
+    """
+    desk = Desk(settings, open_service, service)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        desk.batcher.start()
+
+        async def load() -> None:
+            await desk.load()
+            if desk.load_error is not None and on_load_error is not None:
+                on_load_error(desk.load_error)
+
+        loading = asyncio.create_task(load(), name="rag-load")
+        try:
+            yield
+        finally:
+            loading.cancel()
+            await desk.close()
+
+    app = FastAPI(
+        title="Open-domain question answering",
+        version=__version__,
+        description="Ask a corpus; get an answer, the place in the text that says so, and how sure it is.",
+        docs_url=None,
+        redoc_url=None,
+        openapi_tags=TAGS,
+        lifespan=lifespan,
+        middleware=_layers(settings, desk),
+    )
+    app.state.desk = desk
+    app.include_router(router)
+    app.router.routes.extend(_page_routes(settings))
+    add_error_handlers(app)
+    app.openapi = lambda: _openapi(app, settings)  # type: ignore[method-assign]
+    return app
+
+
+def _layers(settings: ServeSettings, desk: Desk) -> list[Middleware]:
+    """Outermost first."""
+    layers = [Middleware(RequestContext, metrics=desk.metrics)]
+    if settings.cors_origins:
+        layers.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=list(settings.cors_origins),
+                allow_methods=["GET", "POST"],
+                allow_headers=["Authorization", "Content-Type", "X-API-Key", "X-Request-ID"],
+                expose_headers=["X-Request-ID", "Retry-After"],
+            )
+        )
+    layers.append(Middleware(ApiKeys, key_hashes=settings.api_keys, metrics=desk.metrics))
+    layers.append(
+        Middleware(
+            BodyLimit,
+            max_body_bytes=settings.max_body_bytes,
+            timeout_s=settings.timeout_s,
+            metrics=desk.metrics,
+        )
+    )
+    return layers
+
+
+def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
+    """The page, its files, and what it needs to know about this server."""
+
+    async def page_file(request: Request) -> Response:
+        name, media_type = _PAGE_FILES[request.url.path]
+        return FileResponse(_WEB / name, media_type=media_type, headers={"Cache-Control": "no-cache"})
+
+    async def page_settings(request: Request) -> Response:
+        service = request.app.state.desk.holder.current
+        return JSONResponse(
+            {
+                "examples": settings.example_questions,
+                "max_question_chars": settings.max_question_chars,
+                "needs_key": bool(settings.api_keys),
+                "n_passages": service.n_passages if service is not None else None,
+            }
+        )
+
+    routes: list[BaseRoute] = [
+        Route(path, page_file, methods=["GET"], include_in_schema=False) for path in _PAGE_FILES
+    ]
+    routes.append(Route("/page.json", page_settings, methods=["GET"], include_in_schema=False))
+    return routes
+
+
+def _openapi(app: FastAPI, settings: ServeSettings) -> dict[str, Any]:
+    if app.openapi_schema is None:
+        schema = get_openapi(
+            title=app.title,
+            version=app.version,
+            description=app.description,
+            routes=app.routes,
+            tags=app.openapi_tags,
+        )
+        add_limits(schema, settings)
+        if settings.api_keys:
+            schema["components"]["securitySchemes"] = {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+            }
+            for path, operations in schema["paths"].items():
+                if path.startswith("/v1/"):
+                    for operation in operations.values():
+                        operation["security"] = [{"bearer": []}, {"header": []}]
+        app.openapi_schema = schema
+    return app.openapi_schema

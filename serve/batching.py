@@ -1,0 +1,255 @@
+"""Questions that arrive together run together: an asyncio micro-batcher in front of one worker thread."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from rag.core.log import get_logger
+
+__all__ = ["BatchObserver", "BatcherClosed", "Finished", "MicroBatcher", "QueueFull"]
+
+log = get_logger(__name__)
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
+
+
+class QueueFull(Exception):
+    """There is no room for the items; `retry_after_s` estimates when there will be."""
+
+    def __init__(self, retry_after_s: float) -> None:
+        super().__init__(f"the queue is full for about {retry_after_s:.1f} s")
+        self.retry_after_s = retry_after_s
+
+
+class BatcherClosed(Exception):
+    """The batcher is shutting down and accepts nothing new."""
+
+
+class BatchObserver(Protocol):
+    """Told about every batch, on the event loop's thread."""
+
+    def batch_finished(self, size: int, duration_s: float, waits_s: Sequence[float]) -> None:
+        """A batch of `size` items ran for `duration_s`; each item had waited `waits_s` in the queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished(Generic[ResultT]):
+    """One result and how long its item waited before it ran, in seconds."""
+
+    value: ResultT
+    wait_s: float
+
+
+@dataclass(slots=True, eq=False)
+class _Entry(Generic[ItemT, ResultT]):
+    key: Hashable
+    item: ItemT
+    future: asyncio.Future[Finished[ResultT]]
+    queued_at: float = field(default_factory=time.monotonic)
+
+
+class MicroBatcher(Generic[ItemT, ResultT]):
+    """Collects items and runs them in batches on one worker thread.
+
+    An idle worker takes what there is at once, so a lone caller never waits. While it is busy, items gather.
+    When a batch of n has just finished and others are waiting, their askers are likely to come back
+    immediately: the next batch then waits for about as many items as were under way, but never longer than
+    `max_wait_s` after the worker became free. Only items with equal keys share a batch; the oldest
+    goes first. If a batch fails, its items are run again one by one, so that one bad item fails alone.
+
+    Args:
+        run: `run(key, items) -> results`, one result an item; called on the worker thread.
+        max_size: most items in one batch.
+        max_wait_s: longest time a free worker waits for a batch to fill up.
+        queue_size: most items that may wait.
+        observer: told about every batch.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Hashable, list[ItemT]], Sequence[ResultT]],
+        *,
+        max_size: int,
+        max_wait_s: float,
+        queue_size: int,
+        observer: BatchObserver | None = None,
+    ) -> None:
+        self._run, self._observer = run, observer
+        self.max_size, self.max_wait_s, self.queue_size = max_size, max_wait_s, queue_size
+        self._queue: deque[_Entry[ItemT, ResultT]] = deque()
+        self._changed = asyncio.Event()
+        self._closing = False
+        self._task: asyncio.Task[None] | None = None
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rag-model")
+        self._seconds_per_item = 0.0  # running average, for Retry-After
+
+    @property
+    def depth(self) -> int:
+        """How many items are waiting."""
+        return len(self._queue)
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether `close` was called."""
+        return self._closing
+
+    def start(self) -> None:
+        """Begin to dispatch; call it on the running event loop."""
+        self._task = asyncio.get_running_loop().create_task(self._dispatch(), name="rag-batcher")
+
+    async def submit(self, key: Hashable, items: Sequence[ItemT]) -> list[Finished[ResultT]]:
+        """Run `items`, possibly in one batch with others' items; all are accepted or none.
+
+        Cancelling this call takes the items that have not begun out of the queue.
+
+        Raises:
+            QueueFull: there is no room for all of them.
+            BatcherClosed: `close` was called.
+            Exception: what `run` raised for the first failing item.
+        """
+        if self._closing:
+            raise BatcherClosed
+        if len(self._queue) + len(items) > self.queue_size:
+            raise QueueFull(self._retry_after_s())
+        loop = asyncio.get_running_loop()
+        entries = [_Entry[ItemT, ResultT](key, item, loop.create_future()) for item in items]
+        self._queue.extend(entries)
+        self._changed.set()
+        try:
+            return list(await asyncio.gather(*(entry.future for entry in entries)))
+        finally:  # cancelled, timed out, or one item failed: nobody will read the rest
+            unread = {entry for entry in entries if not entry.future.done() or entry.future.cancelled()}
+            for entry in unread:
+                entry.future.cancel()
+            if unread:
+                self._queue = deque(entry for entry in self._queue if entry not in unread)
+
+    async def close(self, timeout_s: float) -> bool:
+        """Accept nothing new and finish what was accepted; True if all of it was finished in time.
+
+        What is left after `timeout_s` fails with `BatcherClosed`.
+        """
+        self._closing = True
+        self._changed.set()
+        is_drained = True
+        if self._task is not None:
+            done, _ = await asyncio.wait({self._task}, timeout=timeout_s)
+            is_drained = bool(done)
+            if not is_drained:
+                self._task.cancel()
+                await asyncio.wait({self._task})
+        while self._queue:
+            entry = self._queue.popleft()
+            if not entry.future.done():
+                entry.future.set_exception(BatcherClosed())
+        self._worker.shutdown(wait=is_drained, cancel_futures=True)
+        return is_drained
+
+    def _retry_after_s(self) -> float:
+        return max(1.0, self._seconds_per_item * len(self._queue))
+
+    async def _dispatch(self) -> None:
+        expected, free_at = 1, time.monotonic()
+        while True:
+            while not self._queue and not self._closing:
+                self._changed.clear()
+                await self._changed.wait()
+            if not self._queue:
+                return  # closing, and drained
+            await self._gather(expected, free_at + self.max_wait_s)
+            batch = self._take()
+            if not batch:
+                continue
+            await self._run_batch(batch)
+            free_at = time.monotonic()
+            expected = min(self.max_size, len(batch) + len(self._queue))
+
+    async def _gather(self, expected: int, deadline: float) -> None:
+        """Wait until `expected` items are queued, the deadline passes, or the batcher closes."""
+        while len(self._queue) < expected and not self._closing:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), left_s)
+            except TimeoutError:
+                return
+
+    def _take(self) -> list[_Entry[ItemT, ResultT]]:
+        """Remove the oldest item and those like it, up to `max_size`."""
+        batch: list[_Entry[ItemT, ResultT]] = []
+        rest: deque[_Entry[ItemT, ResultT]] = deque()
+        for entry in self._queue:
+            if len(batch) < self.max_size and (not batch or entry.key == batch[0].key):
+                batch.append(entry)
+            else:
+                rest.append(entry)
+        self._queue = rest
+        return batch
+
+    async def _run_batch(self, batch: list[_Entry[ItemT, ResultT]]) -> None:
+        started = time.monotonic()
+        waits_s = [started - entry.queued_at for entry in batch]
+        loop = asyncio.get_running_loop()
+        try:
+            outcomes = await loop.run_in_executor(self._worker, self._run_safely, batch)
+        except asyncio.CancelledError:
+            for entry in batch:
+                if not entry.future.done():
+                    entry.future.set_exception(BatcherClosed())
+            raise
+        for entry, outcome, wait_s in zip(batch, outcomes, waits_s, strict=True):
+            if entry.future.done():
+                continue
+            if isinstance(outcome, _Failure):
+                entry.future.set_exception(outcome.error)
+            else:
+                entry.future.set_result(Finished(outcome, wait_s))
+        duration_s = time.monotonic() - started
+        recent, average = duration_s / len(batch), self._seconds_per_item
+        self._seconds_per_item = 0.7 * average + 0.3 * recent if average else recent
+        if self._observer is not None:
+            self._observer.batch_finished(len(batch), duration_s, waits_s)
+
+    def _run_safely(self, batch: list[_Entry[ItemT, ResultT]]) -> list[ResultT | _Failure]:
+        """On the worker thread: the batch at once, or one by one if that fails."""
+        try:
+            return list(self._call(batch))
+        except Exception as error:
+            if len(batch) == 1:
+                return [_failure(error)]
+            fields = {"batch_size": len(batch), "error": type(error).__name__}
+            log.warning("a batch failed, its items run one by one", extra=fields)
+        outcomes: list[ResultT | _Failure] = []
+        for entry in batch:
+            if entry.future.done():  # its asker is gone
+                outcomes.append(_Failure(asyncio.CancelledError()))
+                continue
+            try:
+                outcomes.append(self._call([entry])[0])
+            except Exception as error:
+                outcomes.append(_failure(error))
+        return outcomes
+
+    def _call(self, batch: list[_Entry[ItemT, ResultT]]) -> Sequence[ResultT]:
+        results = self._run(batch[0].key, [entry.item for entry in batch])
+        if len(results) != len(batch):
+            raise RuntimeError(f"{len(batch)} items gave {len(results)} results")
+        return results
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    error: BaseException
+
+
+def _failure(error: Exception) -> _Failure:
+    # a future refuses StopIteration; left as it is, it would stop the dispatcher
+    return _Failure(RuntimeError("StopIteration") if isinstance(error, StopIteration) else error)

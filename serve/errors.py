@@ -1,0 +1,137 @@
+"""One JSON shape for every error: `{"error": {"code", "message", "hint", "request_id"}}`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+__all__ = ["ApiError", "add_error_handlers", "error_response", "internal_error"]
+
+_CODES = {
+    400: "bad_request",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    406: "not_acceptable",
+}
+
+
+class ApiError(Exception):
+    """An error the client is told about; its texts are written for the client and hold nothing internal.
+
+    Args:
+        status: HTTP status.
+        code: a word programs can compare.
+        message: what was found and what was expected.
+        hint: what to do.
+        headers: response headers, for example `Retry-After`.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        hint: str = "",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message, self.hint = status, code, message, hint
+        self.headers = dict(headers or {})
+
+
+def error_response(error: ApiError, request_id: str) -> JSONResponse:
+    """The error as a response."""
+    body = {
+        "error": {
+            "code": error.code,
+            "message": _encodable(error.message),
+            "hint": _encodable(error.hint),
+            "request_id": request_id,
+        }
+    }
+    return JSONResponse(body, status_code=error.status, headers=error.headers)
+
+
+def internal_error() -> ApiError:
+    """What a client learns of an unexpected failure: nothing but where to look."""
+    return ApiError(
+        500,
+        "internal_error",
+        "the server failed to answer this request",
+        hint="try again; the server's log has the reason under this request id",
+    )
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Answer framework errors (validation, unknown paths and methods) in the same shape."""
+
+    async def on_api_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, ApiError)
+        return error_response(error, request.state.request_id)
+
+    async def on_http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return error_response(_from_http(request, error), request.state.request_id)
+
+    async def on_validation_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return error_response(_from_validation(request, error), request.state.request_id)
+
+    app.add_exception_handler(ApiError, on_api_error)
+    app.add_exception_handler(HTTPException, on_http_error)
+    app.add_exception_handler(RequestValidationError, on_validation_error)
+
+
+def _from_http(request: Request, error: HTTPException) -> ApiError:
+    path, hint = request.url.path[:200], "GET /openapi.json lists what this server answers"
+    if error.status_code == 404:
+        message = f"there is nothing at {path}"
+    elif error.status_code == 405:
+        message = f"{request.method} is not possible at {path}"
+    elif error.status_code == 400:
+        message, hint = "the request could not be read", "send a JSON object in UTF-8"
+    else:
+        message, hint = HTTPStatus(error.status_code).phrase.lower(), ""
+    code = _CODES.get(error.status_code, "error")
+    return ApiError(error.status_code, code, message, hint=hint, headers=error.headers)
+
+
+def _from_validation(request: Request, error: RequestValidationError) -> ApiError:
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    has_body = request.headers.get("content-length", "1") != "0"
+    if has_body and media_type != "application/json" and not media_type.endswith("+json"):
+        found = f"content type {media_type!r}" if media_type else "no content type"
+        return ApiError(
+            415, "unsupported_media_type", f"{found}, expected 'application/json'",
+            hint="send the header Content-Type: application/json",
+        )  # fmt: skip
+    problems = [_describe(problem) for problem in error.errors()[:5]]
+    return ApiError(
+        422, "invalid_request", "; ".join(problems), hint='a minimal body is {"question": "Who wrote Faust?"}'
+    )
+
+
+def _describe(problem: Mapping[str, Any]) -> str:
+    """One validation problem in words, without the input that caused it."""
+    if problem["type"] == "json_invalid":
+        return f"the body is not valid JSON (near character {problem['loc'][-1]})"
+    place = ".".join(str(part)[:40] for part in problem["loc"] if part != "body")
+    if problem["type"] == "extra_forbidden":
+        return f"{place!r} is not a known field"
+    text = str(problem["msg"]).removeprefix("Value error, ")
+    text = text[:1].lower() + text[1:]
+    return f"{place}: {text}" if place else text
+
+
+def _encodable(text: str) -> str:
+    """Text that UTF-8 can hold: lone surrogates, which JSON can smuggle in, become question marks."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,201 @@
+"""The routes of the API: check the request, hand it to the desk, give the result back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import JSONResponse, Response
+
+from serve.desk import Desk, Job
+from serve.errors import ApiError
+from serve.schemas import (
+    AnswerSetOut,
+    AskRequest,
+    BatchAnswersOut,
+    BatchHitsOut,
+    ErrorOut,
+    HitsOut,
+    PassageOut,
+    ReloadOut,
+    RetrieveRequest,
+    StatusOut,
+)
+
+__all__ = ["TAGS", "router"]
+
+TAGS = [
+    {"name": "questions", "description": "Ask, retrieve, look up."},
+    {"name": "operation", "description": "Health, readiness, metrics, reload."},
+]
+
+_DESCRIPTIONS = {
+    401: "An API key is needed",
+    403: "Not allowed on this server",
+    404: "There is no such thing",
+    409: "Already under way",
+    413: "The body is too large",
+    415: "The body is not JSON",
+    422: "The request is not valid",
+    500: "The server failed",
+    503: "Not ready, full, or shutting down; see Retry-After",
+    504: "It took too long",
+}
+
+
+def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    return {status: {"model": ErrorOut, "description": _DESCRIPTIONS[status]} for status in statuses}
+
+
+def _desk(request: Request) -> Desk:
+    desk = request.app.state.desk
+    assert isinstance(desk, Desk)
+    return desk
+
+
+DeskOf = Annotated[Desk, Depends(_desk)]
+router = APIRouter()
+
+
+@router.post(
+    "/v1/ask",
+    tags=["questions"],
+    summary="Answer one question, or several",
+    response_model=AnswerSetOut | BatchAnswersOut,
+    responses=_errors(401, 413, 415, 422, 500, 503, 504),
+)
+async def ask(body: AskRequest, request: Request, desk: DeskOf) -> Response:
+    """Answers with evidence, best first.
+
+    With `question` the result is one object, with `questions` it is `{"results": [...]}`. Offsets of evidence
+    count Unicode code points.
+    """
+    questions = body.checked_questions(desk.settings)
+    top_k = body.checked_top_k(desk.settings.read_top_k, desk.settings)
+    job = Job("ask", top_k, body.checked_n_best(desk.settings))
+    return await _answer(request, desk, job, questions, body.is_batch)
+
+
+@router.post(
+    "/v1/retrieve",
+    tags=["questions"],
+    summary="Find passages for one question, or several",
+    response_model=HitsOut | BatchHitsOut,
+    responses=_errors(401, 413, 415, 422, 500, 503, 504),
+)
+async def retrieve(body: RetrieveRequest, request: Request, desk: DeskOf) -> Response:
+    """Passages only, best first; larger scores are better and comparable within one index only."""
+    questions = body.checked_questions(desk.settings)
+    job = Job("retrieve", body.checked_top_k(desk.settings.retrieve_top_k, desk.settings))
+    return await _answer(request, desk, job, questions, body.is_batch)
+
+
+@router.get(
+    "/v1/passages/{passage_id:path}",
+    tags=["questions"],
+    summary="One passage by its id",
+    response_model=PassageOut,
+    responses=_errors(401, 404, 500, 503),
+)
+async def passage(passage_id: str, desk: DeskOf) -> Response:
+    """Title and text of a passage."""
+    found = await desk.passage(passage_id)
+    if found is None:
+        raise ApiError(
+            404,
+            "passage_not_found",
+            f"no passage has the id {passage_id[:100]!r}",
+            hint="ids come from /v1/retrieve and /v1/ask and belong to one index",
+        )
+    return JSONResponse({"passage_id": found.id, "title": found.title, "text": found.text})
+
+
+@router.post(
+    "/v1/admin/reload",
+    tags=["operation"],
+    summary="Swap in the index anew, under traffic",
+    response_model=ReloadOut,
+    responses=_errors(401, 403, 409, 500, 503),
+)
+async def reload(desk: DeskOf) -> Response:
+    """Opens the configured index directory again and switches to it; nothing that runs is disturbed.
+
+    Only on servers that ask for API keys.
+    """
+    if not desk.settings.api_keys:
+        raise ApiError(
+            403,
+            "reload_disabled",
+            "reload over HTTP is off because this server asks for no API key",
+            hint="set RAG_SERVE_API_KEYS, or send the process SIGHUP",
+        )
+    return JSONResponse(await desk.reload())
+
+
+@router.get("/healthz", tags=["operation"], summary="Is the process alive", response_model=StatusOut)
+async def healthz() -> Response:
+    """200 from the first moment on."""
+    return JSONResponse({"status": "alive"})
+
+
+@router.get(
+    "/readyz",
+    tags=["operation"],
+    summary="Can it answer",
+    response_model=StatusOut,
+    responses=_errors(503),
+)
+async def readyz(desk: DeskOf) -> Response:
+    """200 once the index is loaded, 503 before and while shutting down."""
+    service = desk.require_ready()
+    return JSONResponse(
+        {"status": "ready", "index_version": service.index_version, "n_passages": service.n_passages}
+    )
+
+
+@router.get(
+    "/metrics",
+    tags=["operation"],
+    summary="Prometheus metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
+async def metrics(desk: DeskOf) -> Response:
+    """Requests, latencies by stage, queue depth, batch sizes, refusals, and the index in use."""
+    return Response(desk.metrics.render(), media_type=desk.metrics.content_type)
+
+
+async def _answer(request: Request, desk: Desk, job: Job, questions: list[str], is_batch: bool) -> Response:
+    """Run the questions unless the client leaves or time runs out first."""
+    fields = request.state.log_fields
+    fields["n_questions"] = len(questions)
+    if desk.settings.log_questions:
+        fields["questions"] = questions
+    work = asyncio.ensure_future(desk.submit(job, questions))
+    gone = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait({work, gone}, timeout=desk.settings.timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done() and gone.done():
+            raise ApiError(499, "client_closed_request", "the client left before the answer")
+        if not work.done():
+            desk.metrics.rejected.labels("timeout").inc()
+            raise ApiError(
+                504,
+                "timeout",
+                f"no answer within {desk.settings.timeout_s:g} s",
+                hint="try again, ask fewer questions at once, or lower top_k",
+            )
+        results = work.result()
+    finally:
+        work.cancel()
+        gone.cancel()
+        await asyncio.gather(work, gone, return_exceptions=True)
+    fields["queue_ms"] = results[0]["timings_ms"]["queue"]
+    fields["index_version"] = results[0]["index_version"]
+    return JSONResponse({"results": results} if is_batch else results[0])
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

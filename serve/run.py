@@ -1,0 +1,151 @@
+"""Run the server in this process until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+import uvicorn
+from fastapi import FastAPI
+
+from rag.core.errors import RagError, ResourceError
+from rag.core.log import get_logger, setup_logging
+from serve.app import create_app
+from serve.errors import ApiError
+from serve.service import AnswerService, OpenService, open_pipeline
+from serve.settings import ServeSettings
+
+__all__ = ["bind", "run_server"]
+
+log = get_logger(__name__)
+
+
+def run_server(
+    settings: ServeSettings,
+    service: AnswerService | None = None,
+    *,
+    open_service: OpenService = open_pipeline,
+    stream: TextIO | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT, then finish what was accepted; SIGHUP swaps in the index anew.
+
+    Args:
+        settings: everything that can be set.
+        service: an open service; by default the index in the settings is opened while the server starts.
+        open_service: how to open the index.
+        stream: where the address is printed; stdout by default.
+
+    Raises:
+        ResourceError: the address cannot be listened on.
+        RagError: the index could not be opened.
+    """
+    setup_logging(settings.log_level, json_lines=settings.log_json)
+    listener = bind(settings.host, settings.port)
+    failures: list[Exception] = []
+
+    def stop_on(error: Exception) -> None:
+        failures.append(error)
+        server.should_exit = True
+
+    app = create_app(settings, service, open_service=open_service, on_load_error=stop_on)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=max(1, round(settings.drain_timeout_s)),
+        )
+    )
+    print(f"listening on {_url(listener)}", file=stream or sys.stdout, flush=True)
+    with _signals(app, server), listener:
+        asyncio.run(_serve(server, app, listener))
+    for error in failures:
+        if isinstance(error, RagError):
+            raise error
+        raise ResourceError(
+            f"the index in {settings.index_dir} could not be opened ({type(error).__name__})",
+            hint="the log above has the reason",
+        ) from error
+
+
+async def _serve(server: uvicorn.Server, app: FastAPI, listener: socket.socket) -> None:
+    app.state.loop = asyncio.get_running_loop()
+    await server.serve(sockets=[listener])
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that listens on host and port.
+
+    Raises:
+        ResourceError: the port is taken, not allowed, or the host has no such address.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise ResourceError(
+            f"host {host!r} has no address ({error})", hint="use 127.0.0.1 or 0.0.0.0"
+        ) from error
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            message, hint = (
+                f"port {port} on {host} is in use",
+                "stop the other server, or choose another --port",
+            )
+        elif error.errno in (errno.EACCES, errno.EPERM):
+            message, hint = f"port {port} on {host} is not allowed for this user", "choose a port above 1023"
+        else:
+            message, hint = (
+                f"cannot listen on {host}:{port} ({error.strerror})",
+                "choose another --host or --port",
+            )
+        raise ResourceError(message, hint=hint) from error
+    return listener
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+@contextmanager
+def _signals(app: FastAPI, server: uvicorn.Server) -> Iterator[None]:
+    """Make stop signals end in a normal return, and SIGHUP in a reload."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def on_hangup(number: int, frame: Any) -> None:
+        loop: asyncio.AbstractEventLoop = app.state.loop
+        loop.call_soon_threadsafe(lambda: loop.create_task(_reload(app), name="rag-reload"))
+
+    def on_stop(number: int, frame: Any) -> None:
+        server.should_exit = True  # before the server's own handlers are in place, or raised again after them
+
+    handlers = {signal.SIGINT: on_stop, signal.SIGTERM: on_stop, signal.SIGHUP: on_hangup}
+    previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+async def _reload(app: FastAPI) -> None:
+    try:
+        await app.state.desk.reload()
+    except ApiError as error:
+        log.error("reload on SIGHUP: %s", error.message)

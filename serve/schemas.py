@@ -1,0 +1,262 @@
+"""Requests and responses as models: they check what comes in and describe what goes out in OpenAPI."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
+
+from serve.errors import ApiError
+from serve.settings import ServeSettings
+
+__all__ = [
+    "AnswerSetOut",
+    "AskRequest",
+    "BatchAnswersOut",
+    "BatchHitsOut",
+    "ErrorOut",
+    "HitsOut",
+    "PassageOut",
+    "ReloadOut",
+    "RetrieveRequest",
+    "StatusOut",
+    "add_limits",
+]
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    question: StrictStr | None = Field(None, description="one question")
+    questions: list[StrictStr] | None = Field(None, description="several questions, answered in this order")
+    top_k: StrictInt | None = Field(None, ge=1, description="passages to retrieve for each question")
+
+    @model_validator(mode="after")
+    def _has_one_form(self) -> _Request:
+        if (self.question is None) == (self.questions is None):
+            raise ValueError("give either 'question' (a string) or 'questions' (a list of strings)")
+        return self
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether the answer is a list."""
+        return self.questions is not None
+
+    def checked_questions(self, settings: ServeSettings) -> list[str]:
+        """The questions, stripped and within the server's limits.
+
+        Raises:
+            ApiError: 422; says which question breaks which limit.
+        """
+        raw = self.questions if self.questions is not None else [self.question or ""]
+        if not raw:
+            raise _invalid("'questions' is empty", "send at least one question")
+        if len(raw) > settings.max_questions_per_request:
+            raise _invalid(
+                f"{len(raw)} questions in one request, the limit is {settings.max_questions_per_request}",
+                "send several requests",
+            )
+        return [self._checked(number, text, settings) for number, text in enumerate(raw)]
+
+    def _checked(self, number: int, text: str, settings: ServeSettings) -> str:
+        name = f"questions.{number}" if self.is_batch else "question"
+        question = text.strip()
+        if not question:
+            raise _invalid(f"{name} is empty", "ask something")
+        if len(question) > settings.max_question_chars:
+            raise _invalid(
+                f"{name} has {len(question)} characters, at most {settings.max_question_chars} are accepted",
+                "shorten the question",
+            )
+        if any("\ud800" <= char <= "\udfff" for char in question):
+            raise _invalid(f"{name} holds half of a surrogate pair", "send text that is valid Unicode")
+        return question
+
+    def checked_top_k(self, default: int, settings: ServeSettings) -> int:
+        """`top_k`, or the default.
+
+        Raises:
+            ApiError: 422; it is over the server's limit.
+        """
+        top_k = default if self.top_k is None else self.top_k
+        if top_k > settings.max_top_k:
+            raise _invalid(f"top_k is {top_k}, at most {settings.max_top_k} is accepted", "lower top_k")
+        return top_k
+
+
+class AskRequest(_Request):
+    """One question or several."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"question": "Where does the Danube rise?"},
+                {"questions": ["Where does the Danube rise?", "Who wrote Faust?"], "top_k": 20, "n_best": 3},
+            ]
+        }
+    )
+
+    n_best: StrictInt | None = Field(None, ge=1, description="answers to return at most, for each question")
+
+    def checked_n_best(self, settings: ServeSettings) -> int:
+        """`n_best`, or the default.
+
+        Raises:
+            ApiError: 422; it is over the server's limit.
+        """
+        n_best = settings.n_best if self.n_best is None else self.n_best
+        if n_best > settings.max_n_best:
+            raise _invalid(f"n_best is {n_best}, at most {settings.max_n_best} is accepted", "lower n_best")
+        return n_best
+
+
+class RetrieveRequest(_Request):
+    """One question or several; passages only, nothing is read."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"question": "Where does the Danube rise?", "top_k": 10}]}
+    )
+
+
+def _invalid(message: str, hint: str) -> ApiError:
+    return ApiError(422, "invalid_request", message, hint=hint)
+
+
+class PassageOut(BaseModel):
+    """A passage."""
+
+    passage_id: str
+    title: str
+    text: str
+
+
+class HitOut(PassageOut):
+    """A passage that was found; larger scores are better."""
+
+    score: float
+
+
+class EvidenceOut(HitOut):
+    """Passage and place: `text[start:end]`, counted in Unicode code points, is the answer."""
+
+    start: int
+    end: int
+
+
+class AnswerOut(BaseModel):
+    """A short answer; `confidence` is the probability that it is right."""
+
+    text: str
+    score: float
+    confidence: float
+    evidence: EvidenceOut
+
+
+_DANUBE = "The Danube rises in the Black Forest and flows into the Black Sea."
+
+
+class AnswerSetOut(BaseModel):
+    """Everything said about one question, best answer first; `no_answer_confidence` may outweigh them all."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "question": "Where does the Danube rise?",
+                    "answers": [
+                        {
+                            "text": "the Black Forest",
+                            "score": 9.1,
+                            "confidence": 0.93,
+                            "evidence": {
+                                "passage_id": "danube-1",
+                                "title": "Danube",
+                                "text": _DANUBE,
+                                "start": _DANUBE.index("the Black Forest"),
+                                "end": _DANUBE.index("the Black Forest") + len("the Black Forest"),
+                                "score": 0.71,
+                            },
+                        }
+                    ],
+                    "no_answer_confidence": 0.04,
+                    "index_version": "3f9c2a71",
+                    "timings_ms": {"queue": 0.4, "search": 6.2, "read": 148.0, "total": 156.1},
+                }
+            ]
+        }
+    )
+
+    question: str
+    answers: list[AnswerOut]
+    no_answer_confidence: float
+    index_version: str
+    timings_ms: dict[str, float]
+
+
+class BatchAnswersOut(BaseModel):
+    """One entry a question, in the order asked."""
+
+    results: list[AnswerSetOut]
+
+
+class HitsOut(BaseModel):
+    """Passages found for one question, best first."""
+
+    question: str
+    hits: list[HitOut]
+    index_version: str
+    timings_ms: dict[str, float]
+
+
+class BatchHitsOut(BaseModel):
+    """One entry a question, in the order asked."""
+
+    results: list[HitsOut]
+
+
+class StatusOut(BaseModel):
+    """State of the server."""
+
+    status: str
+    index_version: str | None = None
+    n_passages: int | None = None
+
+
+class ReloadOut(BaseModel):
+    """The index now served and the one it replaced."""
+
+    index_version: str
+    previous_index_version: str | None
+    n_passages: int
+
+
+class ErrorBody(BaseModel):
+    """What went wrong and what to do."""
+
+    code: str
+    message: str
+    hint: str
+    request_id: str
+
+
+class ErrorOut(BaseModel):
+    """Shape of every error."""
+
+    error: ErrorBody
+
+
+def add_limits(schema: dict[str, Any], settings: ServeSettings) -> None:
+    """Write this server's limits into its OpenAPI description."""
+    limits: dict[str, dict[str, int]] = {
+        "question": {"minLength": 1, "maxLength": settings.max_question_chars},
+        "top_k": {"maximum": settings.max_top_k},
+        "n_best": {"maximum": settings.max_n_best},
+    }
+    for model in ("AskRequest", "RetrieveRequest"):
+        properties = schema["components"]["schemas"][model]["properties"]
+        for name, values in limits.items():
+            if name in properties:
+                properties[name]["anyOf"][0].update(values)
+        questions = properties["questions"]["anyOf"][0]
+        questions.update({"minItems": 1, "maxItems": settings.max_questions_per_request})
+        questions["items"].update(limits["question"])

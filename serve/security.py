@@ -1,0 +1,135 @@
+"""Who may call, and how much they may send."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Sequence
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serve.errors import ApiError, error_response
+from serve.metrics import ServerMetrics
+from serve.settings import hash_api_key
+
+__all__ = ["ApiKeys", "BodyLimit", "find_key"]
+
+
+def find_key(headers: Headers) -> str | None:
+    """The API key of a request: `Authorization: Bearer KEY` or `X-API-Key: KEY`."""
+    scheme, _, value = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and value.strip():
+        return value.strip()
+    return headers.get("x-api-key") or None
+
+
+class ApiKeys:
+    """Asks for an API key under `/v1/`; does nothing if no keys are set.
+
+    Args:
+        app: the application behind it.
+        key_hashes: hex sha256 of the accepted keys; every one is compared, in constant time.
+        metrics: counts refusals.
+    """
+
+    def __init__(self, app: ASGIApp, key_hashes: Sequence[str], metrics: ServerMetrics) -> None:
+        self.app, self.key_hashes, self.metrics = app, tuple(key_hashes), metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one ASGI request."""
+        if scope["type"] != "http" or not self.key_hashes or not scope["path"].startswith("/v1/"):
+            await self.app(scope, receive, send)
+            return
+        key = find_key(Headers(scope=scope))
+        key_hash = hash_api_key(key) if key is not None else ""
+        is_known = False
+        for accepted in self.key_hashes:
+            is_known |= hmac.compare_digest(accepted, key_hash)
+        if not is_known:
+            self.metrics.rejected.labels("unauthorized").inc()
+            error = ApiError(
+                401,
+                "unauthorized",
+                "this API key is not accepted" if key else "an API key is needed",
+                hint="send Authorization: Bearer KEY, or X-API-Key: KEY",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+            await error_response(error, scope["state"]["request_id"])(scope, receive, send)
+            return
+        scope["state"]["log_fields"]["key"] = key_hash[:8]
+        await self.app(scope, receive, send)
+
+
+class BodyLimit:
+    """Reads the request body before the application does: bounded in size, declared or chunked, and in time.
+
+    Args:
+        app: the application behind it.
+        max_body_bytes: larger bodies are answered with 413.
+        timeout_s: slower bodies are answered with 408.
+        metrics: counts refusals.
+    """
+
+    def __init__(self, app: ASGIApp, max_body_bytes: int, timeout_s: float, metrics: ServerMetrics) -> None:
+        self.app, self.max_body_bytes, self.timeout_s, self.metrics = app, max_body_bytes, timeout_s, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one ASGI request."""
+        if scope["type"] != "http" or scope["method"] in ("GET", "HEAD"):
+            await self.app(scope, receive, send)
+            return
+        try:
+            body = await self._read(Headers(scope=scope), receive)
+        except ApiError as error:
+            self.metrics.rejected.labels(error.code).inc()
+            await error_response(error, scope["state"]["request_id"])(scope, receive, send)
+            return
+        if body is None:
+            return  # the client left
+        is_replayed = False
+
+        async def replay() -> Message:
+            nonlocal is_replayed
+            if is_replayed:
+                return await receive()
+            is_replayed = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        await self.app(scope, replay, send)
+
+    async def _read(self, headers: Headers, receive: Receive) -> bytes | None:
+        declared = headers.get("content-length", "")
+        if declared.isascii() and declared.isdigit() and int(declared[:20]) > self.max_body_bytes:
+            raise self._too_large()
+        chunks, size_bytes = [], 0
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
+                    chunk: bytes = message.get("body", b"")
+                    size_bytes += len(chunk)
+                    if size_bytes > self.max_body_bytes:
+                        raise self._too_large()
+                    chunks.append(chunk)
+                    if not message.get("more_body", False):
+                        return b"".join(chunks)
+        except TimeoutError:
+            raise ApiError(
+                408,
+                "request_timeout",
+                f"the body did not arrive within {self.timeout_s:g} s",
+                hint="send it faster, or in one piece",
+                headers={"Connection": "close"},
+            ) from None
+
+    def _too_large(self) -> ApiError:
+        return ApiError(
+            413,
+            "body_too_large",
+            f"the body is larger than {self.max_body_bytes} bytes",
+            hint="send fewer or shorter questions in one request",
+            headers={"Connection": "close"},
+        )

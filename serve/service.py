@@ -1,0 +1,134 @@
+"""What the server needs from a pipeline, and the holder that swaps one for another under traffic."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol, runtime_checkable
+
+from rag.core.errors import ResourceError
+from rag.core.log import get_logger
+from rag.core.types import AnswerSet, Hit, Passage
+from serve.settings import ServeSettings
+
+__all__ = ["AnswerService", "OpenService", "ServiceHolder", "open_pipeline"]
+
+log = get_logger(__name__)
+
+
+@runtime_checkable
+class AnswerService(Protocol):
+    """Questions in, answers and passages out; `rag.pipeline.Pipeline` is one.
+
+    `ask` and `retrieve` are called from one thread at a time; `passage`, `index_version` and `n_passages`
+    from any thread. `close` is called once, after the last call has returned.
+    """
+
+    @property
+    def index_version(self) -> str:
+        """Short name of exactly this index."""
+
+    @property
+    def n_passages(self) -> int:
+        """How many passages it holds."""
+
+    def ask(self, questions: Sequence[str], *, top_k: int, n_best: int) -> list[AnswerSet]:
+        """One `AnswerSet` a question, in the order given."""
+
+    def retrieve(self, questions: Sequence[str], top_k: int) -> list[list[tuple[Hit, Passage]]]:
+        """Best passages of each question, best first."""
+
+    def passage(self, passage_id: str) -> Passage | None:
+        """The passage with this id, or None."""
+
+    def close(self) -> None:
+        """Release files and memory."""
+
+
+OpenService = Callable[[ServeSettings], AnswerService]
+
+
+def open_pipeline(settings: ServeSettings) -> AnswerService:
+    """Open the pipeline the settings describe and warm it up with one question.
+
+    Raises:
+        RagError: the index or a model cannot be used.
+    """
+    from rag.pipeline import Pipeline
+
+    pipeline = Pipeline.open(
+        settings.index_dir,
+        retriever=settings.retriever,
+        encoder=settings.encoder,
+        reader=settings.reader,
+        precision=settings.precision,
+    )
+    pipeline.ask(["Is everything loaded?"], top_k=settings.read_top_k, n_best=settings.n_best)
+    return pipeline
+
+
+class _Slot:
+    """One service and how many are using it."""
+
+    def __init__(self, service: AnswerService) -> None:
+        self.service, self.users, self.retired = service, 0, False
+
+
+class ServiceHolder:
+    """Holds the current service; `swap` puts another in its place while requests run.
+
+    Whoever uses the service takes a lease; a replaced service is closed when its last lease ends, so running
+    work finishes on the index it began with.
+    """
+
+    def __init__(self, service: AnswerService | None = None) -> None:
+        self._lock = threading.Lock()
+        self._slot = _Slot(service) if service is not None else None
+
+    @property
+    def current(self) -> AnswerService | None:
+        """The service new work will use; None while loading. For reading its properties, not for calls."""
+        slot = self._slot
+        return slot.service if slot is not None else None
+
+    @contextmanager
+    def lease(self) -> Iterator[AnswerService]:
+        """Use the current service; it is not closed before this block ends.
+
+        Raises:
+            ResourceError: nothing is loaded.
+        """
+        with self._lock:
+            slot = self._slot
+            if slot is None:
+                raise ResourceError("no index is loaded", hint="wait for /readyz to answer 200")
+            slot.users += 1
+        try:
+            yield slot.service
+        finally:
+            with self._lock:
+                slot.users -= 1
+                is_last = slot.retired and slot.users == 0
+            if is_last:
+                _close(slot.service)
+
+    def swap(self, service: AnswerService | None) -> str | None:
+        """Make `service` the current one (None: none); returns the version it replaces."""
+        with self._lock:
+            old, self._slot = self._slot, _Slot(service) if service is not None else None
+            if old is None:
+                return None
+            old.retired = True
+            is_unused = old.users == 0
+        version = old.service.index_version
+        if is_unused:
+            _close(old.service)
+        return version
+
+
+def _close(service: AnswerService) -> None:
+    try:
+        service.close()
+    except Exception:  # a failing close must not fail the request that happened to be the last
+        log.exception("closing a replaced index failed")

@@ -1,0 +1,149 @@
+"""Everything about the server that can be set, from code or from the environment."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from rag.core.errors import ConfigError
+
+__all__ = ["ServeSettings", "hash_api_key", "load_settings"]
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def hash_api_key(key: str) -> str:
+    """The form in which an API key is kept: hex sha256 of its UTF-8 bytes.
+
+    Example:
+        >>> hash_api_key("secret")[:16]
+        '2bb80d537b1da3e3'
+    """
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class ServeSettings(BaseSettings):
+    """Settings of one server process; each can come from `RAG_SERVE_<NAME>` in the environment.
+
+    Lists in the environment are separated by commas (`example_questions` by `|`).
+
+    Example:
+        >>> ServeSettings(port=9000, _env_file=None).port
+        9000
+    """
+
+    model_config = SettingsConfigDict(env_prefix="RAG_SERVE_", frozen=True, extra="forbid")
+
+    index_dir: Path = Field(Path("index"), description="index to serve; a symbolic link may point to it")
+    retriever: Literal["auto", "dense", "bm25", "hybrid"] = Field(
+        "auto", description="how passages are found"
+    )
+    encoder: str | None = Field(None, description="another folder or hub name for the index's own encoder")
+    reader: str | None = Field(
+        None, description="folder or hub name of a reader; the one in the package by default"
+    )
+    precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="arithmetic of encoder and reader")
+
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(8765, ge=0, le=65535, description="port to listen on; 0 for any free one")
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_json: bool = Field(True, description="one JSON object a log line")
+    log_questions: bool = Field(False, description="write the text of questions to the log")
+
+    read_top_k: int = Field(20, ge=1, description="passages read for a question unless the request says")
+    retrieve_top_k: int = Field(
+        20, ge=1, description="passages returned by /v1/retrieve unless the request says"
+    )
+    n_best: int = Field(5, ge=1, description="answers returned unless the request says")
+    max_top_k: int = Field(100, ge=1, le=1000, description="largest top_k a request may ask for")
+    max_n_best: int = Field(20, ge=1, le=100, description="largest n_best a request may ask for")
+    max_question_chars: int = Field(1000, ge=1, description="longest question, in characters")
+    max_questions_per_request: int = Field(32, ge=1, description="most questions in one request")
+    max_body_bytes: int = Field(256 * 1024, ge=64, description="largest request body, in bytes")
+    timeout_s: float = Field(30.0, gt=0, description="a request that takes longer is answered with 504")
+    drain_timeout_s: float = Field(30.0, gt=0, description="longest wait for accepted requests at shutdown")
+
+    queue_size: int = Field(256, ge=1, description="questions that may wait; more are refused with 503")
+    batch_max_size: int = Field(16, ge=1, description="most questions in one batch")
+    batch_max_wait_ms: float = Field(8.0, ge=0, le=1000, description="longest wait for a batch to fill up")
+
+    api_keys: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="sha256 of each accepted API key (printf %s KEY | sha256sum); none: no key is asked for",
+    )
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="web origins whose pages may call the API; none by default"
+    )
+    example_questions: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), max_length=8, description="questions the web page offers to try"
+    )
+
+    @field_validator("api_keys", "cors_origins", mode="before")
+    @classmethod
+    def _split_commas(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
+    @field_validator("example_questions", mode="before")
+    @classmethod
+    def _split_bars(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split("|") if part.strip())
+        return value
+
+    @field_validator("api_keys")
+    @classmethod
+    def _are_hashes(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        hashes = tuple(key.strip().lower() for key in value)
+        for number, key_hash in enumerate(hashes):
+            if not _SHA256.fullmatch(key_hash):
+                raise ValueError(
+                    f"entry {number} is not a sha256 (64 hex digits); keys are never kept in the clear, "
+                    "hash them with: printf %s KEY | sha256sum"
+                )
+        return hashes
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> ServeSettings:
+        for name, limit in (
+            ("read_top_k", "max_top_k"),
+            ("retrieve_top_k", "max_top_k"),
+            ("n_best", "max_n_best"),
+            ("max_questions_per_request", "queue_size"),
+        ):
+            value, largest = getattr(self, name), getattr(self, limit)
+            if value > largest:
+                raise ValueError(f"{name}={value} is larger than {limit}={largest}")
+        return self
+
+
+def load_settings(**values: object) -> ServeSettings:
+    """Settings from the environment, with `values` taking precedence.
+
+    Raises:
+        ConfigError: a setting is unknown or out of range; the message names each one.
+
+    Example:
+        >>> load_settings(port=70000)
+        Traceback (most recent call last):
+        ...
+        rag.core.errors.ConfigError: server settings: port: Input should be less than or equal to 65535
+          → settings come from flags and from RAG_SERVE_* in the environment
+    """
+    try:
+        return ServeSettings(**values)  # type: ignore[arg-type]
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(str(part) for part in problem['loc']) or 'together'}: {problem['msg']}"
+            for problem in error.errors(include_input=False, include_url=False)
+        )
+        raise ConfigError(
+            f"server settings: {problems}",
+            hint="settings come from flags and from RAG_SERVE_* in the environment",
+        ) from None

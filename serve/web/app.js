@@ -1,0 +1,303 @@
+// The page: one question box, one result. Whatever comes from the server is inserted as text, never as markup.
+import { cardsOf, inWords, isAnswered, milliseconds, percent, splitBySpans } from "./text.js";
+
+const MAX_RECENT = 6;
+const byId = (id) => document.getElementById(id);
+const form = byId("form"), input = byId("question"), keyInput = byId("key"), results = byId("results");
+const recent = [];
+let running = null;  // AbortController of the request under way
+
+function make(tag, className, ...children) {
+  const element = document.createElement(tag);
+  if (className) element.className = className;
+  element.append(...children);  // strings become text nodes
+  return element;
+}
+
+function button(text, onClick, className = "") {
+  const element = make("button", className, text);
+  element.type = "button";
+  element.addEventListener("click", onClick);
+  return element;
+}
+
+function show(...children) {
+  results.replaceChildren(...children);
+}
+
+function announce(text) {
+  byId("status").textContent = text;
+}
+
+// --- asking ---------------------------------------------------------------------------------------------
+
+class RequestError extends Error {
+  constructor({ code = "", message, hint = "", request_id = "" }) {
+    super(message);
+    Object.assign(this, { code, hint, requestId: request_id });
+  }
+}
+
+async function post(path, body, signal) {
+  const headers = { "Content-Type": "application/json" };
+  if (keyInput.value) headers["X-API-Key"] = keyInput.value;
+  let response;
+  try {
+    response = await fetch(path, { method: "POST", headers, body: JSON.stringify(body), signal });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new RequestError({ code: "unreachable", message: "The server cannot be reached", hint: "check that it runs, then try again" });
+  }
+  const value = await response.json().catch((error) => {
+    if (error.name === "AbortError") throw error;
+    return null;
+  });
+  if (response.ok && value) return value;
+  throw new RequestError(value?.error ?? { message: `The server answered ${response.status} in an unknown form` });
+}
+
+async function ask(question) {
+  running?.abort();
+  const controller = running = new AbortController();
+  showLoading();
+  try {
+    const result = await post("/v1/ask", { question }, controller.signal);
+    let passages = [];
+    if (result.answers.length === 0) {
+      passages = (await post("/v1/retrieve", { question, top_k: 5 }, controller.signal)).hits;
+    }
+    showResult(result, passages);
+    remember(question);
+  } catch (error) {
+    if (error.name !== "AbortError") showError(error, question);
+  } finally {
+    if (running === controller) {
+      running = null;
+      results.setAttribute("aria-busy", "false");
+    }
+  }
+}
+
+// --- states ---------------------------------------------------------------------------------------------
+
+function showLoading() {
+  results.setAttribute("aria-busy", "true");
+  byId("examples").hidden = true;
+  byId("timings").textContent = "";
+  const lines = make("div", "skeleton", make("i"), make("i"), make("i"));
+  lines.setAttribute("aria-hidden", "true");
+  show(make("div", "panel", make("p", "eyebrow", "Searching and reading …"), lines));
+  announce("Searching and reading");
+}
+
+function showResult(result, passages) {
+  const answered = isAnswered(result);
+  const cards = result.answers.length ? cardsOf(result.answers) : passages.map(asCard);
+  show(
+    answered ? answerPanel(result) : noAnswerPanel(result, cards.length),
+    ...(answered && result.answers.length > 1 ? [alternatives(result.answers.slice(1))] : []),
+    ...(cards.length ? [evidence(cards, answered)] : []),
+  );
+  const steps = Object.entries(result.timings_ms).map(([stage, value]) => `${stage.replaceAll("_", " ")} ${milliseconds(value)}`);
+  byId("timings").textContent = [`index ${result.index_version}`, ...steps].join("  ·  ");
+  announce(answered
+    ? `Answer: ${result.answers[0].text}, ${percent(result.answers[0].confidence)} sure`
+    : "No answer found");
+}
+
+function showError(error, question) {
+  const retry = button("Try again", () => ask(question), "primary");
+  const panel = make("div", "panel error", make("p", "eyebrow", "That did not work"), make("h2", "", capital(error.message)));
+  if (error.hint) panel.append(make("p", "", `${capital(error.hint)}.`));
+  if (error.requestId) panel.append(make("p", "fine", `Request ${error.requestId}`));
+  panel.append(retry);
+  show(panel);
+  announce(`Error: ${error.message}`);
+  if (error.code === "unauthorized") {
+    byId("key-row").hidden = false;
+    keyInput.focus();
+  }
+}
+
+function showStart() {
+  show();
+  announce("");
+  byId("timings").textContent = "";
+  byId("examples").hidden = byId("examples").querySelector("li") === null;
+}
+
+// --- parts ----------------------------------------------------------------------------------------------
+
+function answerPanel(result) {
+  const best = result.answers[0];
+  const text = make("p", "answer", best.text);
+  text.dir = "auto";
+  const panel = make("div", "panel", make("h2", "eyebrow", "Answer"), text, confidence(best.confidence));
+  if (best.evidence.title) panel.append(make("p", "fine", "from ", make("cite", "", best.evidence.title)));
+  return panel;
+}
+
+function noAnswerPanel(result, nCards) {
+  const share = percent(result.no_answer_confidence);
+  const panel = make(
+    "div", "panel no-answer", make("h2", "answer", "No answer found"),
+    make("p", "", `Most likely the passages do not say (${share} sure of that).`
+      + (nCards ? " These come closest:" : "")),
+  );
+  const best = result.answers[0];
+  if (best) {
+    panel.querySelector("p").textContent = `Most likely the passages do not say (${share} sure of that).`;
+    panel.append(make("p", "fine", "Best guess: ", make("q", "guess", best.text), ` — ${percent(best.confidence)} sure.`));
+  }
+  return panel;
+}
+
+function confidence(probability) {
+  const fill = make("span", "fill");
+  fill.style.width = `${Math.max(1, Math.min(100, probability * 100))}%`;
+  const bar = make("span", "bar", fill);
+  bar.setAttribute("role", "meter");
+  bar.setAttribute("aria-label", "Confidence");
+  bar.setAttribute("aria-valuemin", "0");
+  bar.setAttribute("aria-valuemax", "100");
+  bar.setAttribute("aria-valuenow", String(Math.round(probability * 100)));
+  const words = `${percent(probability)} sure, ${inWords(probability)}`;
+  bar.setAttribute("aria-valuetext", words);
+  return make("p", "confidence", bar, make("span", "words", words));
+}
+
+function alternatives(answers) {
+  const list = make("ol", "alternatives");
+  for (const answer of answers) {
+    const link = button(answer.text, () => visit(answer.evidence.passage_id));
+    link.dir = "auto";
+    list.append(make("li", "", link, make("span", "fine", percent(answer.confidence))));
+  }
+  return make("section", "", make("h2", "eyebrow", "Other possibilities"), list);
+}
+
+function evidence(cards, answered) {
+  const section = make("section", "evidence", make("h2", "eyebrow", answered ? "Evidence" : "Closest passages"));
+  cards.forEach((card) => section.append(passageCard(card, answered)));
+  return section;
+}
+
+function passageCard(card, answered) {
+  const text = make("p", "passage");
+  text.dir = "auto";
+  for (const part of splitBySpans(card.text, card.spans)) {
+    if (part.span === null) text.append(part.text);
+    else text.append(make("mark", answered && part.span.rank === 0 ? "best" : "other", part.text));
+  }
+  const title = make("h3", "", card.title || card.id);
+  title.dir = "auto";
+  const article = make(
+    "article", "card", make("div", "head", title, make("span", "fine", `score ${card.score.toFixed(3)}`)),
+    text, make("p", "fine id", `passage ${card.id}`),
+  );
+  article.dataset.passage = card.id;
+  article.tabIndex = -1;
+  return article;
+}
+
+function asCard(hit) {
+  return { id: hit.passage_id, title: hit.title, text: hit.text, score: hit.score, spans: [] };
+}
+
+function visit(passageId) {
+  const card = [...results.querySelectorAll(".card")].find((element) => element.dataset.passage === passageId);
+  card?.scrollIntoView({ block: "center" });
+  card?.focus({ preventScroll: true });
+}
+
+function capital(text) {
+  const [first = "", ...rest] = Array.from(text);
+  return first.toUpperCase() + rest.join("");
+}
+
+// --- questions to choose from ---------------------------------------------------------------------------
+
+function fillChips(id, questions) {
+  const chips = questions.map((question) => {
+    const chip = button(question, () => choose(question));
+    chip.dir = "auto";
+    return make("li", "", chip);
+  });
+  byId(id).querySelector("ul").replaceChildren(...chips);
+  byId(id).hidden = questions.length === 0;
+}
+
+function choose(question) {
+  input.value = question;
+  form.requestSubmit();
+}
+
+function remember(question) {
+  const known = recent.indexOf(question);
+  if (known >= 0) recent.splice(known, 1);
+  recent.unshift(question);
+  recent.length = Math.min(recent.length, MAX_RECENT);
+  fillChips("recent", recent.slice(1));
+}
+
+// --- address, keyboard, start ---------------------------------------------------------------------------
+
+function address(question) {
+  return question ? `/?q=${encodeURIComponent(question)}` : "/";
+}
+
+function fromAddress() {
+  const question = (new URLSearchParams(location.search).get("q") ?? "").trim();
+  input.value = question;
+  document.title = question ? `${question} – Ask the corpus` : "Ask the corpus";
+  if (question) ask(question);
+  else {
+    running?.abort();
+    showStart();
+  }
+}
+
+form.addEventListener("submit", (event) => {
+  event.preventDefault();
+  const question = input.value.trim();
+  if (!question) {
+    input.focus();
+    announce("Type a question first");
+    return;
+  }
+  if (location.pathname + location.search !== address(question)) history.pushState(null, "", address(question));
+  document.title = `${question} – Ask the corpus`;
+  ask(question);
+});
+
+document.addEventListener("keydown", (event) => {
+  const isTyping = event.target instanceof HTMLInputElement;
+  if (event.key === "/" && !isTyping && !event.ctrlKey && !event.metaKey && !event.altKey) {
+    event.preventDefault();
+    input.focus();
+    input.select();
+  } else if (event.key === "Escape" && !event.isComposing) {
+    if (location.search) history.pushState(null, "", "/");
+    fromAddress();
+    input.focus();
+  }
+});
+
+window.addEventListener("popstate", fromAddress);
+
+async function start() {
+  try {
+    const page = await (await fetch("/page.json")).json();
+    fillChips("examples", page.examples);
+    byId("key-row").hidden = !page.needs_key;
+    if (page.n_passages) {
+      byId("tagline").textContent = `Answers from ${page.n_passages.toLocaleString("en")} passages, each with the place in the text that says so.`;
+    }
+  } catch {
+    // the page works without these; asking will say what is wrong
+  }
+  fromAddress();
+  if (!input.value && matchMedia("(hover: hover)").matches) input.focus();
+}
+
+start();

@@ -1,0 +1,57 @@
+// Text and numbers: code points, highlights, confidence in words. No DOM in this file.
+
+// Offsets from the server count Unicode code points; strings here count UTF-16 units, of which characters
+// beyond the Basic Multilingual Plane take two. Cutting an array of code points cuts in the right place.
+export function splitBySpans(text, spans) {
+  const points = Array.from(text);
+  const usable = [];
+  for (const span of spans) {  // best first: a later span that touches an earlier one is dropped
+    const { start, end } = span;
+    const isInside = Number.isInteger(start) && Number.isInteger(end) && 0 <= start && start < end && end <= points.length;
+    if (isInside && usable.every((other) => end <= other.start || start >= other.end)) usable.push(span);
+  }
+  usable.sort((a, b) => a.start - b.start);
+  const parts = [];
+  let at = 0;
+  for (const span of usable) {
+    if (span.start > at) parts.push({ text: points.slice(at, span.start).join(""), span: null });
+    parts.push({ text: points.slice(span.start, span.end).join(""), span });
+    at = span.end;
+  }
+  if (at < points.length) parts.push({ text: points.slice(at).join(""), span: null });
+  return parts;
+}
+
+export function isAnswered(result) {
+  return result.answers.length > 0 && result.answers[0].confidence >= result.no_answer_confidence;
+}
+
+export function percent(probability) {
+  const value = Math.round(probability * 100);
+  if (value < 1) return "under 1 %";
+  if (value > 99) return "over 99 %";
+  return `${value} %`;
+}
+
+export function inWords(probability) {
+  if (probability >= 0.9) return "almost certain";
+  if (probability >= 0.7) return "likely";
+  if (probability >= 0.4) return "uncertain";
+  return "a guess";
+}
+
+export function milliseconds(value) {
+  if (value >= 1000) return `${(value / 1000).toFixed(1)} s`;
+  return value < 10 ? `${value.toFixed(1)} ms` : `${Math.round(value)} ms`;
+}
+
+// One card a passage, in the order of the best answer found in it.
+export function cardsOf(answers) {
+  const cards = new Map();
+  answers.forEach((answer, rank) => {
+    const { passage_id: id, title, text, score, start, end } = answer.evidence;
+    if (!cards.has(id)) cards.set(id, { id, title, text, score, spans: [] });
+    cards.get(id).spans.push({ start, end, rank });
+  });
+  return [...cards.values()];
+}
