@@ -1,0 +1,138 @@
+"""Corpora: documents from every format, checked one by one and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+from rag.core.log import get_logger
+from rag.data.formats.base import Reader, ReadOptions, Records, Source
+from rag.data.formats.delimited import read_csv, read_tsv
+from rag.data.formats.huggingface import read_huggingface
+from rag.data.formats.json_file import read_json_documents
+from rag.data.formats.jsonl import read_hotpot, read_jsonl
+from rag.data.formats.parquet import read_parquet
+from rag.data.formats.textfile import read_text_file
+from rag.data.formats.wikiextractor import read_wikiextractor
+from rag.data.id_set import IdSet
+from rag.data.records import BadRecord, Document, Problem, ReadReport
+from rag.data.sources import CORPUS_FORMATS, find_sources, sniff_bytes
+from rag.data.streams import STDIN, open_binary
+
+__all__ = ["CORPUS_FORMATS", "Document", "Problem", "ReadOptions", "ReadReport", "read_documents"]
+
+_READERS: Mapping[str, Reader] = MappingProxyType(
+    {
+        "jsonl": read_jsonl,
+        "json": read_json_documents,
+        "tsv": read_tsv,
+        "csv": read_csv,
+        "parquet": read_parquet,
+        "wikiextractor": read_wikiextractor,
+        "hotpot": read_hotpot,
+        "text": read_text_file,
+        "hf": read_huggingface,
+    }
+)
+_UNITS = {"json": "record", "parquet": "record", "hf": "record", "text": "file"}
+_log = get_logger(__name__)
+
+
+def read_documents(
+    inputs: Sequence[str | Path] | str | Path,
+    *,
+    format: str = "auto",
+    options: ReadOptions | None = None,
+    report: ReadReport | None = None,
+) -> Iterator[Document]:
+    """Stream the documents of one or several inputs.
+
+    A record is bad if its id was seen before, its text is empty, not valid Unicode, has NUL characters or is longer
+    than `options.max_document_chars`, or if it is malformed. Bad records are left out, counted in `report`, logged at
+    the end, and never change the id of another record; too many of them stop the reading.
+
+    Args:
+        inputs: files (also .gz, .bz2, .zst, .xz), folders, glob patterns, "-" for standard input, or
+            "hf:owner/name[:config][:split]".
+        format: one of `CORPUS_FORMATS`, or "auto" to decide by file name, then by the first bytes.
+        options: field names and limits.
+        report: filled while the documents are consumed.
+
+    Raises:
+        ConfigError: at once, for an unknown format or one that cannot be told.
+        DataError: at once, for inputs that do not exist; later, for damaged files, for no documents at all, and for a
+            share of bad records above `options.max_bad_share` (judged from 100 records on, and at the end).
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "corpus.jsonl"
+        >>> _ = path.write_text('{"id": "1", "title": "Oslo", "text": "Oslo is the capital of Norway."}')
+        >>> [document.title for document in read_documents([path])]
+        ['Oslo']
+    """
+    options = options or ReadOptions()
+    report = report if report is not None else ReadReport()
+    report.shown = options.shown_problems
+    given = [inputs] if isinstance(inputs, str | Path) else list(inputs)
+    sources = find_sources(given, format, report)
+    for name in report.ignored[:5]:
+        _log.warning("not read, no known format: %s", name)
+    return _read(sources, options, report)
+
+
+def _read(sources: Sequence[Source], options: ReadOptions, report: ReadReport) -> Iterator[Document]:
+    seen = IdSet()
+    for source in sources:
+        shown = source.path if source.path != STDIN else "stdin"
+        unit = _UNITS.get(source.format, "line")
+        before = report.total
+        for position, item in _open(source, options):
+            if isinstance(item, BadRecord):
+                problem: BadRecord | None = item
+            else:
+                problem = _fault(item, options, seen)
+                if problem is None:
+                    report.add_good()
+                    yield item
+            if problem is None:
+                continue
+            report.add_bad(Problem(shown, position, unit, problem.reason, problem.detail))
+            report.check(options.max_bad_share, at_end=False)
+        if report.total == before:
+            report.add_bad(Problem(shown, 0, "file", "no records in it"))
+    report.check(options.max_bad_share, at_end=True)
+    if report.bad:
+        _log.warning("%s", report.summary())
+
+
+def _open(source: Source, options: ReadOptions) -> Records:
+    if source.path != STDIN:
+        yield from _READERS[source.format](source, options)
+        return
+    with open_binary(STDIN) as stream:
+        chosen = sniff_bytes(stream.peek(1), "standard input") if source.format == "auto" else source.format
+        yield from _READERS[chosen](replace(source, format=chosen, stream=stream), options)
+
+
+def _fault(document: Document, options: ReadOptions, seen: IdSet) -> BadRecord | None:
+    """Why a document cannot be used, or None; a usable one has its id remembered."""
+    if not document.id:
+        return BadRecord("missing field", "the id is empty")
+    if not document.text or document.text.isspace():
+        return BadRecord("empty text", f"id {document.id!r}")
+    if len(document.text) > options.max_document_chars:
+        found = f"id {document.id!r} has {len(document.text):,} characters, limit {options.max_document_chars:,}"
+        return BadRecord("document too long", found)
+    for value in (document.id, document.title, document.text):
+        if not value.isascii():
+            try:
+                value.encode("utf-8")
+            except UnicodeEncodeError as error:
+                return BadRecord("not valid Unicode", f"character {error.start} of id {document.id!r}")
+        if "\x00" in value:
+            return BadRecord("NUL character", f"id {document.id!r}")
+    if not seen.add(document.id):
+        return BadRecord("duplicate id", repr(document.id))
+    return None

@@ -1,0 +1,149 @@
+"""What corpus readers give: documents, bad records, and a report of what was wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from rag.core.errors import DataError
+
+__all__ = ["BadRecord", "Document", "Problem", "ReadReport"]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """An article, or any text with an id.
+
+    Attributes:
+        id: unique within a corpus.
+        title: may be empty.
+        text: the whole text, without the title.
+        sentences: its sentences in order, if the source gave them; empty otherwise.
+    """
+
+    id: str
+    title: str
+    text: str
+    sentences: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecord:
+    """A record that cannot become a document.
+
+    Attributes:
+        reason: its kind, one of a few fixed phrases ("duplicate id"); problems are counted by it.
+        detail: what exactly was found.
+    """
+
+    reason: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A bad record and where it stands.
+
+    Attributes:
+        source: file name as given, "-" for standard input, or a data set's name.
+        position: 1-based line or record number in that source; 0 for the source as a whole.
+        unit: what `position` counts, "line", "record" or "file".
+        reason: kind of problem.
+        detail: what exactly was found.
+    """
+
+    source: str
+    position: int
+    unit: str
+    reason: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        place = self.source if self.unit == "file" else f"{self.source}:{self.position}"
+        note = f" ({self.detail})" if self.detail else ""
+        mark = "record " if self.unit == "record" else ""
+        return f"{place}: {mark}{self.reason}{note}"
+
+
+@dataclass(slots=True)
+class ReadReport:
+    """Counts what was read; filled while the documents are consumed.
+
+    Attributes:
+        total: records seen, good and bad.
+        bad: records that were not usable.
+        reasons: how many bad records of each kind.
+        problems: the first bad records, at most `shown`.
+        ignored: files in given folders that no reader was chosen for.
+        shown: how many problems are kept.
+
+    Example:
+        >>> report = ReadReport()
+        >>> report.add_good(); report.add_bad(Problem("a.jsonl", 2, "line", "empty text"))
+        >>> print(report.summary())
+        2 records, 1 bad (50.00 %): 1 × empty text
+          a.jsonl:2: empty text
+    """
+
+    total: int = 0
+    bad: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    problems: list[Problem] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
+    shown: int = 10
+
+    @property
+    def bad_share(self) -> float:
+        """Bad records / all records, in [0, 1]."""
+        return self.bad / self.total if self.total else 0.0
+
+    def add_good(self) -> None:
+        """Count one usable record."""
+        self.total += 1
+
+    def add_bad(self, problem: Problem) -> None:
+        """Count one bad record and keep it if it is among the first."""
+        self.total += 1
+        self.bad += 1
+        self.reasons[problem.reason] += 1
+        if len(self.problems) < self.shown:
+            self.problems.append(problem)
+
+    def summary(self) -> str:
+        """A few lines of text: counts by reason, then the first problems with their places."""
+        if not self.bad:
+            return f"{self.total:,} records, none bad"
+        kinds = ", ".join(f"{count:,} × {reason}" for reason, count in self.reasons.most_common())
+        lines = [f"{self.total:,} records, {self.bad:,} bad ({100 * self.bad_share:.2f} %): {kinds}"]
+        lines += [f"  {problem}" for problem in self.problems]
+        if self.bad > len(self.problems):
+            lines.append(f"  … and {self.bad - len(self.problems):,} more")
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """Counts for a manifest."""
+        return {
+            "records": self.total,
+            "bad_records": self.bad,
+            "reasons": dict(self.reasons.most_common()),
+            "first_problems": [str(problem) for problem in self.problems],
+        }
+
+    def check(self, max_bad_share: float, *, at_end: bool) -> None:
+        """Refuse input that is too damaged.
+
+        Args:
+            max_bad_share: highest tolerated share of bad records, in [0, 1].
+            at_end: whether all input was seen; before that nothing is judged under 100 records.
+
+        Raises:
+            DataError: the share is higher, or (at the end) no record was usable.
+        """
+        if not at_end and self.total < 100:
+            return
+        if self.bad and (self.bad_share > max_bad_share or (at_end and self.bad == self.total)):
+            raise DataError(
+                f"too many bad records (limit {100 * max_bad_share:g} %): {self.summary()}",
+                hint="mend the records listed above, or raise max_bad_share to go on without them",
+            )

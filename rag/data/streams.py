@@ -1,0 +1,185 @@
+"""Bytes and lines from files and standard input, decompressed on the way and never read whole."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import io
+import lzma
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from rag.core.errors import ConfigError, DataError
+from rag.core.optional import require
+from rag.data.records import BadRecord
+
+__all__ = ["COMPRESSED_SUFFIXES", "STDIN", "check_encoding", "open_binary", "read_chunks", "read_lines", "strip_compression"]
+
+STDIN = "-"
+COMPRESSED_SUFFIXES = (".gz", ".bz2", ".zst", ".xz")
+MAX_LINE_BYTES = 256 << 20
+_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstandard", b"\xfd7zXZ": "xz"}
+_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def strip_compression(name: str) -> str:
+    """Drop one compression suffix from a file name.
+
+    Example:
+        >>> strip_compression("wiki.jsonl.gz"), strip_compression("wiki.jsonl")
+        ('wiki.jsonl', 'wiki.jsonl')
+    """
+    for suffix in COMPRESSED_SUFFIXES:
+        if name.lower().endswith(suffix):
+            return name[: -len(suffix)]
+    return name
+
+
+def check_encoding(encoding: str) -> None:
+    """Refuse encodings that do not exist or in which a line end is not the byte 0x0A.
+
+    Raises:
+        ConfigError: the encoding cannot be used.
+    """
+    try:
+        fits = "\n{".encode(encoding) == b"\n{"
+    except LookupError as error:
+        raise ConfigError(f"unknown encoding {encoding!r}", hint="use utf-8, or for example cp1252") from error
+    if not fits:
+        raise ConfigError(f"encoding {encoding!r} cannot be read by lines", hint="convert the file to UTF-8 first")
+
+
+@contextmanager
+def open_binary(source: str | Path) -> Iterator[io.BufferedReader]:
+    """Open a file, or standard input for "-", and decompress by its first bytes (gzip, bzip2, zstandard, xz).
+
+    Raises:
+        DataError: no such file, a directory, a damaged or truncated compressed stream, UTF-16 text.
+        MissingDependencyError: zstandard data without the package `zstandard`.
+    """
+    name = str(source)
+    try:
+        raw: BinaryIO
+        if name == STDIN:
+            raw = cast(BinaryIO, sys.stdin.buffer)
+        else:
+            raw = open(source, "rb", buffering=1 << 18)  # noqa: SIM115 - closed below, standard input is not
+        try:
+            buffered = raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(cast(Any, raw))
+            stream = _decompressed(buffered)
+            if stream.peek(2)[:2] in _UTF16_MARKS:
+                raise DataError(f"{name} is UTF-16 text", hint="convert it to UTF-8 first (iconv -f utf-16 -t utf-8)")
+            yield stream
+        finally:
+            if name != STDIN:
+                raw.close()
+    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+        raise _damaged(name, error) from error
+    except FileNotFoundError as error:
+        raise DataError(f"{name}: no such file") from error
+    except IsADirectoryError as error:
+        raise DataError(f"{name} is a directory, expected a file") from error
+    except PermissionError as error:
+        raise DataError(f"{name}: no permission to read it") from error
+    except OSError as error:
+        raise _damaged(name, error) from error
+
+
+def _damaged(name: str, error: Exception) -> DataError:
+    return DataError(
+        f"{name} is damaged or truncated: {error or type(error).__name__}", hint="fetch or write the file again"
+    )
+
+
+def _decompressed(stream: io.BufferedReader) -> io.BufferedReader:
+    head = stream.peek(6)[:6]
+    kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
+    if kind == "gzip":
+        return io.BufferedReader(cast(Any, gzip.GzipFile(fileobj=stream)), 1 << 18)
+    if kind == "bzip2":
+        return io.BufferedReader(cast(Any, bz2.BZ2File(stream)), 1 << 18)
+    if kind == "xz":
+        return io.BufferedReader(cast(Any, lzma.LZMAFile(stream)), 1 << 18)
+    if kind == "zstandard":
+        return io.BufferedReader(_ZstdReader(stream), 1 << 18)
+    return stream
+
+
+class _ZstdReader(io.RawIOBase):
+    """Reads all frames of a zstandard stream; unlike the package's own reader it notices a truncated one."""
+
+    def __init__(self, stream: io.BufferedReader) -> None:
+        self._stream = stream
+        self._package = require("zstandard", extra="zstd")
+        self._frame: Any = self._package.ZstdDecompressor().decompressobj()
+        self._fed = False
+        self._ready = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            data = self._frame.unused_data if self._frame.eof else b""
+            data = data or self._stream.read(1 << 16)
+            if not data:
+                if self._fed and not self._frame.eof:
+                    raise EOFError("the zstandard stream ended in the middle of a frame")
+                return 0
+            if self._frame.eof:
+                self._frame = self._package.ZstdDecompressor().decompressobj()
+            self._fed = True
+            try:
+                self._ready = memoryview(self._frame.decompress(data))
+            except self._package.ZstdError as error:
+                raise OSError(str(error)) from error
+        size = min(len(buffer), len(self._ready))
+        buffer[:size] = self._ready[:size]
+        self._ready = self._ready[size:]
+        return size
+
+
+def read_lines(
+    stream: io.BufferedReader, *, encoding: str = "utf-8", max_line_bytes: int = MAX_LINE_BYTES
+) -> Iterator[tuple[int, str | BadRecord]]:
+    """Number and decode lines; ends (LF or CRLF) and a byte-order mark are dropped.
+
+    A line that does not decode, or is longer than `max_line_bytes`, comes as a `BadRecord`, and the next line follows.
+    """
+    number = 0
+    while line := stream.readline(max_line_bytes):
+        number += 1
+        if number == 1 and line.startswith(codecs.BOM_UTF8):
+            line = line[len(codecs.BOM_UTF8) :]
+        if len(line) >= max_line_bytes and not line.endswith(b"\n"):
+            while (rest := stream.readline(max_line_bytes)) and not rest.endswith(b"\n"):
+                pass
+            yield number, BadRecord("line too long", f"more than {max_line_bytes:,} bytes")
+            continue
+        try:
+            yield number, line.rstrip(b"\r\n").decode(encoding)
+        except UnicodeDecodeError as error:
+            yield number, bad_encoding(encoding, error)
+
+
+def bad_encoding(encoding: str, error: UnicodeDecodeError) -> BadRecord:
+    """The bad record for bytes that do not decode."""
+    found = error.object[error.start]
+    return BadRecord(f"not valid {encoding.upper()}", f"byte 0x{found:02x} at offset {error.start}")
+
+
+def read_chunks(stream: io.BufferedReader, *, encoding: str = "utf-8", size_bytes: int = 1 << 20) -> Iterator[str]:
+    """Decode in pieces of about `size_bytes`; broken bytes become lone surrogates, which record checks refuse."""
+    decoder = codecs.getincrementaldecoder(encoding)(errors="surrogateescape")
+    first = True
+    while data := stream.read(size_bytes):
+        if first and data.startswith(codecs.BOM_UTF8):
+            data = data[len(codecs.BOM_UTF8) :]
+        first = False
+        yield decoder.decode(data)
+    yield decoder.decode(b"", final=True)
