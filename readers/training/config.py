@@ -48,10 +48,10 @@ class ReaderStage(BaseModel):
 
 
 _RECIPE = (
-    ReaderStage(epochs=1.0, max_tokens=112, full_tokens=224, full_fraction=0.15, tokens_per_batch=4096),
+    ReaderStage(epochs=1.0, max_tokens=108, full_tokens=224, full_fraction=0.12, tokens_per_batch=4096),
     ReaderStage(
-        epochs=0.4, negatives=1, no_answer_fraction=0.08,
-        max_tokens=144, full_tokens=224, full_fraction=0.3, tokens_per_batch=5120,
+        epochs=0.3, negatives=1, no_answer_fraction=0.08,
+        max_tokens=136, full_tokens=224, full_fraction=0.25, tokens_per_batch=5120,
     ),
 )
 
@@ -91,7 +91,7 @@ class ReaderTrainConfig(BaseModel):
     weight_decay: float = Field(default=0.01, ge=0)
     clip_norm: float = Field(default=1.0, gt=0)
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    evaluate_every_steps: int = Field(default=800, ge=0)
+    evaluate_every_steps: int = Field(default=1000, ge=0)
     save_every_s: float = Field(default=300.0, gt=0)
     threads: int | None = Field(default=None, ge=1)
     seed: int = 13

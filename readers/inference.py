@@ -1,0 +1,97 @@
+"""Rows through the network: length-sorted batches under a token budget, span search on the spot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from readers.layout import Row, RowLayout
+from readers.model import LogitsModel
+from readers.spans import best_spans
+
+__all__ = ["RowScores", "score_rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class RowScores:
+    """Results for R rows, in the order the rows were given; K spans per row.
+
+    Attributes:
+        spans: (R, K) float32 start + end logit, descending, -inf where a row has fewer spans.
+        starts, ends: (R, K) int64 positions in the row, ends inclusive.
+        nulls: (R,) float32 start + end logit of [CLS].
+        partitions: (R,) float32 log Σ exp(start) + log Σ exp(end) over the row's text tokens.
+        relevances: (R,) float32 passage logits, zero for a network without passage selection.
+    """
+
+    spans: npt.NDArray[np.float32]
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+    nulls: npt.NDArray[np.float32]
+    partitions: npt.NDArray[np.float32]
+    relevances: npt.NDArray[np.float32]
+
+
+@torch.inference_mode()
+def score_rows(
+    model: LogitsModel,
+    layout: RowLayout,
+    rows: Sequence[Row],
+    *,
+    max_answer_tokens: int,
+    spans_per_row: int,
+    tokens_per_batch: int = 4096,
+    device: str = "cpu",
+) -> RowScores:
+    """Run all rows, longest first, in batches of at most `tokens_per_batch` padded tokens."""
+    count = len(rows)
+    spans = np.full((count, spans_per_row), -np.inf, np.float32)
+    starts = np.zeros((count, spans_per_row), np.int64)
+    ends = np.zeros((count, spans_per_row), np.int64)
+    nulls, partitions, relevances = (np.zeros(count, np.float32) for _ in range(3))
+    lengths = np.fromiter((len(row.ids) for row in rows), np.int64, count)
+    order = np.argsort(-lengths, kind="stable")
+    begin = 0
+    while begin < count:
+        longest = int(lengths[order[begin]])
+        part = order[begin : begin + max(1, tokens_per_batch // longest)]
+        begin += len(part)
+        ids, mask, types, text = _tensors(layout, [rows[i] for i in part], longest)
+        start, end, relevance = model.logits(ids.to(device), mask.to(device), types.to(device))
+        start, end = start.float().cpu(), end.float().cpu()
+        values, first, last = best_spans(start, end, text, max_answer_tokens, spans_per_row)
+        spans[part], starts[part], ends[part] = values.numpy(), first.numpy(), last.numpy()
+        place = layout.template.cls_position
+        nulls[part] = (start[:, place] + end[:, place]).numpy()
+        floor = float("-inf")
+        total = start.masked_fill(~text, floor).logsumexp(-1) + end.masked_fill(~text, floor).logsumexp(-1)
+        partitions[part] = total.numpy()
+        if relevance is not None:
+            relevances[part] = relevance.float().cpu().numpy()
+    return RowScores(spans, starts, ends, nulls, partitions, relevances)
+
+
+def _tensors(
+    layout: RowLayout, rows: Sequence[Row], longest: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Token ids, mask and segments (R, L) int64, and which positions are text (R, L) bool."""
+    ids = np.full((len(rows), longest), layout.template.pad, np.int64)
+    for index, row in enumerate(rows):
+        ids[index, : len(row.ids)] = row.ids
+    column = np.arange(longest)[None, :]
+    lengths = np.array([len(row.ids) for row in rows])[:, None]
+    mask = column < lengths
+    low, high = layout.types()
+    second = (column >= np.array([row.types_from for row in rows])[:, None]) & mask
+    types = np.where(second, high, low)
+    text = (column >= np.array([row.text_from for row in rows])[:, None]) & (
+        column < np.array([row.text_to for row in rows])[:, None]
+    )
+    return (
+        torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64)),
+        torch.from_numpy(types.astype(np.int64)), torch.from_numpy(text),
+    )
