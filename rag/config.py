@@ -44,7 +44,9 @@ def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not equals or not all(key.split(".")):
-            raise ConfigError(f"--set {assignment!r}: expected key=value", hint="for example --set optim.lr=2e-5")
+            raise ConfigError(
+                f"--set {assignment!r}: expected key=value", hint="for example --set optim.lr=2e-5"
+            )
         target = nested
         *parents, leaf = key.split(".")
         for parent in parents:

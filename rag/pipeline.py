@@ -1,10 +1,11 @@
-"""Question in, answers with evidence out: the pipeline behind the Python API, the command line and the server.
+"""Question in, answers with evidence out: what stands behind the Python API, the command line and the server.
 
 Example:
     Three lines from a list of texts to an answer::
 
         from rag import Pipeline
-        pipeline = Pipeline.from_texts(["The Danube rises in the Black Forest.", "The Rhine ends in the North Sea."])
+        texts = ["The Danube rises in the Black Forest.", "The Rhine ends in the North Sea."]
+        pipeline = Pipeline.from_texts(texts)
         print(pipeline.ask("Where does the Danube rise?").answers[0].text)
 """
 
@@ -17,11 +18,12 @@ from typing import Literal, overload
 
 from indexers.build import BuildSettings, build_index
 from indexers.index import Index
+from retrievers.protocols import Retriever
+
 from rag.core.errors import ConfigError, DataError
 from rag.core.timing import StageTimer
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage
 from readers.protocols import Reader, ReadResult
-from retrievers.protocols import Retriever
 
 __all__ = ["Pipeline"]
 
@@ -58,7 +60,7 @@ class Pipeline:
         Args:
             index_dir: a directory written by `rag index`.
             retriever: "dense", "bm25", "hybrid", or "auto" for the best the index has.
-            encoder: another folder or hub name for the same encoder; its weight hash must equal the manifest's.
+            encoder: another folder or hub name for the same encoder; its weight hash must be the manifest's.
             reader: folder or hub name of a reader; None for the one in the package, False for none.
             precision: "auto", "fp32" or "bf16".
             verify: how thoroughly files are checked before use.
@@ -166,7 +168,9 @@ class Pipeline:
         """
         batch = [questions] if isinstance(questions, str) else list(questions)
         if self.reader is None:
-            raise ConfigError("this pipeline was opened without a reader", hint="use retrieve(), or give a reader")
+            raise ConfigError(
+                "this pipeline was opened without a reader", hint="use retrieve(), or give a reader"
+            )
         if not batch:
             return []
         if n_best < 1:

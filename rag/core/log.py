@@ -40,7 +40,9 @@ def setup_logging(level: str = "INFO", *, json_lines: bool = False) -> None:
     """Send log records of this process to stderr, replacing earlier handlers."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
-        JsonFormatter() if json_lines else logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
+        JsonFormatter()
+        if json_lines
+        else logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -63,7 +63,7 @@ def read_manifest(directory: str | Path, *, kind: str | None = None) -> dict[str
         raise ArtifactError(f"{path} is not a manifest of this system", hint="point to another directory")
     if manifest["format_version"] > FORMAT_VERSION:
         raise MismatchedArtifactError(
-            f"{path} has format version {manifest['format_version']}, this program reads up to {FORMAT_VERSION}",
+            f"{path} has format version {manifest['format_version']}, expected {FORMAT_VERSION} or less",
             hint="upgrade the program, or rebuild the artefact",
         )
     if kind is not None and manifest.get("kind") != kind:
@@ -87,7 +87,7 @@ def verify_files(directory: str | Path, table: Mapping[str, Mapping[str, Any]], 
         size_bytes = path.stat().st_size
         if size_bytes != expected["size_bytes"]:
             raise ArtifactError(
-                f"{path} has {size_bytes} bytes, the manifest says {expected['size_bytes']}: truncated or replaced",
+                f"{path} has {size_bytes} bytes, expected {expected['size_bytes']}: truncated or replaced",
                 hint="restore it or rebuild the artefact",
             )
         if deep and sha256_file(path) != expected["sha256"]:

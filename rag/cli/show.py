@@ -1,0 +1,55 @@
+"""How answers look in a terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["format_answer_set", "highlight"]
+
+_BOLD, _DIM, _MARK, _END = "\x1b[1m", "\x1b[2m", "\x1b[1;30;43m", "\x1b[0m"
+
+
+def highlight(text: str, start: int, end: int, *, colour: bool, context_chars: int = 160) -> str:
+    """The span `text[start:end]` with some text around it; marked by colour, or by `[[…]]` without.
+
+    Example:
+        >>> highlight("The Danube rises in Germany.", 20, 27, colour=False)
+        'The Danube rises in [[Germany]].'
+    """
+    left, right = max(0, start - context_chars), min(len(text), end + context_chars)
+    if left > 0:
+        space = text.find(" ", left, start)
+        left = space + 1 if space >= 0 else left
+    if right < len(text):
+        space = text.rfind(" ", end, right)
+        right = space if space >= 0 else right
+    opening, closing = (_MARK, _END) if colour else ("[[", "]]")
+    span = opening + text[start:end] + closing
+    return (
+        ("… " if left else "")
+        + text[left:start]
+        + span
+        + text[end:right]
+        + (" …" if right < len(text) else "")
+    )
+
+
+def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
+    """Several lines for one question, from its public JSON shape."""
+    bold, dim, end = (_BOLD, _DIM, _END) if colour else ("", "", "")
+    lines = [f"{bold}{result['question']}{end}"]
+    answers, none = result["answers"], result["no_answer_confidence"]
+    if not answers or none > answers[0]["confidence"]:
+        lines.append(f"  no answer found (confidence that there is none: {none:.0%})")
+        if answers:
+            lines.append(f"  {dim}best guess:{end}")
+    for number, answer in enumerate(answers, 1):
+        evidence = answer["evidence"]
+        lines.append(f"  {number}. {bold}{answer['text']}{end}  (confidence {answer['confidence']:.0%})")
+        quoted = highlight(evidence["text"], evidence["start"], evidence["end"], colour=colour)
+        title = f"{evidence['title']} · " if evidence["title"] else ""
+        lines.append(f"     {dim}{title}{evidence['passage_id']}{end}")
+        lines.append(f"     {quoted}")
+    timings = result["timings_ms"]
+    lines.append(f"  {dim}{timings.get('total', 0):.0f} ms · index {result['index_version']}{end}")
+    return "\n".join(lines)

@@ -1,0 +1,133 @@
+"""Atomic writes, checksums, locks."""
+
+import errno
+import hashlib
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from rag.core.errors import ArtifactError, DataError, ResourceError
+from rag.core.files import (
+    atomic_path,
+    atomic_write_bytes,
+    atomic_write_json,
+    atomic_write_text,
+    directory_lock,
+    disk_errors,
+    read_json,
+    remove_temporaries,
+    sha256_file,
+)
+
+
+def test_atomic_write_replaces_whole_content(tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "file.txt"
+    atomic_write_text(target, "first, long content")
+    atomic_write_text(target, "second")
+    assert target.read_text() == "second"
+    assert [entry.name for entry in target.parent.iterdir()] == ["file.txt"]
+
+
+@pytest.mark.parametrize("error", [ValueError("broken"), KeyboardInterrupt()])
+def test_failed_write_leaves_the_old_content_and_no_litter(tmp_path: Path, error: BaseException) -> None:
+    target = tmp_path / "file.txt"
+    atomic_write_text(target, "old")
+    with pytest.raises(type(error)), atomic_path(target) as temporary:
+        temporary.write_text("half of the new")
+        raise error
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_directory_is_published_whole(tmp_path: Path) -> None:
+    target = tmp_path / "folder"
+    with atomic_path(target) as temporary:
+        temporary.mkdir()
+        (temporary / "a").write_text("1")
+        assert not target.exists()
+    assert (target / "a").read_text() == "1"
+
+
+def test_killed_writer_leaves_only_a_temporary_that_can_be_removed(tmp_path: Path) -> None:
+    code = textwrap.dedent(
+        """
+        import os, signal, sys
+        from rag.core.files import atomic_path
+        with atomic_path(sys.argv[1]) as temporary:
+            temporary.write_text("half")
+            os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    target = tmp_path / "file.txt"
+    done = subprocess.run([sys.executable, "-c", code, str(target)])
+    assert done.returncode == -9
+    assert not target.exists()
+    assert remove_temporaries(tmp_path) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_json_is_sorted_and_refuses_nan(tmp_path: Path) -> None:
+    path = tmp_path / "value.json"
+    atomic_write_json(path, {"b": 1, "a": "é"})
+    assert path.read_text(encoding="utf-8") == '{\n  "a": "é",\n  "b": 1\n}\n'
+    assert read_json(path) == {"a": "é", "b": 1}
+    with pytest.raises(ValueError, match="Out of range"):
+        atomic_write_json(path, {"a": float("nan")})
+    assert read_json(path) == {"a": "é", "b": 1}
+
+
+def test_read_json_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "broken.json"
+    with pytest.raises(DataError, match="no such file"):
+        read_json(path)
+    path.write_text('{"a": ')
+    with pytest.raises(DataError, match=r"broken\.json: not valid JSON"):
+        read_json(path)
+
+
+def test_sha256_matches_hashlib_over_chunks(tmp_path: Path) -> None:
+    data = os.urandom(100_000)
+    atomic_write_bytes(tmp_path / "data", data)
+    assert sha256_file(tmp_path / "data", chunk_bytes=4096) == hashlib.sha256(data).hexdigest()
+    with pytest.raises(ArtifactError, match="no such file"):
+        sha256_file(tmp_path / "missing")
+
+
+def test_one_writer_a_directory_and_the_lock_dies_with_its_owner(tmp_path: Path) -> None:
+    code = textwrap.dedent(
+        """
+        import sys, time
+        from rag.core.files import directory_lock
+        with directory_lock(sys.argv[1]):
+            print("held", flush=True)
+            time.sleep(60)
+        """
+    )
+    owner = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    assert owner.stdout.readline().strip() == "held"
+    with pytest.raises(ResourceError, match="another process is writing here"), directory_lock(tmp_path):
+        pass
+    owner.kill()
+    owner.wait()
+    owner.stdout.close()
+    with directory_lock(tmp_path, timeout_s=5):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(errno.ENOSPC, "disk is full"), (errno.EACCES, "no permission"), (errno.EROFS, "no permission")],
+)
+def test_disk_trouble_is_a_resource_error(tmp_path: Path, code: int, words: str) -> None:
+    with pytest.raises(ResourceError, match=words), disk_errors(tmp_path / "x"):
+        raise OSError(code, "from the system")
+
+
+def test_other_system_errors_pass_through(tmp_path: Path) -> None:
+    with pytest.raises(InterruptedError), disk_errors(tmp_path):
+        raise OSError(errno.EINTR, "interrupted")

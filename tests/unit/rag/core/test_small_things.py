@@ -1,0 +1,96 @@
+"""Types, errors, progress, logging, timing, optional imports."""
+
+import io
+import json
+import logging
+
+import pytest
+
+from rag.core import errors
+from rag.core.errors import MissingDependencyError, RagError
+from rag.core.log import JsonFormatter
+from rag.core.optional import require
+from rag.core.progress import Progress
+from rag.core.timing import StageTimer
+from rag.core.types import Answer, AnswerSet, Evidence, Hit
+
+
+def _answer_set(confidence: float, none: float) -> AnswerSet:
+    evidence = Evidence("p1", "Danube", "It rises in Germany.", 12, 19, 1.5)
+    answer = Answer("Germany", 3.0, confidence, evidence)
+    return AnswerSet("Where?", (answer,), none, "abc123", {"total": 1.23456})
+
+
+def test_answer_set_has_the_public_shape() -> None:
+    shape = _answer_set(0.75, 0.25).to_json()
+    assert json.loads(json.dumps(shape)) == {
+        "question": "Where?",
+        "answers": [
+            {
+                "text": "Germany", "score": 3.0, "confidence": 0.75,
+                "evidence": {
+                    "passage_id": "p1", "title": "Danube", "text": "It rises in Germany.",
+                    "start": 12, "end": 19, "score": 1.5,
+                },
+            }
+        ],
+        "no_answer_confidence": 0.25, "index_version": "abc123", "timings_ms": {"total": 1.235},
+    }  # fmt: skip
+
+
+def test_is_answered_compares_with_no_answer() -> None:
+    assert _answer_set(0.6, 0.4).is_answered
+    assert not _answer_set(0.3, 0.7).is_answered
+    assert not AnswerSet("q", (), 0.0, "v", {}).is_answered
+
+
+def test_hits_sort_best_first_then_by_id() -> None:
+    hits = [Hit(0, "b", 1.0), Hit(1, "a", 1.0), Hit(2, "c", 2.0)]
+    assert [hit.passage_id for hit in sorted(hits, key=Hit.sort_key)] == ["c", "a", "b"]
+
+
+def test_every_error_is_a_rag_error_with_its_own_exit_code_family() -> None:
+    kinds = [getattr(errors, name) for name in errors.__all__]
+    assert all(issubclass(kind, RagError) for kind in kinds)
+    assert all(1 <= kind.exit_code < 64 for kind in kinds)
+    assert str(RagError("found x", hint="do y")) == "found x\n  → do y"
+
+
+def test_missing_package_names_the_extra() -> None:
+    with pytest.raises(MissingDependencyError, match=r"pip install 'openqa-rag\[zstd\]'"):
+        require("no_such_package_anywhere", extra="zstd")
+
+
+def test_progress_writes_rate_and_time_left_to_a_log() -> None:
+    stream = io.StringIO()
+    with Progress(10, "passages", "encode", stream=stream, interval_s=0.0) as progress:
+        progress.update(5)
+    line = stream.getvalue().splitlines()[0]
+    assert line.startswith("encode: 5/10 passages (50 %), ")
+    assert "passages/s" in line
+    assert line.endswith("left")
+
+
+def test_progress_rate_leaves_out_what_an_earlier_run_did() -> None:
+    with Progress(100, "rows", "x", initial=90, stream=io.StringIO()) as progress:
+        assert progress.count == 90
+        assert progress.rate == 0.0
+
+
+def test_json_log_lines_carry_extra_fields() -> None:
+    record = logging.makeLogRecord(
+        {"msg": "hello %s", "args": ("you",), "levelname": "INFO", "request_id": "r1"}
+    )
+    line = json.loads(JsonFormatter().format(record))
+    assert line["message"] == "hello you"
+    assert line["request_id"] == "r1"
+    assert line["level"] == "info"
+
+
+def test_stage_timer_adds_up_and_survives_errors() -> None:
+    timer = StageTimer()
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError), timer("stage"):
+            _ = 1 / 0
+    assert list(timer.timings_ms) == ["stage"]
+    assert timer.timings_ms["stage"] >= 0
