@@ -1,0 +1,1 @@
+"""Benchmarks: each prints a table with the hardware it ran on, and can write its figures as JSON."""

@@ -1,0 +1,126 @@
+"""Which rows of a passage store answer a question: by passage id, by gold text, or by answer string."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rag.core.errors import ConfigError, DataError
+from rag.core.types import Hit, Passage, Question
+from rag.data.text import AnswerMatcher
+
+__all__ = ["GoldKind", "GoldRows", "find_gold", "gold_rank", "gold_texts", "text_key"]
+
+GoldKind = Literal["id", "text", "answer"]
+
+
+def text_key(text: str) -> bytes:
+    """A short hash of a text that ignores differences in white space.
+
+    Example:
+        >>> text_key("The  Danube\\nrises.") == text_key("The Danube rises.")
+        True
+    """
+    return hashlib.blake2b(" ".join(text.split()).encode("utf-8", "surrogatepass"), digest_size=12).digest()
+
+
+def gold_texts(question: Question) -> tuple[str, ...]:
+    """Texts of the gold passages in a question file: SQuAD's paragraph, DPR's positive contexts."""
+    meta = question.meta
+    context = meta.get("context")
+    if isinstance(context, str) and context:
+        return (context,)
+    for key in ("positive_ctxs", "positives"):
+        positives = meta.get(key)
+        if isinstance(positives, Sequence) and not isinstance(positives, str) and positives:
+            return tuple(_text_of(item) for item in positives)
+    return ()
+
+
+def _text_of(item: Any) -> str:
+    return str(item.get("text", "")) if isinstance(item, Mapping) else str(getattr(item, "text", item))
+
+
+@dataclass(frozen=True, slots=True)
+class GoldRows:
+    """Gold rows of each question.
+
+    Attributes:
+        kind: how they were found; for "answer" any passage with an answer counts, and `rows` is empty.
+        rows: one set of rows a question; empty where the store does not hold the gold passage.
+        found: questions with at least one gold row.
+    """
+
+    kind: GoldKind
+    rows: tuple[frozenset[int], ...]
+    found: int
+
+
+def find_gold(
+    questions: Sequence[Question], passages: Any, *, kind: Literal["auto", "id", "text", "answer"] = "auto"
+) -> GoldRows:
+    """Look the gold passages of questions up in a passage store.
+
+    Args:
+        questions: with gold passage ids, gold texts, or answers.
+        passages: a `PassageStore`.
+        kind: how; "auto" takes ids if any question has them in this store, else texts, else answers.
+
+    Raises:
+        ConfigError: unknown kind.
+        DataError: fewer than half of the questions have a gold passage in this store.
+    """
+    if kind not in ("auto", "id", "text", "answer"):
+        raise ConfigError(f"--gold {kind!r}: unknown", hint="use auto, id, text or answer")
+    if kind in ("auto", "id"):
+        rows = tuple(_rows_by_id(question, passages) for question in questions)
+        if kind == "id" or any(rows):
+            return _checked("id", rows)
+    if kind in ("auto", "text") and (kind == "text" or any(gold_texts(question) for question in questions)):
+        return _checked("text", _rows_by_text(questions, passages))
+    if not any(question.answers for question in questions):
+        raise DataError(
+            "the questions have neither gold passages nor answers", hint="choose another question file"
+        )
+    return GoldRows("answer", tuple(frozenset() for _ in questions), sum(bool(q.answers) for q in questions))
+
+
+def _checked(kind: GoldKind, rows: tuple[frozenset[int], ...]) -> GoldRows:
+    found = sum(bool(row) for row in rows)
+    if found * 2 < len(rows):
+        raise DataError(
+            f"only {found} of {len(rows)} questions have their gold passage in this index (by {kind})",
+            hint="index the corpus with --split none, so that passages stay whole, or use --gold answer",
+        )
+    return GoldRows(kind, rows, found)
+
+
+def _rows_by_id(question: Question, passages: Any) -> frozenset[int]:
+    rows = (passages.row_of(passage_id) for passage_id in question.gold_passage_ids)
+    return frozenset(row for row in rows if row is not None)
+
+
+def _rows_by_text(questions: Sequence[Question], passages: Iterable[Passage]) -> tuple[frozenset[int], ...]:
+    wanted = [tuple(text_key(text) for text in gold_texts(question)) for question in questions]
+    needed = {key for keys in wanted for key in keys}
+    rows_of: dict[bytes, list[int]] = {}
+    for row, passage in enumerate(passages):
+        key = text_key(passage.text)
+        if key in needed:
+            rows_of.setdefault(key, []).append(row)
+    return tuple(frozenset(row for key in keys for row in rows_of.get(key, ())) for keys in wanted)
+
+
+def gold_rank(
+    question: Question, gold: frozenset[int], kind: GoldKind, hits: Sequence[Hit], passages: Any
+) -> int | None:
+    """1-based rank of the first gold hit, or None.
+
+    For kind "answer" a hit counts if its passage contains an answer (the open-domain convention).
+    """
+    if kind != "answer":
+        return next((rank for rank, hit in enumerate(hits, 1) if hit.row in gold), None)
+    matcher = AnswerMatcher(question.answers)
+    return next((rank for rank, hit in enumerate(hits, 1) if matcher.matches(passages[hit.row].text)), None)

@@ -1,0 +1,143 @@
+"""Clients that ask over HTTP at the same time, each on a kept connection, each waiting for its answer."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rag.bench.server_process import post_json
+from rag.core.errors import ConfigError, RagError
+from rag.eval.significance import Interval
+
+__all__ = ["LoadResult", "latency_interval", "run_load", "stage_shares"]
+
+Ask = Callable[[http.client.HTTPConnection, str], dict[str, Any]]
+
+
+@dataclass(slots=True)
+class LoadResult:
+    """What the clients saw.
+
+    Attributes:
+        latencies_s: seconds of every request, in the order they ended.
+        wall_s: from the first request to the last answer.
+        timings_ms: the stage timings of every answer.
+    """
+
+    latencies_s: list[float] = field(default_factory=list)
+    wall_s: float = 0.0
+    timings_ms: list[dict[str, float]] = field(default_factory=list)
+
+    @property
+    def requests_per_s(self) -> float:
+        """Requests answered per second of wall time."""
+        return len(self.latencies_s) / max(self.wall_s, 1e-9)
+
+    def add(self, other: LoadResult) -> None:
+        """Join the requests of another run."""
+        self.latencies_s += other.latencies_s
+        self.timings_ms += other.timings_ms
+        self.wall_s += other.wall_s
+
+
+def run_load(
+    host: str,
+    port: int,
+    questions: Sequence[str],
+    *,
+    clients: int,
+    requests: int,
+    top_k: int,
+    first: int = 0,
+    timeout_s: float = 300.0,
+) -> LoadResult:
+    """Send `requests` questions from `clients` threads; each client asks again as soon as it has its answer.
+
+    Args:
+        host: of the server.
+        port: of the server.
+        questions: asked in turn, beginning with number `first`; used again from the start if they run out.
+        clients: requests under way at any time.
+        requests: in all.
+        top_k: passages read for each question.
+        first: where in `questions` to begin, so that repeated runs ask different questions.
+        timeout_s: of one request.
+
+    Raises:
+        ConfigError: fewer than one client or request.
+        RagError: a request failed.
+    """
+    if clients < 1 or requests < 1:
+        raise ConfigError(f"{clients} clients and {requests} requests, expected at least 1 of both")
+    numbers = itertools.count()
+    lock, start = threading.Lock(), threading.Barrier(min(clients, requests) + 1)
+    result, failures = LoadResult(), []
+
+    def work() -> None:
+        connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+        start.wait()
+        try:
+            while not failures:
+                with lock:
+                    number = next(numbers)
+                if number >= requests:
+                    return
+                question = questions[(first + number) % len(questions)]
+                began = time.perf_counter()
+                answer = post_json(connection, "/v1/ask", {"question": question, "top_k": top_k})
+                elapsed = time.perf_counter() - began
+                with lock:
+                    result.latencies_s.append(elapsed)
+                    result.timings_ms.append(answer["timings_ms"])
+        except (RagError, OSError, http.client.HTTPException, ValueError, KeyError) as error:
+            failures.append(error)
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(clients, requests))]
+    for thread in threads:
+        thread.start()
+    start.wait()
+    began = time.perf_counter()
+    for thread in threads:
+        thread.join()
+    result.wall_s = time.perf_counter() - began
+    if failures:
+        raise RagError(f"a request failed: {failures[0]}", hint="look at the server's log")
+    return result
+
+
+def latency_interval(latencies_s: Sequence[float], percent: float, *, seed: int = 0) -> Interval:
+    """A percentile of latency with its 95 % bootstrap interval over requests, in seconds."""
+    values = np.asarray(latencies_s, dtype=np.float64)
+    generator = np.random.default_rng(seed)
+    drawn = np.percentile(
+        values[generator.integers(0, len(values), size=(1000, len(values)))], percent, axis=1
+    )
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return Interval(float(np.percentile(values, percent)), float(low), float(high), len(values))
+
+
+def stage_shares(result: LoadResult) -> dict[str, float]:
+    """Mean share of each stage in a request's time, as its client sees it; "http" is what is left over.
+
+    The parts of the server's `total` replace it, with "other" for what none of them covers.
+    """
+    sums: dict[str, float] = {}
+    for timings in result.timings_ms:
+        for stage, value in timings.items():
+            sums[stage] = sums.get(stage, 0.0) + value
+    whole = 1000.0 * sum(result.latencies_s)
+    total, queue = sums.pop("total", None), sums.pop("queue", 0.0)
+    parts = {"queue": queue, **sums}
+    if total is not None:
+        parts["other"] = max(0.0, total - sum(sums.values()))
+    parts["http"] = max(0.0, whole - sum(parts.values()))
+    return {stage: value / whole for stage, value in parts.items()} if whole else {}

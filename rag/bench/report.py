@@ -1,0 +1,259 @@
+"""What every benchmark prints and writes: hardware and versions, tables, goals, figures as JSON."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from rag.core.errors import ConfigError
+from rag.core.files import atomic_write_json
+from rag.eval.significance import Interval
+
+__all__ = ["Goal", "Report", "Table", "environment", "format_bytes", "format_interval", "format_seconds"]
+
+_PACKAGES = ("openqa-rag", "torch", "transformers", "faiss-cpu", "numpy", "pyserini")
+
+
+def environment() -> dict[str, Any]:
+    """The machine and the versions a figure belongs to.
+
+    Keys: cpu, cores, bf16 ("amx", "avx512_bf16", "cuda" or "none"), torch_threads, memory_gib, load_1m (other
+    work on the machine makes timings worthless), system, python, and one version per package.
+    """
+    import torch
+
+    from rag.runtime.hardware import available_cores
+
+    versions = {}
+    for name in _PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    return {
+        "cpu": _cpu_model(),
+        "cores": available_cores(),
+        "bf16": _bf16_kind(),
+        "torch_threads": torch.get_num_threads(),
+        "memory_gib": round(_memory_bytes() / 2**30, 1),
+        "load_1m": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "packages": versions,
+        "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def _cpu_lines() -> dict[str, str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in text.split("\n\n")[0].splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _cpu_model() -> str:
+    return _cpu_lines().get("model name") or platform.processor() or platform.machine()
+
+
+def _bf16_kind() -> str:
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    flags = _cpu_lines().get("flags", "").split()
+    return "amx" if "amx_bf16" in flags else "avx512_bf16" if "avx512_bf16" in flags else "none"
+
+
+def _memory_bytes() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of text under a title.
+
+    Example:
+        >>> print(Table("speed", ("what", "ms"), (("flat", "1.2"), ("bare", "1.19"))).to_text())
+        speed
+          what |   ms
+          -----+-----
+          flat |  1.2
+          bare | 1.19
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[str]]
+
+    def to_text(self) -> str:
+        """First column left-aligned, the others right-aligned; no colours."""
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ConfigError(
+                    f"table {self.title!r}: a row has {len(row)} cells, expected {len(self.columns)}"
+                )
+        widths = [max(len(row[i]) for row in (self.columns, *self.rows)) for i in range(len(self.columns))]
+        lines = [
+            " | ".join(
+                c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+            )
+            for row in (self.columns, *self.rows)
+        ]
+        lines.insert(1, "-+-".join("-" * width for width in widths))
+        return "\n".join([self.title, *("  " + line.rstrip() for line in lines)])
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A figure and the bound it should keep.
+
+    Example:
+        >>> Goal("overhead", 1.07, "at most", 1.10).is_met
+        True
+    """
+
+    name: str
+    value: float
+    kind: Literal["at least", "at most"]
+    bound: float
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the value keeps the bound."""
+        return self.value >= self.bound if self.kind == "at least" else self.value <= self.bound
+
+    @property
+    def _verdict(self) -> str:
+        return "met" if self.is_met else "NOT MET"
+
+    def to_text(self) -> str:
+        """One line."""
+        return f"{self.name}: {self.value:.3f}, {self.kind} {self.bound:g}: {self._verdict}"
+
+
+@dataclass(slots=True)
+class Report:
+    """Everything one benchmark found.
+
+    Attributes:
+        name: the benchmark's command.
+        settings: arguments that decide the figures (paths, sizes, seeds).
+        figures: numbers for the JSON file.
+        tables: what is printed.
+        goals: bounds the figures are compared with.
+        notes: lines printed below the tables.
+        environment: the machine, taken when the report is begun.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    figures: dict[str, Any] = field(default_factory=dict)
+    tables: list[Table] = field(default_factory=list)
+    goals: list[Goal] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    environment: dict[str, Any] = field(default_factory=environment)
+
+    def to_text(self) -> str:
+        """Header with hardware and settings, tables, goals, notes."""
+        machine = self.environment
+        versions = ", ".join(f"{name} {version}" for name, version in machine["packages"].items())
+        lines = [
+            f"rag bench {self.name}",
+            f"  {machine['cpu']}, {machine['cores']} cores, bf16: {machine['bf16']}, "
+            f"{machine['torch_threads']} torch threads, {machine['memory_gib']} GiB, "
+            f"load {machine['load_1m']} at the start",
+            f"  {versions}, Python {machine['python']}",
+            "  " + ", ".join(f"{key}={value}" for key, value in self.settings.items()),
+        ]
+        for table in self.tables:
+            lines += ["", table.to_text()]
+        if self.goals or self.notes:
+            lines.append("")
+        lines += [f"goal  {goal.to_text()}" for goal in self.goals]
+        lines += [f"note  {note}" for note in self.notes]
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict ready for `json.dumps`."""
+        return {
+            "benchmark": self.name,
+            "environment": self.environment,
+            "settings": {key: _plain(value) for key, value in self.settings.items()},
+            "figures": _plain(self.figures),
+            "goals": [{**asdict(goal), "is_met": goal.is_met} for goal in self.goals],
+            "notes": list(self.notes),
+        }
+
+    def write(self, path: str | Path) -> None:
+        """Write the figures as JSON, atomically."""
+        atomic_write_json(path, self.to_json())
+
+
+def _plain(value: Any) -> Any:
+    """Numbers, strings, lists and dicts only; undefined numbers become None."""
+    import math
+
+    if isinstance(value, Interval):
+        return value.to_json()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "item") and not isinstance(value, (str, bytes)):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def format_interval(interval: Interval, digits: int = 3, *, percent: bool = False) -> str:
+    """The figure with its interval.
+
+    Example:
+        >>> format_interval(Interval(0.8912, 0.8821, 0.9, 4958))
+        '0.891 [0.882, 0.900]'
+        >>> format_interval(Interval(0.8912, 0.8821, 0.9, 4958), 1, percent=True)
+        '89.1 [88.2, 90.0]'
+    """
+    factor = 100.0 if percent else 1.0
+    value, low, high = (factor * number for number in (interval.value, interval.low, interval.high))
+    return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def format_bytes(size_bytes: float) -> str:
+    """Binary units.
+
+    Example:
+        >>> format_bytes(512), format_bytes(3 * 2**20), format_bytes(1.5 * 2**30)
+        ('512 B', '3.0 MiB', '1.50 GiB')
+    """
+    if abs(size_bytes) < 1024:
+        return f"{size_bytes:.0f} B"
+    if abs(size_bytes) < 2**20:
+        return f"{size_bytes / 1024:.1f} KiB"
+    return f"{size_bytes / 2**20:.1f} MiB" if abs(size_bytes) < 2**30 else f"{size_bytes / 2**30:.2f} GiB"
+
+
+def format_seconds(seconds: float) -> str:
+    """Seconds or milliseconds with three figures.
+
+    Example:
+        >>> format_seconds(0.0123), format_seconds(2.5), format_seconds(124.2)
+        ('12.3 ms', '2.50 s', '124 s')
+    """
+    if seconds < 1.0:
+        return f"{seconds * 1000:.3g} ms"
+    return f"{seconds:.2f} s" if seconds < 100 else f"{seconds:.0f} s"

@@ -1,0 +1,65 @@
+import pytest
+
+from rag.bench.common import parse_numbers, ratio, time_interleaved
+from rag.bench.report import Goal, Report, Table, format_interval
+from rag.core.errors import ConfigError, DataError
+from rag.core.files import read_json
+from rag.eval.significance import Interval
+
+
+def test_rounds_run_everyone_and_alternate_their_order() -> None:
+    ran = []
+    timings = time_interleaved(
+        {"a": lambda: ran.append("a"), "b": lambda: ran.append("b")}, rounds=2, warm_up=1
+    )
+    assert ran == ["a", "b", "a", "b", "b", "a"]
+    assert {name: len(rounds) for name, rounds in timings.seconds.items()} == {"a": 2, "b": 2}
+
+
+def test_a_ratio_is_that_of_the_medians() -> None:
+    clock = iter([0.0, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0, 6.0, 6.0, 26.0, 26.0, 27.0])
+    timings = time_interleaved({"slow": int, "fast": int}, rounds=3, warm_up=0, clock=lambda: next(clock))
+    assert timings.seconds == {"slow": (2.0, 2.0, 20.0), "fast": (1.0, 1.0, 1.0)}
+    figure = timings.ratio("slow", "fast")
+    assert (figure.value, figure.low, figure.n) == (2.0, 2.0, 3)
+    assert timings.to_json()["slow"] == {"median_s": 2.0, "rounds_s": [2.0, 2.0, 20.0]}
+
+
+def test_ratios_of_unequal_rounds_and_no_rounds_are_refused() -> None:
+    with pytest.raises(DataError, match="one time per round"):
+        ratio([1.0], [1.0, 2.0])
+    with pytest.raises(ConfigError, match="0 rounds"):
+        time_interleaved({"a": int}, rounds=0)
+
+
+@pytest.mark.parametrize("text", ["", "1,x", "0", "-3", "1.5"])
+def test_wrong_numbers_are_refused_with_the_option(text: str) -> None:
+    with pytest.raises(ConfigError, match="--top-k"):
+        parse_numbers(text, "--top-k")
+
+
+def test_a_report_prints_hardware_tables_and_goals_and_writes_json(tmp_path) -> None:
+    report = Report("search", {"index": tmp_path})
+    report.tables.append(Table("times", ("what", "ms"), [("flat", "1.20")]))
+    report.figures["ratio"] = Interval(float("nan"), 1.0, 1.1, 9)
+    report.goals += [Goal("ratio", 1.2, "at most", 1.05), Goal("recall", 0.99, "at least", 0.98)]
+    text = report.to_text()
+    assert "torch threads" in text
+    assert "flat | 1.20" in text
+    assert "ratio: 1.200, at most 1.05: NOT MET" in text
+    assert "recall: 0.990, at least 0.98: met" in text
+    report.write(tmp_path / "out.json")
+    written = read_json(tmp_path / "out.json")
+    assert written["figures"]["ratio"] == {"value": None, "low": 1.0, "high": 1.1, "n": 9, "level": 0.95}
+    assert [goal["is_met"] for goal in written["goals"]] == [False, True]
+    assert written["environment"]["cores"] >= 1
+    assert written["settings"]["index"] == str(tmp_path)
+
+
+def test_a_row_with_missing_cells_is_refused() -> None:
+    with pytest.raises(ConfigError, match="1 cells, expected 2"):
+        Table("times", ("what", "ms"), [("flat",)]).to_text()
+
+
+def test_intervals_are_printed_with_their_ends() -> None:
+    assert format_interval(Interval(0.5, 0.25, 0.75, 4), 0, percent=True) == "50 [25, 75]"

@@ -1,0 +1,50 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from indexers.embeddings import EmbeddingShards, EmbeddingWriter
+from indexers.protocols import EncoderIdentity
+from rag.bench.search import run_lossy_benchmark, run_search_benchmark
+from rag.core.errors import ConfigError
+
+
+def embeddings(directory: Path, rows: int = 400, dim: int = 16) -> EmbeddingShards:
+    vectors = np.random.default_rng(0).standard_normal((rows, dim)).astype(np.float32)
+    writer = EmbeddingWriter(
+        directory, rows=rows, encoder=EncoderIdentity("toy", "", dim=dim), dtype="float32", shard_rows=128
+    )
+    list(writer.write_missing(lambda start, stop: vectors[start:stop]))
+    return EmbeddingShards.open(directory)
+
+
+def test_flat_search_finds_what_bare_faiss_finds_and_is_timed(tmp_path: Path) -> None:
+    report = run_search_benchmark(embeddings(tmp_path), batch_sizes=(1, 8), top_k=10, rounds=2)
+    assert report.figures["same_rows"] == 1.0
+    assert report.figures["batch_8"]["ratio"].n == 2
+    assert [goal.kind for goal in report.goals] == ["at most", "at most"]
+    assert "batch size" in report.to_text()
+
+
+def test_lossy_types_are_compared_with_exact_search(tmp_path: Path) -> None:
+    queries = np.random.default_rng(1).standard_normal((40, 16)).astype(np.float32)
+    report = run_lossy_benchmark(
+        embeddings(tmp_path),
+        queries,
+        index_types=("sq8", "ivf"),
+        batch_sizes=(1, 4),
+        rounds=2,
+        work_dir=tmp_path,
+    )
+    figures = report.figures["sq8"]
+    assert figures["recall@100"].value > 0.95
+    assert figures["recall@100"].n == 40
+    assert figures["size_bytes"] > 400 * 16
+    assert figures["time_ratio_batch_4"].value > 0
+    assert not list(tmp_path.glob("rag-lossy-*"))
+    report.to_json()
+
+
+def test_a_corpus_smaller_than_the_deepest_recall_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="too few"):
+        run_lossy_benchmark(embeddings(tmp_path, rows=50), np.zeros((1, 16), np.float32))
