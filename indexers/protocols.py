@@ -33,6 +33,7 @@ class EncoderIdentity:
         passage_prefix: text put before every passage.
         max_length: tokens after which texts are cut.
         similarity: "dot" or "cosine"; both are searched as inner products.
+        layout: how title and text are put together: "pair", or a template such as "{title} {text}".
 
     Example:
         >>> a = EncoderIdentity("tiny", "ab12", dim=4)
@@ -52,6 +53,7 @@ class EncoderIdentity:
     passage_prefix: str = ""
     max_length: int = 256
     similarity: str = "dot"
+    layout: str = "{title} {text}"
 
     def to_json(self) -> dict[str, Any]:
         """A dict ready for `json.dumps`."""
