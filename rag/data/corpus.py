@@ -49,9 +49,9 @@ def read_documents(
 ) -> Iterator[Document]:
     """Stream the documents of one or several inputs.
 
-    A record is bad if its id was seen before, its text is empty, not valid Unicode, has NUL characters or is longer
-    than `options.max_document_chars`, or if it is malformed. Bad records are left out, counted in `report`, logged at
-    the end, and never change the id of another record; too many of them stop the reading.
+    A record is bad if its id was seen before, its text is empty, not valid Unicode, has NUL characters or is
+    longer than `options.max_document_chars`, or if it is malformed. Bad records are left out, counted in
+    `report`, logged at the end, and never change the id of another record; too many of them stop the reading.
 
     Args:
         inputs: files (also .gz, .bz2, .zst, .xz), folders, glob patterns, "-" for standard input, or
@@ -62,8 +62,9 @@ def read_documents(
 
     Raises:
         ConfigError: at once, for an unknown format or one that cannot be told.
-        DataError: at once, for inputs that do not exist; later, for damaged files, for no documents at all, and for a
-            share of bad records above `options.max_bad_share` (judged from 100 records on, and at the end).
+        DataError: at once, for inputs that do not exist; later, for damaged files, for no documents at all,
+            and for a share of bad records above `options.max_bad_share` (judged from 100 records on, and at
+            the end).
 
     Example:
         >>> import pathlib, tempfile
@@ -123,7 +124,9 @@ def _fault(document: Document, options: ReadOptions, seen: IdSet) -> BadRecord |
     if not document.text or document.text.isspace():
         return BadRecord("empty text", f"id {document.id!r}")
     if len(document.text) > options.max_document_chars:
-        found = f"id {document.id!r} has {len(document.text):,} characters, limit {options.max_document_chars:,}"
+        found = (
+            f"id {document.id!r} has {len(document.text):,} characters, limit {options.max_document_chars:,}"
+        )
         return BadRecord("document too long", found)
     for value in (document.id, document.title, document.text):
         if not value.isascii():

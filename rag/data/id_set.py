@@ -29,7 +29,7 @@ class IdSet:
         self._limit = (1 << bits) * 3 // 4
         # The tail takes probes that run past the last home slot, so that no probe wraps around.
         self._table = np.zeros((1 << bits) + 512, dtype=np.uint64)
-        self._slots = memoryview(self._table)
+        self._slots = self._table.data
         self._bits = bits
 
     def __len__(self) -> int:
@@ -42,7 +42,10 @@ class IdSet:
 
     def add(self, item: str) -> bool:
         """Remember `item`; False if it was there already."""
-        key = int.from_bytes(hashlib.blake2b(item.encode("utf-8", "surrogatepass"), digest_size=8).digest()) or 1
+        key = (
+            int.from_bytes(hashlib.blake2b(item.encode("utf-8", "surrogatepass"), digest_size=8).digest())
+            or 1
+        )
         while True:
             slots = self._slots
             slot = key >> self._shift

@@ -39,7 +39,9 @@ def load_json(stream: io.BufferedReader, source: str, *, encoding: str = "utf-8"
     for piece in read_chunks(stream, encoding=encoding):
         total += len(piece)
         if total > MAX_JSON_CHARS:
-            raise DataError(f"{source}: a JSON object of more than {MAX_JSON_CHARS:,} characters", hint="use JSON lines")
+            raise DataError(
+                f"{source}: a JSON object of more than {MAX_JSON_CHARS:,} characters", hint="use JSON lines"
+            )
         pieces.append(piece)
     try:
         return parse_json("".join(pieces))
@@ -53,8 +55,9 @@ def iter_json_array(
     """Yield (1-based number, element) of a top-level JSON list.
 
     Raises:
-        DataError: not a list, malformed, truncated, or an element larger than `max_element_chars`. What stands
-            after a malformed element cannot be told apart from it, so this is never a matter of one record.
+        DataError: not a list, malformed, truncated, or an element larger than `max_element_chars`. What
+            stands after a malformed element cannot be told apart from it, so this is never a matter of one
+            record.
     """
     decoder = json.JSONDecoder()
     chunks = read_chunks(stream, encoding=encoding)
@@ -85,7 +88,10 @@ def iter_json_array(
 
     def broken(what: str) -> DataError:
         place = f"after record {number}" if number else "at its start"
-        return DataError(f"{source}: {what} {place} (character {consumed + position:,})", hint="mend or fetch the file again")
+        return DataError(
+            f"{source}: {what} {place} (character {consumed + position:,})",
+            hint="mend or fetch the file again",
+        )
 
     if next_visible() != "[":
         raise broken("expected a JSON list")
@@ -106,7 +112,9 @@ def iter_json_array(
                 is_whole = False
             if not is_whole:
                 if len(buffer) - position > max_element_chars:
-                    raise broken(f"malformed JSON, or an element of more than {max_element_chars:,} characters,")
+                    raise broken(
+                        f"malformed JSON, or an element of more than {max_element_chars:,} characters,"
+                    )
                 fill()
                 continue
             number += 1

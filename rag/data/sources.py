@@ -1,4 +1,4 @@
-"""From what a user typed (files, folders, globs, "-", data set names) to a list of sources with their formats."""
+"""From what a user typed (files, folders, globs, "-", data sets) to a list of sources with formats."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ _WIKI_FILE = re.compile(r"wiki_\d+$")
 _HEAD_BYTES = 1 << 16
 
 
-def find_sources(inputs: Sequence[str | Path], format: str = "auto", report: ReadReport | None = None) -> list[Source]:
+def find_sources(
+    inputs: Sequence[str | Path], format: str = "auto", report: ReadReport | None = None
+) -> list[Source]:
     """List everything to read, in the order given; the files of a folder by relative path.
 
     Args:
@@ -35,7 +37,8 @@ def find_sources(inputs: Sequence[str | Path], format: str = "auto", report: Rea
         report: gets the names of files in folders that no reader was chosen for.
 
     Raises:
-        ConfigError: no inputs, an unknown format name, standard input given twice, or a format that cannot be told.
+        ConfigError: no inputs, an unknown format name, standard input given twice, or a format that cannot be
+            told.
         DataError: an input does not exist, matches nothing, or holds nothing readable.
     """
     if isinstance(inputs, str | Path):
@@ -43,7 +46,9 @@ def find_sources(inputs: Sequence[str | Path], format: str = "auto", report: Rea
     if not inputs:
         raise ConfigError("no corpus was given", hint="name at least one file, folder, '-' or hf:owner/name")
     if format != "auto" and format not in CORPUS_FORMATS:
-        raise ConfigError(f"unknown corpus format {format!r}", hint=f"use auto or one of: {', '.join(CORPUS_FORMATS)}")
+        raise ConfigError(
+            f"unknown corpus format {format!r}", hint=f"use auto or one of: {', '.join(CORPUS_FORMATS)}"
+        )
     names = [str(item) for item in inputs]
     if names.count(STDIN) > 1:
         raise ConfigError("standard input ('-') was given more than once")
@@ -123,7 +128,7 @@ def _folder(folder: Path, format: str, ignored: list[str], *, prefix_names: bool
         expected = "any known format" if format == "auto" else f"format {format!r}"
         raise DataError(
             f"{folder}: no file of {expected} in this folder ({len(unused)} other files)",
-            hint=f"known endings: {', '.join(sorted(_BY_SUFFIX))}, wiki_00, each also with .gz, .bz2, .zst or .xz",
+            hint=f"known endings: {', '.join(sorted(_BY_SUFFIX))}, wiki_00; also with .gz, .bz2, .zst, .xz",
         )
     ignored += sorted(unused)
     prefix = f"{folder.resolve().name}/" if prefix_names else ""
@@ -134,7 +139,11 @@ def _folder(folder: Path, format: str, ignored: list[str], *, prefix_names: bool
 
 
 def _fits(guessed: str | None, format: str) -> bool:
-    alike = {"hotpot": ("wikiextractor", "jsonl"), "jsonl": ("jsonl", "wikiextractor"), "wikiextractor": ("wikiextractor",)}
+    alike = {
+        "hotpot": ("wikiextractor", "jsonl"),
+        "jsonl": ("jsonl", "wikiextractor"),
+        "wikiextractor": ("wikiextractor",),
+    }
     return guessed in alike.get(format, (format,))
 
 

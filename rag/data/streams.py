@@ -18,7 +18,15 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.optional import require
 from rag.data.records import BadRecord
 
-__all__ = ["COMPRESSED_SUFFIXES", "STDIN", "check_encoding", "open_binary", "read_chunks", "read_lines", "strip_compression"]
+__all__ = [
+    "COMPRESSED_SUFFIXES",
+    "STDIN",
+    "check_encoding",
+    "open_binary",
+    "read_chunks",
+    "read_lines",
+    "strip_compression",
+]
 
 STDIN = "-"
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".zst", ".xz")
@@ -49,9 +57,13 @@ def check_encoding(encoding: str) -> None:
     try:
         fits = "\n{".encode(encoding) == b"\n{"
     except LookupError as error:
-        raise ConfigError(f"unknown encoding {encoding!r}", hint="use utf-8, or for example cp1252") from error
+        raise ConfigError(
+            f"unknown encoding {encoding!r}", hint="use utf-8, or for example cp1252"
+        ) from error
     if not fits:
-        raise ConfigError(f"encoding {encoding!r} cannot be read by lines", hint="convert the file to UTF-8 first")
+        raise ConfigError(
+            f"encoding {encoding!r} cannot be read by lines", hint="convert the file to UTF-8 first"
+        )
 
 
 @contextmanager
@@ -73,7 +85,9 @@ def open_binary(source: str | Path) -> Iterator[io.BufferedReader]:
             buffered = raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(cast(Any, raw))
             stream = _decompressed(buffered)
             if stream.peek(2)[:2] in _UTF16_MARKS:
-                raise DataError(f"{name} is UTF-16 text", hint="convert it to UTF-8 first (iconv -f utf-16 -t utf-8)")
+                raise DataError(
+                    f"{name} is UTF-16 text", hint="convert it to UTF-8 first (iconv -f utf-16 -t utf-8)"
+                )
             yield stream
         finally:
             if name != STDIN:
@@ -92,7 +106,8 @@ def open_binary(source: str | Path) -> Iterator[io.BufferedReader]:
 
 def _damaged(name: str, error: Exception) -> DataError:
     return DataError(
-        f"{name} is damaged or truncated: {error or type(error).__name__}", hint="fetch or write the file again"
+        f"{name} is damaged or truncated: {error or type(error).__name__}",
+        hint="fetch or write the file again",
     )
 
 
@@ -149,7 +164,8 @@ def read_lines(
 ) -> Iterator[tuple[int, str | BadRecord]]:
     """Number and decode lines; ends (LF or CRLF) and a byte-order mark are dropped.
 
-    A line that does not decode, or is longer than `max_line_bytes`, comes as a `BadRecord`, and the next line follows.
+    A line that does not decode, or is longer than `max_line_bytes`, comes as a `BadRecord`, and the next line
+    follows.
     """
     number = 0
     while line := stream.readline(max_line_bytes):
@@ -173,8 +189,10 @@ def bad_encoding(encoding: str, error: UnicodeDecodeError) -> BadRecord:
     return BadRecord(f"not valid {encoding.upper()}", f"byte 0x{found:02x} at offset {error.start}")
 
 
-def read_chunks(stream: io.BufferedReader, *, encoding: str = "utf-8", size_bytes: int = 1 << 20) -> Iterator[str]:
-    """Decode in pieces of about `size_bytes`; broken bytes become lone surrogates, which record checks refuse."""
+def read_chunks(
+    stream: io.BufferedReader, *, encoding: str = "utf-8", size_bytes: int = 1 << 20
+) -> Iterator[str]:
+    """Decode in pieces of about `size_bytes`; broken bytes become surrogates, which record checks refuse."""
     decoder = codecs.getincrementaldecoder(encoding)(errors="surrogateescape")
     first = True
     while data := stream.read(size_bytes):

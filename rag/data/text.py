@@ -1,16 +1,16 @@
 """Text rules of open-domain question answering: tokens, answer normalisation, EM, F1, "has answer".
 
-Every figure this system prints depends on these few functions, so each follows its official script exactly and the
-rule set is named by a *profile*:
+Every figure this system prints depends on these few functions, so each follows its official script exactly
+and the rule set is named by a *profile*:
 
 | profile | normalisation | exact match and F1 |
 |---|---|---|
-| `squad` | lower, no ASCII punctuation, no articles, single spaces | SQuAD 1.1; empty against empty has F1 0 |
-| `squad2` | as `squad` | SQuAD 2.0; empty against empty has F1 1 |
+| `squad` | lower, no ASCII punctuation or articles, single spaces | SQuAD 1.1: F1 of "" and "" is 0 |
+| `squad2` | as `squad` | SQuAD 2.0: F1 of "" and "" is 1 |
 | `nq_open`, `drqa` | Unicode NFD first, then as `squad` | as `squad` |
 | `kilt`, `fid` | as `squad` | as `squad` |
-| `hotpot` | as `squad` | F1 0 if exactly one side is yes / no / noanswer, or they differ in it |
-| `trec_match`, `trec_search` | none: answers are regular expressions | match at the start / anywhere; F1 undefined |
+| `hotpot` | as `squad` | F1 is 0 if a side is yes, no or noanswer and they differ |
+| `trec_match`, `trec_search` | answers are regular expressions | match at the start / anywhere; no F1 |
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def nfd(text: str) -> str:
 
 
 def simple_tokenize(text: str) -> list[str]:
-    """Split into the tokens of DrQA and DPR: runs of letters, numbers and marks, or any other single visible character.
+    """Split as DrQA and DPR do: runs of letters, numbers and marks, or one other visible character.
 
     The text is taken as it is; apply `nfd` and `str.lower` around it where a rule asks for them.
 
@@ -188,20 +188,21 @@ def supporting_fact_overlap(
 
 
 class AnswerMatcher:
-    """Says whether a text contains one of a question's answers; prepare it once, use it on every passage.
+    """Says whether a text contains one of a question's answers; made once, used on every passage.
 
     Args:
         answers: accepted answers, or regular expressions in mode "regex".
-        mode: "tokens" is DPR's rule (the answer's tokens stand in the text, in order, ignoring case and Unicode
-            form); "regex" is CuratedTREC's (searched in the NFD text, ignoring case; an expression that does not
-            compile never matches); "kilt" is a substring of the normalised text ("art" is in "party").
+        mode: "tokens" is DPR's rule (the answer's tokens stand in the text, in order, ignoring case and
+            Unicode form); "regex" is CuratedTREC's (searched in the NFD text, ignoring case; an expression
+            that does not compile never matches); "kilt" is a substring of the normalised text ("art" is in
+            "party").
 
     Raises:
         ConfigError: unknown mode.
 
     Note:
-        In DPR's script an answer without any token (empty, or invisible characters only) is "in" every text, because
-        the empty sequence is part of all sequences. Here it never matches.
+        In DPR's script an answer without any token (empty, or invisible characters only) is "in" every text,
+        because the empty sequence is part of all sequences. Here it never matches.
 
     Example:
         >>> matcher = AnswerMatcher(["Café Paris"])
@@ -213,7 +214,9 @@ class AnswerMatcher:
 
     def __init__(self, answers: Iterable[str], mode: MatchMode = "tokens") -> None:
         if mode not in ("tokens", "regex", "kilt"):
-            raise ConfigError(f"unknown answer matching mode {mode!r}", hint="use one of: tokens, regex, kilt")
+            raise ConfigError(
+                f"unknown answer matching mode {mode!r}", hint="use one of: tokens, regex, kilt"
+            )
         self.mode = mode
         self._patterns: tuple[regex.Pattern[str], ...] = ()
         self._needles: tuple[tuple[str, str], ...] = ()  # (what to find, a cheap necessary condition)
@@ -226,7 +229,9 @@ class AnswerMatcher:
         else:
             token_lists = (simple_tokenize(nfd(answer)) for answer in answers)
             needles = dict.fromkeys(" ".join(tokens).lower() for tokens in token_lists if tokens)
-            self._needles = tuple((f" {needle} ", _fold(max(needle.split(" "), key=len))) for needle in needles)
+            self._needles = tuple(
+                (f" {needle} ", _fold(max(needle.split(" "), key=len))) for needle in needles
+            )
 
     def matches(self, text: str) -> bool:
         """Whether `text` (a passage without its title) contains an answer."""
@@ -274,4 +279,6 @@ def _compiled(pattern: str) -> regex.Pattern[str] | None:
 
 
 def _unknown_profile(profile: str, allowed: Sequence[str]) -> ConfigError:
-    return ConfigError(f"profile {profile!r} has no answer normalisation", hint=f"use one of: {', '.join(allowed)}")
+    return ConfigError(
+        f"profile {profile!r} has no answer normalisation", hint=f"use one of: {', '.join(allowed)}"
+    )

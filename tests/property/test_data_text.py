@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag.data.text import AnswerMatcher, exact_match, f1, has_answer, nfd, normalize_answer, simple_tokenize
@@ -11,18 +11,21 @@ texts = st.text(max_size=60)
 words = st.lists(st.text(alphabet="abcXYZé'.-1ΣςÄ ", min_size=1, max_size=6), max_size=12).map(" ".join)
 
 
+@settings(deadline=None)
 @given(texts)
 def test_normalization_is_idempotent(text: str) -> None:
     once = normalize_answer(text)
     assert normalize_answer(once) == once
 
 
+@settings(deadline=None)
 @given(texts)
 def test_an_answer_matches_itself(text: str) -> None:
     assert exact_match(text, [text])
     assert f1(text, [text]) == (1.0 if normalize_answer(text) else 0.0)
 
 
+@settings(deadline=None)
 @given(texts)
 def test_tokens_lose_only_separators_and_control_characters(text: str) -> None:
     tokens = simple_tokenize(text)
@@ -30,6 +33,7 @@ def test_tokens_lose_only_separators_and_control_characters(text: str) -> None:
     assert simple_tokenize(" ".join(tokens)) == tokens
 
 
+@settings(deadline=None)
 @given(words, words)
 def test_has_answer_equals_the_search_token_by_token(answer: str, text: str) -> None:
     needle = [token.lower() for token in simple_tokenize(nfd(answer))]

@@ -1,1 +1,1 @@
-"""One file per corpus format; each reader yields (position, document or bad record) and holds one record at a time."""
+"""One file per corpus format; a reader yields (position, document or bad record), one record at a time."""

@@ -56,7 +56,8 @@ def format_row(fields: Sequence[str], delimiter: str = "\t") -> str:
     """
     special = ('"', delimiter, "\n", "\r")
     return delimiter.join(
-        '"' + field.replace('"', '""') + '"' if any(mark in field for mark in special) else field for field in fields
+        '"' + field.replace('"', '""') + '"' if any(mark in field for mark in special) else field
+        for field in fields
     )
 
 
@@ -65,8 +66,8 @@ def read_rows(
 ) -> Iterator[tuple[int, list[str] | BadRecord]]:
     """Rows with the number of their first line; a quoted field may hold line ends.
 
-    A stray quote does not swallow the rows behind it: if a line that would continue a quoted field has by itself as
-    many fields as the rows before, only the line with the open quote is bad.
+    A stray quote does not swallow the rows behind it: if a line that would continue a quoted field has by
+    itself as many fields as the rows before, only the line with the open quote is bad.
     """
     waiting: deque[tuple[int, str | BadRecord]] = deque()
     n_fields = 0
@@ -127,7 +128,10 @@ def _read(source: Source, options: ReadOptions, delimiter: str) -> Records:
                     continue
                 columns = ["id", "text", "title"][: max(2, len(row))]
             if len(row) != len(columns):
-                yield number, BadRecord("wrong number of columns", f"found {len(row)}, expected {len(columns)}")
+                yield (
+                    number,
+                    BadRecord("wrong number of columns", f"found {len(row)}, expected {len(columns)}"),
+                )
                 continue
             yield number, fields.document(dict(zip(columns, row, strict=True)), number)
 

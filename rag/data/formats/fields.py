@@ -13,7 +13,17 @@ __all__ = ["ID_FIELDS", "TEXT_FIELDS", "TITLE_FIELDS", "DocumentFields", "join_s
 
 ID_FIELDS = ("id", "_id", "docid", "doc_id", "pid", "passage_id", "psg_id", "wikipedia_id")
 TITLE_FIELDS = ("title", "wikipedia_title", "page_title")
-TEXT_FIELDS = ("text", "contents", "content", "passage", "body", "paragraph", "paragraphs", "context", "abstract")
+TEXT_FIELDS = (
+    "text",
+    "contents",
+    "content",
+    "passage",
+    "body",
+    "paragraph",
+    "paragraphs",
+    "context",
+    "abstract",
+)
 _MAX_TITLE_CHARS = 300
 _SENTENCE_MARKERS = ("charoffset", "text_with_links", "charoffset_with_links")
 _KILT_PREFIX = re.compile(r"^(?:Section::::|BULLET::::)")
@@ -22,9 +32,10 @@ _KILT_PREFIX = re.compile(r"^(?:Section::::|BULLET::::)")
 class DocumentFields:
     """Turns mappings of one source into documents.
 
-    Ids: if the first mapping has no id field at all, the source is taken to have none, and every document is called
-    `{name}:{position}`, so that a bad record never changes the id of another. If the first has one, a later mapping
-    without is a bad record.
+    Ids: if the first mapping has no id field at all, the source is taken to have none, and every document is
+        called
+    `{name}:{position}`, so that a bad record never changes the id of another. If the first has one, a later
+    mapping without is a bad record.
 
     Args:
         options: field names, where the usual ones do not do.
@@ -117,7 +128,9 @@ def _from_sentences(document_id: str, title: str, value: Sequence[Any]) -> Docum
     return Document(document_id, title, "\n".join(filter(None, map(join_sentences, paragraphs))), flat)
 
 
-def _from_paragraphs(document_id: str, title: str, value: Sequence[Any], *, is_kilt: bool) -> Document | BadRecord:
+def _from_paragraphs(
+    document_id: str, title: str, value: Sequence[Any], *, is_kilt: bool
+) -> Document | BadRecord:
     if not _is_strings(value):
         return BadRecord("text is not text", "expected text or a list of paragraphs")
     paragraphs = [paragraph.strip() for paragraph in value]
@@ -130,7 +143,9 @@ def _from_paragraphs(document_id: str, title: str, value: Sequence[Any], *, is_k
 
 def _is_strings(value: Any) -> bool:
     return (
-        isinstance(value, Sequence) and not isinstance(value, str | bytes) and all(isinstance(v, str) for v in value)
+        isinstance(value, Sequence)
+        and not isinstance(value, str | bytes)
+        and all(isinstance(v, str) for v in value)
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rag.core.errors import ConfigError, DataError, RagError, ResourceError
 from rag.core.optional import require
 from rag.data.formats.base import ReadOptions, Records, Source
@@ -18,8 +16,8 @@ _USUAL_SPLITS = ("train", "test", "validation", "dev")
 def parse_name(name: str) -> tuple[str, str | None, str]:
     """Split `hf:owner/name[:config][:split]` into name, configuration and split ("train" if none is given).
 
-    A single extra part is a split if it is one of the usual names (slices such as `train[:100]` are not streamed),
-    otherwise a configuration.
+    A single extra part is a split if it is one of the usual names (slices such as `train[:100]` are not
+    streamed), otherwise a configuration.
 
     Raises:
         ConfigError: no name, or too many parts.
@@ -67,11 +65,20 @@ def _explained(name: str, error: Exception) -> RagError:
     if "scripts are no longer supported" in str(error):
         return DataError(
             f"{name} is a data set with a script, which is never run: {text}",
-            hint="use a copy of it that holds data files (look for a 'parquet' branch), or download it and give the files",
+            hint="use a copy that holds data files, or download it and give its files",
         )
     if kinds & {"DatasetNotFoundError", "RepositoryNotFoundError", "GatedRepoError"}:
-        return DataError(f"{name}: {text}", hint="check the name; for private data sets log in to the hub first")
-    if kinds & {"ConnectionError", "HTTPError", "TimeoutError", "OfflineModeIsEnabled", "ConnectError", "TimeoutException"}:
+        return DataError(
+            f"{name}: {text}", hint="check the name; for private data sets log in to the hub first"
+        )
+    if kinds & {
+        "ConnectionError",
+        "HTTPError",
+        "TimeoutError",
+        "OfflineModeIsEnabled",
+        "ConnectError",
+        "TimeoutException",
+    }:
         return ResourceError(
             f"{name}: the hub cannot be reached ({type(error).__name__}: {text})",
             hint="check the network, or download the data set elsewhere and give its files",

@@ -55,7 +55,7 @@ def read_json_documents(source: Source, options: ReadOptions) -> Records:
         yield 1, fields.document(value, 1)
     else:
         raise DataError(
-            f"{source.path}: expected a JSON list of records, SQuAD's articles, or an object from id to record"
+            f"{source.path}: expected a list of records, SQuAD's articles, or an object from id to record"
         )
 
 
@@ -66,7 +66,11 @@ def _keyed(key: str, item: Any, options: ReadOptions, number: int, name: str) ->
             return BadRecord("malformed record", "expected [title, text]")
         return Document(key, item[0], item[1])
     document = DocumentFields(options, name).document(item, number)
-    return document if isinstance(document, BadRecord) else Document(key, document.title, document.text, document.sentences)
+    return (
+        document
+        if isinstance(document, BadRecord)
+        else Document(key, document.title, document.text, document.sentences)
+    )
 
 
 def _read_squad(articles: list[Any], options: ReadOptions) -> Records:

@@ -16,7 +16,7 @@ _HEADING = re.compile(r"\s{0,3}#{1,6}\s+(.+?)\s*#*\s*$")
 
 
 def read_text_file(source: Source, options: ReadOptions) -> Records:
-    """The id is the source's name; the title is the first Markdown heading, else the file's name without suffix.
+    """The id is the source's name; the title is the first Markdown heading, else the file's name.
 
     A heading that opens the file is taken out of the text.
     """

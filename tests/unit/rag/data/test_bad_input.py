@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rag.core.errors import ConfigError, DataError
-from rag.data.corpus import ReadOptions, ReadReport, read_documents
+from rag.data.corpus import Document, ReadOptions, ReadReport, read_documents
 from rag.data.records import Problem
 
 ANY_SHARE = ReadOptions(max_bad_share=1.0)
@@ -47,7 +47,7 @@ def write(path: Path, data: bytes) -> Path:
         (b'{"id": ' + b"9" * 5000 + b', "text": "x"}', "malformed JSON", "digits"),
         (b'{"id": "x", "text": "' + b"word " * 1_000_000 + b'"}', "document too long", "5,000,000"),
     ],
-)  # fmt: skip
+)
 def test_every_kind_of_bad_line(tmp_path: Path, line: bytes, reason: str, detail: str) -> None:
     lines = [*GOOD[:200], line, *GOOD[200:]]
     path = write(tmp_path / "c.jsonl", b"\n".join(lines))
@@ -63,14 +63,14 @@ def test_every_kind_of_bad_line(tmp_path: Path, line: bytes, reason: str, detail
 
 def test_too_many_bad_records_stop_the_reading_early(tmp_path: Path) -> None:
     path = write(tmp_path / "c.jsonl", b"\n".join([*GOOD[:98], b"{", b"{", *GOOD[98:]]))
-    consumed = []
+    consumed: list[Document] = []
     with pytest.raises(DataError) as caught:
-        for document in read_documents(path):
-            consumed.append(document)
+        consumed.extend(read_documents(path))
     assert len(consumed) == 98
     message = str(caught.value)
     assert "2 bad (2.00 %): 2 × malformed JSON" in message
-    assert f"{path}:99: malformed JSON" in message and f"{path}:100:" in message
+    assert f"{path}:99: malformed JSON" in message
+    assert f"{path}:100:" in message
     assert "max_bad_share" in message
 
 
@@ -91,8 +91,13 @@ def test_nothing_but_bad_records_is_refused_at_any_share(tmp_path: Path) -> None
 def test_only_the_first_problems_are_shown(tmp_path: Path) -> None:
     report = ReadReport()
     options = ReadOptions(max_bad_share=1.0, shown_problems=3)
-    list(read_documents(write(tmp_path / "c.jsonl", b"\n".join([GOOD[0], *[b"{"] * 9])), options=options, report=report))
-    assert len(report.problems) == 3 and report.bad == 9
+    list(
+        read_documents(
+            write(tmp_path / "c.jsonl", b"\n".join([GOOD[0], *[b"{"] * 9])), options=options, report=report
+        )
+    )
+    assert len(report.problems) == 3
+    assert report.bad == 9
     assert report.summary().endswith("… and 6 more")
 
 
@@ -141,7 +146,9 @@ def test_broken_bytes_in_other_formats(tmp_path: Path) -> None:
     documents = list(read_documents(write(tmp_path / "c.json", listed), options=ANY_SHARE, report=report))
     assert [d.id for d in documents] == ["1", "3"]
     assert (report.problems[0].position, report.problems[0].reason) == (2, "not valid Unicode")
-    documents = list(read_documents(write(tmp_path / "c.tsv", b"1\tok\tT\n2\tcaf\xe9\tT\n3\tok\tT\n"), options=ANY_SHARE))
+    documents = list(
+        read_documents(write(tmp_path / "c.tsv", b"1\tok\tT\n2\tcaf\xe9\tT\n3\tok\tT\n"), options=ANY_SHARE)
+    )
     assert [d.id for d in documents] == ["1", "3"]
     (tmp_path / "folder").mkdir()
     write(tmp_path / "folder" / "a.txt", b"caf\xe9")
@@ -149,7 +156,9 @@ def test_broken_bytes_in_other_formats(tmp_path: Path) -> None:
     assert [d.id for d in read_documents(tmp_path / "folder", options=ANY_SHARE)] == ["b.md"]
 
 
-@pytest.mark.parametrize("data", [b'[{"id": "1", "text": "x"}', b'[{"id": "1", "text": "x"} {"id"', b'[{"id": "1"', b'{"a": '])
+@pytest.mark.parametrize(
+    "data", [b'[{"id": "1", "text": "x"}', b'[{"id": "1", "text": "x"} {"id"', b'[{"id": "1"', b'{"a": ']
+)
 def test_truncated_json_is_refused_whole(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(DataError, match=r"c\.json"):
         list(read_documents(write(tmp_path / "c.json", data)))
@@ -168,8 +177,15 @@ def test_the_same_folder_twice_is_duplicates(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"encoding": "utf-16"}, {"encoding": "no-such"}, {"max_bad_share": 2.0}, {"max_document_chars": 0}, {"squad_unit": "page"}]
-)  # fmt: skip
+    "options",
+    [
+        {"encoding": "utf-16"},
+        {"encoding": "no-such"},
+        {"max_bad_share": 2.0},
+        {"max_document_chars": 0},
+        {"squad_unit": "page"},
+    ],
+)
 def test_options_are_checked(options) -> None:
     with pytest.raises(ConfigError):
         ReadOptions(**options)

@@ -44,10 +44,17 @@ def test_jsonl(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("suffix", "compress"),
-    [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress),
-     (".zst", zstandard.compress), (".zst", lambda d: zstandard.compress(d[:90]) + zstandard.compress(d[90:])),
-     (".gz", lambda d: gzip.compress(d[:90]) + gzip.compress(d[90:])), ("", gzip.compress), (".gz", bytes)],
-)  # fmt: skip
+    [
+        (".gz", gzip.compress),
+        (".bz2", bz2.compress),
+        (".xz", lzma.compress),
+        (".zst", zstandard.compress),
+        (".zst", lambda d: zstandard.compress(d[:90]) + zstandard.compress(d[90:])),
+        (".gz", lambda d: gzip.compress(d[:90]) + gzip.compress(d[90:])),
+        ("", gzip.compress),
+        (".gz", bytes),
+    ],
+)
 def test_compression_is_found_by_the_first_bytes(tmp_path: Path, suffix: str, compress) -> None:
     assert list(read_documents([write(tmp_path / f"c.jsonl{suffix}", compress(jsonl(RECORDS)))])) == EXPECTED
 
@@ -61,7 +68,9 @@ def test_truncated_compressed_files_are_refused(tmp_path: Path, compress, cut: f
         list(read_documents([path]))
 
 
-@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, zstandard.ZstdCompressor(write_checksum=True).compress])
+@pytest.mark.parametrize(
+    "compress", [gzip.compress, bz2.compress, zstandard.ZstdCompressor(write_checksum=True).compress]
+)
 def test_a_flipped_bit_in_a_compressed_file_is_refused(tmp_path: Path, compress) -> None:
     data = bytearray(compress(jsonl({"id": str(i), "text": f"some text {i * 7919}"} for i in range(400))))
     data[len(data) // 2] ^= 16
@@ -88,22 +97,38 @@ def test_usual_field_names(tmp_path: Path, record) -> None:
 
 def test_named_fields_and_whole_number_ids(tmp_path: Path) -> None:
     record = {"id": "no", "number": 7, "head": "T", "lead": "Body", "text": "no"}
-    document = read_one(tmp_path / "c.jsonl", record, id_field="number", title_field="head", text_field="lead")
+    document = read_one(
+        tmp_path / "c.jsonl", record, id_field="number", title_field="head", text_field="lead"
+    )
     assert document == Document("7", "T", "Body")
 
 
 def test_paragraphs_sections_and_sentences(tmp_path: Path) -> None:
-    kilt = {"wikipedia_id": "1", "wikipedia_title": "A", "text": ["A\n", "One.\n", "Section::::History.\n", "BULLET::::- x\n"]}
+    kilt = {
+        "wikipedia_id": "1",
+        "wikipedia_title": "A",
+        "text": ["A\n", "One.\n", "Section::::History.\n", "BULLET::::- x\n"],
+    }
     assert read_one(tmp_path / "k.jsonl", kilt).text == "One.\nHistory.\n- x"
     sentences = {"id": "h", "title": "T", "sentences": ["One.", " Two.", "Three."]}
-    assert read_one(tmp_path / "h.jsonl", sentences) == Document("h", "T", "One. Two. Three.", ("One.", " Two.", "Three."))
+    assert read_one(tmp_path / "h.jsonl", sentences) == Document(
+        "h", "T", "One. Two. Three.", ("One.", " Two.", "Three.")
+    )
     nested = {"id": "n", "title": "T", "text": [["T"], ["One.", " Two."]], "charoffset": []}
     document = read_one(tmp_path / "n.jsonl", nested)
-    assert document.text == "T\nOne. Two." and document.sentences == ("T", "One.", " Two.")
+    assert document.text == "T\nOne. Two."
+    assert document.sentences == ("T", "One.", " Two.")
 
 
 def test_hotpot_abstracts(tmp_path: Path) -> None:
-    record = {"id": "12", "url": "u", "title": "T", "text": ["One.", " Two."], "text_with_links": [], "charoffset": []}
+    record = {
+        "id": "12",
+        "url": "u",
+        "title": "T",
+        "text": ["One.", " Two."],
+        "text_with_links": [],
+        "charoffset": [],
+    }
     write(tmp_path / "AA" / "wiki_00.bz2", bz2.compress(jsonl([record])))
     expected = [Document("12", "T", "One. Two.", ("One.", " Two."))]
     assert list(read_documents([tmp_path])) == expected
@@ -112,11 +137,15 @@ def test_hotpot_abstracts(tmp_path: Path) -> None:
 
 def test_wikiextractor_folder_in_both_forms(tmp_path: Path) -> None:
     blocks = (
-        '<doc id="1" url="u?curid=1" title="&quot;Heroes&quot; &amp; more">\n"Heroes" &amp; more\n\nFirst.\nSecond &lt; third.\n</doc>\n\n'
+        '<doc id="1" url="u?curid=1" title="&quot;Heroes&quot; &amp; more">\n'
+        '"Heroes" &amp; more\n\nFirst.\nSecond &lt; third.\n</doc>\n\n'
         '<doc id="2" url="u" title="The "B" side">\nThe "B" side\n\nText.\n\n</doc>\n'
     )
     write(tmp_path / "AA" / "wiki_00", blocks)
-    write(tmp_path / "AA" / "wiki_01.gz", gzip.compress(jsonl([{"id": "3", "url": "u", "title": "C", "text": "C\n\nx"}])))
+    write(
+        tmp_path / "AA" / "wiki_01.gz",
+        gzip.compress(jsonl([{"id": "3", "url": "u", "title": "C", "text": "C\n\nx"}])),
+    )
     write(tmp_path / "README.md", "not a document")
     report = ReadReport()
     documents = list(read_documents(tmp_path, report=report))
@@ -129,7 +158,8 @@ def test_wikiextractor_folder_in_both_forms(tmp_path: Path) -> None:
 
 
 def test_broken_wikiextractor_blocks(tmp_path: Path) -> None:
-    text = '</doc>\n<doc id="1" title="A">\nA\nbody\n<doc id="2" title="B">\nB\n\nbody\n</doc>\nstray\n<doc title="C">\nx\n</doc>\n<doc id="4" title="D">\nx\n'
+    text = '</doc>\n<doc id="1" title="A">\nA\nbody\n<doc id="2" title="B">\nB\n\nbody\n</doc>\n'
+    text += 'stray\n<doc title="C">\nx\n</doc>\n<doc id="4" title="D">\nx\n'
     report = ReadReport()
     documents = list(read_documents(write(tmp_path / "wiki_00", text), options=ANY_SHARE, report=report))
     assert [document.id for document in documents] == ["2"]
@@ -141,13 +171,23 @@ def test_json_list_objects_and_squad(tmp_path: Path) -> None:
     assert list(read_documents(write(tmp_path / "b.json", jsonl(RECORDS)))) == EXPECTED
     mdr = {"0": ["A", "text a"], "1": {"title": "B", "text": "text b"}}
     assert list(read_documents(write(tmp_path / "c.json", json.dumps(mdr)))) == [
-        Document("0", "A", "text a"), Document("1", "B", "text b")
-    ]  # fmt: skip
-    squad = {"version": "1.1", "data": [{"title": "Nikola_Tesla", "paragraphs": [{"context": "P0", "qas": []}, {"context": "P1", "qas": []}]}]}
+        Document("0", "A", "text a"),
+        Document("1", "B", "text b"),
+    ]
+    squad = {
+        "version": "1.1",
+        "data": [
+            {
+                "title": "Nikola_Tesla",
+                "paragraphs": [{"context": "P0", "qas": []}, {"context": "P1", "qas": []}],
+            }
+        ],
+    }
     path = write(tmp_path / "d.json", json.dumps(squad))
     assert list(read_documents(path)) == [
-        Document("Nikola_Tesla-0", "Nikola Tesla", "P0"), Document("Nikola_Tesla-1", "Nikola Tesla", "P1")
-    ]  # fmt: skip
+        Document("Nikola_Tesla-0", "Nikola Tesla", "P0"),
+        Document("Nikola_Tesla-1", "Nikola Tesla", "P1"),
+    ]
     (article,) = read_documents(path, options=ReadOptions(squad_unit="article"))
     assert article == Document("Nikola_Tesla", "Nikola Tesla", "P0\nP1")
     assert [d.text for d in read_documents(write(tmp_path / "e.json", '{"id": "1", "text": "x"}'))] == ["x"]
@@ -167,8 +207,9 @@ def test_dpr_table_with_quotes(tmp_path: Path) -> None:
 
 def test_tables_without_header_and_with_another_order(tmp_path: Path) -> None:
     assert list(read_documents(write(tmp_path / "a.tsv", "7\tbody\n8\tmore\n"))) == [
-        Document("7", "", "body"), Document("8", "", "more")
-    ]  # fmt: skip
+        Document("7", "", "body"),
+        Document("8", "", "more"),
+    ]
     (document,) = read_documents(write(tmp_path / "b.csv", 'title,text,id\nT,"a, b",9\n'))
     assert document == Document("9", "T", "a, b")
     (document,) = read_documents(write(tmp_path / "c.tsv", "title\ttext\nT\tbody\n"))
@@ -190,12 +231,19 @@ def test_wrong_number_of_columns(tmp_path: Path) -> None:
     report = ReadReport()
     path = write(tmp_path / "p.tsv", "id\ttext\ttitle\n1\tx\tT\n2\ty\n")
     assert len(list(read_documents(path, options=ANY_SHARE, report=report))) == 1
-    assert report.problems[0].position == 3 and "found 2, expected 3" in str(report.problems[0])
+    assert report.problems[0].position == 3
+    assert "found 2, expected 3" in str(report.problems[0])
 
 
 def test_parquet(tmp_path: Path) -> None:
-    table = pa.table({"id": [r["id"] for r in RECORDS], "title": [r["title"] for r in RECORDS],
-                      "text": [r["text"] for r in RECORDS], "embedding": [[0.0]] * 5})  # fmt: skip
+    table = pa.table(
+        {
+            "id": [r["id"] for r in RECORDS],
+            "title": [r["title"] for r in RECORDS],
+            "text": [r["text"] for r in RECORDS],
+            "embedding": [[0.0]] * 5,
+        }
+    )
     pq.write_table(table, tmp_path / "c.parquet", row_group_size=2)
     assert list(read_documents([tmp_path])) == EXPECTED
     pq.write_table(pa.table({"text": ["a", None, "c"]}), tmp_path / "d.parquet")
@@ -252,8 +300,11 @@ def test_several_inputs_and_globs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("compress", [bytes, gzip.compress, bz2.compress, zstandard.compress])
 @pytest.mark.parametrize("form", ["jsonl", "json", "tsv"])
 def test_standard_input(monkeypatch: pytest.MonkeyPatch, compress, form: str) -> None:
-    data = {"jsonl": jsonl(RECORDS), "json": json.dumps(RECORDS).encode(),
-            "tsv": "".join(f"{r['id']}\t{r['text']}\t{r['title']}\n" for r in RECORDS).encode()}[form]  # fmt: skip
+    data = {
+        "jsonl": jsonl(RECORDS),
+        "json": json.dumps(RECORDS).encode(),
+        "tsv": "".join(f"{r['id']}\t{r['text']}\t{r['title']}\n" for r in RECORDS).encode(),
+    }[form]
     for format in ("auto", form):
         stdin = types.SimpleNamespace(buffer=io.BufferedReader(io.BytesIO(compress(data))))
         monkeypatch.setattr(sys, "stdin", stdin)
@@ -265,7 +316,9 @@ def test_standard_input_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
         read_documents(["-", "-"])
     with pytest.raises(ConfigError, match="parquet"):
         read_documents("-", format="parquet")
-    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BufferedReader(io.BytesIO(b"plain words"))))
+    monkeypatch.setattr(
+        sys, "stdin", types.SimpleNamespace(buffer=io.BufferedReader(io.BytesIO(b"plain words")))
+    )
     with pytest.raises(ConfigError, match="cannot be told"):
         list(read_documents("-"))
 

@@ -19,7 +19,9 @@ def reader(data: bytes) -> io.BufferedReader:
 
 
 def test_lines_that_are_too_long_cost_only_themselves() -> None:
-    lines = list(read_lines(reader(b"one\n" + b"x" * 50 + b"\n12345678\r\n123456789\nlast"), max_line_bytes=10))
+    lines = list(
+        read_lines(reader(b"one\n" + b"x" * 50 + b"\n12345678\r\n123456789\nlast"), max_line_bytes=10)
+    )
     assert [n for n, _ in lines] == [1, 2, 3, 4, 5]
     assert [line for _, line in lines if isinstance(line, str)] == ["one", "12345678", "123456789", "last"]
     assert isinstance(lines[1][1], BadRecord)
@@ -27,7 +29,13 @@ def test_lines_that_are_too_long_cost_only_themselves() -> None:
 
 def test_lists_of_any_size_are_streamed() -> None:
     rng = random.Random(3)
-    values = [{"n": i, "text": "é" * rng.randrange(3 * 2**16)} for i in range(40)] + [12, "x", None, [1, [2]], 3.5]
+    values = [{"n": i, "text": "é" * rng.randrange(3 * 2**16)} for i in range(40)] + [
+        12,
+        "x",
+        None,
+        [1, [2]],
+        3.5,
+    ]
     for indent in (None, 1):
         data = json.dumps(values, indent=indent, ensure_ascii=False).encode()
         assert [value for _, value in iter_json_array(reader(data), "x")] == values
@@ -39,11 +47,18 @@ def test_lists_of_any_size_are_streamed() -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"", "expected a JSON list"), (b"{}", "expected a JSON list"), (b"[", "malformed"), (b"[1", "truncated JSON list"),
-        (b"[1 2]", "found '2'"), (b"[1,]", "malformed"), (b"[1, {]", "after record 1"), (b"[1] x", "more text behind"),
-        (b'[{"a": "b', "malformed"), (b"[" * 5000, "malformed"),
+        (b"", "expected a JSON list"),
+        (b"{}", "expected a JSON list"),
+        (b"[", "malformed"),
+        (b"[1", "truncated JSON list"),
+        (b"[1 2]", "found '2'"),
+        (b"[1,]", "malformed"),
+        (b"[1, {]", "after record 1"),
+        (b"[1] x", "more text behind"),
+        (b'[{"a": "b', "malformed"),
+        (b"[" * 5000, "malformed"),
     ],
-)  # fmt: skip
+)
 def test_broken_lists_are_refused(data: bytes, words: str) -> None:
     with pytest.raises(DataError, match=words):
         list(iter_json_array(reader(data), "x.json"))

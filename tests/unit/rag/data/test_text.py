@@ -127,7 +127,11 @@ def test_kilt_mode_is_more_permissive(text: str, answer: str) -> None:
 
 def test_regex_answers() -> None:
     pattern = ["Alaska|AK"]
-    assert [exact_match(p, pattern, "trec_match") for p in ("Alaska", "in Alaska", "akin")] == [True, False, True]
+    assert [exact_match(p, pattern, "trec_match") for p in ("Alaska", "in Alaska", "akin")] == [
+        True,
+        False,
+        True,
+    ]
     assert all(exact_match(p, pattern, "trec_search") for p in ("Alaska", "in Alaska", "akin"))
     assert has_answer([r"19\d\d"], "born in 1984", regex=True)
     assert has_answer(["é"], "caf" + nfd("é"), regex=True)

@@ -1,0 +1,86 @@
+"""A light sentence splitter for English and for scripts with a full-width full stop."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["split_sentences"]
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_ABBREVIATIONS = _words(
+    """
+    mr mrs ms dr prof rev fr sr jr st mt ft gen col maj capt cmdr lt sgt cpl pvt adm gov sen rep pres hon
+    messrs mme mlle supt det insp dept univ assn bros inc ltd co corp plc vs v cf viz approx ca c est fl
+    vol vols fig figs eq ed eds trans jan feb apr jun jul aug sept sep oct nov dec tue tues wed thu thurs
+    fri ave blvd rd sq bldg etc eg ie al b d r m km lat e.g i.e a.m p.m ph.d m.d b.a m.a b.sc m.sc d.c
+    u.s u.k u.n
+    """
+)
+# Ordinary words too: abbreviations only before a number.
+_BEFORE_NUMBERS = _words("no nos art sec ch p pp mar sat sun mon op")
+# Words that hardly continue a name: after one of `_MAY_END` they begin a sentence.
+_STARTERS = _words(
+    """
+    The A An In On At It He She They We This That These Those His Her Its Their There When While Although
+    However After Before As For From By If But And Since During Some Many Most Several Under With Today
+    Later
+    """
+)
+_MAY_END = _words("u.s u.k u.n d.c etc a.m p.m inc ltd co corp plc jr sr ph.d m.d al")
+_BOUNDARY = re.compile(r"""(?:[.!?…]+["'”’)\]]*(?=\s)|[。！？]+[」』”’）]*)\s*""")
+_NEXT = re.compile(r"""["'“‘(\[]*(\w)""")
+_LAST_WORD = re.compile(r"[^\s(\[\"'“‘]*$")
+_NEXT_WORD = re.compile(r"\w+")
+
+
+def split_sentences(text: str) -> list[str]:
+    """Cut text into sentences; a line end always ends one. No word is lost.
+
+    A full stop ends a sentence if a capital, a digit or an opening quote follows it, unless it belongs to an
+    abbreviation or an initial.
+
+    Example:
+        >>> split_sentences("Dr. J. R. Smith left the U.S. in 1999. He paid 3.5 million! Why?")
+        ['Dr. J. R. Smith left the U.S. in 1999.', 'He paid 3.5 million!', 'Why?']
+    """
+    sentences: list[str] = []
+    for line in text.splitlines():
+        start = 0
+        for match in _BOUNDARY.finditer(line):
+            if match.end() < len(line) and _ends_sentence(line, start, match):
+                sentences.append(line[start : match.end()].strip())
+                start = match.end()
+        if rest := line[start:].strip():
+            sentences.append(rest)
+    return sentences
+
+
+def _ends_sentence(line: str, start: int, match: re.Match[str]) -> bool:
+    mark = match.group().rstrip()
+    if mark[0] in "。！？":
+        return True
+    following = _NEXT.match(line, match.end())
+    if following is None or following.group(1).islower():
+        return False
+    if mark[0] != "." or mark.startswith(".."):
+        return True
+    found = _LAST_WORD.search(line, max(start, match.start() - 30), match.start())
+    word = found.group() if found else ""
+    lowered = word.lower()
+    if lowered in _BEFORE_NUMBERS and not _is_initial(word):
+        return not following.group(1).isdigit()
+    if lowered not in _ABBREVIATIONS and not _is_initial(word):
+        return True
+    if lowered not in _MAY_END:
+        return False
+    next_word = _NEXT_WORD.match(line, match.end())
+    return next_word is not None and next_word.group() in _STARTERS
+
+
+def _is_initial(word: str) -> bool:
+    """Whether a word before a full stop is like the "J" of "J." or the "J.R" of "J.R."."""
+    return bool(word) and all(len(part) == 1 and part.isupper() for part in word.split("."))

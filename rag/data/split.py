@@ -1,0 +1,149 @@
+"""From documents to passages: DPR's blocks of 100 words, windows of sentences, or documents as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from rag.core.errors import ConfigError
+from rag.core.types import Passage
+from rag.data.records import Document
+from rag.data.sentences import split_sentences
+
+__all__ = ["PASSAGE_IDS", "SPLIT_MODES", "SplitOptions", "split_documents", "window_sentences", "word_blocks"]
+
+SPLIT_MODES = ("words100", "sentences", "none")
+PASSAGE_IDS = ("document", "integer")
+
+
+@dataclass(frozen=True, slots=True)
+class SplitOptions:
+    """How documents become passages.
+
+    Attributes:
+        mode: "words100" cuts into disjoint blocks of `words` words, "sentences" into windows of sentences,
+            "none" keeps each document as one passage.
+        words: words a block, for "words100".
+        wrap: whether the last block is filled up with the words the document begins with, as in `psgs_w100`.
+        sentences: sentences a window, for "sentences".
+        stride: sentences from one window's beginning to the next; equal to `sentences` for disjoint windows.
+        max_words: words a window at most; a longer sentence is cut.
+        ids: "document" gives `{document id}-{n}`, n from 0 (for mode "none" the document's id); "integer"
+            gives running numbers from 1, as in `psgs_w100`.
+
+    Raises:
+        ConfigError: an unknown name or a number out of range.
+    """
+
+    mode: str = "words100"
+    words: int = 100
+    wrap: bool = True
+    sentences: int = 6
+    stride: int = 3
+    max_words: int = 180
+    ids: str = "document"
+
+    def __post_init__(self) -> None:
+        if self.mode not in SPLIT_MODES:
+            raise ConfigError(
+                f"unknown split mode {self.mode!r}", hint=f"use one of: {', '.join(SPLIT_MODES)}"
+            )
+        if self.ids not in PASSAGE_IDS:
+            raise ConfigError(
+                f"unknown passage ids {self.ids!r}", hint=f"use one of: {', '.join(PASSAGE_IDS)}"
+            )
+        for name in ("words", "sentences", "stride", "max_words"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"split option {name} is {getattr(self, name)}, expected at least 1")
+        if self.stride > self.sentences:
+            raise ConfigError(
+                f"stride {self.stride} is larger than the window of {self.sentences} sentences: text is lost",
+                hint="choose a stride of at most the window",
+            )
+
+
+def split_documents(documents: Iterable[Document], options: SplitOptions | None = None) -> Iterator[Passage]:
+    """Cut each document; passages come in document order and carry the document's title.
+
+    The same documents and options give the same passages, ids included.
+
+    Source: Karpukhin et al. 2020, "Dense Passage Retrieval", section 4.1, for "words100".
+
+    Example:
+        >>> document = Document("d", "Digits", "one two three four five")
+        >>> [(p.id, p.text) for p in split_documents([document], SplitOptions(words=3))]
+        [('d-0', 'one two three'), ('d-1', 'four five one')]
+    """
+    options = options or SplitOptions()
+    texts_of = _cutter(options)
+    is_whole = options.mode == "none"
+    number = 0
+    for document in documents:
+        for index, text in enumerate(texts_of(document)):
+            number += 1
+            if options.ids == "integer":
+                passage_id = str(number)
+            else:
+                passage_id = document.id if is_whole else f"{document.id}-{index}"
+            yield Passage(passage_id, document.title, text)
+
+
+def _cutter(options: SplitOptions) -> Callable[[Document], Iterable[str]]:
+    if options.mode == "none":
+        return lambda document: (document.text,)
+    if options.mode == "words100":
+        return lambda document: word_blocks(document.text, options.words, wrap=options.wrap)
+    return lambda document: window_sentences(
+        document.sentences or split_sentences(document.text),
+        options.sentences,
+        options.stride,
+        options.max_words,
+    )
+
+
+def word_blocks(text: str, size: int = 100, *, wrap: bool = True) -> list[str]:
+    """Disjoint blocks of exactly `size` whitespace words, joined by one space.
+
+    With `wrap` the last block is filled up from the beginning of the text; a text shorter than one block
+    stays short.
+
+    Example:
+        >>> word_blocks("a b c d e", 2), word_blocks("a b c d e", 2, wrap=False), word_blocks("a", 2)
+        (['a b', 'c d', 'e a'], ['a b', 'c d', 'e'], ['a'])
+    """
+    words = text.split()
+    if wrap and len(words) > size and (missing := -len(words) % size):
+        words += words[:missing]
+    return [" ".join(words[start : start + size]) for start in range(0, len(words), size)]
+
+
+def window_sentences(
+    sentences: Sequence[str], size: int = 6, stride: int = 3, max_words: int = 180
+) -> list[str]:
+    """Overlapping windows of up to `size` sentences and `max_words` words; each sentence is in at least one.
+
+    A window begins `stride` sentences after the one before, or earlier if that one was cut short by
+    `max_words`. The windows end with the first that reaches the last sentence. Empty sentences are dropped.
+
+    Example:
+        >>> window_sentences(["A a.", "B b.", "C c.", "D d.", "E e."], size=3, stride=2)
+        ['A a. B b. C c.', 'C c. D d. E e.']
+    """
+    pieces: list[tuple[str, int]] = []  # text, number of words
+    for sentence in sentences:
+        words = sentence.split()
+        for start in range(0, len(words), max_words):
+            part = words[start : start + max_words]
+            pieces.append((" ".join(part), len(part)))
+    windows: list[str] = []
+    start = 0
+    while start < len(pieces):
+        end, n_words = start, 0
+        while end < len(pieces) and end - start < size and n_words + pieces[end][1] <= max_words:
+            n_words += pieces[end][1]
+            end += 1
+        windows.append(" ".join(text for text, _ in pieces[start:end]))
+        if end == len(pieces):
+            break
+        start += min(stride, end - start)
+    return windows

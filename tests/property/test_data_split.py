@@ -1,0 +1,66 @@
+"""Properties of splitting: nothing is lost, nothing is invented."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rag.data.records import Document
+from rag.data.sentences import split_sentences
+from rag.data.split import SplitOptions, split_documents, window_sentences, word_blocks
+
+texts = st.lists(st.text(alphabet="aBc.!? \n\t'\"。U", min_size=1, max_size=8), max_size=40).map(" ".join)
+sizes = st.integers(1, 9)
+
+
+@settings(max_examples=50, deadline=None)
+@given(texts, sizes)
+def test_blocks_without_wrapping_are_the_words(text: str, size: int) -> None:
+    blocks = word_blocks(text, size, wrap=False)
+    assert " ".join(blocks).split() == text.split()
+    assert all(len(block.split()) == size for block in blocks[:-1])
+
+
+@settings(max_examples=50, deadline=None)
+@given(texts, sizes)
+def test_wrapping_appends_the_beginning_and_nothing_else(text: str, size: int) -> None:
+    words = text.split()
+    wrapped = " ".join(word_blocks(text, size)).split()
+    assert wrapped[: len(words)] == words
+    tail = wrapped[len(words) :]
+    assert tail == words[: len(tail)]
+    assert len(tail) < size
+    if len(words) >= size:
+        assert len(wrapped) % size == 0
+    else:
+        assert not tail
+
+
+@settings(max_examples=50, deadline=None)
+@given(texts)
+def test_sentences_keep_every_visible_character(text: str) -> None:
+    sentences = split_sentences(text)
+    assert "".join("".join(sentences).split()) == "".join(text.split())
+    assert all(sentence and sentence == sentence.strip() for sentence in sentences)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.text(alphabet="ab c", max_size=20), max_size=20), sizes, sizes, sizes)
+def test_windows_with_full_stride_are_the_words(
+    sentences: list[str], size: int, stride: int, max_words: int
+) -> None:
+    disjoint = window_sentences(sentences, size, size, max_words)
+    assert " ".join(disjoint).split() == " ".join(sentences).split()
+    overlapping = window_sentences(sentences, size, min(stride, size), max_words)
+    assert all(0 < len(window.split()) <= max_words for window in overlapping)
+    assert set(" ".join(overlapping).split()) == set(" ".join(sentences).split())
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(texts, max_size=6), st.sampled_from(["words100", "sentences", "none"]))
+def test_ids_are_unique_and_the_result_is_the_same_every_time(contents: list[str], mode: str) -> None:
+    documents = [Document(f"d-{i}" if i % 2 else f"d-{i}-0", "t", text) for i, text in enumerate(contents)]
+    options = SplitOptions(mode=mode, words=5, max_words=7)
+    passages = list(split_documents(documents, options))
+    assert len({passage.id for passage in passages}) == len(passages)
+    assert passages == list(split_documents(documents, options))

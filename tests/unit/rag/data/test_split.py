@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import pytest
+
+from rag.core.errors import ConfigError
+from rag.core.types import Passage
+from rag.data.records import Document
+from rag.data.sentences import split_sentences
+from rag.data.split import SplitOptions, split_documents, window_sentences, word_blocks
+
+
+def words(n: int) -> str:
+    return " ".join(f"w{i}" for i in range(n))
+
+
+@pytest.mark.parametrize(
+    ("n_words", "lengths"),
+    [(1, [1]), (99, [99]), (100, [100]), (101, [100, 100]), (200, [100, 100]), (250, [100, 100, 100])],
+)
+def test_blocks_have_exactly_100_words_unless_the_document_is_shorter(
+    n_words: int, lengths: list[int]
+) -> None:
+    blocks = word_blocks(words(n_words))
+    assert [len(block.split()) for block in blocks] == lengths
+    assert blocks[0].split()[0] == "w0"
+
+
+def test_the_last_block_wraps_to_the_beginning() -> None:
+    last = word_blocks(words(250))[-1].split()
+    assert last == [f"w{i}" for i in range(200, 250)] + [f"w{i}" for i in range(50)]
+    assert len(word_blocks(words(250), wrap=False)[-1].split()) == 50
+
+
+def test_whitespace_becomes_one_space() -> None:
+    assert word_blocks("a\n\nb\tc\u00a0d  e") == ["a b c d e"]
+
+
+def test_passages_carry_title_and_id() -> None:
+    documents = [Document("x", "X", "a b c"), Document("y-0", "", "d")]
+    options = SplitOptions(words=2)
+    assert list(split_documents(documents, options)) == [
+        Passage("x-0", "X", "a b"), Passage("x-1", "X", "c a"), Passage("y-0-0", "", "d")
+    ]  # fmt: skip
+    integer = SplitOptions(words=2, ids="integer")
+    assert [p.id for p in split_documents(documents, integer)] == ["1", "2", "3"]
+
+
+def test_whole_documents_stay_as_they_are() -> None:
+    documents = [Document("x", "X", "a\n b ")]
+    assert list(split_documents(documents, SplitOptions(mode="none"))) == [Passage("x", "X", "a\n b ")]
+    assert [p.id for p in split_documents(documents, SplitOptions(mode="none", ids="integer"))] == ["1"]
+
+
+def test_windows_cover_every_sentence_and_keep_the_word_limit() -> None:
+    sentences = [f"s{i} " + words(i % 7) for i in range(20)]
+    windows = window_sentences(sentences, size=4, stride=2, max_words=9)
+    assert all(len(window.split()) <= 9 for window in windows)
+    for i in range(20):
+        assert any(f"s{i}" in window.split() for window in windows)
+
+
+def test_a_sentence_longer_than_the_limit_is_cut() -> None:
+    assert window_sentences(["a b c d e"], max_words=2) == ["a b", "c d", "e"]
+    assert window_sentences([]) == []
+
+
+def test_the_last_window_is_not_a_part_of_the_one_before() -> None:
+    assert window_sentences(["a", "b", "c", "d"], size=4, stride=1) == ["a b c d"]
+
+
+def test_given_sentences_are_used() -> None:
+    document = Document("d", "T", "One. Two. Three.", ("One. Two.", " Three."))
+    options = SplitOptions(mode="sentences", sentences=1, stride=1)
+    assert [p.text for p in split_documents([document], options)] == ["One. Two.", "Three."]
+    without = Document("d", "T", "One. Two. Three.")
+    assert [p.text for p in split_documents([without], options)] == ["One.", "Two.", "Three."]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Mr. Brown met Dr. A. B. Clark at St. Paul's.|They talked.",
+        "It cost $3.5 million in Jan. 2001.|Was it worth it?|Yes!",
+        "He moved to the U.S. Army in 1990.|In 1999 he left the U.S.|He never came back.",
+        '"Stop!" he said.|"Why?" she asked.',
+        "Apple Inc. was founded in 1976.|It is large.",
+        "See e.g. Smith et al. 1999 for more.|Other work (cf. Jones) differs.",
+        "She wrote it... and then left.|He stayed… Nobody knew."[:-14] + "Nobody knew.",
+        "東京は首都です。|人口は多い。",
+        "First line|Second line without stop|Third.",
+        "George W. Bush spoke.|J. R. R. Tolkien wrote.",
+        "The U.S.S.R. Congress met.|No. 5 is a perfume.",
+        "Born c. 1870 in Paris, she was No. 1.|Later she left.",
+    ],
+)
+def test_sentences(text: str) -> None:
+    expected = text.split("|")
+    joiner = "\n" if text.startswith("First line") else "" if "。" in text else " "
+    assert split_sentences(joiner.join(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "paragraphs"},
+        {"words": 0},
+        {"stride": 7},
+        {"ids": "uuid"},
+        {"max_words": 0},
+        {"sentences": 0},
+    ],
+)
+def test_options_are_checked(options) -> None:
+    with pytest.raises(ConfigError):
+        SplitOptions(**options)
