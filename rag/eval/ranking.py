@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rag.core.errors import ConfigError, DataError
-from rag.core.optional import require
 from rag.data.text import AnswerMatcher, MatchMode
 
 __all__ = [
@@ -111,7 +110,8 @@ def trec_measures(
         >>> scores["RR"]["q"], scores["R@1"]["q"]
         (0.5, 0.0)
     """
-    ir = require("ir_measures", extra="eval")
+    import ir_measures as ir
+
     if ties not in ("given", "trec_eval"):
         raise ConfigError(f"ties = {ties!r}, expected 'given' or 'trec_eval'")
     parsed = {name: _measure(ir, name) for name in dict.fromkeys(measures)}

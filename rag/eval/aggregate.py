@@ -1,0 +1,140 @@
+"""From per-question records to figures with intervals, curves, breakdowns and stages.
+
+Only the numbers of a question are kept in memory, never its texts, so 100,000 questions need a few ten megabytes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rag.core.errors import DataError
+from rag.eval.breakdown import breakdown_table
+from rag.eval.calibration import calibration, risk_coverage
+from rag.eval.settings import EvaluationSettings
+from rag.eval.significance import bootstrap
+
+__all__ = ["FigureTable", "summarise"]
+
+_BREAKDOWN_FIGURES = ("em", "f1", "top1", "top5", "top20")
+_MAX_GROUPS = 30
+_LATENCY_PERCENTILES = (50, 90, 95, 99)
+
+
+class FigureTable:
+    """Figures of every question, column by column, filled record by record."""
+
+    def __init__(self) -> None:
+        self.n = 0
+        self.ids: list[str] = []
+        self._columns: dict[str, array[float]] = {}
+
+    def add(self, question_id: str, scores: Mapping[str, float | None]) -> None:
+        """Append one question; figures it lacks are undefined."""
+        for name, value in scores.items():
+            column = self._columns.get(name)
+            if column is None:
+                column = self._columns[name] = array("d", [float("nan")] * self.n)
+            column.append(float("nan") if value is None else float(value))
+        self.n += 1
+        self.ids.append(question_id)
+        for column in self._columns.values():
+            if len(column) < self.n:
+                column.append(float("nan"))
+
+    @property
+    def names(self) -> list[str]:
+        """Figures that are defined for at least one question, in the order first met."""
+        return [name for name, column in self._columns.items() if not np.isnan(np.frombuffer(column)).all()]
+
+    def column(self, name: str) -> npt.NDArray[np.float64]:
+        """One figure of all questions, (n,); NaN where undefined."""
+        if name not in self._columns:
+            return np.full(self.n, np.nan)
+        return np.array(self._columns[name], dtype=np.float64)
+
+    def matrix(self, names: Iterable[str]) -> npt.NDArray[np.float64]:
+        """Several figures, (n, m)."""
+        columns = [self.column(name) for name in names]
+        return np.stack(columns, axis=1) if columns else np.zeros((self.n, 0))
+
+
+def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings) -> dict[str, Any]:
+    """All figures of an evaluation, ready for `metrics.json`.
+
+    Args:
+        records: of `rag.eval.scoring.score_outcomes`, one a question.
+        settings: seed, resamples, level and cut-offs.
+
+    Returns:
+        "n", "figures" {name: interval}, "curve" (accuracy over k), "calibration", "risk_coverage", "stages",
+        "breakdowns", "latency_ms".
+
+    Raises:
+        DataError: there are no records, or one lacks a field.
+    """
+    table = FigureTable()
+    confidence, ranks = array("d"), array("d")
+    stages: Counter[str] = Counter()
+    groups: dict[str, list[str | None]] = {}
+    latency: dict[str, array[float]] = {}
+    deepest = 0
+    for record in records:
+        try:
+            table.add(record["id"], record["scores"])
+            confidence.append(record.get("confidence", float("nan")))
+            deepest = max(deepest, len(record["hits"]))
+            findable = record["scores"].get("mrr") is not None
+            ranks.append((record["first_rank"] or float("inf")) if findable else float("nan"))
+            if record["stage"] is not None:
+                stages[record["stage"]] += 1
+            for name, group in record["groups"].items():
+                groups.setdefault(name, [None] * (table.n - 1)).append(group)
+            for stage, milliseconds in record["timings_ms"].items():
+                latency.setdefault(stage, array("d")).append(milliseconds)
+        except (KeyError, TypeError) as error:
+            raise DataError(f"record {table.n + 1}: field {error} is missing or malformed") from error
+        for members in groups.values():
+            if len(members) < table.n:
+                members.append(None)
+    if table.n == 0:
+        raise DataError("there are no questions to evaluate", hint="check the question file and --limit")
+    options = {"resamples": settings.resamples, "seed": settings.seed, "level": settings.level}
+    intervals = bootstrap(table.matrix(table.names), **options)  # type: ignore[arg-type]
+    shown = [name for name in _BREAKDOWN_FIGURES if name in table.names]
+    curves = calibration(np.array(confidence), table.column("em"))
+    abstention = risk_coverage(np.array(confidence), table.column("em"))
+    return {
+        "n": table.n,
+        "figures": {name: interval.to_json() for name, interval in zip(table.names, intervals, strict=True)},
+        "curve": _accuracy_curve(np.array(ranks), deepest, options),
+        "calibration": curves.to_json() if curves else None,
+        "risk_coverage": abstention.to_json() if abstention else None,
+        "stages": dict(stages.most_common()),
+        "breakdowns": {
+            name: breakdown_table(members, table.matrix(shown), shown, seed=settings.seed)[:_MAX_GROUPS]
+            for name, members in sorted(groups.items())
+            if shown
+        },
+        "latency_ms": {stage: _percentiles(np.array(values)) for stage, values in latency.items()},
+    }
+
+
+def _accuracy_curve(ranks: npt.NDArray[np.float64], deepest: int, options: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Accuracy at up to 40 cut-offs between 1 and the deepest hit, evenly spaced on a logarithmic axis."""
+    if deepest == 0 or np.isnan(ranks).all():
+        return []
+    ks = np.unique(np.geomspace(1, deepest, 40).round().astype(int))
+    hits = np.where(np.isnan(ranks)[:, None], np.nan, (ranks[:, None] <= ks[None, :]).astype(np.float64))
+    intervals = bootstrap(hits, **options)
+    return [{"k": int(k), **interval.to_json()} for k, interval in zip(ks, intervals, strict=True)]
+
+
+def _percentiles(values: npt.NDArray[np.float64]) -> dict[str, float]:
+    figures = {f"p{p}": float(np.percentile(values, p)) for p in _LATENCY_PERCENTILES}
+    return {"mean": float(values.mean()), **figures, "max": float(values.max())}

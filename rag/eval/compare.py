@@ -1,0 +1,193 @@
+"""Compare evaluations of the same questions: differences with intervals, p-values corrected by Holm, flips."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
+from rag.core.files import read_json
+from rag.eval.aggregate import FigureTable
+from rag.eval.predictions import read_records
+from rag.eval.runner import METRICS_NAME, RECORDS_NAME
+from rag.eval.significance import PairedTest, compare_paired, holm
+
+__all__ = ["Comparison", "Evaluation", "compare_evaluations", "default_figures", "load_evaluation"]
+
+_FIGURES = ("em", "f1", "joint_f1", "kilt_em", "top1", "top5", "top20", "top100", "mrr", "passage_em@2", "passage_em@20")
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A finished evaluation on disk.
+
+    Attributes:
+        name: short name for tables.
+        place: its directory.
+        metrics: content of `metrics.json`.
+    """
+
+    name: str
+    place: Path
+    metrics: dict[str, Any]
+
+    @property
+    def records_path(self) -> Path:
+        """Its per-question records."""
+        return self.place / RECORDS_NAME
+
+
+def load_evaluation(place: str | Path, name: str | None = None) -> Evaluation:
+    """Open a result directory.
+
+    Raises:
+        DataError: it holds no finished evaluation.
+    """
+    path = Path(place)
+    try:
+        metrics = read_json(path / METRICS_NAME)
+    except DataError as error:
+        raise DataError(f"{path}: {error.message}", hint="run `rag evaluate` to its end first") from error
+    if not isinstance(metrics, dict) or metrics.get("kind") != "evaluation":
+        raise DataError(f"{path / METRICS_NAME} was not written by an evaluation")
+    return Evaluation(name or path.resolve().name, path, metrics)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One figure of two systems.
+
+    Attributes:
+        figure: its name.
+        a: name of the first system.
+        b: name of the second system.
+        value_a: mean of the first over the questions where both have the figure.
+        value_b: mean of the second.
+        result: the paired test; `result.difference` is b - a.
+        p_holm: p-value corrected for all comparisons made together.
+        gained: ids of questions where b is better.
+        lost: ids of questions where a is better.
+    """
+
+    figure: str
+    a: str
+    b: str
+    value_a: float
+    value_b: float
+    result: PairedTest
+    p_holm: float
+    gained: tuple[str, ...]
+    lost: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict ready for `json.dumps`."""
+        return {
+            "figure": self.figure, "a": self.a, "b": self.b, "value_a": self.value_a, "value_b": self.value_b,
+            "difference": self.result.difference.to_json(), "test": self.result.test,
+            "p_value": self.result.p_value, "p_holm": self.p_holm,
+            "wins": self.result.wins, "ties": self.result.ties, "losses": self.result.losses,
+            "gained": list(self.gained), "lost": list(self.lost),
+        }  # fmt: skip
+
+
+def default_figures(evaluations: Sequence[Evaluation]) -> list[str]:
+    """The main figures that all evaluations have."""
+    return [name for name in _FIGURES if all(name in e.metrics["figures"] for e in evaluations)]
+
+
+def compare_evaluations(
+    evaluations: Sequence[Evaluation],
+    figures: Sequence[str] | None = None,
+    *,
+    all_pairs: bool = False,
+    resamples: int = 10_000,
+    seed: int = 0,
+) -> list[Comparison]:
+    """Compare every system with the first, or all pairs.
+
+    Args:
+        evaluations: two or more, over the same questions in any order, with different names.
+        figures: figures to compare; the main ones by default.
+        all_pairs: compare every pair instead of each with the first.
+        resamples: of the randomisation test.
+        seed: of the randomisation test and the bootstrap.
+
+    Returns:
+        One comparison a figure and pair; `p_holm` is corrected over all of them.
+
+    Raises:
+        ConfigError: fewer than two evaluations, names that are not distinct, or a figure one of them lacks.
+        MismatchedArtifactError: question sets or answer profiles differ.
+    """
+    names = [evaluation.name for evaluation in evaluations]
+    if len(evaluations) < 2 or len(set(names)) != len(names):
+        raise ConfigError(
+            f"found {len(names)} evaluations named {', '.join(names)}; expected two or more with distinct names"
+        )
+    chosen = list(figures) if figures else default_figures(evaluations)
+    for evaluation in evaluations:
+        missing = [name for name in chosen if name not in evaluation.metrics["figures"]]
+        if missing:
+            raise ConfigError(
+                f"{evaluation.name} has no figure {missing[0]!r}",
+                hint=f"it has {', '.join(evaluation.metrics['figures'])}",
+            )
+    if not chosen:
+        raise ConfigError("these evaluations share no figure", hint="name figures to compare")
+    _check_same(evaluations)
+    tables = [_aligned(evaluation, evaluations[0]) for evaluation in evaluations]
+    ids = tables[0][1]
+    pairs = [
+        (i, j) for i in range(len(evaluations)) for j in range(i + 1, len(evaluations)) if all_pairs or i == 0
+    ]
+    rows = []
+    for i, j in pairs:
+        for name in chosen:
+            a, b = tables[i][0][name], tables[j][0][name]
+            both = ~np.isnan(a) & ~np.isnan(b)
+            result = compare_paired(a, b, resamples=resamples, seed=seed)
+            rows.append((name, i, j, float(a[both].mean()), float(b[both].mean()), result))
+    corrected = holm([row[5].p_value for row in rows])
+    return [
+        Comparison(
+            name, names[i], names[j], value_a, value_b, result, p_holm,
+            tuple(ids[row] for row in result.gained), tuple(ids[row] for row in result.lost),
+        )
+        for (name, i, j, value_a, value_b, result), p_holm in zip(rows, corrected, strict=True)
+    ]  # fmt: skip
+
+
+def _check_same(evaluations: Sequence[Evaluation]) -> None:
+    first = evaluations[0]
+    for other in evaluations[1:]:
+        for key, label in (("profile", "answer profile"), ("n", "number of questions")):
+            if first.metrics[key] != other.metrics[key]:
+                raise MismatchedArtifactError(
+                    f"{first.name} and {other.name} differ in {label}: "
+                    f"{first.metrics[key]!r} and {other.metrics[key]!r}",
+                    hint="evaluate both on the same questions with the same profile",
+                )
+
+
+def _aligned(evaluation: Evaluation, first: Evaluation) -> tuple[dict[str, Any], list[str]]:
+    """Figures of an evaluation in the order of the questions of the first."""
+    table, order = FigureTable(), [record["id"] for record in read_records(first.records_path)]
+    texts: dict[str, int] = {}
+    for record in read_records(evaluation.records_path):
+        table.add(record["id"], record["scores"])
+        texts[record["id"]] = hash((record["question"], tuple(record["answers"])))
+    expected = {r["id"]: hash((r["question"], tuple(r["answers"]))) for r in read_records(first.records_path)}
+    if texts != expected:
+        odd = sorted(set(texts) ^ set(expected)) or [key for key in expected if texts[key] != expected[key]]
+        raise MismatchedArtifactError(
+            f"{first.name} and {evaluation.name} were not run on the same questions: {len(odd)} differ, "
+            f"for example {odd[0]!r}",
+            hint="evaluate both on the same question file",
+        )
+    place = {key: row for row, key in enumerate(table.ids)}
+    rows = np.array([place[key] for key in order])
+    return {name: table.column(name)[rows] for name in table.names}, order

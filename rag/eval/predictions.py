@@ -1,0 +1,118 @@
+"""Official prediction files, written question by question from the per-question records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from rag.core.errors import DataError
+from rag.core.files import atomic_path
+from rag.core.log import get_logger
+
+__all__ = ["read_records", "write_predictions"]
+
+Record = Mapping[str, Any]
+_LOG = get_logger(__name__)
+
+
+def read_records(path: str | Path) -> Iterator[dict[str, Any]]:
+    """The per-question records of an evaluation, one at a time.
+
+    Raises:
+        DataError: the file is missing or a line is not a JSON object; names file and line.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    record = json.loads(line)
+                except json.JSONDecodeError as error:
+                    raise DataError(f"{path}:{number}: not valid JSON ({error.msg})") from error
+                if not isinstance(record, dict):
+                    raise DataError(f"{path}:{number}: expected a JSON object, found {type(record).__name__}")
+                yield record
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file", hint="this is not a finished evaluation") from error
+
+
+def write_predictions(records_path: Path, out: Path, profile: str) -> list[str]:
+    """Write every official prediction file that the records allow.
+
+    - `predictions.squad.json`: `{question id: answer}`
+    - `predictions.nq_open.jsonl`: `{"question", "prediction"}` a line
+    - `predictions.hotpot.json`: `{"answer": {id: …}, "sp": {id: [[title, sentence], …]}}`, profile "hotpot" only
+    - `predictions.kilt.jsonl`: `{"id", "output": [{"answer", "provenance"}]}`, profile "kilt" only
+    - `run.trec`: `qid Q0 passage rank score tag`; left out, with a warning, if an id holds a blank
+
+    Returns:
+        Names of the files written. A question without an answer gets "".
+    """
+    records = lambda: read_records(records_path)  # noqa: E731 - opened anew for every file
+    names: list[str] = []
+    if any(_has_blank(r["id"]) or any(_has_blank(hit["id"]) for hit in r["hits"]) for r in records()):
+        _LOG.warning("run.trec is not written: an id of a question or passage holds a blank")
+    else:
+        _write(out / "run.trec", lambda file: _write_run(file, records()))
+        names.append("run.trec")
+    first = next(iter(records()), None)
+    if first is None or "prediction" not in first:
+        return names
+    writers: dict[str, Callable[[TextIO], None]] = {
+        "predictions.squad.json": lambda file: _write_object(file, ((r["id"], _text(r)) for r in records())),
+        "predictions.nq_open.jsonl": lambda file: _write_lines(
+            file, ({"question": r["question"], "prediction": _text(r)} for r in records())
+        ),
+    }
+    if profile == "hotpot":
+        writers["predictions.hotpot.json"] = lambda file: _write_hotpot(file, records)
+    if profile == "kilt":
+        writers["predictions.kilt.jsonl"] = lambda file: _write_lines(file, (_kilt(r) for r in records()))
+    for name, write in writers.items():
+        _write(out / name, write)
+    return [*names, *writers]
+
+
+def _has_blank(key: str) -> bool:
+    return not key or any(character.isspace() for character in key)
+
+
+def _text(record: Record) -> str:
+    return record.get("prediction") or ""
+
+
+def _write(path: Path, write: Callable[[TextIO], None]) -> None:
+    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
+        write(file)
+
+
+def _write_lines(file: TextIO, rows: Iterable[Record]) -> None:
+    for row in rows:
+        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def _write_object(file: TextIO, items: Iterable[tuple[str, Any]]) -> None:
+    separator = "{"
+    for key, value in items:
+        file.write(f"{separator}\n  {json.dumps(key, ensure_ascii=False)}: {json.dumps(value, ensure_ascii=False)}")
+        separator = ","
+    file.write("{}\n" if separator == "{" else "\n}\n")
+
+
+def _write_hotpot(file: TextIO, records: Callable[[], Iterator[Record]]) -> None:
+    file.write('{"answer": ')
+    _write_object(file, ((r["id"], _text(r)) for r in records()))
+    file.write(', "sp": ')
+    _write_object(file, ((r["id"], r.get("facts") or []) for r in records()))
+    file.write("}\n")
+
+
+def _kilt(record: Record) -> Record:
+    return {"id": record["id"], "output": [{"answer": _text(record), "provenance": record.get("provenance", [])}]}
+
+
+def _write_run(file: TextIO, records: Iterable[Record]) -> None:
+    for record in records:
+        for rank, hit in enumerate(record["hits"], start=1):
+            file.write(f"{record['id']} Q0 {hit['id']} {rank} {hit['score']!r} rag\n")

@@ -1,0 +1,275 @@
+"""Evaluate a system on a question set: streamed, resumable, with everything needed to trust the figures.
+
+The output directory holds `per_question.jsonl`, the official prediction files and, written last, `metrics.json`.
+While it runs, finished questions stand in `per_question.jsonl.part`; running again continues after them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
+from rag.core.files import atomic_write_json, directory_lock, disk_errors, fsync_dir, read_json, remove_temporaries
+from rag.core.progress import Progress
+from rag.core.types import AnswerSet, Question
+from rag.eval.aggregate import summarise
+from rag.eval.breakdown import TrainingOverlap
+from rag.eval.gold import PassageLookup, gold_passages
+from rag.eval.predictions import read_records, write_predictions
+from rag.eval.scoring import Facts, PageOf, QuestionOutcome, score_outcomes
+from rag.eval.settings import EvaluationSettings, QuestionSource
+from rag.eval.systems import AsksQuestions, ReadsPassages, Retrieved, RetrievesPassages
+
+__all__ = ["FORMAT_VERSION", "METRICS_NAME", "RECORDS_NAME", "evaluate"]
+
+FORMAT_VERSION = 1
+METRICS_NAME = "metrics.json"
+RECORDS_NAME = "per_question.jsonl"
+_PART_NAME, _STATE_NAME = "per_question.jsonl.part", "state.json"
+_PACKAGES = ("torch", "transformers", "faiss-cpu", "pyserini", "ir_measures", "numpy", "scipy")
+
+
+def evaluate(
+    system: RetrievesPassages | AsksQuestions,
+    questions: Iterable[Question],
+    out: str | Path,
+    settings: EvaluationSettings | None = None,
+    *,
+    source: QuestionSource,
+    identity: Mapping[str, Any] | None = None,
+    command: str = "",
+    overlap: TrainingOverlap | None = None,
+    lookup: PassageLookup | None = None,
+    facts: Facts | None = None,
+    page_of: PageOf | None = None,
+) -> dict[str, Any]:
+    """Ask every question, score every answer, write the results.
+
+    Args:
+        system: retrieves, asks or both. With `retrieve` and `read` each question is searched once; with `ask`
+            alone only answers and their evidence are scored.
+        questions: streamed; each run must give them in the same order.
+        out: result directory; continued if an earlier run with the same settings stopped in it.
+        settings: see `EvaluationSettings`.
+        source: where the questions come from.
+        identity: names the system: retriever, reader, models with their hashes, index version.
+        command: the command line that was run.
+        overlap: of the training set, for the breakdown by overlap.
+        lookup: passage id → passage, so that gold ids can be read by the oracle.
+        facts: names supporting facts of an answer, for HotpotQA's sp and joint figures.
+        page_of: page id of a passage, for KILT.
+
+    Returns:
+        The content of `metrics.json`.
+
+    Raises:
+        ConfigError: the system can neither retrieve nor ask, or the oracle is wanted and it cannot read.
+        MismatchedArtifactError: `out` holds results of other settings, questions or another system.
+        DataError: two questions share an id, or there are none.
+        ResourceError: another process writes into `out`.
+    """
+    settings = settings or EvaluationSettings()
+    place = Path(out)
+    asker = _Asker(system, settings, lookup)
+    header = {
+        "format_version": FORMAT_VERSION,
+        "kind": "evaluation",
+        "profile": settings.profile,
+        "question_set": source.to_json(),
+        "settings": settings.model_dump(mode="json"),
+        "system": dict(identity or getattr(system, "identity", None) or {}),
+    }
+    header["system"].setdefault("index_version", str(getattr(system, "index_version", "")))
+    fingerprint = hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()
+    with directory_lock(place):
+        finished = _check_state(place, fingerprint, header)
+        if finished is not None:
+            return finished
+        started = time.monotonic()
+        stream = _distinct(islice(questions, settings.limit))
+        totals = [n for n in (source.total, settings.limit) if n is not None]
+        asked = _ask_all(asker, stream, place, settings, min(totals, default=None), overlap, facts, page_of)
+        os.replace(place / _PART_NAME, place / RECORDS_NAME)
+        fsync_dir(place)
+        files = write_predictions(place / RECORDS_NAME, place, settings.profile)
+        metrics: dict[str, Any] = {
+            **header,
+            **summarise(read_records(place / RECORDS_NAME), settings),
+            "files": [RECORDS_NAME, *files],
+            "fingerprint": fingerprint,
+            "command": command,
+            "versions": _versions(),
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "wall_s": {"asking": round(asked, 3), "all": round(time.monotonic() - started, 3)},
+        }
+        atomic_write_json(place / METRICS_NAME, metrics)
+        (place / _STATE_NAME).unlink(missing_ok=True)
+        written: dict[str, Any] = read_json(place / METRICS_NAME)
+    return written
+
+
+class _Asker:
+    """Asks a batch with whatever abilities the system has."""
+
+    def __init__(self, system: object, settings: EvaluationSettings, lookup: PassageLookup | None) -> None:
+        self.system, self.settings, self.lookup = system, settings, lookup
+        can_read = isinstance(system, ReadsPassages) and getattr(system, "can_answer", True)
+        self.reads: ReadsPassages | None = system if can_read and isinstance(system, ReadsPassages) else None
+        self.retrieves: RetrievesPassages | None = system if isinstance(system, RetrievesPassages) else None
+        self.asks: AsksQuestions | None = system if isinstance(system, AsksQuestions) else None
+        if self.retrieves is None and self.asks is None:
+            raise ConfigError(f"{type(system).__name__} has neither `retrieve` nor `ask`: there is nothing to evaluate")
+        if settings.oracle and self.reads is None:
+            raise ConfigError(
+                "the gold-passage oracle needs a system that can read given passages",
+                hint="evaluate with a reader, or turn the oracle off",
+            )
+
+    def __call__(self, batch: Sequence[Question]) -> list[QuestionOutcome]:
+        settings, texts = self.settings, [question.text for question in batch]
+        started = time.perf_counter()
+        retrieved: Sequence[Retrieved] = [()] * len(batch)
+        if self.retrieves is not None:
+            retrieved = self.retrieves.retrieve(texts, settings.retrieve_top_k)
+        searched = time.perf_counter()
+        answers: Sequence[AnswerSet | None] = [None] * len(batch)
+        if self.reads is not None and self.retrieves is not None:
+            answers = self.reads.read(texts, [pairs[: settings.read_top_k] for pairs in retrieved], settings.n_best)
+        elif self.asks is not None:
+            answers = self.asks.ask(texts, top_k=settings.read_top_k, n_best=settings.n_best)
+        ended = time.perf_counter()
+        share_ms = 1000.0 / len(batch)
+        timings_ms = {"total": (ended - started) * share_ms}
+        if self.retrieves is not None:
+            timings_ms["retrieve"] = (searched - started) * share_ms
+        if answers[0] is not None:
+            timings_ms["read" if self.reads is not None else "ask"] = (ended - searched) * share_ms
+        oracle = self._oracle(batch) if settings.oracle else [None] * len(batch)
+        return [
+            QuestionOutcome(question, pairs, answer, gold, timings_ms)
+            for question, pairs, answer, gold in zip(batch, retrieved, answers, oracle, strict=True)
+        ]
+
+    def _oracle(self, batch: Sequence[Question]) -> list[AnswerSet | None]:
+        from rag.core.types import Hit
+
+        assert self.reads is not None
+        golds = [gold_passages(question, self.lookup) for question in batch]
+        known = [number for number, passages in enumerate(golds) if passages]
+        results: list[AnswerSet | None] = [None] * len(batch)
+        if known:
+            pairs = [[(Hit(-1, passage.id, 0.0), passage) for passage in golds[number]] for number in known]
+            read = self.reads.read([batch[number].text for number in known], pairs, self.settings.n_best)
+            for number, answer in zip(known, read, strict=True):
+                results[number] = answer
+        return results
+
+
+def _check_state(place: Path, fingerprint: str, header: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The finished metrics if this very evaluation was done before; else make sure that it may be continued."""
+    remove_temporaries(place)
+    for name in (METRICS_NAME, _STATE_NAME):
+        if not (place / name).is_file():
+            continue
+        earlier = read_json(place / name)
+        if not isinstance(earlier, dict) or earlier.get("fingerprint") != fingerprint:
+            changed = [key for key in ("settings", "question_set", "system") if earlier.get(key) != header[key]]
+            raise MismatchedArtifactError(
+                f"{place} holds an evaluation with other {', '.join(changed) or 'settings'}",
+                hint="choose another --out, or delete that directory",
+            )
+        if name == METRICS_NAME:
+            return earlier
+    atomic_write_json(place / _STATE_NAME, {"fingerprint": fingerprint, **header})
+    return None
+
+
+def _ask_all(
+    asker: _Asker,
+    stream: Iterator[Question],
+    place: Path,
+    settings: EvaluationSettings,
+    total: int | None,
+    overlap: TrainingOverlap | None,
+    facts: Facts | None,
+    page_of: PageOf | None,
+) -> float:
+    """Append the records of all questions that are not there yet; returns seconds spent asking."""
+    part = place / _PART_NAME
+    if (place / RECORDS_NAME).is_file() and not part.is_file():  # stopped between asking and summarising
+        os.replace(place / RECORDS_NAME, part)
+    done = list(_finished_ids(part))
+    for number, expected in enumerate(done, start=1):
+        question = next(stream, None)
+        if question is None or question.id != expected:
+            raise MismatchedArtifactError(
+                f"{part}: question {number} is {expected!r}, the question set now has "
+                f"{question.id if question else 'nothing'!r} there",
+                hint="choose another --out, or delete that directory",
+            )
+    started = time.monotonic()
+    with (
+        disk_errors(part),
+        open(part, "ab") as file,
+        Progress(total, "questions", "evaluate", initial=len(done)) as progress,
+    ):
+        progress.count = len(done)
+        while shard := list(islice(stream, settings.shard_size)):
+            lines = []
+            for start in range(0, len(shard), settings.batch_size):
+                batch = shard[start : start + settings.batch_size]
+                records = score_outcomes(asker(batch), settings, overlap=overlap, facts=facts, page_of=page_of)
+                lines += [json.dumps(record, ensure_ascii=False) for record in records]
+                progress.update(len(batch))
+            file.write(("\n".join(lines) + "\n").encode())
+            file.flush()
+            os.fsync(file.fileno())
+    return time.monotonic() - started
+
+
+def _finished_ids(part: Path) -> Iterator[str]:
+    """Ids of the questions already answered; a torn last line, left by a killed run, is cut off."""
+    if not part.is_file():
+        return
+    with open(part, "r+b") as file:
+        whole = 0
+        for line in file:
+            try:
+                if not line.endswith(b"\n"):
+                    break
+                identifier = json.loads(line)["id"]
+            except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
+                break
+            whole += len(line)
+            yield identifier
+        file.truncate(whole)
+
+
+def _distinct(questions: Iterable[Question]) -> Iterator[Question]:
+    seen: set[str] = set()
+    for question in questions:
+        if question.id in seen:
+            raise DataError(f"two questions have the id {question.id!r}", hint="give every question its own id")
+        seen.add(question.id)
+        yield question
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "platform": f"{sys.platform}-{platform.machine()}"}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

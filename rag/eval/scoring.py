@@ -1,0 +1,233 @@
+"""One question in, one record out: everything the figures, the report and the prediction files need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rag.core.types import AnswerSet, Passage, Question
+from rag.eval.answers import score_answers
+from rag.eval.breakdown import TrainingOverlap, question_groups
+from rag.eval.gold import gold_facts, gold_keys, is_yes_no, passage_key
+from rag.eval.hotpot import HotpotGold, score_hotpot
+from rag.eval.kilt import score_kilt
+from rag.eval.ranking import answer_flags, first_true, multihop_scores, trec_measures
+from rag.eval.settings import EvaluationSettings
+from rag.eval.systems import Retrieved
+
+__all__ = ["STAGES", "Facts", "PageOf", "QuestionOutcome", "score_outcomes"]
+
+Facts = Callable[[Question, AnswerSet, Retrieved], Sequence[tuple[str, int]]]
+PageOf = Callable[[Passage], str]
+
+STAGES = {
+    "correct": "the first answer is right",
+    "retrieval": "no passage that was read holds the answer",
+    "reading": "the answer stood in the passages, another one was given",
+    "distraction": "right from the gold passages alone, wrong among the others",
+    "annotation": "wrong even from the gold passages, and no passage read holds an accepted answer",
+    "unknown": "yes/no answer or no accepted answer: the stage cannot be told",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionOutcome:
+    """What a system did with one question.
+
+    Attributes:
+        question: as read from the set.
+        retrieved: hits with passages, best first.
+        answers: None if the system only retrieves.
+        oracle: answers from the gold passages, if they were read.
+        timings_ms: wall milliseconds by stage, the batch's share of this question.
+    """
+
+    question: Question
+    retrieved: Retrieved
+    answers: AnswerSet | None
+    oracle: AnswerSet | None
+    timings_ms: Mapping[str, float]
+
+
+def score_outcomes(
+    outcomes: Sequence[QuestionOutcome],
+    settings: EvaluationSettings,
+    *,
+    overlap: TrainingOverlap | None = None,
+    facts: Facts | None = None,
+    page_of: PageOf | None = None,
+) -> list[dict[str, Any]]:
+    """Score a batch.
+
+    Args:
+        outcomes: of the batch.
+        settings: profile, cut-offs and measures.
+        overlap: with a training set, for the breakdown.
+        facts: names supporting facts for HotpotQA; without it only its answer figures are computed.
+        page_of: the page id of a passage for KILT; its title by default.
+
+    Returns:
+        One JSON-ready record a question; `record["scores"]` holds the figures, None where undefined.
+    """
+    measured = _measures(outcomes, settings)
+    texts = [_first_text(outcome.answers) for outcome in outcomes]
+    accepted = [outcome.question.answers for outcome in outcomes]
+    answer_scores = score_answers(texts, accepted, settings.profile)
+    oracle_scores = score_answers([_first_text(o.oracle) for o in outcomes], accepted, settings.profile)
+    records = []
+    for number, outcome in enumerate(outcomes):
+        question = outcome.question
+        support = None
+        if facts is not None and outcome.answers is not None:
+            support = [list(fact) for fact in facts(question, outcome.answers, outcome.retrieved)]
+        flags = answer_flags(question.answers, (p.text for _, p in outcome.retrieved), settings.match_mode)
+        scores: dict[str, float | None] = {}
+        if outcome.answers is not None:
+            scores |= {"em": float(answer_scores.em[number]), "f1": float(answer_scores.f1[number])}
+            scores |= _profile_scores(outcome, texts[number], settings, support, page_of)
+            scores["n_best_em"] = _n_best_em(outcome.answers, question, settings)
+            scores["answered"] = float(outcome.answers.is_answered)
+        if outcome.oracle is not None:
+            scores |= {
+                "gold_passage_em": float(oracle_scores.em[number]),
+                "gold_passage_f1": float(oracle_scores.f1[number]),
+            }
+        findable = bool(question.answers) and not is_yes_no(question)
+        first_rank = first_true(flags)
+        if findable:
+            scores |= {f"top{k}": float(first_rank is not None and first_rank <= k) for k in settings.ks}
+            scores["mrr"] = 1.0 / first_rank if first_rank else 0.0
+            if outcome.answers is not None:
+                scores["gold_span_em"] = float(any(flags[: settings.read_top_k]))
+        scores |= _coverage(outcome, settings)
+        scores |= {name: values.get(question.id) for name, values in measured.items()}
+        scores = {name: None if value is None or value != value else value for name, value in scores.items()}
+        records.append(
+            {
+                "id": question.id,
+                "question": question.text,
+                "answers": list(question.answers),
+                "scores": scores,
+                "stage": _stage(scores, any(flags[: settings.read_top_k]), findable),
+                "first_rank": first_rank,
+                "groups": question_groups(
+                    question, first_rank=first_rank, regex=settings.is_regex, overlap=overlap
+                ),
+                **_answers_json(outcome),
+                **({"facts": support} if support is not None else {}),
+                **({"provenance": _pages(outcome.retrieved, page_of)} if settings.profile == "kilt" else {}),
+                "hits": _hits_json(outcome, flags, settings.kept_texts),
+                "timings_ms": {stage: round(value, 3) for stage, value in outcome.timings_ms.items()},
+            }
+        )
+    return records
+
+
+def _first_text(answers: AnswerSet | None) -> str | None:
+    return answers.answers[0].text if answers is not None and answers.answers else None
+
+
+def _measures(outcomes: Sequence[QuestionOutcome], settings: EvaluationSettings) -> dict[str, dict[str, float]]:
+    """trec_eval measures over the questions whose gold passages are known."""
+    rankings: dict[str, list[tuple[str, float]]] = {}
+    qrels: dict[str, dict[str, int]] = {}
+    for outcome in outcomes:
+        kind, keys = gold_keys(outcome.question)
+        if keys:
+            names = dict.fromkeys(passage_key(passage, kind) for _, passage in outcome.retrieved)
+            rankings[outcome.question.id] = [(name, 0.0) for name in names]
+            qrels[outcome.question.id] = dict.fromkeys(keys, 1)
+    return trec_measures(rankings, qrels, settings.measures) if qrels and settings.measures else {}
+
+
+def _coverage(outcome: QuestionOutcome, settings: EvaluationSettings) -> dict[str, float]:
+    """Multi-hop figures, for questions that need two passages or more."""
+    kind, keys = gold_keys(outcome.question)
+    if len(keys) < 2:
+        return {}
+    return multihop_scores([passage_key(passage, kind) for _, passage in outcome.retrieved], keys, settings.ks)
+
+
+def _profile_scores(
+    outcome: QuestionOutcome,
+    text: str | None,
+    settings: EvaluationSettings,
+    support: Sequence[Sequence[Any]] | None,
+    page_of: PageOf | None,
+) -> dict[str, float]:
+    question, answers = outcome.question, outcome.answers
+    if answers is None or not question.answers:
+        return {}
+    if settings.profile == "hotpot":
+        gold = HotpotGold(question.id, question.answers[0], gold_facts(question), str(question.meta.get("type") or ""))
+        values = asdict(score_hotpot(text, support, gold))
+        return {name: value for name, value in values.items() if support is not None or "_" not in name}
+    if settings.profile == "kilt" and isinstance(question.meta.get("output"), Sequence):
+        gold_record = {"id": question.id, "output": question.meta["output"]}
+        output = {"answer": text or "", "provenance": _pages(outcome.retrieved, page_of)}
+        return score_kilt({"id": question.id, "output": [output]}, gold_record, ks=settings.ks)
+    return {}
+
+
+def _pages(retrieved: Retrieved, page_of: PageOf | None) -> list[dict[str, str]]:
+    """KILT's provenance: the retrieved pages, best first, each once."""
+    pages = dict.fromkeys(page_of(passage) if page_of else passage.title for _, passage in retrieved)
+    return [{"wikipedia_id": page} for page in pages]
+
+
+def _n_best_em(answers: AnswerSet, question: Question, settings: EvaluationSettings) -> float:
+    texts = [answer.text for answer in answers.answers]
+    if not question.answers:
+        return float("nan")
+    return float(score_answers(texts, [question.answers] * len(texts), settings.profile).em.max(initial=0.0))
+
+
+def _stage(scores: Mapping[str, float | None], is_in_reach: bool, findable: bool) -> str | None:
+    """Blame a miss on a stage of `STAGES`; None if the system does not answer."""
+    if "em" not in scores:
+        return None
+    if scores["em"] is None:
+        return "unknown"
+    if scores["em"] == 1.0:
+        return "correct"
+    gold = scores.get("gold_passage_em")
+    if not findable:
+        return "distraction" if gold == 1.0 else "unknown" if gold is None else "reading"
+    if not is_in_reach:
+        return "annotation" if gold == 0.0 else "retrieval"
+    return "distraction" if gold == 1.0 else "reading"
+
+
+def _answers_json(outcome: QuestionOutcome) -> dict[str, Any]:
+    answers = outcome.answers
+    if answers is None:
+        return {}
+    best = answers.answers[0] if answers.answers else None
+    fields: dict[str, Any] = {
+        "prediction": best.text if best else None,
+        "confidence": best.confidence if best else 0.0,
+        "no_answer_confidence": answers.no_answer_confidence,
+        "evidence": best.evidence.to_json() if best else None,
+        "n_best": [
+            {"text": a.text, "confidence": a.confidence, "score": a.score, "passage_id": a.evidence.passage_id}
+            for a in answers.answers
+        ],
+    }
+    if outcome.oracle is not None:
+        fields["gold_passage_prediction"] = _first_text(outcome.oracle)
+    return fields
+
+
+def _hits_json(outcome: QuestionOutcome, flags: Sequence[bool], kept_texts: int) -> list[dict[str, Any]]:
+    kind, keys = gold_keys(outcome.question)
+    gold = set(keys)
+    rows = []
+    for rank, ((hit, passage), flag) in enumerate(zip(outcome.retrieved, flags, strict=True)):
+        row: dict[str, Any] = {"id": passage.id, "title": passage.title, "score": hit.score, "has_answer": flag}
+        if gold:
+            row["is_gold"] = passage_key(passage, kind) in gold
+        if rank < kept_texts:
+            row["text"] = passage.text
+        rows.append(row)
+    return rows

@@ -1,0 +1,117 @@
+"""Settings of an evaluation, and what it is run on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import field_validator
+
+from rag.config import Config
+from rag.core.files import sha256_file
+from rag.data.text import MatchMode
+from rag.eval.answers import REGEX_PROFILES, check_profile
+from rag.eval.guard import guess_split
+from rag.eval.ranking import DEFAULT_MEASURES, check_ks
+
+__all__ = ["EvaluationSettings", "QuestionSource"]
+
+
+class EvaluationSettings(Config):
+    """How questions are asked and scored.
+
+    Attributes:
+        profile: rules of EM and F1, see `rag.data.text`.
+        ks: cut-offs of the retrieval figures.
+        measures: measures in ir_measures' syntax, for questions whose gold passages are known.
+        read_top_k: passages the reader sees.
+        n_best: answers asked for.
+        batch_size: questions asked at once.
+        shard_size: questions between two writes; a killed run loses at most these.
+        match: how an answer is looked for in passages; None for the profile's own rule.
+        limit: ask only the first so many questions.
+        oracle: also read the gold passages, where they are known, to tell retrieval from reading.
+        kept_texts: retrieved passages whose text is kept per question, for the report.
+        resamples: of the bootstrap.
+        level: coverage of the intervals.
+        seed: of the bootstrap.
+    """
+
+    profile: str = "squad"
+    ks: tuple[int, ...] = (1, 5, 20, 100)
+    measures: tuple[str, ...] = DEFAULT_MEASURES
+    read_top_k: int = 20
+    n_best: int = 5
+    batch_size: int = 16
+    shard_size: int = 64
+    match: Literal["tokens", "regex", "kilt"] | None = None
+    limit: int | None = None
+    oracle: bool = False
+    kept_texts: int = 5
+    resamples: int = 2000
+    level: float = 0.95
+    seed: int = 0
+
+    @field_validator("profile")
+    @classmethod
+    def _known_profile(cls, value: str) -> str:
+        return check_profile(value)
+
+    @field_validator("ks")
+    @classmethod
+    def _sorted_ks(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        return check_ks(value)
+
+    @field_validator("read_top_k", "n_best", "batch_size", "shard_size", "limit")
+    @classmethod
+    def _positive(cls, value: int | None) -> int | None:
+        if value is not None and value < 1:
+            raise ValueError("must be 1 or more")
+        return value
+
+    @property
+    def is_regex(self) -> bool:
+        """Whether accepted answers are patterns."""
+        return self.profile in REGEX_PROFILES
+
+    @property
+    def match_mode(self) -> MatchMode:
+        """The rule by which a passage holds an answer."""
+        if self.match is not None:
+            return self.match
+        return "regex" if self.is_regex else "kilt" if self.profile == "kilt" else "tokens"
+
+    @property
+    def retrieve_top_k(self) -> int:
+        """Passages to retrieve: enough for every figure and for the reader."""
+        return max(*self.ks, self.read_top_k)
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionSource:
+    """Where the questions come from; goes into the report and guards resuming.
+
+    Attributes:
+        name: of the question set.
+        path: file, or data-set name.
+        split: "train", "dev", "test" or None if unknown.
+        sha256: of the file; empty if there is none.
+        total: number of questions if known, for the progress display.
+    """
+
+    name: str
+    path: str = ""
+    split: str | None = None
+    sha256: str = ""
+    total: int | None = None
+
+    @classmethod
+    def of_file(cls, path: str | Path, *, name: str | None = None, split: str | None = None) -> QuestionSource:
+        """Describe a question file; the split is guessed from its name if not given."""
+        file = Path(path)
+        return cls(name or file.name.split(".")[0], str(path), split or guess_split(file), sha256_file(file))
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict ready for `json.dumps`."""
+        return {key: value for key, value in asdict(self).items() if key != "total"}

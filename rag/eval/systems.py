@@ -1,0 +1,137 @@
+"""What is evaluated: anything that retrieves and, if it can, answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage
+
+__all__ = ["AsksQuestions", "ReadsPassages", "RetrieveThenRead", "RetrievesPassages", "Retrieved"]
+
+Retrieved = Sequence[tuple[Hit, Passage]]
+
+
+@runtime_checkable
+class RetrievesPassages(Protocol):
+    """Finds passages. Enough for the retrieval figures."""
+
+    def retrieve(self, questions: Sequence[str], top_k: int) -> Sequence[Retrieved]:
+        """The best passages of each question, best first."""
+        ...
+
+
+@runtime_checkable
+class AsksQuestions(Protocol):
+    """Answers by retrieving and reading on its own."""
+
+    def ask(self, questions: Sequence[str], *, top_k: int, n_best: int) -> list[AnswerSet]:
+        """One answer set a question."""
+        ...
+
+
+@runtime_checkable
+class ReadsPassages(Protocol):
+    """Reads passages it is given: saves a second retrieval, and is needed for the gold-passage oracle."""
+
+    def read(self, questions: Sequence[str], retrieved: Sequence[Retrieved], n_best: int) -> list[AnswerSet]:
+        """One answer set a question, from the passages given."""
+        ...
+
+
+class _Span(Protocol):
+    @property
+    def text(self) -> str: ...
+    @property
+    def score(self) -> float: ...
+    @property
+    def confidence(self) -> float: ...
+    @property
+    def passage_index(self) -> int: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+
+
+class _ReadResult(Protocol):
+    @property
+    def answers(self) -> Sequence[_Span]: ...
+    @property
+    def no_answer_confidence(self) -> float: ...
+
+
+class _Reader(Protocol):
+    def read(
+        self,
+        questions: Sequence[str],
+        passages: Sequence[Sequence[Passage]],
+        scores: Sequence[Sequence[float]],
+        n_best: int,
+    ) -> Sequence[_ReadResult]: ...
+
+
+@dataclass(slots=True)
+class RetrieveThenRead:
+    """A retriever and a reader as one system.
+
+    Attributes:
+        search: questions and top_k → hits with their passages.
+        reader: questions and passages → spans; None for retrieval only.
+        index_version: goes into the answers and the report.
+        identity: whatever names the system in the report: retriever, models and their hashes.
+
+    Example:
+        `RetrieveThenRead(pipeline.retrieve, pipeline.reader, pipeline.index_version)`
+    """
+
+    search: Callable[[Sequence[str], int], Sequence[Retrieved]]
+    reader: _Reader | None = None
+    index_version: str = ""
+    identity: Mapping[str, Any] = field(default_factory=dict)
+
+    def retrieve(self, questions: Sequence[str], top_k: int) -> Sequence[Retrieved]:
+        """The best passages of each question, best first."""
+        return self.search(questions, top_k)
+
+    @property
+    def can_answer(self) -> bool:
+        """Whether there is a reader."""
+        return self.reader is not None
+
+    def read(self, questions: Sequence[str], retrieved: Sequence[Retrieved], n_best: int) -> list[AnswerSet]:
+        """Answers from the passages given; questions without passages get none."""
+        if self.reader is None:
+            return []
+        started = time.perf_counter()
+        filled = [number for number, pairs in enumerate(retrieved) if pairs]
+        results = (
+            self.reader.read(
+                [questions[i] for i in filled],
+                [[passage for _, passage in retrieved[i]] for i in filled],
+                [[hit.score for hit, _ in retrieved[i]] for i in filled],
+                n_best,
+            )
+            if filled
+            else []
+        )
+        timings_ms = {"read": (time.perf_counter() - started) * 1000.0}
+        read = dict(zip(filled, results, strict=True))
+        return [
+            self._answer_set(question, retrieved[number], read.get(number), timings_ms)
+            for number, question in enumerate(questions)
+        ]
+
+    def _answer_set(
+        self, question: str, pairs: Retrieved, result: _ReadResult | None, timings_ms: Mapping[str, float]
+    ) -> AnswerSet:
+        if result is None:
+            return AnswerSet(question, (), 1.0, self.index_version, timings_ms)
+        answers = []
+        for span in result.answers:
+            hit, passage = pairs[span.passage_index]
+            evidence = Evidence(passage.id, passage.title, passage.text, span.start, span.end, hit.score)
+            answers.append(Answer(span.text, span.score, span.confidence, evidence))
+        return AnswerSet(question, tuple(answers), result.no_answer_confidence, self.index_version, timings_ms)

@@ -1,0 +1,79 @@
+"""A corpus of six sentences and a system that reads them by word overlap: predictable, and fast."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import pytest
+
+from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, Question
+
+PASSAGES = [
+    Passage("p0", "Danube", "The Danube rises in the Black Forest."),
+    Passage("p1", "Rhine", "The Rhine ends in the North Sea near Rotterdam."),
+    Passage("p2", "Everest", "Mount Everest is 8849 metres high."),
+    Passage("p3", "Hamlet", "Hamlet was written by William Shakespeare."),
+    Passage("p4", "Shakespeare", "William Shakespeare was born in Stratford <upon> the Avon."),
+    Passage("p5", "Photosynthesis", "Plants turn light into energy by photosynthesis."),
+]
+QUESTIONS = [
+    Question("q0", "Where does the Danube rise?", ("Black Forest",), ("p0",)),
+    Question("q1", "Where does the Rhine end?", ("North Sea",), ("p1",)),
+    Question("q2", "How high is Mount Everest?", ("8849 metres", "8,849 m"), ("p2",)),
+    Question("q3", "Where was the author of Hamlet born?", ("Stratford",), ("p3", "p4")),
+    Question("q4", "Do plants use light?", ("yes",), ("p5",)),
+    Question("q5", "Who discovered penicillin?", ("Alexander Fleming",)),
+]
+
+
+def words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
+
+
+class ToySystem:
+    """Retrieves by shared words; answers with the last two words of the best passage."""
+
+    index_version = "toy-1"
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.fail_after: int | None = None
+
+    def retrieve(self, questions: Sequence[str], top_k: int) -> list[list[tuple[Hit, Passage]]]:
+        self.asked += questions
+        if self.fail_after is not None and len(self.asked) > self.fail_after:
+            raise KeyboardInterrupt
+        results = []
+        for question in questions:
+            scored = [
+                (Hit(row, p.id, float(len(set(words(question)) & set(words(p.text))))), p)
+                for row, p in enumerate(PASSAGES)
+            ]
+            results.append(sorted(scored, key=lambda pair: Hit.sort_key(pair[0]))[:top_k])
+        return results
+
+    def read(
+        self, questions: Sequence[str], retrieved: Sequence[Sequence[tuple[Hit, Passage]]], n_best: int
+    ) -> list[AnswerSet]:
+        sets = []
+        for question, pairs in zip(questions, retrieved, strict=True):
+            answers = []
+            for hit, passage in pairs[:n_best]:
+                match = re.search(r"\w+ \w+(?=\.$)", passage.text)
+                assert match is not None
+                confidence = min(0.99, 0.2 + 0.2 * hit.score)
+                evidence = Evidence(passage.id, passage.title, passage.text, *match.span(), hit.score)
+                answers.append(Answer(match[0], hit.score, confidence, evidence))
+            sets.append(AnswerSet(question, tuple(answers), 0.3, self.index_version, {"read": 1.0}))
+        return sets
+
+
+@pytest.fixture
+def system() -> ToySystem:
+    return ToySystem()
+
+
+@pytest.fixture
+def questions() -> list[Question]:
+    return list(QUESTIONS)

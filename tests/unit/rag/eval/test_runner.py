@@ -1,0 +1,212 @@
+"""Evaluations end to end on a toy system: figures, files, resuming, refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rag.core.errors import ConfigError, DataError, MismatchedArtifactError, ResourceError
+from rag.core.files import directory_lock
+from rag.core.types import Passage, Question
+from rag.eval.breakdown import TrainingOverlap
+from rag.eval.runner import evaluate
+from rag.eval.settings import EvaluationSettings, QuestionSource
+from rag.eval.systems import RetrieveThenRead
+
+SOURCE = QuestionSource("toy", "toy-dev.jsonl", "dev", "0" * 64)
+
+
+def settings(**changes: Any) -> EvaluationSettings:
+    base = {"ks": (1, 3), "read_top_k": 3, "batch_size": 2, "shard_size": 2, "resamples": 1000, "measures": ("RR",)}
+    return EvaluationSettings(**{**base, **changes})
+
+
+def records(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "per_question.jsonl").read_text().splitlines()]
+
+
+def without_times(out: Path) -> list[dict[str, Any]]:
+    return [{k: v for k, v in record.items() if k != "timings_ms"} for record in records(out)]
+
+
+def test_figures_files_and_stages(tmp_path: Path, system: Any, questions: list[Question]) -> None:
+    metrics = evaluate(
+        system, questions, tmp_path, settings(), source=SOURCE, command="rag evaluate …", identity={"reader": "toy"}
+    )
+    figures = metrics["figures"]
+    assert figures["em"]["value"] == pytest.approx(1 / 6) and figures["em"]["n"] == 6  # only the Danube
+    assert figures["em"]["low"] <= figures["em"]["value"] <= figures["em"]["high"]
+    assert figures["top1"]["n"] == 5  # the yes/no question cannot be found in a text
+    assert figures["RR"]["n"] == 5 and figures["passage_em@3"]["n"] == 1
+    by_id = {record["id"]: record for record in records(tmp_path)}
+    assert by_id["q0"]["stage"] == "correct" and by_id["q1"]["stage"] == "reading"
+    assert by_id["q4"]["stage"] == "unknown" and by_id["q5"]["stage"] == "retrieval"
+    assert by_id["q0"]["evidence"]["text"][slice(by_id["q0"]["evidence"]["start"], by_id["q0"]["evidence"]["end"])] == "Black Forest"
+    assert by_id["q0"]["hits"][0]["is_gold"] and by_id["q0"]["hits"][0]["has_answer"]
+    assert sum(metrics["stages"].values()) == metrics["n"] == 6
+    assert metrics["profile"] == "squad" and metrics["command"] == "rag evaluate …"
+    assert metrics["system"] == {"reader": "toy", "index_version": "toy-1"}
+    assert metrics["question_set"]["sha256"] == "0" * 64 and "numpy" in metrics["versions"]
+    assert metrics["curve"][0]["k"] == 1 and metrics["calibration"]["n"] == 6
+    assert json.loads((tmp_path / "metrics.json").read_text()) == metrics
+    assert json.loads((tmp_path / "predictions.squad.json").read_text())["q0"] == "Black Forest"
+    first = json.loads((tmp_path / "predictions.nq_open.jsonl").read_text().splitlines()[0])
+    assert first == {"question": "Where does the Danube rise?", "prediction": "Black Forest"}
+    assert (tmp_path / "run.trec").read_text().startswith("q0 Q0 p0 1 2.0 rag\n")
+    assert not (tmp_path / "state.json").exists() and not (tmp_path / "per_question.jsonl.part").exists()
+
+
+def test_gold_passages_tell_retrieval_from_reading(tmp_path: Path, system: Any) -> None:
+    known = {"p0": Passage("p0", "Danube", "It rises in the Black Forest."), "p9": Passage("p9", "X", "It is called Blue Hole.")}
+    questions = [
+        Question("a", "Danube", ("Black Forest",), ("p0",)),
+        Question("b", "Blue Rhine", ("Blue Hole",), ("p9",)),  # not in the corpus: a retrieval miss
+        Question("c", "Rhine", ("North Sea",), ("p0",)),  # the named gold passage does not hold it
+        Question("d", "Everest", ("8849",), ("p2",)),  # gold text unknown
+    ]
+    metrics = evaluate(system, questions, tmp_path, settings(oracle=True), source=SOURCE, lookup=known.get)
+    stages = {record["id"]: record["stage"] for record in records(tmp_path)}
+    assert stages == {"a": "correct", "b": "retrieval", "c": "reading", "d": "reading"}
+    assert metrics["figures"]["gold_passage_em"]["value"] == pytest.approx(2 / 3)
+    assert metrics["figures"]["gold_span_em"]["value"] == pytest.approx(3 / 4)
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"id": "q4", "half'])
+def test_a_killed_run_continues_and_ends_equal(
+    tmp_path: Path, system: Any, questions: list[Question], torn: bytes
+) -> None:
+    whole = tmp_path / "whole"
+    evaluate(system, questions, whole, settings(), source=SOURCE)
+    system.asked, system.fail_after = [], 4
+    out = tmp_path / "killed"
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(system, iter(questions), out, settings(), source=SOURCE)
+    with open(out / "per_question.jsonl.part", "ab") as file:
+        file.write(torn)
+    system.asked, system.fail_after = [], None
+    metrics = evaluate(system, iter(questions), out, settings(), source=SOURCE)
+    assert len(system.asked) == 2  # only what was missing
+    assert without_times(out) == without_times(whole)
+    assert metrics["figures"] == json.loads((whole / "metrics.json").read_text())["figures"]
+    system.asked = []
+    assert evaluate(system, questions, out, settings(), source=SOURCE) == metrics and system.asked == []
+
+
+def test_stopped_between_asking_and_summary(tmp_path: Path, system: Any, questions: list[Question]) -> None:
+    evaluate(system, questions, tmp_path, settings(), source=SOURCE)
+    (tmp_path / "metrics.json").unlink()
+    system.asked = []
+    evaluate(system, questions, tmp_path, settings(), source=SOURCE)
+    assert system.asked == [] and (tmp_path / "metrics.json").is_file()
+
+
+def test_other_settings_questions_or_system_are_refused(tmp_path: Path, system: Any, questions: list[Question]) -> None:
+    evaluate(system, questions, tmp_path, settings(), source=SOURCE)
+    with pytest.raises(MismatchedArtifactError, match="other settings"):
+        evaluate(system, questions, tmp_path, settings(profile="nq_open"), source=SOURCE)
+    with pytest.raises(MismatchedArtifactError, match="other question_set"):
+        evaluate(system, questions, tmp_path, settings(), source=QuestionSource("other"))
+    with pytest.raises(MismatchedArtifactError, match="other system"):
+        evaluate(system, questions, tmp_path, settings(), source=SOURCE, identity={"reader": "new"})
+
+
+def test_questions_that_changed_under_a_stopped_run_are_refused(
+    tmp_path: Path, system: Any, questions: list[Question]
+) -> None:
+    system.fail_after = 4
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(system, questions, tmp_path, settings(), source=SOURCE)
+    system.fail_after = None
+    for changed in (questions[::-1], questions[:2]):
+        with pytest.raises(MismatchedArtifactError, match="question set now has"):
+            evaluate(system, changed, tmp_path, settings(), source=SOURCE)
+
+
+def test_bad_requests_are_refused(tmp_path: Path, system: Any, questions: list[Question]) -> None:
+    with pytest.raises(DataError, match="no questions"):
+        evaluate(system, [], tmp_path / "a", settings(), source=SOURCE)
+    with pytest.raises(DataError, match="have the id"):
+        evaluate(system, [questions[0], questions[0]], tmp_path / "b", settings(), source=SOURCE)
+    with pytest.raises(ConfigError, match="neither"):
+        evaluate(object(), questions, tmp_path / "c", settings(), source=SOURCE)  # type: ignore[arg-type]
+    retrieval_only = RetrieveThenRead(system.retrieve)
+    with pytest.raises(ConfigError, match="oracle"):
+        evaluate(retrieval_only, questions, tmp_path / "d", settings(oracle=True), source=SOURCE)
+    with directory_lock(tmp_path / "e"), pytest.raises(ResourceError):
+        evaluate(system, questions, tmp_path / "e", settings(), source=SOURCE)
+
+
+def test_retrieval_only_has_no_answer_figures(tmp_path: Path, system: Any, questions: list[Question]) -> None:
+    out = tmp_path / "r"
+    metrics = evaluate(RetrieveThenRead(system.retrieve, None, "v"), questions, out, settings(limit=3), source=SOURCE)
+    assert "em" not in metrics["figures"] and metrics["calibration"] is None and metrics["stages"] == {}
+    assert metrics["n"] == 3 and metrics["figures"]["top3"]["value"] == 1.0
+    assert not (out / "predictions.squad.json").exists() and (out / "run.trec").is_file()
+
+
+def test_a_system_that_only_asks(tmp_path: Path, system: Any, questions: list[Question]) -> None:
+    class Asks:
+        def ask(self, texts: list[str], *, top_k: int, n_best: int) -> Any:
+            return system.read(texts, system.retrieve(texts, top_k), n_best)
+
+    metrics = evaluate(Asks(), questions[:2], tmp_path, settings(), source=SOURCE)
+    assert metrics["figures"]["em"]["value"] == 0.5
+
+
+def test_hotpot_profile_with_facts_and_by_type(tmp_path: Path, system: Any) -> None:
+    meta = {"supporting_facts": [["Danube", 0], ["Rhine", 0]], "type": "bridge"}
+    question = Question("h", "Where does the Danube rise?", ("Black Forest",), (), meta)
+    metrics = evaluate(
+        system, [question], tmp_path, settings(profile="hotpot"), source=SOURCE,
+        facts=lambda q, answers, retrieved: [(passage.title, 0) for _, passage in retrieved[:2]],
+    )  # fmt: skip
+    assert metrics["figures"]["em"]["value"] == 1.0 and "joint_f1" in metrics["figures"]
+    assert metrics["figures"]["passage_any@1"]["value"] == 1.0
+    assert metrics["breakdowns"]["question type"][0]["group"] == "bridge"
+    prediction = json.loads((tmp_path / "predictions.hotpot.json").read_text())
+    assert prediction["answer"] == {"h": "Black Forest"} and prediction["sp"]["h"][0] == ["Danube", 0]
+
+
+def test_kilt_profile(tmp_path: Path, system: Any) -> None:
+    gold = [{"answer": "Black Forest", "provenance": [{"wikipedia_id": "Danube"}]}]
+    question = Question("k", "Where does the Danube rise?", ("Black Forest",), (), {"output": gold})
+    metrics = evaluate(system, [question], tmp_path, settings(profile="kilt"), source=SOURCE)
+    assert metrics["figures"]["kilt_em"]["value"] == 1.0 and metrics["figures"]["recall@3"]["value"] == 1.0
+    line = json.loads((tmp_path / "predictions.kilt.jsonl").read_text())
+    assert line["output"][0]["provenance"][0] == {"wikipedia_id": "Danube"}
+
+
+def test_patterns_as_answers(tmp_path: Path, system: Any) -> None:
+    question = Question("t", "How high is Mount Everest?", (r"8,?849|\bmetres high",))
+    metrics = evaluate(system, [question], tmp_path, settings(profile="trec_search"), source=SOURCE)
+    assert metrics["figures"]["em"]["value"] == 1.0 and metrics["figures"]["top1"]["value"] == 1.0
+    assert "f1" not in metrics["figures"] and "answer type" not in metrics["breakdowns"]
+
+
+def test_ids_with_blanks_leave_out_the_run_file(tmp_path: Path, system: Any, caplog: Any) -> None:
+    metrics = evaluate(system, [Question("a b", "Danube", ("x",))], tmp_path, settings(), source=SOURCE)
+    assert "run.trec" not in metrics["files"] and "blank" in caplog.text
+
+
+def test_overlap_with_training_is_broken_down(tmp_path: Path, system: Any, questions: list[Question]) -> None:
+    overlap = TrainingOverlap.from_training([questions[0]])
+    metrics = evaluate(system, questions, tmp_path, settings(), source=SOURCE, overlap=overlap)
+    assert {row["group"]: row["n"] for row in metrics["breakdowns"]["training overlap"]} == {
+        "question seen": 1, "nothing seen": 5,
+    }  # fmt: skip
+
+
+def test_source_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "nq-dev.jsonl"
+    path.write_text("{}\n")
+    source = QuestionSource.of_file(path)
+    assert (source.name, source.split, len(source.sha256)) == ("nq-dev", "dev", 64)
+
+
+@pytest.mark.parametrize("change", [{"profile": "exact"}, {"ks": ()}, {"batch_size": 0}, {"unknown": 1}])
+def test_bad_settings(change: dict[str, Any]) -> None:
+    with pytest.raises((ConfigError, ValueError)):
+        EvaluationSettings(**change)
