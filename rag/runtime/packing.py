@@ -1,0 +1,97 @@
+"""Token sequences of different lengths laid end to end: no padding, so no work on padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby
+
+import numpy as np
+import torch
+
+__all__ = ["PackedTokens", "pack", "plan_batches"]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTokens:
+    """Sequences laid end to end.
+
+    Attributes:
+        token_ids: (T,) int64, all sequences one after the other.
+        positions: (T,) int64, position of each token in its own sequence, from 0.
+        segment_ids: (T,) int64 token types, or None if all are 0.
+        groups: (rows, length) of each run of neighbours of equal length; attention works run by run.
+    """
+
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    segment_ids: torch.Tensor | None
+    groups: tuple[tuple[int, int], ...]
+
+    @property
+    def n_tokens(self) -> int:
+        """T, the number of tokens in all."""
+        return int(self.token_ids.shape[0])
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each sequence, in order."""
+        return [length for rows, length in self.groups for _ in range(rows)]
+
+    def starts(self) -> torch.Tensor:
+        """(B,) int64: where each sequence begins."""
+        lengths = np.asarray(self.lengths, dtype=np.int64)
+        return torch.from_numpy(np.cumsum(lengths) - lengths)
+
+
+def pack(sequences: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None) -> PackedTokens:
+    """Lay `sequences` end to end. Sort them by length: equal lengths side by side are computed together.
+
+    Args:
+        sequences: token ids, at least one per sequence.
+        segments: token types of the same shape; all 0 if not given.
+
+    Example:
+        >>> packed = pack([[5, 6], [7, 8], [9]])
+        >>> packed.groups, packed.positions.tolist(), packed.starts().tolist()
+        (((2, 2), (1, 1)), [0, 1, 0, 1, 0], [0, 2, 4])
+    """
+    lengths = [len(sequence) for sequence in sequences]
+    total = sum(lengths)
+    flat = np.fromiter(chain.from_iterable(sequences), dtype=np.int64, count=total)
+    groups = tuple((len(list(run)), length) for length, run in groupby(lengths))
+    positions = np.concatenate([np.tile(np.arange(length), rows) for rows, length in groups])
+    types = None
+    if segments is not None:
+        kinds = np.fromiter(chain.from_iterable(segments), dtype=np.int64, count=total)
+        types = torch.from_numpy(kinds) if kinds.any() else None
+    return PackedTokens(torch.from_numpy(flat), torch.from_numpy(positions), types, groups)
+
+
+def plan_batches(lengths: Sequence[int], *, max_rows: int, max_tokens: int) -> list[list[int]]:
+    """Split rows into batches of similar length, longest first (so the last batches are the small ones).
+
+    Ties keep their order, so the plan depends on `lengths` alone.
+
+    Args:
+        lengths: tokens of each row.
+        max_rows: most rows in a batch.
+        max_tokens: most tokens in a batch, padding not counted; one longer row makes a batch of its own.
+
+    Example:
+        >>> plan_batches([3, 9, 3, 5], max_rows=2, max_tokens=10)
+        [[1], [3, 0], [2]]
+    """
+    order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
+    batches: list[list[int]] = []
+    current: list[int] = []
+    tokens = 0
+    for row in order:
+        if current and (len(current) >= max_rows or tokens + lengths[row] > max_tokens):
+            batches.append(current)
+            current, tokens = [], 0
+        current.append(row)
+        tokens += lengths[row]
+    if current:
+        batches.append(current)
+    return batches

@@ -1,0 +1,1 @@
+"""Question → hits: bi-encoders, dense, sparse and hybrid retrieval. Nothing heavy is imported here."""

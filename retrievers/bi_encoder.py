@@ -1,0 +1,280 @@
+"""Bi-encoders: questions and passages become vectors whose inner product says how well they fit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from indexers.protocols import EncoderIdentity, FloatArray
+from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
+from rag.core.log import get_logger
+from rag.runtime.core_pool import CorePool
+from rag.runtime.hardware import has_fast_bf16, resolve_device
+from rag.runtime.packing import plan_batches
+from retrievers.encoder_settings import EncoderSettings, read_settings
+from retrievers.layout import PAIR, PassageLayout
+from retrievers.model_files import model_folder, tower_folders, weight_files, weights_sha256
+from retrievers.tokenization import TextTokenizer
+from retrievers.tower import Tower
+
+__all__ = ["BiEncoder"]
+
+WINDOW_ROWS = 8192  # passages that are sorted by length together
+CPU_BATCH_TOKENS = 2048  # what one core works on at a time; more does not fit its cache
+GPU_BATCH_TOKENS = 1 << 16
+
+log = get_logger(__name__)
+
+
+class BiEncoder:
+    """Any Hugging Face bi-encoder, one shared tower or two.
+
+    Made by `load`. Implements `indexers.protocols.PassageEncoder`.
+
+    Texts are tokenised in a background thread while the model works on the window before, sorted by length
+    within windows of 8,192, cut into batches by token count, and each core computes whole batches. Vectors come
+    back in the order of the texts. The same call gives the same bytes, however many cores there are.
+
+    Attributes:
+        identity: everything that decides which vector a text gets.
+        precision: "fp32" or "bf16", what "auto" became.
+        device: "cpu" or "cuda".
+    """
+
+    def __init__(
+        self,
+        passage: _Side,
+        query: _Side,
+        identity: EncoderIdentity,
+        *,
+        layout: PassageLayout,
+        batch_size: int,
+    ) -> None:
+        self._passage, self._query = passage, query
+        self.identity = identity
+        self.precision, self.device = passage.tower.precision, passage.tower.device
+        self.batch_size = batch_size
+        self._layout = layout
+        self._pool: CorePool | None = None
+        self._pool_lock = threading.Lock()
+
+    @classmethod
+    def load(
+        cls,
+        name_or_path: str | Path | None = None,
+        *,
+        query_encoder: str | Path | None = None,
+        device: str = "auto",
+        precision: str = "auto",
+        pooling: str = "auto",
+        normalize: bool | str = "auto",
+        max_length: int | None = None,
+        query_prefix: str | None = None,
+        passage_prefix: str | None = None,
+        layout: str | None = None,
+        batch_size: int | None = None,
+        fast: bool = True,
+    ) -> BiEncoder:
+        """Load a bi-encoder.
+
+        Args:
+            name_or_path: passage tower (and question tower, if there is no other): a folder, a Hugging Face
+                name, or None for the embedded all-MiniLM-L6-v2. A folder with the sub-folders `passage_encoder`
+                and `query_encoder` (or `ctx_encoder` and `question_encoder`) holds both towers.
+            query_encoder: question tower, if it is another model.
+            device: "auto", "cpu", "cuda" or "cuda:N".
+            precision: "fp32", "bf16", or "auto": bf16 where the hardware multiplies it faster.
+            pooling: "cls", "mean", "max", "lasttoken", or "auto": what the folder says.
+            normalize: True, False, or "auto": what the folder says.
+            max_length: tokens after which texts are cut; default: what the folder says.
+            query_prefix: put before every question; default: the folder's prompt.
+            passage_prefix: put before every passage; default: the folder's prompt.
+            layout: "pair" for `[CLS] title [SEP] text [SEP]`, or a template such as "{title} {text}".
+            batch_size: most texts in a batch; default 32 on CPU, 256 on a GPU.
+            fast: False forces transformers' own implementation.
+
+        Raises:
+            ConfigError: a setting is not one of the above.
+            ArtifactError: the model is not there, has only pickled weights, or has unknown parts.
+            MismatchedArtifactError: the towers' vectors do not fit together.
+
+        Example:
+            >>> encoder = BiEncoder.load()                                           # doctest: +SKIP
+            >>> encoder.encode_questions(["Who wrote Faust?"]).shape                 # doctest: +SKIP
+            (1, 384)
+        """
+        where, how = resolve_device(device), _precision(precision, resolve_device(device))
+        if normalize not in ("auto", True, False):
+            raise ConfigError(f"normalize is {normalize!r}, expected True, False or 'auto'")
+        changes: dict[str, Any] = {
+            "pooling": None if pooling == "auto" else pooling,
+            "normalize": None if normalize == "auto" else normalize,
+            "max_length": max_length,
+            "query_prefix": query_prefix,
+            "passage_prefix": passage_prefix,
+            "layout": layout,
+        }
+        passage_folder, query_folder = tower_folders(model_folder(name_or_path))
+        if query_encoder is not None:
+            query_folder = tower_folders(model_folder(query_encoder))[1]
+        settings = read_settings(passage_folder).override(**changes)
+        shared = query_folder.resolve() == passage_folder.resolve()
+        query_settings = settings if shared else read_settings(query_folder).override(**changes)
+        if not shared and query_prefix is None and not query_settings.query_prefix:
+            query_settings = query_settings.override(query_prefix=settings.query_prefix or None)
+        for note in dict.fromkeys((*_unsettled(settings, changes), *_unsettled(query_settings, changes))):
+            log.warning("%s", note)
+        checked_layout = PassageLayout(settings.layout)
+        side = _Side(settings, Tower(settings, device=where, precision=how, fast=fast))
+        other = (
+            side
+            if shared
+            else _Side(query_settings, Tower(query_settings, device=where, precision=how, fast=fast))
+        )
+        _check_towers(side, other)
+        files = _files(settings) + ([] if shared else _files(query_settings))
+        identity = EncoderIdentity(
+            name=str(name_or_path) if name_or_path is not None else "all-MiniLM-L6-v2",
+            weights_sha256=weights_sha256(files),
+            dim=side.tower.dim,
+            pooling=settings.pooling,
+            normalize=settings.normalize,
+            query_prefix=query_settings.query_prefix,
+            passage_prefix=settings.passage_prefix,
+            max_length=settings.max_length,
+            similarity=settings.similarity,
+            layout=settings.layout,
+        )
+        size = batch_size if batch_size is not None else (256 if where.startswith("cuda") else 32)
+        if size < 1:
+            raise ConfigError(f"batch_size is {size}, expected at least 1")
+        return cls(side, other, identity, layout=checked_layout, batch_size=size)
+
+    @property
+    def dim(self) -> int:
+        """Vector size D."""
+        return self.identity.dim
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether the packed CPU path is in use (else transformers)."""
+        return self._passage.tower.is_fast
+
+    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
+        """Vectors (n, D) float32 of passages, in order.
+
+        Raises:
+            DataError: titles and texts differ in number.
+        """
+        if len(titles) != len(texts):
+            raise DataError(
+                f"{len(titles)} titles for {len(texts)} texts, expected one title a text (it may be empty)"
+            )
+        prefix = self.identity.passage_prefix
+
+        def tokenize(start: int, stop: int) -> list[list[int]]:
+            first, second = self._layout.render(titles[start:stop], texts[start:stop], prefix=prefix)
+            return self._passage.tokenizer(first, second)
+
+        return self._encode(self._passage.tower, tokenize, len(texts))
+
+    def encode_questions(self, questions: Sequence[str]) -> FloatArray:
+        """Vectors (n, D) float32 of questions, in order."""
+        prefix = self.identity.query_prefix
+
+        def tokenize(start: int, stop: int) -> list[list[int]]:
+            return self._query.tokenizer([prefix + question for question in questions[start:stop]])
+
+        return self._encode(self._query.tower, tokenize, len(questions))
+
+    def close(self) -> None:
+        """End the worker threads; the next call starts them again."""
+        with self._pool_lock:
+            if self._pool is not None:
+                self._pool.close()
+                self._pool = None
+
+    def _encode(self, tower: Tower, tokenize: Callable[[int, int], list[list[int]]], n: int) -> FloatArray:
+        vectors = np.empty((n, self.dim), dtype=np.float32)
+        spans = [(start, min(start + WINDOW_ROWS, n)) for start in range(0, n, WINDOW_ROWS)]
+        with ThreadPoolExecutor(1, thread_name_prefix="tokenize") as background:
+            coming = [background.submit(tokenize, *spans[0])] if spans else []
+            for number, (start, _) in enumerate(spans):
+                sequences = coming.pop().result()
+                if number + 1 < len(spans):
+                    coming.append(background.submit(tokenize, *spans[number + 1]))
+                self._encode_window(tower, sequences, vectors[start : start + len(sequences)])
+        return vectors
+
+    def _encode_window(self, tower: Tower, sequences: list[list[int]], out: FloatArray) -> None:
+        on_cpu = tower.device == "cpu"
+        batches = plan_batches(
+            [len(sequence) for sequence in sequences],
+            max_rows=self.batch_size,
+            max_tokens=CPU_BATCH_TOKENS if on_cpu else GPU_BATCH_TOKENS,
+        )
+
+        def run(rows: list[int]) -> FloatArray:
+            return tower.run([sequences[row] for row in rows])
+
+        # transformers' models and GPUs are already parallel inside one batch
+        results = self._workers().map(run, batches) if tower.is_fast else map(run, batches)
+        for rows, vectors in zip(batches, results, strict=True):
+            out[rows] = vectors
+
+    def _workers(self) -> CorePool:
+        with self._pool_lock:
+            if self._pool is None:
+                self._pool = CorePool()
+            return self._pool
+
+
+class _Side:
+    """One tower with its tokenizer."""
+
+    def __init__(self, settings: EncoderSettings, tower: Tower) -> None:
+        self.settings, self.tower = settings, tower
+        self.tokenizer = TextTokenizer(settings)
+
+
+def _precision(precision: str, device: str) -> str:
+    if precision == "auto":
+        return "bf16" if has_fast_bf16(device) else "fp32"
+    if precision not in ("fp32", "bf16"):
+        raise ConfigError(f"precision is {precision!r}, expected 'auto', 'fp32' or 'bf16'")
+    return precision
+
+
+def _files(settings: EncoderSettings) -> list[Path]:
+    return [file for folder in (settings.weights_dir, *settings.projections) for file in weight_files(folder)]
+
+
+def _unsettled(settings: EncoderSettings, changes: dict[str, Any]) -> tuple[str, ...]:
+    """Notes that the caller's settings have not answered."""
+    answered = {
+        "pooled": changes["pooling"] is not None,
+        "compared": changes["normalize"] is not None,
+        "E5": changes["query_prefix"] is not None or changes["passage_prefix"] is not None,
+    }
+    return tuple(
+        note for note in settings.notes if not any(word in note for word, done in answered.items() if done)
+    )
+
+
+def _check_towers(passage: _Side, query: _Side) -> None:
+    a, b = passage.settings, query.settings
+    if passage.tower.dim != query.tower.dim or a.normalize != b.normalize:
+        raise MismatchedArtifactError(
+            f"{a.weights_dir} makes vectors of {passage.tower.dim} numbers, normalised: {a.normalize}; "
+            f"{b.weights_dir} of {query.tower.dim}, normalised: {b.normalize}",
+            hint="give the two towers of one model",
+        )
+    if a.kind == "dpr" and a.layout != PAIR:
+        log.warning(
+            "%s is a DPR model: it was trained on (title, text) pairs, layout is %r", a.weights_dir, a.layout
+        )

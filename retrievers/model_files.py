@@ -1,0 +1,132 @@
+"""Model files: from a name to a folder, from a folder to weights. Safetensors only."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rag.core.errors import ArtifactError, ResourceError
+from rag.core.files import sha256_file
+from retrievers.embedded import EMBEDDED_ENCODER_NAMES, embedded_encoder_dir
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["backbone_state", "model_folder", "tower_folders", "weight_files", "weights_sha256"]
+
+_WANTED = ("*.json", "*.txt", "*.model", "*.safetensors", "*/config.json", "*/*.safetensors")
+_BASE_PREFIXES = ("ctx_encoder.bert_model.", "question_encoder.bert_model.", "bert.", "roberta.", "model.")
+_TOWER_NAMES = (("passage_encoder", "query_encoder"), ("ctx_encoder", "question_encoder"))
+
+
+def model_folder(name_or_path: str | Path | None) -> Path:
+    """The folder of a model: the embedded default (None or its name), a folder, or a hub name (fetched once).
+
+    Raises:
+        ArtifactError: there is no such folder or model.
+        ResourceError: the hub cannot be reached.
+    """
+    if name_or_path is None or (
+        str(name_or_path) in EMBEDDED_ENCODER_NAMES and not Path(name_or_path).exists()
+    ):
+        return embedded_encoder_dir()
+    folder = Path(name_or_path)
+    if folder.is_dir():
+        return folder
+    name = str(name_or_path)
+    if folder.is_absolute() or name.startswith(".") or name.count("/") > 1:
+        raise ArtifactError(
+            f"{name}: no such folder", hint="give a folder or a Hugging Face name such as owner/model"
+        )
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(_WANTED)))
+    except (LocalEntryNotFoundError, OSError) as error:
+        if isinstance(error, HfHubHTTPError) and getattr(error.response, "status_code", 0) in (401, 403, 404):
+            raise ArtifactError(f"{name}: no such folder, and the hub has no such public model") from error
+        raise ResourceError(
+            f"{name} is no folder, and it could not be fetched from the hub ({type(error).__name__})",
+            hint="check the name and the connection, or give the path of a downloaded folder",
+        ) from error
+    except HFValidationError as error:
+        raise ArtifactError(f"{name}: neither a folder nor a valid Hugging Face name") from error
+
+
+def tower_folders(folder: Path) -> tuple[Path, Path]:
+    """Passage tower and question tower in `folder`: two sub-folders, or twice the folder itself."""
+    for passage, query in _TOWER_NAMES:
+        if (folder / passage / "config.json").is_file() and (folder / query / "config.json").is_file():
+            return folder / passage, folder / query
+    return folder, folder
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Safetensors files of one model folder, in the order of its index.
+
+    Raises:
+        ArtifactError: there are none; pickled weights are named and refused.
+    """
+    single = folder / "model.safetensors"
+    if single.is_file():
+        return [single]
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        if any(Path(name).name != name for name in names):
+            raise ArtifactError(f"{index} points outside its folder")
+        return [folder / name for name in names]
+    pickled = sorted(path.name for pattern in ("*.bin", "*.pt", "*.cp") for path in folder.glob(pattern))
+    if pickled:
+        raise ArtifactError(
+            f"{folder} has its weights only as {', '.join(pickled)}: pickles can run code and are not loaded",
+            hint="convert it once where you trust it: AutoModel.from_pretrained(NAME).save_pretrained(DIR) "
+            "writes model.safetensors; then give DIR",
+        )
+    raise ArtifactError(f"{folder} has no model.safetensors", hint="copy the whole model folder")
+
+
+def weights_sha256(files: Iterable[Path]) -> str:
+    """One hex sha256 over weight files: the file's own for one, the hash of their hashes for several."""
+    hashes = [_cached_sha256(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files]
+    return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
+
+
+@lru_cache(maxsize=32)
+def _cached_sha256(path: str, mtime_ns: int, size_bytes: int) -> str:
+    return sha256_file(path)
+
+
+def backbone_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Weights under the names of the bare model, and what lies beside it (heads, projections) under its own.
+
+    Removes the wrapper's prefix (`bert.`, `ctx_encoder.bert_model.`, …), renames LayerNorm's old gamma and beta.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    state: dict[str, Tensor] = {}
+    for file in weight_files(folder):
+        try:
+            state.update(load_file(file))
+        except (SafetensorError, OSError) as error:
+            raise ArtifactError(
+                f"{file} cannot be read: {error}", hint="copy or download it again"
+            ) from error
+    prefix = next(
+        (p for p in _BASE_PREFIXES if any(name.startswith(p + "embeddings.") for name in state)), ""
+    )
+    bare: dict[str, Any] = {}
+    beside: dict[str, Any] = {}
+    for name, tensor in state.items():
+        new = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+        if new.startswith(prefix):
+            bare[new.removeprefix(prefix)] = tensor
+        else:
+            beside[new] = tensor
+    return bare, beside
