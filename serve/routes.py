@@ -96,7 +96,7 @@ async def retrieve(body: RetrieveRequest, request: Request, desk: DeskOf) -> Res
     tags=["questions"],
     summary="One passage by its id",
     response_model=PassageOut,
-    responses=_errors(401, 404, 500, 503),
+    responses=_errors(401, 404, 422, 500, 503),
 )
 async def passage(passage_id: str, desk: DeskOf) -> Response:
     """Title and text of a passage."""

@@ -129,7 +129,9 @@ def _signals(app: FastAPI, server: uvicorn.Server) -> Iterator[None]:
         return
 
     def on_hangup(number: int, frame: Any) -> None:
-        loop: asyncio.AbstractEventLoop = app.state.loop
+        loop: asyncio.AbstractEventLoop | None = getattr(app.state, "loop", None)
+        if loop is None:
+            return  # the index is about to be opened anyway
         loop.call_soon_threadsafe(lambda: loop.create_task(_reload(app), name="rag-reload"))
 
     def on_stop(number: int, frame: Any) -> None:

@@ -1,0 +1,182 @@
+"""A deterministic stand-in for the pipeline, and ways to run an application around it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import httpx
+import uvicorn
+from fastapi import FastAPI
+
+from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage
+from serve.app import create_app
+from serve.run import bind
+from serve.service import AnswerService
+from serve.settings import ServeSettings
+
+EVIL = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
+
+PASSAGES = (
+    Passage(
+        "danube-1",
+        "Danube",
+        "The Danube rises in the Black Forest of Germany, where two small rivers meet at Donaueschingen. It "
+        "flows through ten countries, more than any other river, before it reaches the Black Sea.",
+    ),
+    Passage(
+        "rhine-1",
+        "Rhine",
+        "The Rhine begins in the Swiss Alps and flows north to the North Sea. For a part of its way it runs "
+        "along the western edge of the Black Forest.",
+    ),
+    Passage(
+        "emoji-1",
+        "Emoji 😀",
+        "A 😀 grinning face, a 👩‍🔬 scientist and 𝔘𝔫𝔦𝔠𝔬𝔡𝔢 letters come before the word mañana, which follows "
+        "𝄞 the clef.",
+    ),
+    Passage("evil/1", f"Markup {EVIL}", f"Some pages hold {EVIL} as text, and {EVIL} must stay text."),
+)
+
+# question → answers as (passage id, text of the span, confidence), and the confidence that there is none
+KNOWN: dict[str, tuple[list[tuple[str, str, float]], float]] = {
+    "Where does the Danube rise?": (
+        [("danube-1", "the Black Forest", 0.93), ("danube-1", "Donaueschingen", 0.41),
+         ("rhine-1", "the Swiss Alps", 0.07)],
+        0.03,
+    ),
+    "Which word follows the letters?": ([("emoji-1", "mañana", 0.74), ("emoji-1", "𝄞 the clef", 0.2)], 0.1),
+    "What must stay text?": ([("evil/1", EVIL, 0.6)], 0.2),
+    "Who invented the telephone?": ([("rhine-1", "the western edge", 0.06)], 0.88),
+    "Is there anything at all?": ([], 0.99),
+}  # fmt: skip
+
+
+class FakeService:
+    """Answers what it knows; everything else with the first words of the passage that shares most words.
+
+    Args:
+        version: the index version it claims.
+        delay_s: time each batch takes.
+        poison: questions that make the whole batch raise.
+        gate: if given, each batch waits until it is set.
+    """
+
+    def __init__(
+        self,
+        version: str = "v1",
+        *,
+        delay_s: float = 0.0,
+        poison: Sequence[str] = (),
+        gate: threading.Event | None = None,
+    ) -> None:
+        self.index_version, self.n_passages = version, len(PASSAGES)
+        self.delay_s, self.poison, self.gate = delay_s, set(poison), gate
+        self.batches: list[list[str]] = []
+        self.parameters: list[tuple[int, int]] = []
+        self.threads: set[int] = set()
+        self.started = threading.Event()
+        self.n_closed = 0
+
+    def _begin(self, questions: Sequence[str]) -> None:
+        assert self.n_closed == 0, "used after it was closed"
+        self.batches.append(list(questions))
+        self.threads.add(threading.get_ident())
+        self.started.set()
+        if self.gate is not None:
+            assert self.gate.wait(60)
+        time.sleep(self.delay_s)
+        if bad := self.poison.intersection(questions):
+            raise ValueError(f"secret detail about {bad}")
+
+    def _ranked(self, question: str) -> list[tuple[Hit, Passage]]:
+        words = set(re.findall(r"\w+", question.lower()))
+        pairs = [
+            (Hit(row, passage.id, float(len(words & set(re.findall(r"\w+", passage.text.lower()))))), passage)
+            for row, passage in enumerate(PASSAGES)
+        ]
+        return sorted(pairs, key=lambda pair: Hit.sort_key(pair[0]))
+
+    def ask(self, questions: Sequence[str], *, top_k: int, n_best: int) -> list[AnswerSet]:
+        self._begin(questions)
+        self.parameters.append((top_k, n_best))
+        return [self._answer(question, n_best) for question in questions]
+
+    def _answer(self, question: str, n_best: int) -> AnswerSet:
+        ranked = self._ranked(question)
+        top = ranked[0][1]
+        spans, no_answer = KNOWN.get(question, ([(top.id, top.text.split(",")[0], 0.5)], 0.2))
+        answers = []
+        for passage_id, span, confidence in spans[:n_best]:
+            hit, passage = next(pair for pair in ranked if pair[1].id == passage_id)
+            start = passage.text.index(span)
+            evidence = Evidence(passage.id, passage.title, passage.text, start, start + len(span), hit.score)
+            answers.append(Answer(span, 10.0 * confidence, confidence, evidence))
+        timings_ms = {"search": 1.25, "read": 20.5, "total": 21.75}
+        return AnswerSet(question, tuple(answers), no_answer, self.index_version, timings_ms)
+
+    def retrieve(self, questions: Sequence[str], top_k: int) -> list[list[tuple[Hit, Passage]]]:
+        self._begin(questions)
+        return [self._ranked(question)[:top_k] for question in questions]
+
+    def passage(self, passage_id: str) -> Passage | None:
+        assert self.n_closed == 0, "used after it was closed"
+        return next((passage for passage in PASSAGES if passage.id == passage_id), None)
+
+    def close(self) -> None:
+        self.n_closed += 1
+
+
+def settings(**values: Any) -> ServeSettings:
+    return ServeSettings(**{"timeout_s": 30.0, "drain_timeout_s": 30.0, **values})
+
+
+@asynccontextmanager
+async def running(
+    service: AnswerService | None = None, app: FastAPI | None = None, **values: Any
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of an application in this event loop, within its life span."""
+    if app is None:
+        service = service or FakeService()
+        app = create_app(settings(**values), service)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60) as client,
+    ):
+        if service is not None:
+            await until(lambda: app.state.desk.state != "loading")
+        yield client
+
+
+async def until(condition: Any, timeout_s: float = 30.0) -> None:
+    """Wait until `condition()` holds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.002)
+
+
+@contextmanager
+def listening(app: FastAPI) -> Iterator[str]:
+    """Run the application on a real port in a thread; yields its address."""
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
+    listener = bind("127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 30
+    while not server.started and time.monotonic() < deadline:
+        time.sleep(0.005)
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(60)
+        listener.close()
+        assert not thread.is_alive()

@@ -1,0 +1,338 @@
+"""The micro-batcher by itself and behind the API."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Hashable
+
+import pytest
+
+from serve.app import create_app
+from serve.batching import BatcherClosed, MicroBatcher, QueueFull
+from tests.api.fakes import FakeService, listening, running, settings, until
+
+pytestmark = pytest.mark.anyio
+
+
+class Worker:
+    """Doubles numbers; keeps what it saw."""
+
+    def __init__(self, delay_s: float = 0.0, gate: threading.Event | None = None) -> None:
+        self.delay_s, self.gate = delay_s, gate
+        self.batches: list[tuple[Hashable, list[int]]] = []
+
+    def __call__(self, key: Hashable, items: list[int]) -> list[int]:
+        self.batches.append((key, list(items)))
+        if self.gate is not None:
+            assert self.gate.wait(10)
+        time.sleep(self.delay_s)
+        if 13 in items:
+            raise ValueError("13")
+        if 99 in items:
+            raise StopIteration
+        return [2 * item for item in items]
+
+
+def batcher(
+    worker: Worker, *, size: int = 8, wait_s: float = 0.0, queue: int = 100
+) -> MicroBatcher[int, int]:
+    made: MicroBatcher[int, int] = MicroBatcher(worker, max_size=size, max_wait_s=wait_s, queue_size=queue)
+    made.start()
+    return made
+
+
+async def values(made: MicroBatcher[int, int], *items: int, key: Hashable = "k") -> list[int]:
+    return [finished.value for finished in await made.submit(key, items)]
+
+
+async def test_a_lone_item_does_not_wait():
+    made = batcher(Worker(), wait_s=5.0)
+    await asyncio.sleep(0.01)
+    for number in range(3):
+        started = time.monotonic()
+        assert await values(made, number) == [2 * number]
+        assert time.monotonic() - started < 4.0
+    await made.close(1)
+
+
+async def test_items_gather_while_the_worker_is_busy():
+    gate = threading.Event()
+    worker = Worker(gate=gate)
+    made = batcher(worker, size=4)
+    tasks = [asyncio.create_task(values(made, 0))]
+    await until(lambda: worker.batches)
+    tasks += [asyncio.create_task(values(made, number)) for number in range(1, 7)]
+    await until(lambda: made.depth == 6)
+    gate.set()
+    assert await asyncio.gather(*tasks) == [[2 * number] for number in range(7)]
+    assert [items for _, items in worker.batches] == [[0], [1, 2, 3, 4], [5, 6]]
+    await made.close(1)
+
+
+async def test_askers_that_come_back_at_different_times_are_gathered_again():
+    worker = Worker(delay_s=0.02)
+    made = batcher(worker, wait_s=1.0)
+
+    async def loop(number: int) -> None:
+        for _ in range(5):
+            await values(made, number)
+            await asyncio.sleep(0.002 * number)
+
+    await asyncio.gather(*(loop(number) for number in range(6)))
+    sizes = [len(items) for _, items in worker.batches]
+    assert sum(sizes) == 30
+    assert sizes[1:-1].count(6) >= 3
+    assert len(sizes) <= 9
+    await made.close(1)
+
+
+async def test_the_wait_for_a_batch_to_fill_is_bounded():
+    worker = Worker(gate=(gate := threading.Event()))
+    made = batcher(worker, wait_s=0.05)
+    tasks = [asyncio.create_task(values(made, number)) for number in range(4)]
+    await until(lambda: worker.batches)
+    gate.set()
+    await asyncio.gather(*tasks)
+    started = time.monotonic()
+    assert await values(made, 9) == [18]  # three others are expected, and do not come
+    assert time.monotonic() - started < 2.0
+    await made.close(1)
+
+
+async def test_only_equal_keys_share_a_batch_and_the_oldest_goes_first():
+    gate = threading.Event()
+    worker = Worker(gate=gate)
+    made = batcher(worker)
+    tasks = [asyncio.create_task(values(made, 0))]
+    await until(lambda: worker.batches)
+    for number, key in enumerate("abab", start=1):
+        tasks.append(asyncio.create_task(values(made, number, key=key)))
+    await until(lambda: made.depth == 4)
+    gate.set()
+    await asyncio.gather(*tasks)
+    assert worker.batches[1:] == [("a", [1, 3]), ("b", [2, 4])]
+    await made.close(1)
+
+
+async def test_a_bad_item_fails_alone():
+    gate = threading.Event()
+    worker = Worker(gate=gate)
+    made = batcher(worker)
+    tasks = [asyncio.create_task(values(made, number)) for number in (0, 1, 13, 99, 2)]
+    await until(lambda: worker.batches)
+    gate.set()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert results[:2] == [[0], [2]]
+    assert isinstance(results[2], ValueError)
+    assert isinstance(results[3], RuntimeError)
+    assert results[4] == [4]
+    with pytest.raises(ValueError, match="13"):
+        await values(made, 1, 13)
+    assert await values(made, 5) == [10]
+    await made.close(1)
+
+
+async def test_cancelled_items_leave_the_queue_and_never_run():
+    gate = threading.Event()
+    worker = Worker(gate=gate)
+    made = batcher(worker, queue=4)
+    first = asyncio.create_task(values(made, 0))
+    await until(lambda: worker.batches)
+    leaving = asyncio.create_task(values(made, 1, 2, 3))
+    staying = asyncio.create_task(values(made, 4))
+    await until(lambda: made.depth == 4)
+    leaving.cancel()
+    await until(lambda: made.depth == 1)
+    gate.set()
+    assert await first == [0]
+    assert await staying == [8]
+    assert worker.batches == [("k", [0]), ("k", [4])]
+    await made.close(1)
+
+
+async def test_a_full_queue_refuses_all_or_nothing():
+    gate = threading.Event()
+    worker = Worker(gate=gate)
+    made = batcher(worker, queue=3)
+    tasks = [asyncio.create_task(values(made, 0))]
+    await until(lambda: worker.batches)
+    tasks.append(asyncio.create_task(values(made, 1, 2)))
+    await until(lambda: made.depth == 2)
+    with pytest.raises(QueueFull) as refused:
+        await made.submit("k", [3, 4])
+    assert refused.value.retry_after_s >= 1
+    tasks.append(asyncio.create_task(values(made, 5)))
+    await until(lambda: made.depth == 3)
+    gate.set()
+    assert await asyncio.gather(*tasks) == [[0], [2, 4], [10]]
+    await made.close(1)
+
+
+async def test_close_finishes_what_was_accepted_and_refuses_the_rest():
+    worker = Worker(delay_s=0.01)
+    made = batcher(worker, size=2, wait_s=1.0)
+    tasks = [asyncio.create_task(values(made, number)) for number in range(5)]
+    await until(lambda: worker.batches)
+    closing = asyncio.create_task(made.close(5))
+    await asyncio.sleep(0)
+    with pytest.raises(BatcherClosed):
+        await made.submit("k", [9])
+    assert await closing is True
+    assert await asyncio.gather(*tasks) == [[0], [2], [4], [6], [8]]
+
+
+async def test_close_gives_up_after_its_time():
+    gate = threading.Event()
+    made = batcher(Worker(gate=gate), size=1)
+    tasks = [asyncio.create_task(values(made, number)) for number in range(3)]
+    await until(lambda: made.depth == 2)
+    assert await made.close(0.05) is False
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(outcome, BatcherClosed) for outcome in outcomes)
+    gate.set()
+
+
+# --- behind the API ---------------------------------------------------------------------------------------
+
+
+async def ask(client, question="a", **values):
+    return await client.post("/v1/ask", json={"question": question, **values})
+
+
+async def test_requests_that_arrive_together_form_one_batch():
+    gate = threading.Event()
+    service = FakeService(gate=gate)
+    async with running(service, batch_max_size=16) as client:
+        tasks = [asyncio.create_task(ask(client, "first"))]
+        await until(service.started.is_set)
+        tasks += [asyncio.create_task(ask(client, f"q{number}")) for number in range(10)]
+        desk = client._transport.app.state.desk
+        await until(lambda: desk.batcher.depth == 10)
+        assert "rag_queue_depth 10.0" in (await client.get("/metrics")).text
+        gate.set()
+        responses = await asyncio.gather(*tasks)
+    assert [response.status_code for response in responses] == [200] * 11
+    assert [response.json()["question"] for response in responses[1:]] == [
+        f"q{number}" for number in range(10)
+    ]
+    assert [len(batch) for batch in service.batches] == [1, 10]
+    assert len(service.threads) == 1
+    assert responses[1].json()["timings_ms"]["queue"] > 0
+
+
+async def test_batching_raises_throughput():
+    """The fake takes as long for a batch as for one question; so the number of batches is the time."""
+
+    async def batches(size: int) -> int:
+        service = FakeService(delay_s=0.01)
+        async with running(service, batch_max_size=size, batch_max_wait_ms=200) as client:
+
+            async def one_client() -> None:
+                for _ in range(2):
+                    assert (await ask(client)).status_code == 200
+
+            await asyncio.gather(*(one_client() for _ in range(8)))
+        return len(service.batches)
+
+    assert await batches(1) == 16
+    assert await batches(8) <= 8
+
+
+async def test_different_parameters_are_never_mixed():
+    gate = threading.Event()
+    service = FakeService(gate=gate)
+    async with running(service) as client:
+        tasks = [asyncio.create_task(ask(client, "first"))]
+        await until(service.started.is_set)
+        for n_best in (1, 2, 1):
+            tasks.append(asyncio.create_task(ask(client, "Where does the Danube rise?", n_best=n_best)))
+        tasks.append(asyncio.create_task(client.post("/v1/retrieve", json={"question": "x", "top_k": 2})))
+        await until(lambda: client._transport.app.state.desk.batcher.depth == 4)
+        gate.set()
+        responses = await asyncio.gather(*tasks)
+    assert [len(response.json()["answers"]) for response in responses[1:4]] == [1, 2, 1]
+    assert len(responses[4].json()["hits"]) == 2
+    assert [len(batch) for batch in service.batches] == [1, 2, 1, 1]
+
+
+async def test_a_poisonous_question_does_not_fail_its_neighbours():
+    gate = threading.Event()
+    service = FakeService(gate=gate, poison=["poison"])
+    async with running(service) as client:
+        tasks = [asyncio.create_task(ask(client, "first"))]
+        await until(service.started.is_set)
+        tasks += [asyncio.create_task(ask(client, question)) for question in ("x", "poison", "y")]
+        await until(lambda: client._transport.app.state.desk.batcher.depth == 3)
+        gate.set()
+        responses = await asyncio.gather(*tasks)
+    assert [response.status_code for response in responses] == [200, 200, 500, 200]
+
+
+async def test_a_full_queue_answers_503_with_retry_after():
+    gate = threading.Event()
+    service = FakeService(gate=gate)
+    async with running(service, queue_size=2, max_questions_per_request=2) as client:
+        tasks = [asyncio.create_task(ask(client, "first"))]
+        await until(service.started.is_set)
+        tasks.append(asyncio.create_task(client.post("/v1/ask", json={"questions": ["a", "b"]})))
+        await until(lambda: client._transport.app.state.desk.batcher.depth == 2)
+        refused = await ask(client, "one too many")
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "overloaded"
+        assert 1 <= int(refused.headers["retry-after"]) <= 60
+        assert 'rag_rejected_total{reason="overloaded"} 1.0' in (await client.get("/metrics")).text
+        gate.set()
+        assert [response.status_code for response in await asyncio.gather(*tasks)] == [200, 200]
+        assert (await ask(client)).status_code == 200
+
+
+async def test_a_client_that_leaves_is_dropped_before_its_question_runs():
+    gate = threading.Event()
+    service = FakeService(gate=gate)
+    app = create_app(settings(), service)
+    with listening(app) as url:
+        host, port = url.removeprefix("http://").split(":")
+
+        async def send(question: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            reader, writer = await asyncio.open_connection(host, int(port))
+            body = f'{{"question": "{question}"}}'
+            writer.write(
+                f"POST /v1/ask HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n{body}".encode()
+            )
+            await writer.drain()
+            return reader, writer
+
+        reader, writer = await send("stays")
+        await until(service.started.is_set)
+        _, leaving = await send("leaves")
+        await until(lambda: app.state.desk.batcher.depth == 1)
+        leaving.close()
+        await until(lambda: app.state.desk.batcher.depth == 0)
+        gate.set()
+        assert b"200 OK" in await reader.readline()
+        writer.close()
+    assert service.batches == [["stays"]]
+    assert b'route="/v1/ask",status="499"} 1.0' in app.state.desk.metrics.render()
+
+
+async def test_shutdown_finishes_accepted_requests():
+    gate = threading.Event()
+    service = FakeService(gate=gate)
+    app = create_app(settings(batch_max_size=1), service)
+    async with running(app=app) as client:
+        await until(lambda: app.state.desk.state == "ready")
+        tasks = [asyncio.create_task(ask(client, f"q{number}")) for number in range(4)]
+        await until(lambda: app.state.desk.batcher.depth == 3)
+        closing = asyncio.create_task(app.state.desk.close())
+        await until(lambda: app.state.desk.state == "stopping")
+        late = await ask(client, "late")
+        assert (late.status_code, late.json()["error"]["code"]) == (503, "shutting_down")
+        assert (await client.get("/readyz")).status_code == 503
+        assert (await client.get("/healthz")).status_code == 200
+        gate.set()
+        assert [response.status_code for response in await asyncio.gather(*tasks)] == [200] * 4
+        await closing
+        assert service.n_closed == 1

@@ -1,0 +1,284 @@
+"""Every way a request can be wrong, and that the answer is one JSON shape that tells nothing internal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from rag.core.errors import ArtifactError, ConfigError
+from serve.app import create_app
+from serve.settings import ServeSettings, hash_api_key, load_settings
+from tests.api.fakes import FakeService, running, settings, until
+
+pytestmark = pytest.mark.anyio
+
+
+def check(response: httpx.Response, status: int, code: str) -> dict[str, str]:
+    """The error, after checking status and shape."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    body = response.json()
+    assert list(body) == ["error"]
+    error = body["error"]
+    assert list(error) == ["code", "message", "hint", "request_id"]
+    assert error["code"] == code
+    assert error["message"]
+    assert error["request_id"] == response.headers["x-request-id"]
+    assert response.headers["x-content-type-options"] == "nosniff"
+    assert response.headers["cache-control"] == "no-store"
+    return error
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({}, "either 'question'"),
+        ({"question": "a", "questions": ["b"]}, "either 'question'"),
+        ({"question": ""}, "question is empty"),
+        ({"question": " \n\t "}, "question is empty"),
+        ({"questions": []}, "'questions' is empty"),
+        ({"questions": ["a", " "]}, "questions.1 is empty"),
+        ({"question": 7}, "question: input should be a valid string"),
+        ({"questions": "a"}, "questions: input should be a valid list"),
+        ({"questions": ["a", None]}, "questions.1: input should be a valid string"),
+        ({"question": "é" * 21}, "21 characters, at most 20"),
+        ({"questions": ["a"] * 4}, "4 questions in one request, the limit is 3"),
+        ({"question": "a", "top_k": 0}, "top_k: input should be greater than or equal to 1"),
+        ({"question": "a", "top_k": 31}, "top_k is 31, at most 30"),
+        ({"question": "a", "top_k": "5"}, "top_k: input should be a valid integer"),
+        ({"question": "a", "top_k": True}, "top_k: input should be a valid integer"),
+        ({"question": "a", "top_k": 10**30}, "top_k"),
+        ({"question": "a", "n_best": 21}, "n_best is 21, at most 20"),
+        ({"question": "a", "topk": 5}, "'topk' is not a known field"),
+        ({"question": "a", "\ud800": 5}, "unicode"),
+        ({"question": "half \ud83d"}, "half of a surrogate pair"),
+        ([1, 2], "not a JSON object"),
+        ("text", "not a JSON object"),
+        (None, "not a JSON object"),
+    ],
+)
+async def test_invalid_requests_are_explained(body, words):
+    limits: dict[str, Any] = {"max_question_chars": 20, "max_questions_per_request": 3, "max_top_k": 30}
+    async with running(**limits) as client:
+        response = await client.post(
+            "/v1/ask", content=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
+        )
+    assert words in check(response, 422, "invalid_request")["message"]
+
+
+async def test_limits_hold_exactly():
+    async with running(max_question_chars=20, max_questions_per_request=3, max_top_k=30) as client:
+        for body in (
+            {"question": "😀" * 20},
+            {"questions": ["a"] * 3},
+            {"question": "a", "top_k": 30, "n_best": 20},
+        ):
+            assert (await client.post("/v1/ask", json=body)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("content", "media_type", "status", "code"),
+    [
+        (b'{"question": "a"', "application/json", 422, "invalid_request"),
+        (b"", "application/json", 422, "invalid_request"),
+        (b"\xff\xfe\x00", "application/json", 400, "bad_request"),
+        (b"[" * 50_000, "application/json", 400, "bad_request"),
+        (b'{"question": "a"}', "text/plain", 415, "unsupported_media_type"),
+        (b"question=a", "application/x-www-form-urlencoded", 415, "unsupported_media_type"),
+        (b'{"question": "a"}', None, 415, "unsupported_media_type"),
+    ],
+)
+async def test_bodies_that_are_not_json(content, media_type, status, code):
+    headers = {"Content-Type": media_type} if media_type else {}
+    async with running() as client:
+        check(await client.post("/v1/ask", content=content, headers=headers), status, code)
+
+
+async def test_unknown_paths_methods_and_passages():
+    async with running() as client:
+        check(await client.get("/v2/ask"), 404, "not_found")
+        check(await client.get("/docs"), 404, "not_found")
+        refused = await client.get("/v1/ask")
+        check(refused, 405, "method_not_allowed")
+        assert refused.headers["allow"] == "POST"
+        check(await client.post("/healthz"), 405, "method_not_allowed")
+        check(await client.post("/"), 405, "method_not_allowed")
+        error = check(await client.get("/v1/passages/%F0%9F%98%80"), 404, "passage_not_found")
+    assert "😀" in error["message"]
+
+
+async def pieces(n: int, size_bytes: int = 100) -> AsyncIterator[bytes]:
+    for _ in range(n):
+        yield b" " * size_bytes
+
+
+async def test_large_bodies_are_refused_declared_or_chunked():
+    async with running(max_body_bytes=1000) as client:
+        check(await client.post("/v1/ask", content=b" " * 1001), 413, "body_too_large")
+        check(await client.post("/v1/ask", content=pieces(11)), 413, "body_too_large")
+        check(await client.post("/v1/admin/reload", content=pieces(11)), 413, "body_too_large")
+        just_fits = b'{"question": "a"}'.ljust(1000)
+        headers = {"Content-Type": "application/json"}
+        assert (await client.post("/v1/ask", content=just_fits, headers=headers)).status_code == 200
+        assert 'rag_rejected_total{reason="body_too_large"} 3.0' in (await client.get("/metrics")).text
+
+
+async def test_slow_bodies_are_refused():
+    app = create_app(settings(timeout_s=0.05), FakeService())
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        if not hasattr(receive, "begun"):
+            receive.begun = True  # type: ignore[attr-defined]
+            return {"type": "http.request", "body": b"{", "more_body": True}
+        await asyncio.sleep(30)
+        raise AssertionError
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/ask", "headers": [], "query_string": b""}
+    async with app.router.lifespan_context(app):
+        await app(scope, receive, send)
+    assert sent[0]["status"] == 408
+
+
+async def test_an_exception_is_answered_without_its_text_and_logged_with_it(caplog):
+    async with running(FakeService(poison=["bad"])) as client:
+        response = await client.post("/v1/ask", json={"question": "bad"}, headers={"X-Request-ID": "r-7"})
+        check(response, 500, "internal_error")
+        assert "secret" not in response.text
+        assert "ValueError" not in response.text
+        assert (await client.post("/v1/ask", json={"question": "good"})).status_code == 200
+        assert 'route="/v1/ask",status="500"} 1.0' in (await client.get("/metrics")).text
+    record = next(record for record in caplog.records if record.name == "serve.middleware")
+    assert record.request_id == "r-7"
+    assert "secret detail" in caplog.text
+
+
+async def test_too_slow_answers_end_with_504():
+    gate = threading.Event()
+    async with running(FakeService(gate=gate), timeout_s=0.05) as client:
+        check(await client.post("/v1/ask", json={"question": "a"}), 504, "timeout")
+        gate.set()
+        await until(lambda: client._transport.app.state.desk.batcher.depth == 0)  # type: ignore[attr-defined]
+        assert 'rag_rejected_total{reason="timeout"} 1.0' in (await client.get("/metrics")).text
+
+
+async def test_not_ready_while_loading():
+    release = threading.Event()
+
+    def open_slowly(_: ServeSettings) -> FakeService:
+        assert release.wait(10)
+        return FakeService("late")
+
+    app = create_app(settings(), open_service=open_slowly)
+    async with running(app=app) as client:
+        assert (await client.get("/healthz")).status_code == 200
+        for response in (
+            await client.get("/readyz"),
+            await client.post("/v1/ask", json={"question": "a"}),
+            await client.get("/v1/passages/x"),
+        ):
+            check(response, 503, "not_ready")
+            assert int(response.headers["retry-after"]) >= 1
+        assert (await client.get("/page.json")).json()["n_passages"] is None
+        release.set()
+        await until(lambda: app.state.desk.state == "ready")
+        assert (await client.get("/readyz")).json()["index_version"] == "late"
+
+
+async def test_an_index_that_cannot_be_opened_is_reported_to_the_runner_not_the_client(caplog):
+    caplog.set_level(logging.ERROR)
+    seen: list[Exception] = []
+
+    def fail(_: ServeSettings) -> FakeService:
+        raise ArtifactError("/srv/index/x.faiss is truncated")
+
+    app = create_app(settings(), open_service=fail, on_load_error=seen.append)
+    async with running(app=app) as client:
+        await until(lambda: seen)
+        error = check(await client.get("/readyz"), 503, "load_failed")
+    assert "faiss" not in str(error)
+    assert isinstance(seen[0], ArtifactError)
+    assert "truncated" in caplog.text
+
+
+class TestKeys:
+    hashes = (hash_api_key("one"), hash_api_key("two"))
+
+    async def test_a_key_is_needed_under_v1_only(self):
+        async with running(api_keys=self.hashes) as client:
+            missing = await client.post("/v1/ask", json={"question": "a"})
+            check(missing, 401, "unauthorized")
+            assert missing.headers["www-authenticate"] == "Bearer"
+            check(await client.get("/v1/passages/danube-1"), 401, "unauthorized")
+            check(await client.get("/v1/anything"), 401, "unauthorized")
+            for path in ("/", "/healthz", "/readyz", "/metrics", "/openapi.json"):
+                assert (await client.get(path)).status_code == 200
+            assert (await client.get("/page.json")).json()["needs_key"] is True
+            assert 'rag_rejected_total{reason="unauthorized"} 3.0' in (await client.get("/metrics")).text
+
+    @pytest.mark.parametrize(
+        "headers",
+        [{"Authorization": "Bearer one"}, {"authorization": "bearer  two "}, {"X-API-Key": "two"}],
+    )
+    async def test_accepted(self, headers, caplog):
+        caplog.set_level(logging.INFO, logger="serve.access")
+        async with running(api_keys=self.hashes) as client:
+            assert (await client.post("/v1/ask", json={"question": "a"}, headers=headers)).status_code == 200
+        assert any(
+            getattr(record, "key", "") in (self.hashes[0][:8], self.hashes[1][:8])
+            for record in caplog.records
+        )
+
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            {"Authorization": "Bearer three"},
+            {"Authorization": "Basic one"},
+            {"Authorization": "one"},
+            {"X-API-Key": ""},
+            {"X-API-Key": hash_api_key("one")},
+            {"X-API-Key": "é".encode("latin-1")},
+        ],
+    )
+    async def test_refused(self, headers):
+        async with running(api_keys=self.hashes) as client:
+            check(await client.post("/v1/ask", json={"question": "a"}, headers=headers), 401, "unauthorized")
+
+
+class TestSettings:
+    def test_environment(self, monkeypatch):
+        monkeypatch.setenv("RAG_SERVE_PORT", "9001")
+        monkeypatch.setenv("RAG_SERVE_API_KEYS", f"{'a' * 64}, {'B' * 64}")
+        monkeypatch.setenv("RAG_SERVE_EXAMPLE_QUESTIONS", "Who, when? | Why?")
+        got = load_settings(max_top_k=50)
+        assert (got.port, got.max_top_k) == (9001, 50)
+        assert got.api_keys == ("a" * 64, "b" * 64)
+        assert got.example_questions == ("Who, when?", "Why?")
+
+    @pytest.mark.parametrize(
+        ("values", "words"),
+        [
+            ({"prot": 1}, "prot: Extra inputs are not permitted"),
+            ({"api_keys": "plain"}, "64 hex digits"),
+            ({"read_top_k": 200}, "read_top_k=200 is larger than max_top_k=100"),
+            ({"queue_size": 8}, "max_questions_per_request=32 is larger than queue_size=8"),
+            ({"timeout_s": 0}, "timeout_s"),
+        ],
+    )
+    def test_mistakes_are_named(self, values, words):
+        with pytest.raises(ConfigError, match=words.replace("(", r"\(")):
+            load_settings(**values)
+
+    def test_frozen(self):
+        with pytest.raises(ValueError, match="frozen"):
+            settings().port = 1

@@ -1,0 +1,224 @@
+"""What the routes answer when all is well: shapes, defaults, metrics, description, page."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+
+import pytest
+from fastapi.openapi.models import OpenAPI
+
+from serve.app import create_app
+from serve.schemas import AnswerSetOut, AskRequest, RetrieveRequest
+from tests.api.fakes import PASSAGES, FakeService, running, settings
+
+pytestmark = pytest.mark.anyio
+QUESTION = "Where does the Danube rise?"
+
+
+async def test_one_question_has_exactly_the_public_shape():
+    async with running() as client:
+        response = await client.post("/v1/ask", json={"question": f"  {QUESTION} "})
+    assert response.status_code == 200
+    body = response.json()
+    assert list(body) == ["question", "answers", "no_answer_confidence", "index_version", "timings_ms"]
+    assert body["question"] == QUESTION
+    answer = body["answers"][0]
+    assert list(answer) == ["text", "score", "confidence", "evidence"]
+    assert list(answer["evidence"]) == ["passage_id", "title", "text", "start", "end", "score"]
+    evidence = answer["evidence"]
+    assert evidence["text"][evidence["start"] : evidence["end"]] == answer["text"] == "the Black Forest"
+    assert body["no_answer_confidence"] == 0.03
+    assert body["index_version"] == "v1"
+    assert list(body["timings_ms"]) == ["queue", "search", "read", "total"]
+    assert all(isinstance(value, float) for value in body["timings_ms"].values())
+    AnswerSetOut.model_validate(body, strict=True)
+
+
+async def test_several_questions_are_answered_in_order():
+    questions = ["Who invented the telephone?", QUESTION, QUESTION]
+    service = FakeService()
+    async with running(service) as client:
+        body = (await client.post("/v1/ask", json={"questions": questions, "n_best": 1})).json()
+        one = (await client.post("/v1/ask", json={"questions": [QUESTION]})).json()
+    assert list(body) == ["results"]
+    assert [result["question"] for result in body["results"]] == questions
+    assert [len(result["answers"]) for result in body["results"]] == [1, 1, 1]
+    assert len(one["results"]) == 1
+    assert service.batches[0] == questions
+
+
+async def test_defaults_come_from_the_settings_and_requests_override_them():
+    service = FakeService()
+    async with running(service, read_top_k=7, n_best=2) as client:
+        await client.post("/v1/ask", json={"question": "a"})
+        await client.post("/v1/ask", json={"question": "a", "top_k": 3, "n_best": 4})
+    assert service.parameters == [(7, 2), (3, 4)]
+
+
+async def test_offsets_count_code_points():
+    async with running() as client:
+        body = (await client.post("/v1/ask", json={"question": "Which word follows the letters?"})).json()
+    evidence = body["answers"][0]["evidence"]
+    assert evidence["text"][evidence["start"] : evidence["end"]] == "mañana"
+
+
+async def test_retrieve():
+    async with running(retrieve_top_k=3) as client:
+        one = (await client.post("/v1/retrieve", json={"question": "the Danube", "top_k": 2})).json()
+        many = (await client.post("/v1/retrieve", json={"questions": ["the Danube", "Rhine"]})).json()
+    assert list(one) == ["question", "hits", "index_version", "timings_ms"]
+    assert list(one["hits"][0]) == ["passage_id", "title", "text", "score"]
+    assert one["hits"][0]["passage_id"] == "danube-1"
+    assert len(one["hits"]) == 2
+    assert [len(result["hits"]) for result in many["results"]] == [3, 3]
+    assert one["hits"][0]["score"] >= one["hits"][1]["score"]
+
+
+@pytest.mark.parametrize("passage", PASSAGES, ids=lambda passage: passage.id)
+async def test_passage_by_id(passage):
+    async with running() as client:
+        body = (await client.get(f"/v1/passages/{passage.id}")).json()
+    assert body == {"passage_id": passage.id, "title": passage.title, "text": passage.text}
+
+
+async def test_health_and_readiness():
+    async with running() as client:
+        assert (await client.get("/healthz")).json() == {"status": "alive"}
+        ready = await client.get("/readyz")
+    assert ready.json() == {"status": "ready", "index_version": "v1", "n_passages": 4}
+
+
+async def test_metrics_tell_requests_stages_batches_and_the_index():
+    async with running() as client:
+        for question in (QUESTION, "Who invented the telephone?"):
+            await client.post("/v1/ask", json={"question": question})
+        await client.get("/v1/passages/danube-1")
+        await client.get("/v1/passages/nothing")
+        await client.get("/no/such/path")
+        response = await client.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain")
+    text = response.text
+    for line in (
+        'rag_requests_total{method="POST",route="/v1/ask",status="200"} 2.0',
+        'rag_requests_total{method="GET",route="/v1/passages/{passage_id:path}",status="200"} 1.0',
+        'rag_requests_total{method="GET",route="/v1/passages/{passage_id:path}",status="404"} 1.0',
+        'rag_requests_total{method="GET",route="unmatched",status="404"} 1.0',
+        'rag_request_seconds_count{route="/v1/ask"} 2.0',
+        'rag_stage_seconds_count{stage="queue"} 2.0',
+        'rag_stage_seconds_count{stage="search"} 2.0',
+        'rag_stage_seconds_count{stage="read"} 2.0',
+        "rag_batch_size_count 2.0",
+        "rag_queue_depth 0.0",
+        "rag_requests_in_flight 1.0",
+        'rag_index_info{version="v1"} 1.0',
+        "rag_index_passages 4.0",
+        'rag_questions_total{kind="ask"} 2.0',
+        "rag_no_answers_total 1.0",
+    ):
+        assert line in text, line
+
+
+async def test_two_applications_do_not_share_metrics():
+    async with running() as first, running() as second:
+        await first.post("/v1/ask", json={"question": QUESTION})
+        assert 'route="/v1/ask"' not in (await second.get("/metrics")).text
+
+
+async def test_request_ids_are_kept_if_valid_and_made_if_not():
+    async with running() as client:
+        kept = await client.get("/healthz", headers={"X-Request-ID": "abc-1.2_Z"})
+        made = [
+            (await client.get("/healthz", headers={"X-Request-ID": bad})).headers["x-request-id"]
+            for bad in ("", "a b", "x" * 65, "<script>")
+        ]
+    assert kept.headers["x-request-id"] == "abc-1.2_Z"
+    assert all(re.fullmatch("[0-9a-f]{32}", request_id) for request_id in made)
+    assert len(set(made)) == len(made)
+
+
+async def test_the_access_log_has_fields_and_no_question_unless_asked_for(caplog):
+    caplog.set_level(logging.INFO, logger="serve.access")
+    async with running() as client:
+        await client.post("/v1/ask", json={"question": QUESTION}, headers={"X-Request-ID": "r1"})
+    record = next(record for record in caplog.records if record.name == "serve.access")
+    assert (record.request_id, record.method, record.route, record.status) == ("r1", "POST", "/v1/ask", 200)
+    assert record.n_questions == 1
+    assert record.index_version == "v1"
+    assert record.duration_ms >= record.queue_ms >= 0
+    assert "Danube" not in json.dumps(record.__dict__, default=str)
+    caplog.clear()
+    async with running(log_questions=True) as client:
+        await client.post("/v1/ask", json={"question": QUESTION})
+    assert next(record.questions for record in caplog.records if hasattr(record, "questions")) == [QUESTION]
+
+
+async def test_openapi_is_valid_and_names_limits_examples_and_the_error_shape():
+    async with running(max_question_chars=77, max_top_k=50, api_keys="0" * 64) as client:
+        schema = (await client.get("/openapi.json")).json()
+    OpenAPI.model_validate(schema)
+    models = schema["components"]["schemas"]
+    assert models["AskRequest"]["properties"]["question"]["anyOf"][0]["maxLength"] == 77
+    assert models["RetrieveRequest"]["properties"]["top_k"]["anyOf"][0]["maximum"] == 50
+    for example in models["AskRequest"]["examples"]:
+        AskRequest.model_validate(example)
+    for example in models["RetrieveRequest"]["examples"]:
+        RetrieveRequest.model_validate(example)
+    example = AnswerSetOut.model_validate(models["AnswerSetOut"]["examples"][0])
+    evidence = example.answers[0].evidence
+    assert evidence.text[evidence.start : evidence.end] == example.answers[0].text
+    for path, operations in schema["paths"].items():
+        for operation in operations.values():
+            assert operation["tags"], path
+            for status, response in operation["responses"].items():
+                if status >= "400":
+                    reference = response["content"]["application/json"]["schema"]["$ref"]
+                    assert reference.endswith("/ErrorOut"), (path, status)
+    assert schema["paths"]["/v1/ask"]["post"]["security"]
+    assert "HTTPValidationError" not in models
+
+
+async def test_the_page_and_its_files_are_served_with_security_headers():
+    async with running(example_questions=("Why?",), max_question_chars=9) as client:
+        page = await client.get("/?q=Why")
+        for path, media_type in (
+            ("/static/style.css", "text/css"),
+            ("/static/app.js", "text/javascript"),
+            ("/static/text.js", "text/javascript"),
+            ("/static/icon.svg", "image/svg+xml"),
+        ):
+            file = await client.get(path)
+            assert file.status_code == 200
+            assert file.headers["content-type"].startswith(media_type)
+            assert (await client.head(path)).status_code == 200
+        for path in ("/static/../app.py", "/static/%2e%2e/app.py", "/static/", "/static/x"):
+            assert (await client.get(path)).status_code == 404
+        about = (await client.get("/page.json")).json()
+    assert "<h1>" in page.text
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "http" not in policy
+    assert page.headers["x-content-type-options"] == "nosniff"
+    assert page.headers["referrer-policy"] == "no-referrer"
+    assert page.headers["cache-control"] == "no-cache"
+    assert about == {"examples": ["Why?"], "max_question_chars": 9, "needs_key": False, "n_passages": 4}
+
+
+async def test_cross_origin_calls_only_from_listed_origins():
+    asked = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
+    async with running() as client:
+        assert "access-control-allow-origin" not in (await client.options("/v1/ask", headers=asked)).headers
+    async with running(cors_origins=("https://a.example",), api_keys="0" * 64) as client:
+        allowed = await client.options("/v1/ask", headers=asked)
+        refused = await client.options("/v1/ask", headers={**asked, "Origin": "https://b.example"})
+    assert allowed.headers["access-control-allow-origin"] == "https://a.example"
+    assert "access-control-allow-origin" not in refused.headers
+
+
+def test_creating_an_application_opens_nothing():
+    def refuse(_):
+        raise AssertionError("opened too early")
+
+    create_app(settings(), open_service=refuse)

@@ -1,0 +1,131 @@
+"""The server as a process: address, signals, failures at start."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from rag.core.errors import ArtifactError, ResourceError
+from serve.run import bind, run_server
+from tests.api.fakes import FakeService, settings
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = """
+from rag.core.errors import RagError
+from serve.run import run_server
+from tests.api.fakes import FakeService, settings
+version = 0
+def open_service(_):
+    global version
+    version += 1
+    return FakeService(f"v{version}", delay_s=0.5)
+run_server(settings(port=0), open_service=open_service)
+print("ended normally")
+"""
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before():
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+
+
+@pytest.fixture
+def process():
+    started = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    yield started
+    started.kill()
+    started.communicate()
+
+
+def ready(url: str, version: str) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            response = httpx.get(f"{url}/readyz", timeout=10)
+            if response.status_code == 200 and response.json()["index_version"] == version:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.02)
+    raise AssertionError("the server did not become ready")
+
+
+def test_hangup_reloads_and_termination_finishes_what_was_accepted(process):
+    url = process.stdout.readline().removeprefix("listening on ").strip()
+    assert url.startswith("http://127.0.0.1:")
+    ready(url, "v1")
+    process.send_signal(signal.SIGHUP)
+    ready(url, "v2")
+    answers: list[httpx.Response] = []
+
+    def ask() -> None:
+        answers.append(httpx.post(f"{url}/v1/ask", json={"question": "a"}, timeout=60))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    while "rag_requests_in_flight 2.0" not in httpx.get(f"{url}/metrics", timeout=30).text:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    thread.join(60)
+    assert answers[0].status_code == 200
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert "ended normally" in out
+    assert '"route": "/v1/ask", "status": 200' in err
+
+
+def test_a_taken_port_is_explained():
+    with bind("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ResourceError, match=rf"port {port} on 127\.0\.0\.1 is in use"):
+            run_server(settings(port=port), FakeService())
+
+
+def test_an_unknown_host_is_explained():
+    with pytest.raises(ResourceError, match="has no address"):
+        bind("no-such-host.invalid", 0)
+    with pytest.raises(ResourceError, match=r"cannot listen on 192\.0\.2\.1"):
+        bind("192.0.2.1", 0)
+
+
+def test_ipv6():
+    try:
+        listener = bind("::1", 0)
+    except ResourceError:
+        pytest.skip("this machine has no IPv6")
+    with listener:
+        assert listener.family == socket.AF_INET6
+
+
+def test_an_index_that_cannot_be_opened_ends_the_server_with_its_own_error():
+    def fail(_):
+        raise ArtifactError("index has no manifest.json")
+
+    def crash(_):
+        raise KeyError("odd")
+
+    with pytest.raises(ArtifactError, match=r"no manifest\.json"):
+        run_server(settings(port=0), open_service=fail)
+    with pytest.raises(ResourceError, match=r"could not be opened \(KeyError\)"):
+        run_server(settings(port=0), open_service=crash)

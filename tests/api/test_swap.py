@@ -1,0 +1,134 @@
+"""Swapping an index for another under traffic."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from rag.core.errors import ArtifactError, ResourceError
+from serve.app import create_app
+from serve.service import AnswerService, ServiceHolder
+from serve.settings import ServeSettings, hash_api_key
+from tests.api.fakes import FakeService, running, settings, until
+
+pytestmark = pytest.mark.anyio
+KEY = {"X-API-Key": "admin"}
+
+
+class Opener:
+    """Opens v1, v2, …; can be told to fail or to wait."""
+
+    def __init__(self) -> None:
+        self.opened: list[FakeService] = []
+        self.fails, self.gate = False, threading.Event()
+        self.gate.set()
+
+    def __call__(self, _: ServeSettings) -> AnswerService:
+        assert self.gate.wait(60)
+        if self.fails:
+            raise ArtifactError("index/manifest.json is damaged")
+        self.opened.append(FakeService(f"v{len(self.opened) + 1}", delay_s=0.002))
+        return self.opened[-1]
+
+
+def application(opener: Opener):
+    return create_app(settings(api_keys=(hash_api_key("admin"),)), open_service=opener)
+
+
+def test_the_fake_is_a_service():
+    assert isinstance(FakeService(), AnswerService)
+
+
+def test_the_pipeline_is_a_service():
+    pipeline = pytest.importorskip("rag.pipeline").Pipeline
+    for name in ("index_version", "n_passages", "ask", "retrieve", "passage", "close"):
+        assert hasattr(pipeline, name), name
+
+
+def test_a_replaced_service_is_closed_after_its_last_lease():
+    old, new = FakeService("old"), FakeService("new")
+    holder = ServiceHolder(old)
+    with holder.lease() as first, holder.lease():
+        assert holder.swap(new) == "old"
+        assert first is old
+        with holder.lease() as second:
+            assert second is new
+        assert old.n_closed == 0
+    assert (old.n_closed, new.n_closed) == (1, 0)
+    assert holder.swap(None) == "new"
+    assert new.n_closed == 1
+    with pytest.raises(ResourceError, match="no index is loaded"), holder.lease():
+        pass
+
+
+async def test_reload_under_load_loses_nothing_and_uses_no_closed_index():
+    opener = Opener()
+    app = application(opener)
+    async with running(app=app) as client:
+        await until(lambda: app.state.desk.state == "ready")
+        versions: list[str] = []
+        is_over = False
+
+        async def one_client() -> None:
+            while not is_over:
+                response = await client.post("/v1/ask", json={"question": "a"}, headers=KEY)
+                assert response.status_code == 200, response.text
+                versions.append(response.json()["index_version"])
+
+        clients = [asyncio.create_task(one_client()) for _ in range(4)]
+        for number in (2, 3):
+            seen = len(versions)
+            await until(lambda seen=seen: len(versions) > seen + 4)
+            body = (await client.post("/v1/admin/reload", headers=KEY)).json()
+            assert body == {
+                "index_version": f"v{number}",
+                "previous_index_version": f"v{number - 1}",
+                "n_passages": 4,
+            }
+        await until(lambda: "v3" in versions)
+        is_over = True
+        await asyncio.gather(*clients)
+        metrics = (await client.get("/metrics")).text
+        await until(lambda: opener.opened[1].n_closed == 1)
+    assert set(versions) == {"v1", "v2", "v3"}
+    assert 'rag_index_info{version="v3"} 1.0' in metrics
+    assert 'version="v1"' not in metrics
+    assert [service.n_closed for service in opener.opened] == [1, 1, 1]
+
+
+async def test_a_failed_reload_keeps_the_old_index():
+    opener = Opener()
+    app = application(opener)
+    async with running(app=app) as client:
+        await until(lambda: app.state.desk.state == "ready")
+        opener.fails = True
+        response = await client.post("/v1/admin/reload", headers=KEY)
+        assert response.status_code == 500
+        assert response.json()["error"]["code"] == "reload_failed"
+        assert "manifest" not in response.text
+        assert (await client.get("/readyz")).json()["index_version"] == "v1"
+        assert opener.opened[0].n_closed == 0
+
+
+async def test_one_reload_at_a_time():
+    opener = Opener()
+    app = application(opener)
+    async with running(app=app) as client:
+        await until(lambda: app.state.desk.state == "ready")
+        opener.gate.clear()
+        first = asyncio.create_task(client.post("/v1/admin/reload", headers=KEY))
+        await until(app.state.desk._reload_lock.locked)
+        second = await client.post("/v1/admin/reload", headers=KEY)
+        assert (second.status_code, second.json()["error"]["code"]) == (409, "reload_in_progress")
+        opener.gate.set()
+        assert (await first).json()["index_version"] == "v2"
+
+
+async def test_reload_needs_keys():
+    async with running() as client:
+        response = await client.post("/v1/admin/reload")
+    assert (response.status_code, response.json()["error"]["code"]) == (403, "reload_disabled")
+    async with running(app=application(Opener())) as client:
+        assert (await client.post("/v1/admin/reload")).status_code == 401

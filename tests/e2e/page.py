@@ -1,0 +1,98 @@
+"""What a person sees and does on the page, in words of the page."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from selenium.webdriver import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+
+class Page:
+    """One open page."""
+
+    def __init__(self, driver: Any, url: str, shots: Path | None) -> None:
+        self.driver, self.url, self.shots = driver, url, shots
+
+    def open(self, path: str = "/") -> Page:
+        self.driver.get(self.url + path)
+        self.until(lambda: self.script("return document.readyState") == "complete")
+        return self
+
+    def script(self, code: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(code, *arguments)
+
+    def until(self, condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
+        deadline = time.monotonic() + timeout_s
+        while not (value := condition()):
+            assert time.monotonic() < deadline, f"it did not happen; the page says: {self.text('body')!r}"
+            time.sleep(0.02)
+        return value
+
+    def all(self, selector: str) -> list[Any]:
+        return self.driver.find_elements(By.CSS_SELECTOR, selector)
+
+    def texts(self, selector: str) -> list[str]:
+        """textContent of each match: exactly the characters in the document."""
+        return self.script(
+            "return [...document.querySelectorAll(arguments[0])].map((element) => element.textContent)",
+            selector,
+        )
+
+    def text(self, selector: str) -> str:
+        return " | ".join(self.texts(selector))
+
+    def is_visible(self, selector: str) -> bool:
+        return any(element.is_displayed() for element in self.all(selector))
+
+    @property
+    def focused(self) -> str:
+        return self.script("return document.activeElement.id || document.activeElement.tagName")
+
+    def press(self, *keys: str) -> None:
+        ActionChains(self.driver).send_keys(*keys).perform()
+
+    def ask(self, question: str) -> None:
+        """Type, press Enter, wait for the result."""
+        box = self.all("#question")[0]
+        self.script(
+            "arguments[0].value = arguments[1]", box, question
+        )  # the driver cannot type beyond the BMP
+        box.send_keys(Keys.ENTER)
+        self.settled()
+
+    def settled(self) -> None:
+        self.until(
+            lambda: self.script(
+                "const box = document.getElementById('results');"
+                "return box.childElementCount > 0 && box.getAttribute('aria-busy') === 'false'"
+            )
+        )
+
+    def media(self, *, width: int = 1100, height: int = 900, dark: bool = False) -> None:
+        self.driver.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
+        )
+        self.driver.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia",
+            {"features": [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]},
+        )
+
+    def shoot(self, name: str) -> None:
+        """Keep a picture of the whole page, if a folder was named."""
+        if self.shots is None:
+            return
+        picture = self.driver.execute_cdp_cmd(
+            "Page.captureScreenshot", {"format": "png", "captureBeyondViewport": True}
+        )
+        (self.shots / f"{name}.png").write_bytes(base64.b64decode(picture["data"]))
+
+    def complaints(self) -> list[str]:
+        """What the browser's console holds: script errors, blocked resources."""
+        return [entry["message"] for entry in self.driver.get_log("browser")]

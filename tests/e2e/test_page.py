@@ -1,0 +1,260 @@
+"""The web page in a real browser."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from serve.app import create_app
+from serve.settings import hash_api_key
+from tests.api.fakes import EVIL, FakeService, listening, settings
+
+QUESTION = "Where does the Danube rise?"
+
+
+@pytest.fixture
+def page(driver, url, shots):
+    from tests.e2e.page import Page
+
+    page = Page(driver, url, shots)
+    page.media()
+    page.complaints()
+    return page.open()
+
+
+def test_ask_and_see_the_answer_with_its_evidence(page):
+    assert page.texts("#examples button")[0] == QUESTION
+    assert "Answers from 4 passages" in page.text("#tagline")
+    page.shoot("start-light")
+    page.ask(QUESTION)
+    assert page.text(".answer") == "the Black Forest"
+    assert page.text(".words") == "93 % sure, almost certain"
+    assert page.all(".bar")[0].get_attribute("aria-valuenow") == "93"
+    share = page.script(
+        "const fill = document.querySelector('.fill');"
+        "return fill.getBoundingClientRect().width / fill.parentElement.getBoundingClientRect().width"
+    )
+    assert share == pytest.approx(0.93, abs=0.02)
+    assert page.texts("mark.best") == ["the Black Forest"]
+    assert page.texts("mark.other") == ["Donaueschingen", "the Swiss Alps"]
+    assert page.texts(".card h3") == ["Danube", "Rhine"]
+    assert page.text(".panel cite") == "Danube"
+    assert page.texts(".alternatives button") == ["Donaueschingen", "the Swiss Alps"]
+    footer = page.text("#timings")
+    assert "index 3f9c2a71" in footer
+    assert "search 1.3 ms" in footer
+    assert "read 21 ms" in footer
+    assert "the Black Forest" in page.text("#status")
+    assert page.complaints() == []
+    page.shoot("answer-light")
+
+
+def test_highlights_are_right_beyond_the_basic_plane(page):
+    page.ask("Which word follows the letters?")
+    assert page.texts("mark") == ["mañana", "𝄞 the clef"]
+    assert page.texts(".card .passage")[0].startswith(
+        "A 😀 grinning face, a 👩‍🔬 scientist and 𝔘𝔫𝔦𝔠𝔬𝔡𝔢 letters"
+    )
+    cases = page.script(
+        """
+        const done = arguments[arguments.length - 1];
+        return import("/static/text.js").then(({ splitBySpans, percent }) => {
+          const cut = (text, ...pairs) => splitBySpans(text, pairs.map(([start, end]) => ({ start, end })))
+            .map((part) => (part.span ? `[${part.text}]` : part.text)).join("");
+          return [
+            cut("a😀b", [1, 2]), cut("😀😀", [1, 2]), cut("abc", [0, 3]), cut("abc", [2, 9]), cut("abc", [-1, 2]),
+            cut("abc", [2, 2]), cut("abcdef", [2, 4], [3, 5], [0, 1], [4, 6]), cut("", [0, 1]), cut("e\\u0301x", [0, 2]),
+            percent(0.001), percent(0.5), percent(0.999), percent(0),
+          ];
+        });
+        """
+    )
+    assert cases == [
+        "a[😀]b", "😀[😀]", "[abc]", "abc", "abc", "abc", "[a]b[cd][ef]", "", "[e\u0301]x",
+        "under 1 %", "50 %", "over 99 %", "under 1 %",
+    ]  # fmt: skip
+
+
+def test_markup_in_questions_passages_and_titles_is_inert(page):
+    page.ask("What must stay text?")
+    assert page.text(".answer") == EVIL
+    assert page.texts("mark.best") == [EVIL]
+    assert EVIL in page.text(".card h3")
+    page.ask(EVIL)
+    page.ask(QUESTION)
+    assert page.texts("#recent button") == [EVIL, "What must stay text?"]
+    assert page.all("#results img, #results script, #recent img, #recent script") == []
+    assert "owned" not in page.driver.title
+    page.open(f"/?q={'%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E'}")
+    page.settled()
+    assert page.all("#results img") == []
+    assert page.complaints() == []
+
+
+def test_no_answer_is_said_honestly_and_the_best_passages_are_shown(page):
+    page.ask("Who invented the telephone?")
+    assert page.text("#results h2.answer") == "No answer found"
+    assert "88 % sure" in page.text(".no-answer")
+    assert page.text(".guess") == "the western edge"
+    assert page.texts(".card h3") == ["Rhine"]
+    assert page.all("mark.best, .bar") == []
+    assert page.text("#status") == "No answer found"
+    page.shoot("no-answer-light")
+    page.ask("Is there anything at all?")
+    assert page.text("#results h2.answer") == "No answer found"
+    assert len(page.all(".card")) == 4
+    assert page.all("mark, .guess") == []
+
+
+def test_keyboard(page):
+    from selenium.webdriver.common.keys import Keys
+
+    page.script("document.activeElement.blur()")
+    page.press("/")
+    assert page.focused == "question"
+    page.press("Where does the ", "/", Keys.BACKSPACE, "Danube rise?", Keys.ENTER)
+    page.settled()
+    assert page.text(".answer") == "the Black Forest"
+    page.press(Keys.TAB)
+    page.press(Keys.TAB)
+    outline = page.script(
+        "const style = getComputedStyle(document.activeElement);"
+        "return [document.activeElement.textContent, style.outlineStyle, style.outlineWidth]"
+    )
+    assert outline == ["Donaueschingen", "solid", "3px"]
+    page.press(Keys.TAB, Keys.ENTER)
+    assert page.script("return document.activeElement.dataset.passage") == "rhine-1"
+    page.press(Keys.ESCAPE)
+    assert page.focused == "question"
+    assert page.script("return document.getElementById('question').value") == ""
+    assert page.all("#results > *") == []
+    assert page.is_visible("#examples")
+    page.press(Keys.ENTER)
+    assert page.text("#status") == "Type a question first"
+
+
+def test_share_link_history_and_examples(page):
+    page.open("/?q=Where%20does%20the%20Danube%20rise%3F")
+    page.settled()
+    assert page.text(".answer") == "the Black Forest"
+    assert page.script("return document.getElementById('question').value") == QUESTION
+    assert page.driver.title == f"{QUESTION} – Ask the corpus"
+    page.ask("Which word follows the letters?")
+    assert page.driver.current_url.endswith("/?q=Which%20word%20follows%20the%20letters%3F")
+    page.driver.back()
+    page.until(lambda: page.text(".answer") == "the Black Forest")
+    page.open("/")
+    page.until(lambda: page.is_visible("#examples"))
+    page.all("#examples button")[2].click()
+    page.settled()
+    assert page.text(".answer") == "mañana"
+    assert page.script("return [localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
+
+
+def test_dark_mode_and_contrast(page):
+    for dark in (False, True):
+        page.media(dark=dark)
+        page.open("/?q=Where%20does%20the%20Danube%20rise%3F")
+        page.settled()
+        assert page.script("return matchMedia('(prefers-color-scheme: dark)').matches") is dark
+        ratios = page.script(CONTRAST)
+        assert min(ratio for _, ratio in ratios) >= 4.5, sorted(ratios, key=lambda pair: pair[1])[:5]
+        assert len(ratios) > 15
+        page.shoot("answer-dark" if dark else "answer-light")
+
+
+# text colour against the nearest opaque ground, for every element that holds text of its own
+CONTRAST = """
+const numbers = (color) => color.match(/[\\d.]+/g).map(Number);
+const light = ([r, g, b]) => [r, g, b].map((v) => v / 255).map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+  .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+const ground = (element) => {
+  for (let at = element; at; at = at.parentElement) {
+    const color = numbers(getComputedStyle(at).backgroundColor);
+    if (color.length === 3 || color[3] === 1) return color;
+  }
+  return [255, 255, 255];
+};
+return [...document.querySelectorAll("body *")]
+  .filter((element) => element.checkVisibility() && [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim()))
+  .map((element) => {
+    const [a, b] = [light(numbers(getComputedStyle(element).color)), light(ground(element))];
+    return [element.className || element.tagName, (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05)];
+  });
+"""
+
+
+def test_narrow_screens_do_not_scroll_sideways(page):
+    page.media(width=320, height=640)
+    for number, question in enumerate(
+        (QUESTION, "What must stay text?", "Who invented the telephone?", "x" * 300)
+    ):
+        page.open()
+        page.ask(question)
+        wide = page.script(
+            "return [document.scrollingElement.scrollWidth, [...document.querySelectorAll('body *')]"
+            ".filter((e) => !e.matches('.skip, .sr-only') && e.getBoundingClientRect().right > 320.5)"
+            ".map((e) => e.outerHTML.slice(0, 80))]"
+        )
+        assert wide == [320, []]
+        if number in (0, 2):
+            page.shoot(("narrow-answer", "", "narrow-no-answer")[number])
+
+
+def test_errors_are_shown_with_a_way_out(page, driver, shots):
+    from tests.e2e.page import Page
+
+    broken = FakeService(poison=["bad"])
+    with listening(create_app(settings(max_question_chars=30), broken)) as address:
+        own = Page(driver, address, shots).open()
+        own.ask("bad")
+        assert own.text(".error h2") == "The server failed to answer this request"
+        assert own.text(".error .fine").startswith("Request ")
+        assert "Error" in own.text("#status")
+        own.shoot("error-light")
+        broken.poison.clear()
+        own.all(".error button")[0].click()
+        own.until(lambda: own.all(".card"))
+        own.ask("far too long a question for this server")
+        assert "at most 30" in own.text(".error h2")
+        own.script("document.getElementById('question').value = 'again'")
+    own.ask("gone")
+    assert own.text(".error h2") == "The server cannot be reached"
+
+
+def test_loading_state_and_escape_while_waiting(page, driver, shots):
+    from selenium.webdriver.common.keys import Keys
+
+    from tests.e2e.page import Page
+
+    gate = threading.Event()
+    slow = FakeService(gate=gate)
+    app = create_app(settings(), slow)
+    with listening(app) as address:
+        own = Page(driver, address, shots).open()
+        own.all("#question")[0].send_keys("slow", Keys.ENTER)
+        own.until(lambda: own.is_visible(".skeleton"))
+        assert own.all("#results")[0].get_attribute("aria-busy") == "true"
+        own.until(slow.started.is_set)
+        own.shoot("loading-light")
+        own.press(Keys.ESCAPE)
+        own.until(lambda: not own.all("#results > *"))
+        assert own.all("#results")[0].get_attribute("aria-busy") == "false"
+        gate.set()
+        own.ask("again")
+        assert own.all(".card")
+
+
+def test_a_server_with_keys_asks_for_one(page, driver, shots):
+    from tests.e2e.page import Page
+
+    with listening(create_app(settings(api_keys=(hash_api_key("sesame"),)), FakeService())) as address:
+        own = Page(driver, address, shots).open()
+        own.until(lambda: own.is_visible("#key"))
+        own.ask(QUESTION)
+        assert own.text(".error h2") == "An API key is needed"
+        assert own.focused == "key"
+        own.all("#key")[0].send_keys("sesame")
+        own.all(".error button")[0].click()
+        own.until(lambda: own.text(".answer") == "the Black Forest")
