@@ -1,11 +1,11 @@
 """Passage embeddings on disk: a row of `.npy` shards, written shard by shard, read by memory map.
 
 Files in the directory: `embeddings.json` (encoder identity, D, dtype, rows), `shard-00000.npy` … and
-`ledger.jsonl`, one line for each finished shard with its checksum. A shard counts as finished once its line is
-in the ledger, so a killed run loses at most the shard it was working on.
+`ledger.jsonl`, one line for each finished shard with its checksum. A shard is finished once its line
+is in the ledger, so a killed run loses at most the shard it was working on.
 
-float16 halves the disk and keeps 11 significant bits: for unit vectors an inner product moves by less than 5e-4
-in the worst case and about 1e-5 in practice. "Exact" search over such embeddings is exact for what is stored.
+float16 halves the disk and keeps 11 significant bits: for unit vectors an inner product moves by less than
+5e-4 in the worst case and about 1e-5 in practice. "Exact" search is then exact for what is stored.
 """
 
 from __future__ import annotations

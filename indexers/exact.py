@@ -1,0 +1,180 @@
+"""Exact inner products over memory-mapped embeddings: brute-force search, and re-ranking of candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import faiss
+import numpy as np
+
+from indexers.embeddings import EmbeddingShards
+from indexers.protocols import FloatArray, IntArray
+from rag.core.errors import ConfigError, RetrievalError
+
+__all__ = [
+    "CANDIDATE_MARGIN",
+    "FlatIndex",
+    "check_queries",
+    "exact_scores",
+    "exact_search",
+    "perturbed_probes",
+    "sample_rows",
+    "select_best",
+]
+
+# Candidates fetched beyond what is asked, so that rounding and ties at the cut are settled by exact scores.
+CANDIDATE_MARGIN = 16
+_GATHER_BYTES = 64 << 20
+_MERGE_EVERY_SHARDS = 16
+
+
+def check_queries(queries: FloatArray, dim: int, top_k: int) -> FloatArray:
+    """Queries (n, D) as contiguous float32.
+
+    Raises:
+        RetrievalError: wrong shape, values that are not finite, or `top_k` below 1.
+    """
+    values = np.ascontiguousarray(queries, dtype=np.float32)
+    if values.ndim != 2 or values.shape[1] != dim:
+        raise RetrievalError(
+            f"the queries have shape {values.shape}, the index searches vectors of shape (n, {dim})",
+            hint="use the encoder the index was built with",
+        )
+    if not np.isfinite(values).all():
+        raise RetrievalError("a query vector holds NaN or infinity", hint="check the encoder's weights")
+    if top_k < 1:
+        raise RetrievalError(f"top_k is {top_k}, expected at least 1")
+    return values
+
+
+def select_best(scores: FloatArray, rows: IntArray, top_k: int) -> tuple[FloatArray, IntArray]:
+    """The best `top_k` of candidates (n, M), best first, ties by row, missing (row -1, score -inf) last.
+
+    Example:
+        >>> s, r = select_best(np.float32([[1, 3, 3, -np.inf]]), np.array([[4, 9, 2, -1]]), 5)
+        >>> r.tolist()
+        [[2, 9, 4, -1, -1]]
+    """
+    order = np.lexsort((rows, -scores))[:, :top_k]
+    best_scores = np.full((len(scores), top_k), -np.inf, dtype=np.float32)
+    best_rows = np.full((len(scores), top_k), -1, dtype=np.int64)
+    best_scores[:, : order.shape[1]] = np.take_along_axis(scores, order, axis=1)
+    best_rows[:, : order.shape[1]] = np.take_along_axis(rows, order, axis=1)
+    return best_scores, best_rows
+
+
+def exact_scores(embeddings: EmbeddingShards, queries: FloatArray, candidates: IntArray) -> FloatArray:
+    """Inner products (n, M) of queries (n, D) with candidate rows (n, M); -inf where the row is -1.
+
+    The score of a pair depends on its two vectors only, not on the batch or the position: equal passages
+    get equal scores, and a query gets the same result alone and in a batch.
+    """
+    scores = np.full(candidates.shape, -np.inf, dtype=np.float32)
+    if candidates.size == 0:
+        return scores
+    step = max(1, _GATHER_BYTES // (4 * embeddings.dim * candidates.shape[1]))
+    for start in range(0, len(queries), step):
+        part = candidates[start : start + step]  # (q, M)
+        wanted, inverse = np.unique(np.maximum(part, 0), return_inverse=True)
+        vectors = embeddings.rows(wanted)[inverse.reshape(part.shape)]  # (q, M, D)
+        products = np.einsum("qmd,qd->qm", vectors, queries[start : start + step], optimize=False)
+        scores[start : start + step] = np.where(part >= 0, products, -np.inf)
+    return scores
+
+
+def exact_search(
+    embeddings: EmbeddingShards, queries: FloatArray, top_k: int, *, threads: int | None = None
+) -> tuple[FloatArray, IntArray]:
+    """Brute force over all embeddings, shard by shard; see `VectorIndex.search` for arguments and result."""
+    queries = check_queries(queries, embeddings.dim, top_k)
+    if threads is not None:
+        faiss.omp_set_num_threads(threads)
+    wanted = min(top_k + CANDIDATE_MARGIN, len(embeddings))
+    scores = np.empty((len(queries), 0), dtype=np.float32)
+    rows = np.empty((len(queries), 0), dtype=np.int64)
+    pending: list[tuple[FloatArray, IntArray]] = []
+
+    def merge() -> None:
+        nonlocal scores, rows
+        scores = np.concatenate([scores, *(part[0] for part in pending)], axis=1)
+        rows = np.concatenate([rows, *(part[1] for part in pending)], axis=1)
+        pending.clear()
+        if scores.shape[1] > wanted:
+            best = np.argpartition(scores, scores.shape[1] - wanted, axis=1)[:, -wanted:]
+            scores, rows = np.take_along_axis(scores, best, axis=1), np.take_along_axis(rows, best, axis=1)
+
+    for part in _search_shards(embeddings, queries, wanted):
+        pending.append(part)
+        if len(pending) == _MERGE_EVERY_SHARDS:
+            merge()
+    merge()
+    return select_best(exact_scores(embeddings, queries, rows), rows, top_k)
+
+
+def _search_shards(
+    embeddings: EmbeddingShards, queries: FloatArray, wanted: int
+) -> Iterator[tuple[FloatArray, IntArray]]:
+    def search(block: tuple[int, FloatArray]) -> tuple[FloatArray, IntArray]:
+        first_row, vectors = block
+        scores, rows = faiss.knn(
+            queries, vectors, min(wanted, len(vectors)), metric=faiss.METRIC_INNER_PRODUCT
+        )
+        return scores, rows + first_row
+
+    threads = faiss.omp_get_max_threads()
+    if threads == 1 or len(queries) >= threads:
+        yield from map(search, embeddings.blocks())
+        return
+    # FAISS divides work by queries only; a few queries keep all cores busy when shards are divided instead.
+    with ThreadPoolExecutor(threads, initializer=faiss.omp_set_num_threads, initargs=(1,)) as pool:
+        yield from pool.map(search, embeddings.blocks())
+
+
+class FlatIndex:
+    """Exact search straight from the memory-mapped float32 embeddings, without a second copy of them.
+
+    Args:
+        embeddings: float32 shards.
+        threads: cores for one search; all by default.
+
+    Raises:
+        ConfigError: the embeddings are not float32, so every search would convert them.
+    """
+
+    def __init__(self, embeddings: EmbeddingShards, *, threads: int | None = None) -> None:
+        if embeddings.dtype != "float32":
+            raise ConfigError(
+                f"flat search needs float32 embeddings, these are {embeddings.dtype}",
+                hint="use dtype float32, or index type fp16",
+            )
+        self._embeddings, self._threads = embeddings, threads
+
+    @property
+    def dim(self) -> int:
+        """Vector size D."""
+        return self._embeddings.dim
+
+    def __len__(self) -> int:
+        return len(self._embeddings)
+
+    def search(self, queries: FloatArray, top_k: int) -> tuple[FloatArray, IntArray]:
+        """See `VectorIndex.search`."""
+        return exact_search(self._embeddings, queries, top_k, threads=self._threads)
+
+
+def sample_rows(embeddings: EmbeddingShards, count: int, seed: int) -> FloatArray:
+    """`count` rows drawn without replacement, in row order, as (count, D) float32."""
+    total = len(embeddings)
+    if count >= total:
+        return embeddings.rows(np.arange(total))
+    drawn = np.random.default_rng(seed).choice(total, count, replace=False, shuffle=False)
+    return embeddings.rows(np.sort(drawn))
+
+
+def perturbed_probes(embeddings: EmbeddingShards, count: int, seed: int) -> FloatArray:
+    """Queries (count, D) for measuring recall without an encoder: stored vectors plus noise half as long."""
+    vectors = sample_rows(embeddings, count, seed)
+    noise = np.random.default_rng(seed + 1).standard_normal(vectors.shape).astype(np.float32)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True) / np.linalg.norm(noise, axis=1, keepdims=True)
+    return vectors + 0.5 * lengths * noise

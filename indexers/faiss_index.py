@@ -1,0 +1,327 @@
+"""FAISS over memory-mapped embeddings: built block by block, tuned to a recall, searched with re-ranking.
+
+Files in the directory: `dense.json` (type, parameters, search settings, measured recall) and `faiss.index`
+(absent for `flat`, which searches the embeddings themselves).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+
+from indexers.embeddings import EmbeddingShards
+from indexers.exact import (
+    CANDIDATE_MARGIN,
+    FlatIndex,
+    check_queries,
+    exact_scores,
+    exact_search,
+    perturbed_probes,
+    sample_rows,
+    select_best,
+)
+from indexers.presets import HNSW_EF_CONSTRUCTION, Preset, preset_for
+from indexers.protocols import FloatArray, IntArray, VectorIndex
+from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
+from rag.core.files import atomic_path, atomic_write_json, disk_errors, read_json, remove_temporaries
+from rag.core.progress import Progress
+
+__all__ = ["FaissIndex", "build_faiss", "open_dense", "recall_at"]
+
+DENSE_NAME, FAISS_NAME = "dense.json", "faiss.index"
+RECALL_KS = (1, 10, 100)
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def _faiss_threads(threads: int | None) -> Iterator[None]:
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(threads or before)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
+
+
+def _create(preset: Preset, dim: int, seed: int) -> faiss.Index:
+    index = faiss.index_factory(dim, preset.factory, faiss.METRIC_INNER_PRODUCT)
+    if preset.name == "hnsw":
+        index.hnsw.efConstruction = HNSW_EF_CONSTRUCTION
+    if preset.nlist:
+        lists = faiss.extract_index_ivf(index)
+        lists.cp.seed = seed
+        lists.cp.min_points_per_centroid = 1
+        if preset.name == "ivfpq":
+            # Sixteen thousand vectors and ten rounds settle 256 centroids of a few numbers each.
+            codes = faiss.downcast_index(lists).pq
+            codes.cp.seed, codes.cp.niter = seed, 10
+            codes.cp.min_points_per_centroid, codes.cp.max_points_per_centroid = 1, 64
+    return index
+
+
+def build_faiss(
+    embeddings: EmbeddingShards,
+    directory: str | Path,
+    *,
+    index_type: str = "flat",
+    probes: FloatArray | None = None,
+    recall_target: float = 0.98,
+    seed: int = 0,
+    threads: int | None = None,
+    reproducible: bool = True,
+) -> dict[str, Any]:
+    """Build, tune and measure a dense index.
+
+    The search settings are the cheapest that reach `recall_target` at 100 on the probes, with one standard
+    error to spare; if none does, the best found are kept and a warning says so.
+
+    Args:
+        embeddings: vectors to index; never all in memory as float32.
+        directory: where the files go.
+        index_type: a name from `indexers.presets`.
+        probes: held-out query vectors (n, D); noisy stored vectors if None.
+        recall_target: recall@100 against exact search to tune for.
+        seed: for sampling and clustering.
+        threads: cores; all by default.
+        reproducible: same bytes every time; the graph of `hnsw` is then built on one core.
+
+    Returns:
+        The content of `dense.json`: parameters, search settings, recall@k for k in 1, 10, 100.
+
+    Raises:
+        ConfigError: unknown index type, or `flat` over float16 embeddings.
+        ResourceError: the disk is full.
+    """
+    place = Path(directory)
+    preset = preset_for(index_type, len(embeddings), embeddings.dim)
+    if len(embeddings) == 0:
+        raise DataError("there are no embeddings to index")
+    with disk_errors(place):
+        place.mkdir(parents=True, exist_ok=True)
+        remove_temporaries(place)
+    if probes is None:
+        probes = perturbed_probes(embeddings, min(256, len(embeddings)), seed)
+    info: dict[str, Any] = {
+        "index_type": preset.name,
+        "factory": preset.factory,
+        "metric": "inner_product",
+        "rows": len(embeddings),
+        "dim": embeddings.dim,
+        "nlist": preset.nlist,
+        "pq_bytes": preset.pq_bytes,
+        "training_rows": preset.training_rows,
+        "seed": seed,
+        "effort": 0,
+        "over_fetch": 1,
+        "exact_reranking": preset.name != "flat",
+        "probes": len(probes),
+        "recall_target": recall_target,
+    }
+    if preset.name == "flat":
+        FlatIndex(embeddings)
+        (place / FAISS_NAME).unlink(missing_ok=True)
+        info["recall"] = {str(k): 1.0 for k in RECALL_KS}
+        atomic_write_json(place / DENSE_NAME, info)
+        return info
+    with _faiss_threads(1 if preset.name == "hnsw" and reproducible else threads):
+        index = _create(preset, embeddings.dim, seed)
+        index.train(sample_rows(embeddings, preset.training_rows, seed))
+        with Progress(len(embeddings), "vectors", f"faiss {preset.name}") as progress:
+            for _, block in embeddings.blocks():
+                index.add(block)
+                progress.update(len(block))
+    with atomic_path(place / FAISS_NAME) as temporary, _disk_errors_of_faiss(place):
+        faiss.write_index(index, str(temporary))
+    del index
+    with _faiss_threads(threads):
+        truth, _ = exact_search(embeddings, probes, min(max(RECALL_KS), len(embeddings)))
+        info.update(_tune(_open_faiss(place, info), preset, embeddings, probes, truth, recall_target))
+        dense = FaissIndex(_open_faiss(place, info), embeddings, info)
+        info["recall"] = {str(k): round(recall_at(dense, probes, truth, k), 4) for k in RECALL_KS}
+    if info["recall"]["100"] < recall_target:
+        _log.warning(
+            "index type %s reaches recall@100 %.3f, wanted %.3f; sq8 or fp16 would be closer to exact search",
+            preset.name, info["recall"]["100"], recall_target,
+        )  # fmt: skip
+    atomic_write_json(place / DENSE_NAME, info)
+    return info
+
+
+@contextmanager
+def _disk_errors_of_faiss(place: Path) -> Iterator[None]:
+    """FAISS reports a failed write as RuntimeError; give it back its errno."""
+    try:
+        yield
+    except RuntimeError as error:
+        import errno
+        import shutil
+
+        if "write error" in str(error) or shutil.disk_usage(place).free < 1 << 20:
+            raise OSError(errno.ENOSPC, str(error)) from error
+        raise
+
+
+def _tune(
+    index: faiss.Index,
+    preset: Preset,
+    embeddings: EmbeddingShards,
+    probes: FloatArray,
+    truth: FloatArray,
+    target: float,
+) -> dict[str, int]:
+    """Cheapest effort and over-fetch with enough recall.
+
+    After exact re-ranking, recall is the share of true results among the candidates, so one search with the
+    largest over-fetch answers for all smaller ones.
+    """
+    k = truth.shape[1]
+    best = (-1.0, preset.efforts[-1], preset.over_fetches[-1])
+    for effort in preset.efforts:
+        most = max(over_fetch for over_fetch in preset.over_fetches)
+        wanted = min(k * most + CANDIDATE_MARGIN, len(embeddings))
+        _, candidates = index.search(probes, wanted, params=_parameters(index, effort, wanted))
+        scores = exact_scores(embeddings, probes, candidates)
+        found = scores >= truth[:, -1:] - 1e-6 * np.abs(truth[:, -1:])  # (n, wanted)
+        for over_fetch in preset.over_fetches:
+            hits = found[:, : k * over_fetch + CANDIDATE_MARGIN].sum(axis=1)
+            recalls = np.minimum(hits / k, 1.0)
+            if recalls.mean() - recalls.std() / np.sqrt(len(recalls)) >= target:
+                return {"effort": effort, "over_fetch": over_fetch}
+        best = max(best, (float(recalls.mean()), effort, over_fetch))
+    return {"effort": best[1], "over_fetch": best[2]}
+
+
+def recall_at(index: VectorIndex, probes: FloatArray, truth: FloatArray, k: int) -> float:
+    """Share of the true best `k` that `index` returns; equal scores count as equal.
+
+    Args:
+        index: what is measured.
+        probes: queries (n, D).
+        truth: exact scores (n, K), best first; K may be less than `k` in a small corpus.
+        k: depth.
+    """
+    depth = min(k, truth.shape[1])
+    scores, _ = index.search(probes, depth)
+    threshold = truth[:, depth - 1 : depth]
+    return float((scores >= threshold - 1e-6 * np.abs(threshold)).mean())
+
+
+def _parameters(index: faiss.Index, effort: int, wanted: int) -> faiss.SearchParameters | None:
+    """Search settings of one call, so that threads do not disturb each other."""
+    if isinstance(index, faiss.IndexPreTransform):
+        inner = _parameters(faiss.downcast_index(index.index), effort, wanted)
+        return faiss.SearchParametersPreTransform(index_params=inner)
+    if isinstance(index, faiss.IndexHNSW):
+        return faiss.SearchParametersHNSW(efSearch=max(effort, wanted))
+    if isinstance(index, faiss.IndexIVFPQ):
+        return faiss.IVFPQSearchParameters(nprobe=effort)
+    if isinstance(index, faiss.IndexIVFRaBitQ):
+        return faiss.IVFRaBitQSearchParameters(nprobe=effort, qb=8)
+    if isinstance(index, faiss.IndexIVF):
+        return faiss.SearchParametersIVF(nprobe=effort)
+    return None
+
+
+def _open_faiss(directory: Path, info: dict[str, Any]) -> faiss.Index:
+    path = directory / FAISS_NAME
+    if not path.is_file():
+        raise IncompleteArtifactError(f"{path} is missing", hint="run the stage that builds it")
+    try:
+        index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+    except (RuntimeError, MemoryError) as error:
+        raise ArtifactError(f"{path} is damaged", hint="restore it or rebuild the index") from error
+    if (index.ntotal, index.d) != (info["rows"], info["dim"]):
+        raise MismatchedArtifactError(
+            f"{path} holds {index.ntotal} vectors of size {index.d}, "
+            f"expected {info['rows']} of size {info['dim']}",
+            hint="restore it or rebuild the index",
+        )
+    return index
+
+
+class FaissIndex:
+    """A lossy FAISS index whose candidates are re-ranked with exact scores from the embeddings.
+
+    Args:
+        index: the FAISS index.
+        embeddings: the vectors it was built from.
+        info: content of `dense.json`.
+        threads: cores for one search; all by default.
+    """
+
+    def __init__(
+        self,
+        index: faiss.Index,
+        embeddings: EmbeddingShards,
+        info: dict[str, Any],
+        *,
+        threads: int | None = None,
+    ) -> None:
+        self._index, self._embeddings, self._threads = index, embeddings, threads
+        self._effort, self._over_fetch = int(info["effort"]), int(info["over_fetch"])
+        self._configured = threading.local()
+
+    @property
+    def dim(self) -> int:
+        """Vector size D."""
+        return self._embeddings.dim
+
+    def __len__(self) -> int:
+        return len(self._embeddings)
+
+    def search(self, queries: FloatArray, top_k: int) -> tuple[FloatArray, IntArray]:
+        """See `VectorIndex.search`; scores are exact inner products with the stored embeddings."""
+        queries = check_queries(queries, self.dim, top_k)
+        if self._threads is not None and not hasattr(self._configured, "done"):
+            faiss.omp_set_num_threads(self._threads)
+            self._configured.done = True
+        wanted = min(top_k * self._over_fetch + CANDIDATE_MARGIN, len(self))
+        _, rows = self._index.search(queries, wanted, params=_parameters(self._index, self._effort, wanted))
+        return select_best(exact_scores(self._embeddings, queries, rows), rows, top_k)
+
+
+def read_dense_info(directory: Path) -> dict[str, Any]:
+    """Content of `dense.json`.
+
+    Raises:
+        ArtifactError: it is missing or not what it should be.
+    """
+    path = directory / DENSE_NAME
+    if not path.is_file():
+        raise IncompleteArtifactError(f"{path} is missing", hint="run the stage that builds it")
+    try:
+        info = read_json(path)
+        preset_for(info["index_type"], info["rows"], info["dim"])
+        int(info["effort"]), int(info["over_fetch"])
+    except (DataError, KeyError, TypeError, ValueError) as error:
+        raise ArtifactError(f"{path} is damaged: {error}", hint="rebuild the index") from error
+    return dict(info)
+
+
+def open_dense(
+    directory: str | Path, embeddings: EmbeddingShards, *, threads: int | None = None
+) -> VectorIndex:
+    """Open what `build_faiss` wrote.
+
+    Raises:
+        ArtifactError: a file is missing or damaged; the message names it.
+        MismatchedArtifactError: it was built from other embeddings.
+    """
+    place = Path(directory)
+    info = read_dense_info(place)
+    if (info["rows"], info["dim"]) != (len(embeddings), embeddings.dim):
+        raise MismatchedArtifactError(
+            f"{place} indexes {info['rows']} vectors of size {info['dim']}, "
+            f"the embeddings are {len(embeddings)} of {embeddings.dim}",
+            hint="rebuild the index",
+        )
+    if info["index_type"] == "flat":
+        return FlatIndex(embeddings, threads=threads)
+    return FaissIndex(_open_faiss(place, info), embeddings, info, threads=threads)

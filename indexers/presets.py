@@ -1,0 +1,145 @@
+"""The named FAISS index types, all over inner products, with parameters that follow the size of the corpus.
+
+| name   | what is searched                         | bytes a vector | for                        |
+|--------|------------------------------------------|----------------|----------------------------|
+| flat   | the float32 embeddings themselves        | 4·D            | exact, up to some millions |
+| fp16   | half precision                           | 2·D            | nearly exact               |
+| sq8    | 8 bits a number                          | D              | a quarter of the memory    |
+| hnsw   | graph (32 links a node) over 8-bit codes | D + 272        | lowest latency, slow build |
+| ivf    | inverted lists of 8-bit codes            | D + 8          | fast, millions and more    |
+| ivfpq  | inverted lists of product codes          | ≈ D/6 + 8      | small memory               |
+| rabitq | inverted lists of 1-bit codes, rotated   | D/8 + 16       | smallest memory            |
+
+All but `flat` are lossy; their candidates are re-ranked with exact scores from the embeddings on disk.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from rag.core.errors import ConfigError
+
+__all__ = ["INDEX_TYPES", "IndexType", "Preset", "preset_for"]
+
+IndexType = Literal["flat", "fp16", "sq8", "hnsw", "ivf", "ivfpq", "rabitq"]
+INDEX_TYPES: tuple[IndexType, ...] = get_args(IndexType)
+
+HNSW_LINKS = 32
+HNSW_EF_CONSTRUCTION = 160
+_LIST_POINTS = 64  # training vectors for each inverted list
+_CODE_POINTS = 65_536  # training vectors for codes
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """How one index type is built and searched for a corpus of a given size.
+
+    Attributes:
+        name: index type.
+        factory: FAISS factory string; empty for `flat`, which has no FAISS file.
+        nlist: inverted lists; 0 if there are none.
+        pq_bytes: product-quantiser bytes a vector; 0 if there are none.
+        training_rows: vectors read to train.
+        efforts: search efforts to try in order: nprobe for lists, efSearch for the graph, 0 for a full scan.
+        over_fetches: candidates fetched for each one wanted, to try in order.
+    """
+
+    name: IndexType
+    factory: str
+    nlist: int
+    pq_bytes: int
+    training_rows: int
+    efforts: tuple[int, ...]
+    over_fetches: tuple[int, ...]
+
+    @property
+    def effort_name(self) -> str:
+        """FAISS's word for the search effort."""
+        return "nprobe" if self.nlist else "efSearch" if self.name == "hnsw" else "none"
+
+    def code_bytes(self, dim: int) -> float:
+        """Bytes a vector takes in the searched structure, links and list ids included."""
+        return {
+            "flat": 4.0 * dim,
+            "fp16": 2.0 * dim,
+            "sq8": 1.0 * dim,
+            # 2·M links of 4 bytes at level 0; levels above, offsets and levels take 16 bytes on average.
+            "hnsw": dim + 4.0 * 2 * HNSW_LINKS + 16.0,
+            "ivf": dim + 8.0,
+            "ivfpq": self.pq_bytes + 8.0,
+            # One bit a number, two float32 factors, the id.
+            "rabitq": math.ceil(dim / 8) + 8.0 + 8.0,
+        }[self.name]
+
+    def fixed_bytes(self, dim: int) -> float:
+        """Bytes that do not grow with every vector: centroids, codebooks, rotation."""
+        centroids = 4.0 * dim * self.nlist
+        codebooks = 4.0 * 256 * dim if self.pq_bytes else 8.0 * dim
+        rotation = 4.0 * dim * dim if self.name == "rabitq" else 0.0
+        return centroids + codebooks + rotation
+
+
+def _list_count(rows: int) -> int:
+    """4·√N as a power of two, but at least 39 vectors a list."""
+    wanted = 2 ** round(math.log2(4 * math.sqrt(max(rows, 1))))
+    return max(1, min(wanted, rows // 39))
+
+
+def _doubling(first: int, last: int) -> tuple[int, ...]:
+    steps = [first]
+    while steps[-1] * 2 < last:
+        steps.append(steps[-1] * 2)
+    return (*steps, last) if last > first else (last,)
+
+
+def preset_for(name: str, rows: int, dim: int) -> Preset:
+    """The preset `name` for `rows` vectors of size `dim`.
+
+    Raises:
+        ConfigError: there is no such index type.
+
+    Example:
+        >>> preset_for("ivfpq", 21_015_324, 768).factory
+        'IVF16384,PQ128x8'
+        >>> preset_for("sq8", 1000, 384).code_bytes(384)
+        384.0
+    """
+    if name not in INDEX_TYPES:
+        raise ConfigError(f"there is no index type {name!r}", hint=f"choose one of {', '.join(INDEX_TYPES)}")
+    nlist = _list_count(rows) if name in ("ivf", "ivfpq", "rabitq") else 0
+    pq_bytes = next(m for m in range(max(dim // 6, 1), 0, -1) if dim % m == 0) if name == "ivfpq" else 0
+    # A codebook of 2^bits entries needs as many training vectors.
+    pq_bits = min(8, max(1, int(math.log2(max(rows, 2)))))
+    factories = {
+        "flat": "",
+        "fp16": "SQfp16",
+        "sq8": "SQ8",
+        "hnsw": f"HNSW{HNSW_LINKS}_SQ8",
+        "ivf": f"IVF{nlist},SQ8",
+        "ivfpq": f"IVF{nlist},PQ{pq_bytes}x{pq_bits}",
+        "rabitq": f"RR{dim},IVF{nlist},RaBitQ",
+    }
+    if nlist:
+        efforts = _doubling(max(1, nlist // 128), nlist)
+    else:
+        efforts = (128, 256, 512, 1024, 2048, 4096) if name == "hnsw" else (0,)
+    over_fetches = {
+        "flat": (1,),
+        "fp16": (1,),
+        "sq8": (1, 2, 4),
+        "hnsw": (1, 2, 4),
+        "ivf": (1, 2, 4),
+        "ivfpq": (2, 4, 8, 16, 32),
+        "rabitq": (2, 4, 8, 16, 32),
+    }
+    return Preset(
+        name=name,
+        factory=factories[name],
+        nlist=nlist,
+        pq_bytes=pq_bytes,
+        training_rows=0 if name == "flat" else min(rows, max(_CODE_POINTS, _LIST_POINTS * nlist)),
+        efforts=efforts,
+        over_fetches=over_fetches[name],
+    )
