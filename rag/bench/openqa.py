@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,99 +10,79 @@ from typing import Any
 import numpy as np
 
 from rag.bench.common import sample_questions
-from rag.bench.gold import GoldRows, find_gold, gold_rank
+from rag.bench.gold import GoldKind, GoldRows, find_gold, gold_rank
 from rag.bench.report import Report, Table, format_interval
-from rag.core.errors import ConfigError, DataError
+from rag.bench.results import Record, ResultLog
+from rag.core.errors import DataError
 from rag.core.progress import Progress
 from rag.core.types import Hit, Passage, Question
-from rag.eval.answers import score_answers
+from rag.eval.answers import AnswerScores, score_answers
 from rag.eval.calibration import calibration
 from rag.eval.significance import Interval, bootstrap, compare_paired
+from readers.candidates import confidences
+from readers.protocols import ReadResult, SpanAnswer
+from readers.ranking import rank
+from readers.settings import with_overrides
 
-__all__ = ["ResultLog", "run_openqa_benchmark"]
+__all__ = ["run_openqa_benchmark"]
 
-Record = dict[str, Any]
+_BATCH = 8
 
 
-class ResultLog:
-    """One JSON line a question, behind a first line that says what was run.
+def _read(
+    reader: Any,
+    texts: Sequence[str],
+    passages: Sequence[Sequence[Passage]],
+    scores: Sequence[Sequence[float]],
+    weights: Sequence[float],
+) -> tuple[list[ReadResult], dict[float, list[str]]]:
+    """The reader's answers, and what it would answer with other retrieval weights.
 
-    Args:
-        path: the file; None keeps results in memory only.
-        settings: what decides the results; a file begun with other settings is refused.
-
-    Raises:
-        ConfigError: the file belongs to another run.
-
-    Example:
-        >>> log = ResultLog(None, {"top_k": 20})
-        >>> log.add([{"id": "q1", "prediction": "Basel"}])
-        >>> log.results["q1"]["prediction"]
-        'Basel'
+    The network runs once; only the ranking of its spans is repeated.
     """
-
-    def __init__(self, path: str | Path | None, settings: Mapping[str, Any]) -> None:
-        self.path = None if path is None else Path(path)
-        self.results: dict[str, Record] = {}
-        header = {"settings": json.loads(json.dumps(settings, default=str))}
-        if self.path is None:
-            return
-        if self.path.exists() and self.path.stat().st_size:
-            self._read(header)
-        else:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.write_text(json.dumps(header, ensure_ascii=False) + "\n", encoding="utf-8")
-
-    def _read(self, header: Mapping[str, Any]) -> None:
-        assert self.path is not None
-        data = self.path.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]
-        try:
-            found, *records = [json.loads(line) for line in whole.splitlines()]
-        except ValueError as error:
-            raise DataError(
-                f"{self.path} is not a result log ({error})", hint="choose another --results"
-            ) from error
-        if found != header:
-            raise ConfigError(
-                f"{self.path} was begun with other settings: {found.get('settings', found)}",
-                hint="choose another --results, or delete the file",
-            )
-        if whole != data:  # a killed run left half a line
-            self.path.write_bytes(whole)
-        self.results = {record["id"]: record for record in records}
-
-    def add(self, records: Sequence[Record]) -> None:
-        """Keep the records and append them to the file."""
-        self.results.update({record["id"]: record for record in records})
-        if self.path is not None:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    if not weights:
+        return reader.read(texts, passages, scores, 1), {}
+    scored = reader.score(texts, passages)
+    others = {
+        weight: [
+            ranked.candidates[0].text if ranked.candidates else ""
+            for ranked in rank(scored, scores, with_overrides(reader.settings, {"retrieval_weight": weight}))
+        ]
+        for weight in weights
+    }
+    results = []
+    for ranked in rank(scored, scores, reader.settings):
+        if not ranked.candidates:
+            results.append(ReadResult((), 1.0))
+            continue
+        values = np.array([candidate.score for candidate in ranked.candidates])
+        probabilities, none = confidences(values, ranked.null, reader.calibration)
+        best = ranked.candidates[0]
+        answer = SpanAnswer(
+            best.text, best.score, float(probabilities[0]), best.passage_index, best.start, best.end
+        )
+        results.append(ReadResult((answer,), none))
+    return results, others
 
 
 def _answer_batches(
     pipeline: Any,
     questions: Sequence[Question],
     gold: Mapping[str, frozenset[int]],
-    kind: Any,
+    kind: GoldKind,
     top_k: int,
-    without_mix: bool,
+    weights: Sequence[float],
 ) -> Iterator[list[Record]]:
-    for start in range(0, len(questions), 8):
-        batch = questions[start : start + 8]
+    for start in range(0, len(questions), _BATCH):
+        batch = questions[start : start + _BATCH]
         texts = [question.text for question in batch]
         began = time.perf_counter()
         found: list[list[tuple[Hit, Passage]]] = pipeline.retrieve(texts, top_k)
         retrieved = time.perf_counter()
         passages = [[passage for _, passage in pairs] for pairs in found]
         scores = [[hit.score for hit, _ in pairs] for pairs in found]
-        results = pipeline.reader.read(texts, passages, scores, 1)
+        results, others = _read(pipeline.reader, texts, passages, scores, weights)
         finished = time.perf_counter()
-        plain = (
-            pipeline.reader.read(texts, passages, [[0.0] * len(s) for s in scores], 1)
-            if without_mix
-            else None
-        )
         records = []
         for number, (question, pairs, result) in enumerate(zip(batch, found, results, strict=True)):
             best = result.answers[0] if result.answers else None
@@ -118,11 +97,8 @@ def _answer_batches(
                 "gold_rank": gold_rank(question, gold[question.id], kind, hits, pipeline.index.passages),
                 "retrieve_ms": round(1000 * (retrieved - began) / len(batch), 3),
                 "read_ms": round(1000 * (finished - retrieved) / len(batch), 3),
+                "by_weight": {f"{weight:g}": texts[number] for weight, texts in others.items()},
             }
-            if plain is not None:
-                record["prediction_without_mix"] = (
-                    plain[number].answers[0].text if plain[number].answers else ""
-                )
             records.append(record)
         yield records
 
@@ -137,7 +113,7 @@ def run_openqa_benchmark(
     limit: int | None = None,
     seed: int | None = None,
     results_path: str | Path | None = None,
-    without_mix: bool = False,
+    weights: Sequence[float] = (0.0,),
     encoder: str | None = None,
     precision: str = "auto",
     profile: str = "squad",
@@ -154,7 +130,7 @@ def run_openqa_benchmark(
         limit: at most this many questions.
         seed: take a random sample instead of the first `limit`.
         results_path: JSON Lines file of every question's result; a second run continues it.
-        without_mix: read a second time with equal retrieval scores, to see what mixing them in is worth.
+        weights: other weights of the retrieval score to compare with the reader's own; 0 leaves it out.
         encoder: folder of the index's encoder, if it moved.
         precision: "auto", "fp32" or "bf16".
         profile: rules of EM and F1.
@@ -182,7 +158,7 @@ def run_openqa_benchmark(
         "reader": reader or "shipped",
         "top_k": top_k,
         "precision": precision,
-        "without_mix": without_mix,
+        "weights": ",".join(f"{weight:g}" for weight in weights),
     }
     report = Report("openqa", settings)
     log = ResultLog(
@@ -193,7 +169,7 @@ def run_openqa_benchmark(
     missing = [question for question in questions if question.id not in log.results]
     done = len(questions) - len(missing)
     with Progress(len(questions), "questions", "openqa", initial=done) as progress:
-        for records in _answer_batches(pipeline, missing, rows, gold.kind, top_k, without_mix):
+        for records in _answer_batches(pipeline, missing, rows, gold.kind, top_k, weights):
             log.add(records)
             progress.update(len(records))
     _fill(report, questions, [log.results[question.id] for question in questions], profile, top_k)
@@ -222,25 +198,11 @@ def _fill(
         ("EM where gold was found", given_found),
     ]
     report.figures.update({"em": em, "f1": f1, "gold_in_top_k": found, "em_given_found": given_found})
-    if "prediction_without_mix" in records[0]:
-        plain = score_answers([record["prediction_without_mix"] for record in records], answers, profile)
-        plain_em, plain_f1 = bootstrap(np.stack([plain.em, plain.f1], axis=1))
-        test = compare_paired(plain.em, scores.em)
-        figures += [("EM without retrieval scores", plain_em), ("F1 without retrieval scores", plain_f1)]
-        report.figures["without_mix"] = {
-            "em": plain_em,
-            "f1": plain_f1,
-            "em_gain_of_mix": test.difference,
-            "p_value": test.p_value,
-        }
-        gain = format_interval(test.difference, 2, percent=True)
-        report.notes.append(
-            f"mixing retrieval scores in adds {gain} EM (p = {test.p_value:.2g}, {test.test})"
-        )
     rows = [(name, format_interval(interval, 2, percent=True), str(interval.n)) for name, interval in figures]
     report.tables.append(
         Table("open-domain answers [95 % bootstrap interval]", ("", "per cent", "questions"), rows)
     )
+    _fill_weights(report, records, answers, scores, profile)
     reliability = calibration([record["confidence"] for record in records], scores.em)
     if reliability is not None:
         report.figures["calibration"] = reliability.to_json()
@@ -255,3 +217,29 @@ def _fill(
     report.notes.append(
         f"a question took {times['retrieve_ms']:.0f} ms to search and {times['read_ms']:.0f} ms to read"
     )
+
+
+def _fill_weights(
+    report: Report,
+    records: Sequence[Record],
+    answers: Sequence[Sequence[str]],
+    scores: AnswerScores,
+    profile: str,
+) -> None:
+    """What mixing the retrieval scores in is worth: other weights beside the reader's own."""
+    rows = []
+    for weight in records[0]["by_weight"]:
+        other = score_answers([record["by_weight"][weight] for record in records], answers, profile)
+        em, f1 = bootstrap(np.stack([other.em, other.f1], axis=1))
+        test = compare_paired(other.em, scores.em)
+        cells = (format_interval(interval, 2, percent=True) for interval in (em, f1, test.difference))
+        rows.append((weight, *cells, f"{test.p_value:.2g}"))
+        report.figures.setdefault("by_weight", {})[weight] = {
+            "em": em,
+            "f1": f1,
+            "em_gain_of_own_weight": test.difference,
+            "p_value": test.p_value,
+        }
+    if rows:
+        columns = ("weight", "EM", "F1", "EM of the reader's own minus it", "p (McNemar)")
+        report.tables.append(Table("other weights of the retrieval score in the reader", columns, rows))

@@ -1,0 +1,76 @@
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from rag.bench.load import LoadResult, latency_interval, run_load, stage_shares
+from rag.bench.server_process import memory_of
+from rag.core.errors import ConfigError, RagError, ResourceError
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    asked: list[str]
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.asked.append(body["question"])
+        status = 500 if body["question"] == "fail" else 200
+        content = json.dumps(
+            {"timings_ms": {"queue": 1.0, "search": 2.0, "read": 5.0, "total": 8.0}}
+        ).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[ThreadingHTTPServer]:
+    handler = type("FreshHandler", (Handler,), {"asked": []})
+    running = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=running.serve_forever, daemon=True).start()
+    yield running
+    running.shutdown()
+    running.server_close()
+
+
+def test_clients_ask_every_question_in_turn(server: ThreadingHTTPServer) -> None:
+    result = run_load(
+        "127.0.0.1", server.server_port, ["a", "b", "c"], clients=4, requests=9, top_k=20, first=1
+    )
+    assert sorted(server.RequestHandlerClass.asked) == ["a"] * 3 + ["b"] * 3 + ["c"] * 3
+    assert len(result.latencies_s) == len(result.timings_ms) == 9
+    assert result.requests_per_s > 0
+    median = latency_interval(result.latencies_s, 50)
+    assert median.low <= median.value <= median.high
+
+
+def test_a_failing_request_fails_the_run(server: ThreadingHTTPServer) -> None:
+    with pytest.raises(RagError, match="500"):
+        run_load("127.0.0.1", server.server_port, ["fail"], clients=2, requests=4, top_k=20)
+    with pytest.raises(ConfigError, match="0 clients"):
+        run_load("127.0.0.1", server.server_port, ["a"], clients=0, requests=4, top_k=20)
+
+
+def test_shares_add_up_to_the_time_the_client_waited() -> None:
+    timings = {"queue": 1.0, "search": 2.0, "read": 5.0, "total": 8.0}
+    shares = stage_shares(LoadResult([0.01, 0.01], 0.02, [timings, timings]))
+    assert {stage: round(share, 3) for stage, share in shares.items()} == {
+        "queue": 0.1, "search": 0.2, "read": 0.5, "other": 0.1, "http": 0.1,
+    }  # fmt: skip
+
+
+def test_memory_of_this_process_is_made_of_its_parts() -> None:
+    try:
+        memory = memory_of()
+    except ResourceError:
+        pytest.skip("this system does not tell")
+    assert memory["rss"] == memory["anonymous"] + memory["file_backed"] > 1 << 20
+    with pytest.raises(ResourceError, match="cannot be read"):
+        memory_of(1 << 30)
