@@ -16,6 +16,7 @@ from rag.core.log import get_logger
 from rag.runtime.core_pool import CorePool
 from rag.runtime.hardware import has_fast_bf16, resolve_device
 from rag.runtime.packing import plan_batches
+from retrievers.embedded import EMBEDDED_ENCODER_NAMES
 from retrievers.encoder_settings import EncoderSettings, read_settings
 from retrievers.layout import PAIR, PassageLayout
 from retrievers.model_files import model_folder, tower_folders, weight_files, weights_sha256
@@ -27,6 +28,7 @@ __all__ = ["BiEncoder"]
 WINDOW_ROWS = 8192  # passages that are sorted by length together
 CPU_BATCH_TOKENS = 2048  # what one core works on at a time; more does not fit its cache
 GPU_BATCH_TOKENS = 1 << 16
+TOWER_SEPARATOR = " + "
 
 log = get_logger(__name__)
 
@@ -37,8 +39,8 @@ class BiEncoder:
     Made by `load`. Implements `indexers.protocols.PassageEncoder`.
 
     Texts are tokenised in a background thread while the model works on the window before, sorted by length
-    within windows of 8,192, cut into batches by token count, and each core computes whole batches. Vectors come
-    back in the order of the texts. The same call gives the same bytes, however many cores there are.
+    within windows of 8,192 and cut into batches by token count; each core computes whole batches. Vectors
+    come back in the order of the texts. The same call gives the same bytes, however many cores there are.
 
     Attributes:
         identity: everything that decides which vector a text gets.
@@ -84,8 +86,9 @@ class BiEncoder:
 
         Args:
             name_or_path: passage tower (and question tower, if there is no other): a folder, a Hugging Face
-                name, or None for the embedded all-MiniLM-L6-v2. A folder with the sub-folders `passage_encoder`
-                and `query_encoder` (or `ctx_encoder` and `question_encoder`) holds both towers.
+                name, or None for the embedded all-MiniLM-L6-v2. A folder with the sub-folders
+                `passage_encoder` and `query_encoder` (or `ctx_encoder` and `question_encoder`) holds both
+                towers; "PASSAGES + QUESTIONS" names two.
             query_encoder: question tower, if it is another model.
             device: "auto", "cpu", "cuda" or "cuda:N".
             precision: "fp32", "bf16", or "auto": bf16 where the hardware multiplies it faster.
@@ -119,12 +122,18 @@ class BiEncoder:
             "passage_prefix": passage_prefix,
             "layout": layout,
         }
+        if query_encoder is None and TOWER_SEPARATOR in str(name_or_path):
+            name_or_path, _, query_encoder = str(name_or_path).partition(TOWER_SEPARATOR)
         passage_folder, query_folder = tower_folders(model_folder(name_or_path))
         if query_encoder is not None:
             query_folder = tower_folders(model_folder(query_encoder))[1]
         settings = read_settings(passage_folder).override(**changes)
         shared = query_folder.resolve() == passage_folder.resolve()
-        query_settings = settings if shared else read_settings(query_folder).override(**changes)
+        query_settings = settings
+        if not shared:
+            query_settings = read_settings(query_folder)
+            limit = min(settings.max_length, query_settings.max_length_limit())
+            query_settings = query_settings.override(**{**changes, "max_length": limit})
         if not shared and query_prefix is None and not query_settings.query_prefix:
             query_settings = query_settings.override(query_prefix=settings.query_prefix or None)
         for note in dict.fromkeys((*_unsettled(settings, changes), *_unsettled(query_settings, changes))):
@@ -139,7 +148,7 @@ class BiEncoder:
         _check_towers(side, other)
         files = _files(settings) + ([] if shared else _files(query_settings))
         identity = EncoderIdentity(
-            name=str(name_or_path) if name_or_path is not None else "all-MiniLM-L6-v2",
+            name=_name(name_or_path, query_encoder),
             weights_sha256=weights_sha256(files),
             dim=side.tower.dim,
             pooling=settings.pooling,
@@ -154,6 +163,31 @@ class BiEncoder:
         if size < 1:
             raise ConfigError(f"batch_size is {size}, expected at least 1")
         return cls(side, other, identity, layout=checked_layout, batch_size=size)
+
+    @classmethod
+    def load_like(
+        cls,
+        identity: EncoderIdentity,
+        name_or_path: str | Path | None = None,
+        *,
+        precision: str = "auto",
+        device: str = "auto",
+    ) -> BiEncoder:
+        """Load the encoder an artefact was made with, from another place if given, with the same settings.
+
+        The caller compares identities: the weights found may be others.
+        """
+        return cls.load(
+            name_or_path if name_or_path is not None else identity.name,
+            precision=precision,
+            device=device,
+            pooling=identity.pooling,
+            normalize=identity.normalize,
+            max_length=identity.max_length,
+            query_prefix=identity.query_prefix,
+            passage_prefix=identity.passage_prefix,
+            layout=identity.layout,
+        )
 
     @property
     def dim(self) -> int:
@@ -240,6 +274,19 @@ class _Side:
     def __init__(self, settings: EncoderSettings, tower: Tower) -> None:
         self.settings, self.tower = settings, tower
         self.tokenizer = TextTokenizer(settings)
+
+
+def _name(name_or_path: str | Path | None, query_encoder: str | Path | None) -> str:
+    """What to load again later, from any working directory: "passage tower + question tower"."""
+    names = [name_or_path] if query_encoder is None else [name_or_path, query_encoder]
+    return TOWER_SEPARATOR.join(
+        EMBEDDED_ENCODER_NAMES[0]
+        if name is None
+        else str(Path(name).resolve())
+        if Path(name).is_dir()
+        else str(name)
+        for name in names
+    )
 
 
 def _precision(precision: str, device: str) -> str:

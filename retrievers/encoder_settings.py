@@ -1,7 +1,7 @@
 """What an encoder folder says about itself: pooling, normalisation, prompts, lengths, projections.
 
 Three kinds of folder are read: sentence-transformers (`modules.json`), DPR (`model_type` "dpr") and plain
-transformers. Pooling and prefixes that do not fit the weights do not fail; they quietly find worse passages. So
+transformers. Pooling and prefixes that do not fit the weights do not fail, they quietly find worse passages:
 everything is taken from the folder where it says so, and what has to be guessed is said in a warning.
 """
 

@@ -37,7 +37,7 @@ class PassageLayout:
             raise ConfigError(f"passage layout {layout!r}: {error}") from error
         if "text" not in fields or set(fields) - {"title", "text"}:
             raise ConfigError(
-                f"passage layout {layout!r}: expected {PAIR!r} or a template with {{text}}, perhaps {{title}}",
+                f"passage layout {layout!r}: expected {PAIR!r} or a template with {{text}} and {{title}}",
                 hint='for example "{title} {text}"',
             )
 

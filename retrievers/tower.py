@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -61,13 +61,18 @@ class Tower:
         raw = read_config(settings.weights_dir)
         family = _FAMILY_DEFAULTS.get(raw["model_type"], {})
         config = SimpleNamespace(**{**_CONFIG_DEFAULTS, **family, **raw})
-        state, beside = backbone_state(settings.weights_dir)
-        self._check(state, config)
         self.is_fast = fast and device == "cpu" and FastBert.supports(config)
         self._fast: FastBert | None = None
-        self._model: nn.Module | None = None
+        self._model: Any = None
+        state: dict[str, Tensor] = {}
+        beside: dict[str, Tensor] = {}
+        if self.is_fast or raw["model_type"] == "dpr":
+            state, beside = backbone_state(settings.weights_dir)
         if self.is_fast:
-            self._fast = FastBert(state, config, precision=precision)
+            try:
+                self._fast = FastBert(state, config, precision=precision)
+            except KeyError as error:
+                _refuse_missing(settings.weights_dir, [str(error.args[0])])
         else:
             self._model = _transformers_model(settings.weights_dir, raw, state).to(device).eval()
         self.pad_id = int(config.pad_token_id or 0)
@@ -76,12 +81,6 @@ class Tower:
             part for layer in self._projections for part in layer.modules() if isinstance(part, nn.Linear)
         ]
         self.dim: int = int(linear[-1].out_features if linear else getattr(config, "hidden_size", 0))
-
-    def _check(self, state: dict[str, Tensor], config: Any) -> None:
-        if FastBert.supports(config) and "embeddings.word_embeddings.weight" not in state:
-            raise ArtifactError(
-                f"{self.settings.weights_dir} holds no {config.model_type} weights under the usual names"
-            )
 
     @torch.inference_mode()
     def run(self, sequences: Sequence[Sequence[int]]) -> FloatArray:
@@ -127,7 +126,7 @@ def _pool_padded(hidden: Tensor, mask: Tensor, how: str) -> Tensor:
     return (hidden * weights).sum(1) / weights.sum(1)
 
 
-def _transformers_model(folder: Path, raw: dict[str, Any], state: dict[str, Tensor]) -> nn.Module:
+def _transformers_model(folder: Path, raw: dict[str, Any], state: dict[str, Tensor]) -> Any:
     """Any model of transformers, in fp32; DPR's towers are BERT models under another name."""
     from transformers import AutoModel, BertConfig, BertModel
 
@@ -136,20 +135,31 @@ def _transformers_model(folder: Path, raw: dict[str, Any], state: dict[str, Tens
             BertConfig(**{k: v for k, v in raw.items() if k != "model_type"}), add_pooling_layer=False
         )
         problems = inner.load_state_dict(state, strict=False)
-        missing = [name for name in problems.missing_keys if "position_ids" not in name]
-        if missing:
-            raise ArtifactError(f"{folder} lacks the weights {', '.join(missing[:3])}")
+        _refuse_missing(folder, problems.missing_keys)
         return inner
     weight_files(folder)  # refuses pickled weights with a hint, before transformers looks for them
     try:
-        model: nn.Module = AutoModel.from_pretrained(
-            folder, use_safetensors=True, trust_remote_code=False, dtype=torch.float32
+        model, found = AutoModel.from_pretrained(
+            folder,
+            use_safetensors=True,
+            trust_remote_code=False,
+            dtype=torch.float32,
+            output_loading_info=True,
         )
     except (OSError, ValueError, KeyError) as error:
         raise ArtifactError(f"{folder}: transformers cannot load it ({error})") from error
-    if getattr(model.config, "is_encoder_decoder", False):
-        model = model.get_encoder()
-    return model
+    _refuse_missing(folder, found["missing_keys"])
+    return model.get_encoder() if getattr(model.config, "is_encoder_decoder", False) else model
+
+
+def _refuse_missing(folder: Path, names: Iterable[str]) -> None:
+    """Weights that are not in the file would be random numbers; only BERT's unused pooler may be absent."""
+    missing = sorted(name for name in names if "pooler" not in name and "position_ids" not in name)
+    if missing:
+        raise ArtifactError(
+            f"{folder} lacks {len(missing)} weights, the first is {missing[0]}",
+            hint="copy or download it again",
+        )
 
 
 def _projections(settings: EncoderSettings, beside: dict[str, Tensor]) -> list[nn.Module]:

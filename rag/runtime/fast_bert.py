@@ -39,7 +39,7 @@ _SAFE_EXPONENT = 60.0  # e^±60 times a row of 10⁴ tokens is far inside the ra
 
 
 class _Linear:
-    """x Wᵀ + b with an optional fused activation; weights (N, K) are reordered for oneDNN where there is one."""
+    """x Wᵀ + b with an optional fused activation; weights (N, K) reordered for oneDNN."""
 
     def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype, activation: str = "") -> None:
         self.activation, self.algorithm = _FUSED_ACTIVATIONS[activation] if activation else ("none", "")
@@ -105,7 +105,7 @@ class FastBert:
         if not self.supports(config):
             raise ConfigError(
                 f"the fast encoder covers {', '.join(sorted(_FAMILIES))} with absolute positions, "
-                f"found {getattr(config, 'model_type', '?')!r}, activation {getattr(config, 'hidden_act', '?')!r}",
+                f"found {getattr(config, 'model_type', '?')!r}, with {getattr(config, 'hidden_act', '?')!r}",
                 hint="use the generic path of transformers for this model",
             )
         if precision not in ("fp32", "bf16"):
@@ -193,7 +193,7 @@ class FastBert:
         return x
 
     def pool(self, hidden: Tensor, tokens: PackedTokens, how: str = "mean") -> Tensor:
-        """One vector per sequence from (T, H) hidden states: (B, H) by "mean", "max", "cls" or "lasttoken"."""
+        """One vector per sequence from (T, H) hidden states: by "mean", "max", "cls" or "lasttoken"."""
         if how == "cls":
             return hidden[tokens.starts()]
         if how == "lasttoken":
@@ -251,8 +251,8 @@ def _softmax_product(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """softmax(q kᵀ) v for (N, Lq, d), (N, L, d), (N, L, d); q is already scaled.
 
     Softmax does not change when its inputs are shifted. Usually they are shifted by their maximum to keep the
-    exponentials finite; where |q||k| shows that every exponent is small the shift is left out, which saves two
-    passes over the (N, Lq, L) scores.
+    exponentials finite; where |q||k| shows that every exponent is small the shift is left out, which saves
+    two passes over the (N, Lq, L) scores.
     """
     largest = q.norm(dim=-1).amax() * k.norm(dim=-1).amax()
     scores = torch.bmm(q, k.transpose(1, 2))

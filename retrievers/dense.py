@@ -1,0 +1,107 @@
+"""Dense retrieval: the question's vector against all passage vectors, by inner product."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any, Protocol
+
+import numpy as np
+
+from indexers.protocols import EncoderIdentity, FloatArray, IntArray, VectorIndex
+from rag.core.errors import MismatchedArtifactError, RetrievalError
+from rag.core.timing import StageTimer
+from rag.core.types import Hit
+
+__all__ = ["DenseRetriever", "PassageIds", "QuestionEncoder", "stage", "to_hits"]
+
+
+class QuestionEncoder(Protocol):
+    """The part of a bi-encoder that searching needs."""
+
+    @property
+    def identity(self) -> EncoderIdentity:
+        """Who makes the vectors."""
+        ...
+
+    def encode_questions(self, questions: Sequence[str]) -> FloatArray:
+        """Vectors (n, D) float32."""
+        ...
+
+
+class PassageIds(Protocol):
+    """The part of a passage store that searching needs."""
+
+    def ids(self, rows: Sequence[int] | np.ndarray) -> list[str]:
+        """Passage ids of rows."""
+        ...
+
+
+class DenseRetriever:
+    """Searches a vector index with a bi-encoder's question vectors.
+
+    Args:
+        vectors: the passage vectors.
+        passages: the store whose rows the vectors are.
+        encoder: encodes questions.
+        built_with: identity of the encoder that made `vectors`; None skips the check.
+
+    Raises:
+        MismatchedArtifactError: `encoder` is not the one the index was built with.
+    """
+
+    def __init__(
+        self,
+        vectors: VectorIndex,
+        passages: PassageIds,
+        encoder: QuestionEncoder,
+        *,
+        built_with: EncoderIdentity | None = None,
+    ) -> None:
+        if built_with is not None and (differences := encoder.identity.differences(built_with)):
+            raise MismatchedArtifactError(
+                f"encoder {encoder.identity.name} is not the one this index was built with "
+                f"({built_with.name}): {'; '.join(differences)}",
+                hint="open the index with its own encoder and settings, or build it again with this one",
+            )
+        if vectors.dim != encoder.identity.dim:
+            raise MismatchedArtifactError(
+                f"the index holds vectors of {vectors.dim} numbers, the encoder makes {encoder.identity.dim}"
+            )
+        self.vectors, self.passages, self.encoder = vectors, passages, encoder
+
+    def search(
+        self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
+    ) -> list[list[Hit]]:
+        """Best passages of each question; see `Retriever.search`."""
+        if not questions:
+            return []
+        with stage(timer, "encode_question"):
+            queries = self.encoder.encode_questions(questions)  # (B, D)
+        with stage(timer, "search_dense"):
+            return self.search_vectors(queries, top_k)
+
+    def search_vectors(self, queries: FloatArray, top_k: int) -> list[list[Hit]]:
+        """The same for vectors (B, D) float32 made elsewhere."""
+        if not np.isfinite(queries).all():
+            raise RetrievalError("a question vector has numbers that are not finite")
+        scores, rows = self.vectors.search(queries, top_k)
+        return to_hits(scores, rows, self.passages)
+
+
+def to_hits(scores: FloatArray, rows: IntArray, passages: PassageIds) -> list[list[Hit]]:
+    """Hits from scores (B, K) and rows (B, K) in which -1 means nothing; ties get the order of their ids."""
+    found = rows >= 0  # (B, K)
+    ids = iter(passages.ids(rows[found]))
+    lists = []
+    for row_list, score_list in zip(rows.tolist(), scores.tolist(), strict=True):
+        hits = [
+            Hit(row, next(ids), score) for row, score in zip(row_list, score_list, strict=True) if row >= 0
+        ]
+        lists.append(sorted(hits, key=Hit.sort_key))
+    return lists
+
+
+def stage(timer: StageTimer | None, name: str) -> Any:
+    """`timer(name)`, or nothing."""
+    return nullcontext() if timer is None else timer(name)

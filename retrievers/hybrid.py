@@ -1,0 +1,49 @@
+"""Hybrid retrieval: several retrievers answer, their lists are fused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rag.core.errors import ConfigError
+from rag.core.timing import StageTimer
+from rag.core.types import Hit
+from retrievers.dense import stage
+from retrievers.fusion import Fusion
+from retrievers.protocols import Retriever
+
+__all__ = ["DEFAULT_DEPTH", "HybridRetriever"]
+
+DEFAULT_DEPTH = 200
+
+
+class HybridRetriever:
+    """Fuses what its members find.
+
+    Args:
+        members: retrievers over the same passages, usually dense and sparse.
+        fusion: how; its weights are in the order of `members`.
+        depth: hits taken from each member; never fewer than `top_k`.
+
+    Raises:
+        ConfigError: members and weights differ in number, or depth is below 1.
+    """
+
+    def __init__(
+        self, members: Sequence[Retriever], *, fusion: Fusion | None = None, depth: int = DEFAULT_DEPTH
+    ) -> None:
+        self.members = tuple(members)
+        self.fusion = fusion if fusion is not None else Fusion(weights=(1.0,) * len(self.members))
+        self.depth = depth
+        if len(self.members) != len(self.fusion.weights):
+            raise ConfigError(f"{len(self.members)} retrievers, {len(self.fusion.weights)} fusion weights")
+        if depth < 1:
+            raise ConfigError(f"fusion depth is {depth}, expected at least 1")
+
+    def search(
+        self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
+    ) -> list[list[Hit]]:
+        """Best passages of each question; see `Retriever.search`."""
+        depth = max(self.depth, top_k)
+        lists = [member.search(questions, depth, timer=timer) for member in self.members]
+        with stage(timer, "fuse"):
+            return self.fusion.fuse(lists, top_k)

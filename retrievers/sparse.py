@@ -1,0 +1,49 @@
+"""Sparse retrieval: BM25 over the Lucene index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from rag.core.timing import StageTimer
+from rag.core.types import Hit
+from retrievers.dense import PassageIds, stage
+
+__all__ = ["SparseRetriever", "TermIndex"]
+
+
+class TermIndex(Protocol):
+    """The part of a Lucene index that searching needs."""
+
+    def search(self, texts: Sequence[str], top_k: int) -> Sequence[Sequence[tuple[int, float]]]:
+        """(row, score) of the best passages of each text, best first; only passages that share a term."""
+        ...
+
+
+class SparseRetriever:
+    """BM25 behind the retriever protocol.
+
+    Args:
+        terms: the Lucene index.
+        passages: the store whose rows it returns.
+    """
+
+    def __init__(self, terms: TermIndex, passages: PassageIds) -> None:
+        self.terms, self.passages = terms, passages
+
+    def search(
+        self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
+    ) -> list[list[Hit]]:
+        """Best passages of each question; see `Retriever.search`."""
+        if not questions:
+            return []
+        with stage(timer, "search_bm25"):
+            found = self.terms.search(questions, top_k)
+            rows = np.fromiter((row for pairs in found for row, _ in pairs), dtype=np.int64)
+            ids = iter(self.passages.ids(rows))
+            return [
+                sorted((Hit(int(row), next(ids), float(score)) for row, score in pairs), key=Hit.sort_key)
+                for pairs in found
+            ]
