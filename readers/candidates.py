@@ -28,7 +28,8 @@ class Candidate:
 
 
 def retrieval_prior(scores: Sequence[float], weight: float) -> Floats:
-    """−weight·ln(1 + rank) for each passage, rank 0 for the highest retrieval score; equal scores share a rank.
+    """−weight·ln(1 + rank) for each passage, rank 0 for the highest retrieval score; equal scores share a
+    rank.
 
     Ranks, not scores, because BM25, cosine and fused scores live on different scales.
 
@@ -48,8 +49,8 @@ def distinct(
 ) -> list[Candidate]:
     """Different answers, best first, from spans that come best first.
 
-    A span is dropped if its normalised text is that of a better one (under merge="sum" its score is added to the
-    better one's, once per passage), or if it overlaps a better one in the same passage.
+    A span is dropped if its normalised text is that of a better one (under merge="sum" its score is added
+    to the better one's, once per passage), or if it overlaps a better one in the same passage.
 
     Args:
         ordered: (score, row, rank in row), by descending score.

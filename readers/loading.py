@@ -16,7 +16,7 @@ from readers.settings import READER_FILE, Calibration, ReaderSettings, read_mani
 
 __all__ = ["SHIPPED_READER", "ReaderParts", "load_parts"]
 
-SHIPPED_READER = Path(__file__).parent / "weights" / "squad-minilm"
+SHIPPED_READER = Path(__file__).parent / "weights"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The networks behind a reader: a span head on any Hugging Face encoder, and DPR's reader with passage selection."""
+"""The networks behind a reader: a span head on any encoder, and DPR's reader with passage selection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from transformers import AutoConfig, AutoModel, AutoModelForQuestionAnswering, D
 from rag.core.errors import ArtifactError
 from rag.runtime.attention import register_math_attention
 
-__all__ = ["DprModel", "LogitsModel", "SpanModel", "load_dpr", "load_question_answering", "span_model_from_state"]
+__all__ = [
+    "DprModel",
+    "LogitsModel",
+    "SpanModel",
+    "load_dpr",
+    "load_question_answering",
+    "span_model_from_state",
+]
 
 _DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")
 _LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, ImportError)
@@ -21,7 +28,7 @@ Logits = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
 
 
 class LogitsModel(nn.Module):
-    """What `ExtractiveReader` runs: rows of tokens in, start and end logits and perhaps a passage logit out."""
+    """What `ExtractiveReader` runs: tokens in; start and end logits and perhaps a passage logit out."""
 
     selects_passages = False
 
@@ -29,7 +36,9 @@ class LogitsModel(nn.Module):
         """Move the encoder to `dtype`; heads stay fp32. Returns self."""
         raise NotImplementedError
 
-    def logits(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_types: torch.Tensor) -> Logits:
+    def logits(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_types: torch.Tensor
+    ) -> Logits:
         """(R, L) start and end logits and (R,) passage logits or None, all float32."""
         raise NotImplementedError
 
@@ -37,7 +46,8 @@ class LogitsModel(nn.Module):
 class SpanModel(LogitsModel):
     """Encoder plus two linear units per token: the logits of "the answer starts here" and "ends here".
 
-    The head always computes in fp32, whatever dtype the encoder has: span scores are sums of two logits and are
+    The head always computes in fp32, whatever dtype the encoder has: span scores are sums of two logits and
+        are
     compared across passages, where bf16's three decimal digits would make ties.
     """
 
@@ -94,7 +104,9 @@ class SpanModel(LogitsModel):
         logits = self.qa_outputs(hidden.float())  # (R, L, 2)
         return logits[..., 0], logits[..., 1]
 
-    def logits(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_types: torch.Tensor) -> Logits:
+    def logits(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_types: torch.Tensor
+    ) -> Logits:
         """Start and end logits; no passage logits."""
         return (*self(input_ids, attention_mask, token_types), None)
 
@@ -113,7 +125,9 @@ class DprModel(LogitsModel):
         self.model.span_predictor.encoder.to(dtype)
         return self
 
-    def logits(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_types: torch.Tensor) -> Logits:
+    def logits(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_types: torch.Tensor
+    ) -> Logits:
         """Start, end and selection logits. Segments are not used, as in the published checkpoints' class."""
         predictor = self.model.span_predictor
         hidden = predictor.encoder(input_ids, attention_mask=attention_mask)[0].float()  # (R, L, D)

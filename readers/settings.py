@@ -10,7 +10,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from rag.core.errors import ArtifactError, ConfigError, DataError, IncompleteArtifactError
 from rag.core.files import atomic_write_json, read_json
 
-__all__ = ["READER_FILE", "Calibration", "ReaderManifest", "ReaderSettings", "read_manifest", "with_overrides"]
+__all__ = [
+    "READER_FILE",
+    "Calibration",
+    "ReaderManifest",
+    "ReaderSettings",
+    "read_manifest",
+    "with_overrides",
+]
 
 READER_FILE = "reader.json"
 FORMAT_VERSION = 1
@@ -97,7 +104,9 @@ def read_manifest(folder: Path) -> ReaderManifest:
     """
     path = folder / READER_FILE
     if not path.exists():
-        raise IncompleteArtifactError(f"{folder} has no {READER_FILE}", hint="finish `rag train reader` first")
+        raise IncompleteArtifactError(
+            f"{folder} has no {READER_FILE}", hint="finish `rag train reader` first"
+        )
     try:
         data = read_json(path)
     except DataError as error:

@@ -19,8 +19,8 @@ def best_spans(
         top_k: spans per row.
 
     Returns:
-        scores (R, top_k) float32, descending, -inf where a row has fewer spans; starts and ends (R, top_k) int64,
-        the end inclusive.
+        scores (R, top_k) float32, descending, -inf where a row has fewer spans; starts and ends (R, top_k)
+        int64, the end inclusive.
     """
     rows, length = start_logits.shape
     width = min(max_tokens, length)

@@ -49,8 +49,12 @@ def tokenize_texts(tokenizer: Any, texts: Sequence[str]) -> TokenTable:
         empty = np.zeros(0, np.int32)
         return TokenTable(empty, empty.reshape(0, 2), np.zeros(1, np.int64))
     encoded = tokenizer(
-        list(texts), add_special_tokens=False, return_offsets_mapping=True,
-        return_attention_mask=False, return_token_type_ids=False, verbose=False,
+        list(texts),
+        add_special_tokens=False,
+        return_offsets_mapping=True,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+        verbose=False,
     )
     lengths = np.fromiter((len(row) for row in encoded["input_ids"]), np.int64, len(texts))
     bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])

@@ -1,8 +1,9 @@
 """Attention as two plain matrix products, several times faster than SDPA's backward pass on CPUs.
 
 PyTorch's fused attention on CPU spends most of a training step in its backward pass when heads are narrow
-(32 numbers) and sequences short. Written out as matmul → softmax → matmul, in the dtype of the inputs, the same
-work runs through the vendor's matrix kernels. The price is the (B, H, L, L) score matrix, small at L ≤ 512.
+(32 numbers) and sequences short. Written out as matmul → softmax → matmul, in the dtype of the inputs, the
+same work runs through the vendor's matrix kernels. The price is the (B, H, L, L) score matrix, small at L ≤
+512.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Training checkpoints: a folder per step, written whole or not at all, resumed exactly.
 
-    checkpoints/step-00001200/
-        weights.safetensors     fp32 master weights of the trained parameters
-        optimizer.safetensors   AdamW's moments and step counts, keyed by parameter name
-        state.json              step, counters, the best score so far, torch's generator state
+checkpoints/step-00001200/
+    weights.safetensors     fp32 master weights of the trained parameters
+    optimizer.safetensors   AdamW's moments and step counts, keyed by parameter name
+    state.json              step, counters, the best score so far, torch's generator state
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The one training loop: batch → forward → loss → backward → clip → step → schedule → log → evaluate → save."""
+"""The one training loop.
+
+batch → forward → loss → backward → clip → step → schedule → log → evaluate → save
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ BatchT_co = TypeVar("BatchT_co", covariant=True)
 
 
 class BatchSource(Protocol[BatchT_co]):
-    """All batches of a run, by step. Batch `step` is the same whenever it is asked for: that makes resume exact."""
+    """All batches of a run, by step.
+
+    Batch `step` is the same whenever it is asked for: that makes resume exact.
+    """
 
     def __len__(self) -> int: ...
 
@@ -170,12 +176,18 @@ def fit(
             scores = evaluate(model)
             model.train()
             metrics.write({"step": step, **{f"eval/{k}": v for k, v in scores.items()}})
-            log.info("step %d/%d  %s", step, total_steps, "  ".join(f"{k} {v:.4f}" for k, v in scores.items()))
+            log.info(
+                "step %d/%d  %s", step, total_steps, "  ".join(f"{k} {v:.4f}" for k, v in scores.items())
+            )
             logged = time.monotonic()
             window = {"loss": 0.0, "steps": 0, "tokens": 0}
         if step == total_steps or time.monotonic() - saved > settings.save_every_s:
             save_checkpoint(
-                out / "checkpoints", step, master, optimizer, {"counters": counters},
+                out / "checkpoints",
+                step,
+                master,
+                optimizer,
+                {"counters": counters},
                 keep=settings.keep_checkpoints,
             )
             saved = time.monotonic()

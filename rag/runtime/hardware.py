@@ -42,14 +42,14 @@ def has_fast_bf16(device: str = "cpu") -> bool:
 
 
 def resolve_device(device: str = "auto") -> str:
-    """"auto" becomes "cuda" where there is one, else "cpu"; anything else is returned as given."""
+    """ "auto" becomes "cuda" where there is one, else "cpu"; anything else is returned as given."""
     if device != "auto":
         return device
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def use_threads(count: int | None = None) -> int:
-    """Set torch's intra-op threads to `count` (default: OMP_NUM_THREADS, else all available cores); returns it."""
+    """Set torch's intra-op threads to `count` (default: OMP_NUM_THREADS, else all cores); returns it."""
     if count is None:
         given = os.environ.get("OMP_NUM_THREADS", "")
         count = int(given) if given.isdigit() and int(given) > 0 else available_cores()

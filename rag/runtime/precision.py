@@ -1,7 +1,8 @@
 """Training in bf16 with fp32 master weights.
 
-The model itself holds bf16 weights, so forward and backward run wholly in bf16 kernels without casting weights at
-every step; the optimiser works on fp32 copies and writes them back rounded. Small updates are thus never lost.
+The model itself holds bf16 weights, so forward and backward run wholly in bf16 kernels without casting
+weights at every step; the optimiser works on fp32 copies and writes them back rounded. Small updates are
+thus never lost.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ __all__ = ["MasterWeights", "resolve_precision"]
 
 
 def resolve_precision(precision: str, device: str = "cpu") -> torch.dtype:
-    """"auto" is bf16 where the hardware does it, else fp32.
+    """ "auto" is bf16 where the hardware does it, else fp32.
 
     Raises:
         ConfigError: for an unknown name.
@@ -45,7 +46,9 @@ class MasterWeights:
         self.master: list[torch.Tensor] = []
         for name, parameter in named:
             source = parameter if full is None else full[name]
-            self.master.append(source.detach().to(parameter.device, torch.float32, copy=True).requires_grad_())
+            self.master.append(
+                source.detach().to(parameter.device, torch.float32, copy=True).requires_grad_()
+            )
 
     def gather_gradients(self) -> None:
         """Move the model's gradients to the fp32 copies and free them."""

@@ -13,14 +13,15 @@ __all__ = ["generator", "seed_everything"]
 def seed_everything(seed: int) -> None:
     """Seed Python's, numpy's and torch's global generators: third-party code draws from them."""
     random.seed(seed)
-    np.random.seed(seed % 2**32)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
     torch.manual_seed(seed)
 
 
 def generator(*keys: int) -> np.random.Generator:
     """A numpy generator of its own for a tuple of keys, such as (seed, step).
 
-    The same keys always give the same stream, so any step of a run can be redone without replaying the ones before.
+    The same keys always give the same stream, so any step of a run can be redone without replaying the ones
+    before.
 
     Example:
         >>> bool(generator(7, 3).integers(1000) == generator(7, 3).integers(1000))

@@ -53,8 +53,10 @@ class _Plan:
 class ReaderBatches:
     """The batches of all stages. `self[step]` depends on the configuration and the step alone.
 
-    Batches hold questions of similar length: the shuffled questions are cut into pools, each pool is sorted by row
-    length and cut into batches of at most `tokens_per_batch` padded tokens, and the batches of a pool are shuffled.
+    Batches hold questions of similar length: the shuffled questions are cut into pools, each pool is sorted
+        by row
+    length and cut into batches of at most `tokens_per_batch` padded tokens, and the batches of a pool are
+    shuffled.
     """
 
     def __init__(self, examples: ReaderExamples, config: ReaderTrainConfig) -> None:
@@ -69,7 +71,9 @@ class ReaderBatches:
                     f"max_tokens ({stage.max_tokens}) leaves no room for text beside a question and a title",
                     hint="raise max_tokens or lower question_tokens and title_tokens",
                 )
-        self._plans = [plan for number, stage in enumerate(config.stages) for plan in self._plan(number, stage)]
+        self._plans = [
+            plan for number, stage in enumerate(config.stages) for plan in self._plan(number, stage)
+        ]
 
     def __len__(self) -> int:
         return len(self._plans)
@@ -80,7 +84,9 @@ class ReaderBatches:
         passes = -(-wanted // len(self.examples))
         order = np.concatenate([draw.permutation(len(self.examples)) for _ in range(passes)])[:wanted]
         gold = self.examples.gold[order]
-        rows = self._question_lengths[order] + self._title_lengths[gold] + 4 + self.examples.texts.lengths[gold]
+        rows = (
+            self._question_lengths[order] + self._title_lengths[gold] + 4 + self.examples.texts.lengths[gold]
+        )
         full = draw.random(wanted) < stage.full_fraction
         lengths = np.minimum(rows, np.where(full, stage.full_tokens, stage.max_tokens))
         group = 1 + stage.negatives

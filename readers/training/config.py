@@ -1,4 +1,4 @@
-"""The configuration of `rag train reader`: one frozen model; its defaults are the recipe of the shipped weights."""
+"""The configuration of `rag train reader`; its defaults are the recipe of the shipped weights."""
 
 from __future__ import annotations
 
@@ -36,9 +36,13 @@ class ReaderStage(BaseModel):
     @model_validator(mode="after")
     def _cross_check(self) -> ReaderStage:
         if self.full_tokens < self.max_tokens:
-            raise ValueError(f"full_tokens ({self.full_tokens}) must be at least max_tokens ({self.max_tokens})")
+            raise ValueError(
+                f"full_tokens ({self.full_tokens}) must be at least max_tokens ({self.max_tokens})"
+            )
         if self.no_answer_fraction > 0 and self.negatives == 0:
-            raise ValueError("no_answer_fraction needs negatives: a group without its gold paragraph is empty")
+            raise ValueError(
+                "no_answer_fraction needs negatives: a group without its gold paragraph is empty"
+            )
         if self.full_tokens * (1 + self.negatives) > self.tokens_per_batch:
             raise ValueError(
                 f"one group of {1 + self.negatives} rows of {self.full_tokens} tokens exceeds "
@@ -48,10 +52,15 @@ class ReaderStage(BaseModel):
 
 
 _RECIPE = (
-    ReaderStage(epochs=1.0, max_tokens=108, full_tokens=224, full_fraction=0.12, tokens_per_batch=4096),
+    ReaderStage(epochs=0.85, max_tokens=108, full_tokens=224, full_fraction=0.12, tokens_per_batch=4096),
     ReaderStage(
-        epochs=0.3, negatives=1, no_answer_fraction=0.08,
-        max_tokens=136, full_tokens=224, full_fraction=0.25, tokens_per_batch=5120,
+        epochs=0.2,
+        negatives=1,
+        no_answer_fraction=0.08,
+        max_tokens=136,
+        full_tokens=224,
+        full_fraction=0.25,
+        tokens_per_batch=5120,
     ),
 )
 
@@ -63,8 +72,14 @@ class ReaderTrainConfig(BaseModel):
         train_file: SQuAD v1.1 JSON (.gz).
         out: folder of the run: configuration, metrics, checkpoints and the finished reader.
         negatives_file: DPR-style results JSON (.gz) over the same questions, written by `rag retrieve`.
+        held_out_file: results JSON that knows the held-out questions, from the retriever that will serve;
+            ranking and calibration are fitted on it. None: `negatives_file`.
+        test_file: SQuAD v1.1 JSON that the finished reader is scored on, for the model card only.
+        name: of the finished reader.
         encoder: Hugging Face name or folder; None is the embedded `all-MiniLM-L6-v2`.
         validation_articles: articles held out of training, for every choice and for calibration.
+        validation_questions: how many of their questions are scored during training.
+        calibration_questions: how many of them ranking and calibration are fitted on.
         negatives_top_k: negatives are drawn from the first so many retrieved passages without the answer.
         freeze_word_embeddings: leave the word embedding matrix as it is.
         question_tokens, title_tokens: cuts of over-long questions and titles.
@@ -77,10 +92,14 @@ class ReaderTrainConfig(BaseModel):
     train_file: Path
     out: Path
     negatives_file: Path | None = None
+    held_out_file: Path | None = None
+    test_file: Path | None = None
+    name: str = "squad-minilm"
     encoder: str | None = None
     stages: tuple[ReaderStage, ...] = Field(default=_RECIPE, min_length=1)
     validation_articles: int = Field(default=20, ge=1)
     validation_questions: int = Field(default=600, ge=1)
+    calibration_questions: int = Field(default=1000, ge=1)
     negatives_top_k: int = Field(default=6, ge=1)
     freeze_word_embeddings: bool = True
     answers: Literal["first", "mml", "hard-em"] = "first"
@@ -99,5 +118,7 @@ class ReaderTrainConfig(BaseModel):
     @model_validator(mode="after")
     def _cross_check(self) -> ReaderTrainConfig:
         if self.negatives_file is None and any(stage.negatives for stage in self.stages):
-            raise ValueError("a stage asks for negatives, but there is no negatives_file (see `rag retrieve`)")
+            raise ValueError(
+                "a stage asks for negatives, but there is no negatives_file (see `rag retrieve`)"
+            )
         return self

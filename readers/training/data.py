@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,22 @@ import numpy.typing as npt
 
 from rag.core.errors import DataError
 from rag.core.log import get_logger
+from rag.data.json_stream import iter_json_array
 from readers.tokens import TokenTable, tokenize_texts
 
-__all__ = ["ReaderExamples", "SquadQuestion", "load_examples", "read_negatives", "read_squad", "split_by_article"]
+__all__ = [
+    "ReaderExamples",
+    "SquadQuestion",
+    "load_examples",
+    "read_negatives",
+    "read_results",
+    "read_squad",
+    "split_by_article",
+]
+
+_RESULTS_SHAPE = (
+    "expected [{question, answers, ctxs: [{id, title, text, score, has_answer}]}] from `rag retrieve`"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +71,21 @@ class ReaderExamples:
         return len(self.gold)
 
 
-def _open(path: Path) -> Any:
+@contextmanager
+def _stream(path: Path) -> Iterator[Any]:
+    """The bytes of a file, decompressed if its name ends in .gz."""
     try:
-        return json.loads((gzip.open if path.suffix == ".gz" else open)(path, "rb").read())
+        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as stream:
+            yield stream
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file") from error
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
+
+
+def _read(path: Path) -> Any:
+    try:
+        with _stream(path) as stream:
+            return json.loads(stream.read())
+    except (OSError, EOFError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: not a readable JSON file ({error})") from error
 
 
@@ -74,14 +97,16 @@ def read_squad(path: Path) -> list[SquadQuestion]:
     """
     found: list[SquadQuestion] = []
     try:
-        for article in _open(path)["data"]:
+        for article in _read(path)["data"]:
             title = unquote(article["title"]).replace("_", " ")
             for paragraph in article["paragraphs"]:
                 for item in paragraph["qas"]:
                     answers = tuple(answer["text"] for answer in item["answers"])
                     start = item["answers"][0]["answer_start"] if answers else -1
                     found.append(
-                        SquadQuestion(item["id"], item["question"], title, paragraph["context"], answers, start)
+                        SquadQuestion(
+                            item["id"], item["question"], title, paragraph["context"], answers, start
+                        )
                     )
     except (KeyError, TypeError) as error:
         raise DataError(
@@ -103,13 +128,39 @@ def split_by_article(
     """
     titles = sorted({question.title for question in questions})
     if held_out >= len(titles):
-        raise DataError(f"{held_out} validation articles were asked for, but there are only {len(titles)} articles")
+        raise DataError(
+            f"{held_out} validation articles were asked for, but there are only {len(titles)} articles"
+        )
     order = np.random.default_rng([seed, 1]).permutation(len(titles))
     chosen = {titles[i] for i in order[:held_out]}
     return (
         [question for question in questions if question.title not in chosen],
         [question for question in questions if question.title in chosen],
     )
+
+
+def read_results(path: Path, wanted: Collection[str]) -> dict[str, list[dict[str, Any]]]:
+    """What was retrieved for the `wanted` question texts, from a DPR-style results JSON: question → its ctxs.
+
+    Raises:
+        DataError: if the file has another shape, or knows fewer than half of the questions.
+    """
+    found: dict[str, list[dict[str, Any]]] = {}
+    needed = {"title", "text", "score", "has_answer"}
+    with _stream(path) as stream:
+        for number, record in iter_json_array(stream, str(path)):
+            if not isinstance(record, dict) or not {"question", "ctxs"} <= record.keys():
+                raise DataError(f"{path}: record {number} has no question and ctxs", hint=_RESULTS_SHAPE)
+            if record["question"] not in wanted:
+                continue
+            for ctx in record["ctxs"]:
+                if not needed <= ctx.keys():
+                    missing = ", ".join(sorted(needed - ctx.keys()))
+                    raise DataError(f"{path}: a ctx of record {number} has no {missing}", hint=_RESULTS_SHAPE)
+            found[record["question"]] = record["ctxs"]
+    if len(found) < len(set(wanted)) / 2:
+        raise DataError(f"{path}: knows only {len(found)} of {len(set(wanted))} questions")
+    return found
 
 
 def read_negatives(
@@ -123,30 +174,16 @@ def read_negatives(
         For each question at most `top_k` indices into the second value, the list of (title, text).
 
     Raises:
-        DataError: if the file has another shape, or knows fewer than half of the questions.
+        DataError: as `read_results`.
     """
     titles = {question.title for question in questions}
     passages: dict[tuple[str, str], int] = {}
     by_question: dict[str, list[int]] = {}
-    wanted = {question.question for question in questions}
-    try:
-        for record in _open(path):
-            if record["question"] not in wanted:
-                continue
-            rows: list[int] = []
-            for ctx in record["ctxs"]:
-                if ctx["has_answer"] or ctx["title"] not in titles or len(rows) >= top_k:
-                    continue
-                rows.append(passages.setdefault((ctx["title"], ctx["text"]), len(passages)))
-            by_question[record["question"]] = rows
-    except (KeyError, TypeError) as error:
-        raise DataError(
-            f"{path}: not a results JSON (missing {error})",
-            hint="expected [{question, answers, ctxs: [{id, title, text, score, has_answer}]}] from `rag retrieve`",
-        ) from error
-    known = sum(question.question in by_question for question in questions)
-    if known < len(questions) / 2:
-        raise DataError(f"{path}: knows only {known} of {len(questions)} training questions")
+    for question, ctxs in read_results(path, {q.question for q in questions}).items():
+        taken = [ctx for ctx in ctxs if not ctx["has_answer"] and ctx["title"] in titles][:top_k]
+        by_question[question] = [
+            passages.setdefault((ctx["title"], ctx["text"]), len(passages)) for ctx in taken
+        ]
     return [by_question.get(question.question, []) for question in questions], list(passages)
 
 

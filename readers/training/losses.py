@@ -26,8 +26,9 @@ def shared_span_loss(
         first, mml:  L = −½ log Σ_{(s,e)∈A} P_s(s)·P_e(e)
         hard-em:     L = −½ log max_{(s,e)∈A} P_s(s)·P_e(e)
 
-    ("first" differs from "mml" in the data: A holds the annotated span alone.) Because the softmax runs over the
-    passages together, a logit means the same in each of them and spans can be compared across passages.
+    ("first" differs from "mml" in the data: A holds the annotated span alone.) Because the softmax runs
+    over the passages together, a logit means the same in each of them and spans can be compared across
+    passages.
 
     Args:
         start_logits, end_logits: (B, T) float32, T = passages × tokens of one question, flattened.
@@ -38,12 +39,13 @@ def shared_span_loss(
         A scalar.
 
     Source:
-        Clark and Gardner 2018, "Simple and Effective Multi-Paragraph Reading Comprehension", section 3 (shared
-        normalisation); Min et al. 2019, "A Discrete Hard EM Approach", equations 2 to 4.
+        Clark and Gardner 2018, "Simple and Effective Multi-Paragraph Reading Comprehension", section 3
+        (shared normalisation); Min et al. 2019, "A Discrete Hard EM Approach", equations 2 to 4.
 
     Note:
-        The factor ½ keeps the scale of the usual mean of start and end cross-entropy. Questions without an answer
-        always sum over the [CLS] of their passages, also under "hard-em" with one passage more or less.
+        The factor ½ keeps the scale of the usual mean of start and end cross-entropy. Questions without an
+        answer always sum over the [CLS] of their passages, also under "hard-em" with one passage more or
+        less.
 
     Example:
         >>> zeros = torch.zeros(1, 4)

@@ -1,0 +1,75 @@
+"""Fitting what turns span scores into probabilities, and measuring how honest these are."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from rag.core.errors import DataError
+from readers.settings import Calibration
+
+__all__ = ["expected_calibration_error", "fit_calibration"]
+
+Floats = npt.NDArray[np.float64]
+
+
+def fit_calibration(scores: Floats, correct: npt.NDArray[np.bool_], nulls: Floats) -> Calibration:
+    r"""Temperature T and null bias b that make held-out outcomes most likely.
+
+        minimise −Σ_q log Σ_{i ∈ right(q)} p_i(q; T, b)
+
+    with p from `readers.candidates.confidences`, and right(q) the candidates that are right answers, or "no
+    answer here" where none of them is.
+
+    Args:
+        scores: (Q, N) candidate scores, -inf where a question has fewer than N.
+        correct: (Q, N) which candidates are right.
+        nulls: (Q,) null scores.
+
+    Raises:
+        DataError: if there is no question, or a score is NaN.
+
+    Source:
+        Guo et al. 2017, "On Calibration of Modern Neural Networks", section 4.2 (temperature scaling).
+    """
+    if len(scores) == 0:
+        raise DataError("no held-out question to calibrate on")
+    if np.isnan(scores).any() or not np.isfinite(nulls).all():
+        raise DataError("a held-out score is not a number")
+    everything = torch.from_numpy(np.concatenate([scores, nulls[:, None]], axis=1))  # (Q, N + 1)
+    right = torch.from_numpy(np.concatenate([correct, ~correct.any(axis=1, keepdims=True)], axis=1))
+    unit = torch.zeros(everything.shape[1], dtype=torch.float64)
+    unit[-1] = 1.0
+    parameters = torch.zeros(2, dtype=torch.float64, requires_grad=True)  # log T, b
+    optimizer = torch.optim.LBFGS([parameters], max_iter=200, line_search_fn="strong_wolfe")
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        logits = everything / parameters[0].exp() + parameters[1] * unit
+        logp = logits.log_softmax(-1)
+        loss = -logp.masked_fill(~right, float("-inf")).logsumexp(-1).mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    optimizer.step(closure)
+    log_temperature, bias = parameters.detach().tolist()
+    return Calibration(
+        temperature=round(float(np.exp(log_temperature)), 4), null_bias=round(bias, 4), questions=len(scores)
+    )
+
+
+def expected_calibration_error(confidence: Floats, correct: npt.NDArray[np.bool_], bins: int = 10) -> float:
+    """Mean gap between confidence and accuracy over equally wide bins, weighted by their size; 0 is perfect.
+
+    Example:
+        >>> expected_calibration_error(np.array([0.8, 0.8, 0.8, 0.8, 0.8]), np.array([True] * 4 + [False]))
+        0.0
+    """
+    place = np.minimum((confidence * bins).astype(int), bins - 1)
+    gaps = 0.0
+    for number in range(bins):
+        inside = place == number
+        if inside.any():
+            gaps += inside.sum() * abs(confidence[inside].mean() - correct[inside].mean())
+    return round(float(gaps / max(1, len(confidence))), 6)

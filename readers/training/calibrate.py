@@ -1,0 +1,146 @@
+"""Choices made on held-out questions with retrieved passages: ranking settings, temperature, null bias."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rag.core.log import get_logger
+from rag.core.types import Passage
+from rag.data.text import exact_match
+from readers.calibration import expected_calibration_error, fit_calibration
+from readers.candidates import confidences
+from readers.extractive import ExtractiveReader
+from readers.inference import RowScores
+from readers.ranking import Ranked, ScoredPassages, rank
+from readers.settings import Calibration, ReaderSettings
+
+__all__ = ["HeldOut", "Tuned", "tune"]
+
+_WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
+_CHUNK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """A question that was not trained on, its answers, and what was retrieved for it.
+
+    Attributes:
+        has_answer: for each passage whether it holds an answer.
+    """
+
+    question: str
+    answers: tuple[str, ...]
+    passages: tuple[Passage, ...]
+    scores: tuple[float, ...]
+    has_answer: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What was chosen, and figures of the choice on the held-out questions (percent, except "ece")."""
+
+    settings: ReaderSettings
+    calibration: Calibration
+    figures: dict[str, float]
+
+
+def tune(reader: ExtractiveReader, held_out: Sequence[HeldOut], *, unanswerable_every: int = 4) -> Tuned:
+    """Choose retrieval weight and merging by exact match, then the null rule and calibration by likelihood.
+
+    Each question is read once with all its passages; every `unanswerable_every`-th also counts a second time
+    without the passages that hold an answer, so that "no answer" is fitted on questions that have none.
+    """
+    log = get_logger(__name__)
+    parts = [held_out[i : i + _CHUNK] for i in range(0, len(held_out), _CHUNK)]
+    scored = [reader.score([h.question for h in part], [h.passages for h in part]) for part in parts]
+
+    def ranked(settings: ReaderSettings, *, without_answers: bool = False) -> list[Ranked]:
+        found: list[Ranked] = []
+        for part, output in zip(parts, scored, strict=True):
+            used = _without_answers(output, part) if without_answers else output
+            found += rank(used, [h.scores for h in part], settings)
+        return found
+
+    def score_em(settings: ReaderSettings) -> float:
+        pairs = zip(ranked(settings), held_out, strict=True)
+        return float(np.mean([bool(r.candidates) and _right(r.candidates[0].text, h) for r, h in pairs]))
+
+    options = [
+        reader.settings.model_copy(update={"retrieval_weight": weight, "merge": merge})
+        for merge in ("max", "sum")
+        for weight in _WEIGHTS
+    ]
+    by_option = [score_em(option) for option in options]
+    for option, value in zip(options, by_option, strict=True):
+        log.info(
+            "held-out EM %.2f  merge %s, weight %.2f", 100 * value, option.merge, option.retrieval_weight
+        )
+    best = options[int(np.argmax(by_option))]
+
+    outcomes: list[tuple[float, ReaderSettings, Calibration, dict[str, float]]] = []
+    for null in ("max", "mean"):
+        settings = best.model_copy(update={"null": null})
+        answers = list(zip(ranked(settings), held_out, strict=True))
+        removed = list(zip(ranked(settings, without_answers=True), held_out, strict=True))
+        removed = [pair for pair in removed[::unanswerable_every] if pair[0].candidates]
+        removed = [(r, replace(h, answers=())) for r, h in removed]
+        outcomes.append(_fit(answers, removed, settings))
+    _, settings, calibration, figures = min(outcomes, key=lambda outcome: outcome[0])
+    return Tuned(settings, calibration, {"em": round(100 * max(by_option), 2), **figures})
+
+
+def _right(text: str, held_out: HeldOut) -> bool:
+    return exact_match(text, held_out.answers)
+
+
+def _fit(
+    answers: list[tuple[Ranked, HeldOut]], removed: list[tuple[Ranked, HeldOut]], settings: ReaderSettings
+) -> tuple[float, ReaderSettings, Calibration, dict[str, float]]:
+    """Negative log-likelihood, settings, calibration and figures of one null rule."""
+    pairs = [pair for pair in answers if pair[0].candidates] + removed
+    scores = np.full((len(pairs), settings.candidates), -np.inf)
+    correct = np.zeros(scores.shape, bool)
+    nulls = np.zeros(len(pairs))
+    for index, (found, held_out) in enumerate(pairs):
+        count = len(found.candidates)
+        scores[index, :count] = [candidate.score for candidate in found.candidates]
+        correct[index, :count] = [_right(candidate.text, held_out) for candidate in found.candidates]
+        nulls[index] = found.null if found.null is not None else -1e4
+    calibration = fit_calibration(scores, correct, nulls)
+    chances = [
+        confidences(row[np.isfinite(row)], null, calibration) for row, null in zip(scores, nulls, strict=True)
+    ]
+    top = np.array([p[0] for p, _ in chances])
+    none = np.array([p for _, p in chances])
+    right = np.where(
+        correct.any(axis=1), [(p * c[: len(p)]).sum() for (p, _), c in zip(chances, correct)], none
+    )
+    loss = float(-np.log(np.maximum(right, 1e-12)).mean())
+    first = len(pairs) - len(removed)
+    figures = {
+        "nll": round(loss, 4),
+        "ece": expected_calibration_error(top, correct[:, 0]),
+        "no_answer_recall": round(100 * float((none[first:] > top[first:]).mean()), 2) if removed else 0.0,
+        "no_answer_false_alarms": round(
+            100 * float((none[:first] > top[:first])[correct[:first, 0]].mean()), 2
+        ),
+        "questions": float(first),
+        "without_answer": float(len(removed)),
+    }
+    return loss, settings, calibration, figures
+
+
+def _without_answers(scored: ScoredPassages, part: Sequence[HeldOut]) -> ScoredPassages:
+    """The same output as if passages that hold an answer had not been retrieved."""
+    kept = [
+        index
+        for index, row in enumerate(scored.rows)
+        if not part[scored.pairs[row.group][0]].has_answer[scored.pairs[row.group][1]]
+    ]
+    chosen = np.array(kept, np.int64)
+    old = scored.scores
+    scores = RowScores(*(getattr(old, name)[chosen] for name in RowScores.__slots__))
+    return replace(scored, rows=[scored.rows[i] for i in kept], scores=scores)

@@ -1,0 +1,90 @@
+"""The model card of a trained reader, written from its configuration and figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from readers.settings import ReaderManifest
+from readers.training.config import ReaderTrainConfig
+
+__all__ = ["model_card"]
+
+_LICENCE = """SQuAD 1.1 (Rajpurkar et al. 2016), from which these weights were trained, is published under
+CC BY-SA 4.0 and consists of Wikipedia text (CC BY-SA); the starting encoder `all-MiniLM-L6-v2` is
+Apache-2.0. The weights are shared under CC BY-SA 4.0; the code around them is Apache-2.0."""
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {number}" for key, number in value.items())
+    return str(value)
+
+
+def model_card(config: ReaderTrainConfig, manifest: ReaderManifest, figures: Mapping[str, object]) -> str:
+    """Markdown with a YAML head: what it is, data, command, figures, limits, licence.
+
+    Args:
+        config: of the run.
+        manifest: of the finished reader.
+        figures: name → value or table of values, as `train_reader` measured them.
+    """
+    paths = {"train_file", "negatives_file", "held_out_file", "test_file", "out"}
+    shown = {k: v for k, v in config.model_dump(mode="json").items() if k not in paths}
+    rows = "\n".join(f"| {name} | {_cell(value)} |" for name, value in figures.items())
+    flags = [("--train", config.train_file), ("--negatives", config.negatives_file)]
+    flags += [("--held-out", config.held_out_file), ("--test", config.test_file)]
+    command = " \\\n    ".join(
+        [
+            "rag train reader",
+            *(f"{flag} {path.name}" for flag, path in flags if path is not None),
+            "--out run",
+        ]
+    )
+    return f"""---
+license: cc-by-sa-4.0
+language: en
+pipeline_tag: question-answering
+---
+# {manifest.name}
+
+An extractive reader: given a question and passages with titles, it marks the words that answer the
+question, scores spans so that they can be compared across passages (shared normalisation), and says when no
+passage answers it. Encoder: {config.encoder or "all-MiniLM-L6-v2 (6 layers, 384 wide)"} with a linear span
+head. Rows are laid out as `[CLS] question [SEP] title [SEP] text [SEP]`.
+
+Weights are int8 with one fp32 scale per output row (`{manifest.weights_file}`, sha256
+`{manifest.weights_sha256}`); positions, segments and the head are fp32. They are dequantised when loaded.
+
+## Training
+Data: SQuAD 1.1 train without {config.validation_articles} held-out articles, on which every choice was made
+and the confidence was calibrated; the test file was read once, after training. The hard negatives are
+passages that BM25 (k1 0.9, b 0.4) retrieved for the training questions and that do not contain the answer.
+
+```
+{command}
+```
+
+Configuration:
+
+```json
+{json.dumps(shown, indent=2)}
+```
+
+## Figures
+| what | value |
+|---|---|
+{rows}
+
+EM and F1 by the official SQuAD 1.1 rules, in percent. "gold paragraph" gives the reader the annotated
+paragraph; "retrieved" gives it what the retriever found for held-out questions. `ece` is the expected
+calibration error of the first answer's confidence, in [0, 1].
+
+## Limits
+English, short factual answers that stand word for word in a passage. It learnt from Wikipedia paragraphs
+and repeats what a passage says, right or wrong. Long, explanatory, numeric or yes/no answers are outside
+its reach.
+
+## Licence
+{_LICENCE}
+"""

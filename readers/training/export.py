@@ -1,0 +1,82 @@
+"""The finished reader on disk: fp32 for further training, int8 to ship."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from rag.core.files import atomic_path, atomic_write_json, sha256_file
+from readers.model import SpanModel
+from readers.quantized import save_int8
+from readers.settings import Calibration, ReaderManifest, ReaderSettings
+
+__all__ = ["WEIGHTS_FILE", "export_int8", "export_trained"]
+
+WEIGHTS_FILE = "weights.int8.safetensors"
+_KEPT = ("position_embeddings", "token_type_embeddings", "qa_outputs")
+
+
+def export_trained(
+    folder: Path, model: SpanModel, weights: Mapping[str, torch.Tensor], tokenizer: Any
+) -> None:
+    """Write fp32 weights under Hugging Face's names: `AutoModelForQuestionAnswering` loads the folder.
+
+    Args:
+        folder: created if needed.
+        model: gives configuration and names.
+        weights: fp32 tensors by the model's names.
+        tokenizer: saved beside the weights.
+    """
+    encoder: Any = model.encoder
+    prefix = encoder.base_model_prefix
+    folder.mkdir(parents=True, exist_ok=True)
+    renamed = {
+        (f"{prefix}.{name.removeprefix('encoder.')}" if name.startswith("encoder.") else name): tensor
+        for name, tensor in weights.items()
+    }
+    with atomic_path(folder / "model.safetensors") as temporary:
+        floats = {k: v.float().contiguous() for k, v in renamed.items() if v.is_floating_point()}
+        save_file(floats, temporary, metadata={"format": "pt"})
+    _describe(folder, model, tokenizer)
+
+
+def export_int8(
+    folder: Path,
+    model: SpanModel,
+    weights: Mapping[str, torch.Tensor],
+    tokenizer: Any,
+    *,
+    name: str,
+    settings: ReaderSettings,
+    calibration: Calibration,
+) -> ReaderManifest:
+    """Write the reader that ships: int8 weights, tokenizer, configuration, `reader.json` last."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / WEIGHTS_FILE
+    keep = [key for key in weights if any(part in key for part in _KEPT)]
+    save_int8(weights, path, keep=keep, metadata={"name": name})
+    _describe(folder, model, tokenizer)
+    manifest = ReaderManifest(
+        name=name,
+        weights_file=WEIGHTS_FILE,
+        weights_sha256=sha256_file(path),
+        settings=settings,
+        calibration=calibration,
+    )
+    manifest.save(folder)
+    return manifest
+
+
+def _describe(folder: Path, model: SpanModel, tokenizer: Any) -> None:
+    encoder: Any = model.encoder
+    config = json.loads(encoder.config.to_json_string(use_diff=True))
+    config["architectures"] = [encoder.__class__.__name__.removesuffix("Model") + "ForQuestionAnswering"]
+    for key in ("_name_or_path", "dtype"):
+        config.pop(key, None)
+    atomic_write_json(folder / "config.json", config)
+    tokenizer.save_pretrained(folder)
