@@ -14,16 +14,16 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 from indexers.build import BuildSettings, build_index
 from indexers.index import Index
-from retrievers.protocols import Retriever
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.timing import StageTimer
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage
 from readers.protocols import Reader, ReadResult
+from retrievers.protocols import Retriever
 
 __all__ = ["Pipeline"]
 
@@ -124,6 +124,18 @@ class Pipeline:
     def n_passages(self) -> int:
         """How many passages are indexed."""
         return len(self.index.passages)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Who answers: retriever, encoder and reader with their weight hashes, for reports."""
+        return {
+            "retriever": type(self.retriever).__name__,
+            "encoder": self.index.manifest.get("encoder"),
+            "reader": None
+            if self.reader is None
+            else getattr(self.reader, "name", type(self.reader).__name__),
+            "index_version": self.index_version,
+        }
 
     def passage(self, passage_id: str) -> Passage | None:
         """The passage with this id, or None."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,10 @@ from rag.core.errors import ConfigError
 from rag.core.progress import Progress
 
 app = typer.Typer(add_completion=False)
+
+if TYPE_CHECKING:
+    from rag.core.types import Hit, Passage, Question
+    from rag.data.results import RetrievalResult
 
 
 @app.command()
@@ -35,13 +39,12 @@ def retrieve(
     """Search for many questions; writes DPR's results JSON, or a TREC run by extension."""
     from itertools import islice
 
-    from rag.core.types import Hit, Passage, Question
     from rag.data.questions import read_questions
     from rag.data.results import write_dpr_results, write_trec_run
     from rag.pipeline import Pipeline
 
-    suffix = out.name.removesuffix(".gz").rpartition(".")[2]
-    if suffix not in ("json", "run", "trec", "txt"):
+    suffix = out.name.rpartition(".")[2]
+    if suffix not in ("json", "run", "trec"):
         raise ConfigError(
             f"--out {out}: unknown extension .{suffix}", hint="use .json (DPR results) or .run (TREC)"
         )
@@ -59,7 +62,26 @@ def retrieve(
                 progress.update(len(batch))
 
     if suffix == "json":
-        write_dpr_results(out, results(), regex=regex)
+        write_dpr_results(out, (_as_record(question, found, regex) for question, found in results()))
     else:
-        write_trec_run(out, ((question.id, [hit for hit, _ in found]) for question, found in results()))
+        rankings = ((q.id, [(hit.passage_id, hit.score) for hit, _ in found]) for q, found in results())
+        write_trec_run(out, rankings)
     typer.echo(f"{len(asked):,} questions × top {top_k} → {out}")
+
+
+def _as_record(question: Question, found: list[tuple[Hit, Passage]], regex: bool) -> RetrievalResult:
+    from rag.data.results import RetrievalResult, RetrievedPassage
+    from rag.data.text import AnswerMatcher
+
+    matcher = AnswerMatcher(question.answers, "regex" if regex else "tokens") if question.answers else None
+    passages = tuple(
+        RetrievedPassage(
+            hit.passage_id,
+            passage.title,
+            passage.text,
+            hit.score,
+            None if matcher is None else matcher.matches(passage.text),
+        )
+        for hit, passage in found
+    )
+    return RetrievalResult(question.text, question.answers, passages, question.id)

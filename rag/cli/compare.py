@@ -1,0 +1,43 @@
+"""`rag compare`: evaluated systems on the same questions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def compare(
+    results: Annotated[list[Path], typer.Argument(help="Two or more folders written by `rag evaluate`.")],
+    figures: Annotated[
+        str | None, typer.Option(help="Figures to compare, by comma; default: the main ones.")
+    ] = None,
+    all_pairs: Annotated[
+        bool, typer.Option("--all-pairs", help="Every pair, not each with the first.")
+    ] = False,
+    report: Annotated[Path | None, typer.Option(help="Write a side-by-side HTML page.")] = None,
+) -> None:
+    """Compare systems: paired tests, Holm's correction, wins, ties and losses."""
+    from rag.eval.compare import compare_evaluations, load_evaluation
+    from rag.eval.report import write_report
+
+    evaluations = [load_evaluation(place) for place in results]
+    chosen = [name.strip() for name in figures.split(",")] if figures else None
+    compared = compare_evaluations(evaluations, chosen, all_pairs=all_pairs)
+    typer.echo(
+        f"{'figure':<16} {'A':<18} {'B':<18} {'A':>7} {'B':>7} {'B-A':>7}  {'p':>8} {'p Holm':>8}  won/tied/lost"
+    )
+    for row in compared:
+        test = row.result
+        typer.echo(
+            f"{row.figure:<16} {row.a:<18} {row.b:<18} {100 * row.value_a:7.2f} {100 * row.value_b:7.2f} "
+            f"{100 * (row.value_b - row.value_a):+7.2f}  {test.p_value:8.4f} {row.p_holm:8.4f}  "
+            f"{test.wins}/{test.ties}/{test.losses}"
+        )
+    if report is not None:
+        write_report(evaluations, report)
+        typer.echo(f"report → {report}")

@@ -1,0 +1,122 @@
+"""Retrieve, read, answer: the composition, with every part replaced by something small."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rag.core.errors import ConfigError, DataError
+from rag.core.timing import StageTimer
+from rag.core.types import Hit, Passage
+from rag.pipeline import Pipeline, _as_passages
+from readers.protocols import ReadResult, SpanAnswer
+
+PASSAGES = [
+    Passage("danube", "Danube", "The Danube rises in the Black Forest."),
+    Passage("rhine", "Rhine", "The Rhine ends in the North Sea."),
+]
+
+
+class _Store(list[Passage]):
+    def get_many(self, rows: Sequence[int]) -> list[Passage]:
+        return [self[row] for row in rows]
+
+    def row_of(self, passage_id: str) -> int | None:
+        ids = [passage.id for passage in self]
+        return ids.index(passage_id) if passage_id in ids else None
+
+
+class _Retriever:
+    def search(
+        self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
+    ) -> list[list[Hit]]:
+        hits = [Hit(1, "rhine", 2.0), Hit(0, "danube", 1.0)]
+        return [hits[:top_k] if "nothing" not in question else [] for question in questions]
+
+
+class _Reader:
+    """Answers with the last three words of the first passage."""
+
+    def read(
+        self,
+        questions: Sequence[str],
+        passages: Sequence[Sequence[Passage]],
+        scores: Sequence[Sequence[float]],
+        n_best: int = 5,
+    ) -> list[ReadResult]:
+        results = []
+        for given in passages:
+            spans = []
+            for place, passage in enumerate(given[:n_best]):
+                start = len(passage.text) - len(" ".join(passage.text.split()[-2:]))
+                end = len(passage.text) - 1
+                spans.append(
+                    SpanAnswer(passage.text[start:end], 5.0 - place, 0.9 - place / 2, place, start, end)
+                )
+            results.append(ReadResult(tuple(spans), 0.05 if spans else 1.0))
+        return results
+
+
+@pytest.fixture
+def pipeline() -> Pipeline:
+    index: Any = SimpleNamespace(passages=_Store(PASSAGES), version="v1")
+    return Pipeline(index, _Retriever(), _Reader())
+
+
+def test_one_question_gives_one_answer_set_with_exact_evidence(pipeline: Pipeline) -> None:
+    result = pipeline.ask("Where does the Rhine end?")
+    best = result.answers[0]
+    assert best.text == "North Sea"
+    assert best.evidence.passage_id == "rhine"
+    assert best.evidence.text[best.evidence.start : best.evidence.end] == best.text
+    assert best.evidence.score == 2.0
+    assert result.index_version == "v1"
+    assert {"total", "read", "fetch_passages"} <= set(result.timings_ms)
+    assert result.timings_ms["total"] >= result.timings_ms["read"]
+
+
+def test_a_batch_keeps_its_order_and_an_empty_result_is_said(pipeline: Pipeline) -> None:
+    results = pipeline.ask(["Where does the Rhine end?", "nothing here"], top_k=1, n_best=1)
+    assert [len(result.answers) for result in results] == [1, 0]
+    assert results[1].no_answer_confidence == 1.0
+    assert not results[1].is_answered
+    assert pipeline.ask([]) == []
+
+
+def test_top_k_bounds_what_is_read(pipeline: Pipeline) -> None:
+    assert [answer.evidence.passage_id for answer in pipeline.ask("q", top_k=1).answers] == ["rhine"]
+
+
+@pytest.mark.parametrize("top_k", [0, -1, 1001])
+def test_top_k_out_of_range(pipeline: Pipeline, top_k: int) -> None:
+    with pytest.raises(ConfigError, match=f"top_k is {top_k}, expected 1 to 1000"):
+        pipeline.ask("q", top_k=top_k)
+
+
+def test_bad_questions_and_settings(pipeline: Pipeline) -> None:
+    with pytest.raises(DataError, match="question 1 is empty"):
+        pipeline.ask(["fine", "  "])
+    with pytest.raises(ConfigError, match="n_best is 0"):
+        pipeline.ask("q", n_best=0)
+    pipeline.reader = None
+    with pytest.raises(ConfigError, match="without a reader"):
+        pipeline.ask("q")
+    assert len(pipeline.retrieve(["q"], 2)[0]) == 2
+
+
+def test_passages_by_id(pipeline: Pipeline) -> None:
+    assert pipeline.passage("danube") == PASSAGES[0]
+    assert pipeline.passage("elbe") is None
+    assert pipeline.n_passages == 2
+
+
+def test_texts_become_passages() -> None:
+    assert _as_passages(["a", PASSAGES[0]], None) == [Passage("0", "", "a"), PASSAGES[0]]
+    assert _as_passages(["a"], ["T"])[0].title == "T"
+    with pytest.raises(DataError, match="no texts were given"):
+        _as_passages([], None)
+    with pytest.raises(DataError, match="2 texts but 1 titles"):
+        _as_passages(["a", "b"], ["T"])
