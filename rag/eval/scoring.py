@@ -26,7 +26,7 @@ STAGES = {
     "retrieval": "no passage that was read holds the answer",
     "reading": "the answer stood in the passages, another one was given",
     "distraction": "right from the gold passages alone, wrong among the others",
-    "annotation": "wrong even from the gold passages, and no passage read holds an accepted answer",
+    "both": "no passage that was read holds the answer, and it is missed in the gold passages too",
     "unknown": "yes/no answer or no accepted answer: the stage cannot be told",
 }
 
@@ -195,7 +195,7 @@ def _stage(scores: Mapping[str, float | None], is_in_reach: bool, findable: bool
     if not findable:
         return "distraction" if gold == 1.0 else "unknown" if gold is None else "reading"
     if not is_in_reach:
-        return "annotation" if gold == 0.0 else "retrieval"
+        return "both" if gold == 0.0 else "retrieval"
     return "distraction" if gold == 1.0 else "reading"
 
 

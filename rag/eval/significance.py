@@ -79,6 +79,8 @@ def bootstrap(
         (0.75, 400, True, True)
 
     Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13.
+    Note: if all values are 0, or all are 1, resampling shows no spread; then the exact binomial (Clopper-Pearson)
+        interval is given, so that 0 of 5 does not read as "surely 0".
     """
     if resamples < 1000:
         raise ConfigError(f"{resamples} bootstrap resamples are too few for an interval, expected at least 1000")
@@ -98,6 +100,9 @@ def bootstrap(
     for column, (mean, count) in enumerate(zip(means, counts, strict=True)):
         draws = sampled[:, column][~np.isnan(sampled[:, column])]
         low, high = np.quantile(draws, [tail, 1.0 - tail]) if len(draws) else (np.nan, np.nan)
+        if count and mean in (0.0, 1.0) and np.isin(table[defined[:, column], column], (0.0, 1.0)).all():
+            reach = 1.0 - tail ** (1.0 / count)
+            low, high = (0.0, reach) if mean == 0.0 else (1.0 - reach, 1.0)
         intervals.append(Interval(float(mean), float(low), float(high), int(count), level))
     return intervals
 

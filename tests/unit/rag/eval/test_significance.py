@@ -57,6 +57,14 @@ def test_empty_and_undefined_columns_give_nan_without_noise() -> None:
     assert figure.n == 0 and figure.to_json()["value"] is None
 
 
+def test_unanimous_outcomes_keep_an_honest_interval() -> None:
+    for values, expected in (([0.0] * 5, stats.binomtest(0, 5)), ([1.0] * 7, stats.binomtest(7, 7))):
+        exact = expected.proportion_ci(0.95, "exact")
+        figure = sig.bootstrap(values)[0]
+        assert (figure.low, figure.high) == pytest.approx((exact.low, exact.high))
+    assert sig.bootstrap([-1.0, 1.0, 0.0])[0].low < 0.0
+
+
 def test_bad_settings_are_refused() -> None:
     with pytest.raises(ConfigError, match="too few"):
         sig.bootstrap([1.0], resamples=10)

@@ -1,0 +1,365 @@
+"""One self-contained HTML page about one evaluation, or several side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rag.core.errors import ConfigError
+from rag.core.files import atomic_write_text
+from rag.core.progress import format_duration
+from rag.eval.compare import Comparison, Evaluation, compare_evaluations
+from rag.eval.markup import Child, Html, el, join
+from rag.eval.plots import Series, interval_strip, line_plot, stacked_bar
+from rag.eval.predictions import read_records
+from rag.eval.report_labels import describe, main_figures, ordered, percent, with_interval
+from rag.eval.report_questions import pick_records, question_card, worst_records
+from rag.eval.report_style import STYLE
+from rag.eval.scoring import STAGES
+
+__all__ = ["render_report", "write_report"]
+
+_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+def write_report(
+    evaluations: Sequence[Evaluation], path: str | Path, *, title: str | None = None, worst: int = 20
+) -> None:
+    """Write the page; see `render_report`."""
+    atomic_write_text(path, render_report(evaluations, title=title, worst=worst))
+
+
+def render_report(evaluations: Sequence[Evaluation], *, title: str | None = None, worst: int = 20) -> str:
+    """The page as a string: no script, no external resource, every text escaped.
+
+    Args:
+        evaluations: one, or several over the same questions; the first is what the others are compared with.
+        title: heading; made from the question set by default.
+        worst: wrong answers to show for each system.
+
+    Raises:
+        ConfigError: no evaluation was given.
+        MismatchedArtifactError: their question sets differ.
+    """
+    if not evaluations:
+        raise ConfigError("there is no evaluation to report on")
+    compared = compare_evaluations(evaluations) if len(evaluations) > 1 else []
+    first = evaluations[0].metrics
+    heading = title or f"{first['question_set']['name']}: how well are its questions answered?"
+    sections = [
+        ("figures", "Figures", _figures(evaluations)),
+        ("comparison", "Comparison", _comparison(evaluations, compared)),
+        ("curves", "Retrieval and confidence", _curves(evaluations)),
+        ("misses", "Where answers are lost", _stages(evaluations)),
+        ("groups", "Kinds of questions", _breakdowns(evaluations)),
+        ("time", "Time", _latency(evaluations)),
+        ("flips", "Questions that flipped", _flips(evaluations, compared)),
+        ("worst", "Worst questions", _worst(evaluations, worst)),
+        ("made", "How this was made", _provenance(evaluations)),
+    ]
+    present = [(key, name, body) for key, name, body in sections if body is not None]
+    body = el(
+        "main",
+        el("h1", heading),
+        _chips(first),
+        _summary(evaluations),
+        el("nav", [el("a", name, href=f"#{key}") for key, name, _ in present], aria_label="Sections"),
+        _tiles(evaluations[0]) if len(evaluations) == 1 else None,
+        [el("section", el("h2", name), content, id=key) for key, name, content in present],
+    )
+    head = el(
+        "head",
+        el("meta", charset="utf-8"),
+        el("meta", name_="viewport", content="width=device-width, initial-scale=1"),
+        el("meta", http_equiv="Content-Security-Policy", content="default-src 'none'; style-src 'unsafe-inline'"),
+        el("title", heading),
+        el("style", Html(STYLE)),
+    )
+    return f"<!doctype html>\n{el('html', head, el('body', body), lang='en')}\n"
+
+
+def _chips(metrics: Mapping[str, Any]) -> Html:
+    questions = metrics["question_set"]
+    items = [
+        f"{metrics['n']:,} questions", f"split: {questions['split'] or 'not marked'}",
+        f"profile: {metrics['profile']}", f"{100 * metrics['settings']['level']:g} % bootstrap intervals",
+        f"finished {metrics['finished'][:10]}",
+    ]  # fmt: skip
+    return el("ul", [el("li", item) for item in items], class_="chips")
+
+
+def _summary(evaluations: Sequence[Evaluation]) -> list[Html]:
+    lines = []
+    for evaluation in evaluations:
+        figures = evaluation.metrics["figures"]
+        names = main_figures(figures, 20)
+        tops = [name for name in names if name.startswith("top")]
+        said = [f"{with_interval(figures['em'])} answered exactly right"] if "em" in figures else []
+        if tops:
+            said.append(f"an answer stands in the first {tops[-1][3:]} passages for {with_interval(figures[tops[-1]])}")
+        elif not said and names:
+            said.append(f"{describe(names[0])[0]} {with_interval(figures[names[0]])}")
+        name = el("b", f"{evaluation.name}: ") if len(evaluations) > 1 else None
+        lines.append(el("p", name, "; ".join(said) + ".", class_="lead"))
+    return lines
+
+
+def _tiles(evaluation: Evaluation) -> Html:
+    metrics, tiles = evaluation.metrics, []
+    for name in main_figures(metrics["figures"]):
+        figure = metrics["figures"][name]
+        tiles.append((percent(figure["value"]), describe(name)[0], f"{100 * figure['low']:.1f}–{100 * figure['high']:.1f}"))
+    if metrics["calibration"]:
+        tiles.append((percent(metrics["calibration"]["ece"]), "Calibration error", "mean gap of confidence"))
+    if metrics["latency_ms"]:
+        total = metrics["latency_ms"]["total"]
+        tiles.append((_ms(total["p50"]), "Median time a question", f"95 % within {_ms(total['p95'])}"))
+    return el(
+        "div", [el("div", el("span", name), el("b", value), el("span", note), class_="tile") for value, name, note in tiles],
+        class_="tiles",
+    )  # fmt: skip
+
+
+def _table(head: Sequence[Child], rows: Sequence[Sequence[Child]]) -> Html:
+    """A table whose first column names the rows; cells that are not `td` already become one."""
+
+    def cell(value: Child) -> Html:
+        return value if isinstance(value, Html) and value.startswith("<td") else el("td", value)
+
+    return el(
+        "div",
+        el(
+            "table",
+            el("thead", el("tr", [el("th", name, scope="col") for name in head])),
+            el("tbody", [el("tr", el("th", row[0], scope="row"), [cell(v) for v in row[1:]]) for row in rows]),
+        ),
+        class_="scroll",
+    )
+
+
+def _figure_cell(figure: Mapping[str, Any] | None, number: int = 0) -> Html:
+    if not figure or figure["value"] is None:
+        return el("td", "–", class_="soft")
+    strip = interval_strip(figure["value"], figure["low"], figure["high"], number)
+    return el("td", el("span", with_interval(figure), class_="nowrap"), strip)
+
+
+def _figures(evaluations: Sequence[Evaluation]) -> Html:
+    names = ordered(name for e in evaluations for name in e.metrics["figures"])
+    rows: list[list[Child]] = []
+    for name in names:
+        title, note = describe(name)
+        cells: list[Child] = [join([title, el("small", note)])]
+        cells += [_figure_cell(e.metrics["figures"].get(name), number) for number, e in enumerate(evaluations)]
+        counts = {e.metrics["figures"][name]["n"] for e in evaluations if name in e.metrics["figures"]}
+        rows.append([*cells, el("td", f"{max(counts):,}", class_="num")])
+    systems = [e.name for e in evaluations] if len(evaluations) > 1 else ["value and interval"]
+    return _table(["", *systems, "questions"], rows)
+
+
+def _comparison(evaluations: Sequence[Evaluation], compared: Sequence[Comparison]) -> Html | None:
+    if not compared:
+        return None
+    rows: list[list[Child]] = []
+    for item in compared:
+        change, sure = item.result.difference, item.p_holm < 0.05
+        style = None if not sure else "better" if change.value > 0 else "worse"
+        points = f"{100 * change.value:+.1f} ({100 * change.low:+.1f} … {100 * change.high:+.1f})"
+        rows.append(
+            [
+                join([describe(item.figure)[0], el("small", f"{item.b} against {item.a}")]),
+                el("td", percent(item.value_a), class_="nowrap"), el("td", percent(item.value_b), class_="nowrap"),
+                el("td", points, class_=f"nowrap {style}" if style else "nowrap"),
+                f"{item.result.wins} / {item.result.ties} / {item.result.losses}",
+                el("td", _p(item.p_holm), el("small", f"{item.result.test}, raw {_p(item.result.p_value)}"), class_="nowrap"),
+            ]
+        )  # fmt: skip
+    note = (
+        f"Each system against {evaluations[0].name}, on the same questions. Differences in points with paired bootstrap "
+        "intervals; p-values (exact McNemar for right/wrong figures, paired randomisation otherwise) are corrected by "
+        "Holm over this table. Coloured differences have p < 0.05."
+    )
+    head = ["", "first", "second", "difference", "better / equal / worse", "p, corrected"]
+    return join([el("p", note, class_="soft"), _table(head, rows)])
+
+
+def _p(value: float) -> str:
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _curves(evaluations: Sequence[Evaluation]) -> Html | None:
+    plots: list[Html] = []
+    curves = [(e.name, e.metrics["curve"]) for e in evaluations if e.metrics["curve"]]
+    if curves:
+        deepest = max(points[-1]["k"] for _, points in curves)
+        ticks = [k for k in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if k < deepest / 1.25] + [deepest]
+        series = [
+            Series(
+                name, *([p[key] for p in points] for key in ("k", "value", "low", "high")),
+                notes=[f"{name}, k = {p['k']}: {with_interval(p)}" for p in points],
+            )
+            for name, points in curves
+        ]  # fmt: skip
+        plots.append(
+            line_plot(
+                series, label="Share of questions with an answer in the first k passages", x_label="passages retrieved, k",
+                y_label="An answer stands in the first k passages", x_ticks=ticks, log_x=True,
+            )
+        )  # fmt: skip
+    calibrated = [(e.name, e.metrics["calibration"]) for e in evaluations if e.metrics["calibration"]]
+    if calibrated:
+        series = [
+            Series(
+                name, [b["confidence"] for b in c["bins"]], [b["accuracy"] for b in c["bins"]],
+                weight=[b["n"] for b in c["bins"]],
+                notes=[f"{name}: {b['n']:,} answers of confidence about {percent(b['confidence'])}, {percent(b['accuracy'])} right" for b in c["bins"]],
+            )
+            for name, c in calibrated
+        ]  # fmt: skip
+        plots.append(
+            line_plot(
+                series, label="Reliability of the confidence", x_label="confidence of the answer",
+                y_label="Answers that are right (dashed: ideal)", x_ticks=_SHARES, diagonal=True,
+            )
+        )  # fmt: skip
+    risky = [(e.name, e.metrics["risk_coverage"]) for e in evaluations if e.metrics["risk_coverage"]]
+    if risky:
+        plots.append(
+            line_plot(
+                [Series(name, c["coverage"], c["risk"]) for name, c in risky], label="Risk over coverage",
+                x_label="questions answered, the most confident first", y_label="Wrong among the answers given",
+                x_ticks=_SHARES, points=False,
+            )
+        )  # fmt: skip
+    if not plots:
+        return None
+    notes = [
+        f"{name}: calibration error {percent(c['ece'])}, mean confidence {percent(c['mean_confidence'])}, right {percent(c['accuracy'])}, "
+        f"Brier score {c['brier']:.3f}."
+        for name, c in calibrated
+    ] + [
+        f"{name}: area under risk–coverage {c['aurc']:.3f} (best possible ordering {c['oracle_aurc']:.3f})." for name, c in risky
+    ]
+    return join([el("div", plots, class_="grid2"), el("p", " ".join(notes), class_="soft") if notes else None])
+
+
+def _stages(evaluations: Sequence[Evaluation]) -> Html | None:
+    parts: list[Html] = []
+    seen: dict[str, int] = {}
+    for evaluation in evaluations:
+        stages = evaluation.metrics["stages"]
+        if stages:
+            heading = el("h3", evaluation.name) if len(evaluations) > 1 else None
+            parts.append(el("div", heading, stacked_bar([(s, stages[s], s) for s in STAGES if s in stages])))
+            seen |= stages
+    if not parts:
+        return None
+    legend = [
+        el("span", el("i", "", class_=f"key {name}"), el("b", name), f": {note}") for name, note in STAGES.items() if name in seen
+    ]
+    return join([parts, el("p", legend, class_="legend")])
+
+
+def _breakdowns(evaluations: Sequence[Evaluation]) -> Html | None:
+    tables: list[Html] = []
+    for name, rows in evaluations[0].metrics["breakdowns"].items():
+        if len(rows) < 2:
+            continue
+        figures = list(rows[0]["figures"])
+        shown = next((figure for figure in ("em", "top20", "top5", "top1") if figure in figures), figures[0])
+        others = [
+            {row["group"]: row["figures"] for row in e.metrics["breakdowns"].get(name, [])} for e in evaluations
+        ]
+        cells = [
+            [
+                row["group"], el("td", f"{row['n']:,}", class_="num"),
+                *(_figure_cell(other.get(row["group"], {}).get(shown), number) for number, other in enumerate(others)),
+            ]
+            for row in rows
+        ]  # fmt: skip
+        title = describe(shown)[0]
+        systems = [f"{e.name}: {title}" for e in evaluations] if len(evaluations) > 1 else [title]
+        tables.append(el("div", el("h3", name.capitalize()), _table(["", "n", *systems], cells)))
+    return el("div", tables, class_="grid2") if tables else None
+
+
+def _latency(evaluations: Sequence[Evaluation]) -> Html | None:
+    rows: list[list[Child]] = []
+    for evaluation in evaluations:
+        for stage, values in evaluation.metrics["latency_ms"].items():
+            name = f"{evaluation.name}: {stage}" if len(evaluations) > 1 else stage
+            rows.append([name, *(el("td", _ms(v), class_="num") for v in values.values())])
+    if not rows:
+        return None
+    settings = evaluations[0].metrics["settings"]
+    asking = evaluations[0].metrics["wall_s"]["asking"]
+    note = (
+        f"Wall time a question, asked in batches of {settings['batch_size']} (a batch's time divided by its size). "
+        f"{evaluations[0].name} took {format_duration(asking)} in its last run."
+    )
+    head = ["stage", *evaluations[0].metrics["latency_ms"]["total"]]
+    return join([el("p", note, class_="soft"), _table(head, rows)])
+
+
+def _ms(milliseconds: float) -> str:
+    return f"{milliseconds / 1000:.2f} s" if milliseconds >= 1000 else f"{milliseconds:.3g} ms"
+
+
+def _flips(evaluations: Sequence[Evaluation], compared: Sequence[Comparison], limit: int = 8) -> Html | None:
+    parts: list[Html] = []
+    by_name = {evaluation.name: evaluation for evaluation in evaluations}
+    figures = {item.figure for item in compared}
+    chosen = "em" if "em" in figures else next((f for f in ("top20", "top5", "top1") if f in figures), None)
+    for item in compared:
+        if item.figure != chosen or not (item.gained or item.lost):
+            continue
+        groups = ((f"{item.b} gained", item.gained[:limit], item.result.wins), (f"{item.b} lost", item.lost[:limit], item.result.losses))
+        ids = [key for _, keys, _ in groups for key in keys]
+        records_a = pick_records(read_records(by_name[item.a].records_path), ids)
+        records_b = pick_records(read_records(by_name[item.b].records_path), ids)
+        for name, keys, count in groups:
+            if keys:
+                shown = f"{name} {count:,} questions" + (f", {len(keys)} shown" if count > len(keys) else "")
+                cards = [question_card(records_b[key], [(item.a, records_a[key])], passages=2) for key in keys]
+                parts.append(el("div", el("h3", shown), cards))
+    return el("div", parts, class_="grid2") if parts else None
+
+
+def _worst(evaluations: Sequence[Evaluation], limit: int) -> Html | None:
+    parts: list[Html] = []
+    for evaluation in evaluations:
+        records = worst_records(read_records(evaluation.records_path), limit)
+        if records:
+            heading = el("h3", evaluation.name) if len(evaluations) > 1 else None
+            parts.append(el("div", heading, [question_card(record) for record in records]))
+    if not parts:
+        return None
+    note = join(
+        [
+            "Wrong answers, the most confident first. Highlighted: ", el("mark", "what was read", class_="read"), " and ",
+            el("mark", "where an accepted answer stands", class_="gold"), ".",
+        ]
+    )  # fmt: skip
+    return join([el("p", note, class_="soft"), parts])
+
+
+def _provenance(evaluations: Sequence[Evaluation]) -> Html:
+    parts: list[Html] = []
+    for evaluation in evaluations:
+        metrics = evaluation.metrics
+        questions = metrics["question_set"]
+        rows: list[list[Child]] = [
+            ["questions", f"{questions['path'] or questions['name']} ({questions['split'] or 'split not marked'})"],
+            ["sha256", questions["sha256"] or "–"],
+            *([f"system: {key}", str(value)] for key, value in metrics["system"].items()),
+            *([f"setting: {key}", str(value)] for key, value in metrics["settings"].items()),
+            ["versions", ", ".join(f"{key} {value}" for key, value in metrics["versions"].items())],
+        ]
+        parts.append(
+            el(
+                "details", el("summary", evaluation.name),
+                el("pre", metrics["command"] or "no command recorded"), _table(["", "value"], rows),
+            )
+        )  # fmt: skip
+    return join(parts)

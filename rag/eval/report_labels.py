@@ -1,0 +1,114 @@
+"""Plain words for the figures of the report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+__all__ = ["describe", "main_figures", "ordered", "percent", "with_interval"]
+
+_FIXED = {
+    "em": ("Exact match", "first answer equals an accepted one after normalisation"),
+    "f1": ("Token F1", "word overlap of the first answer with the best accepted one"),
+    "prec": ("Answer precision", "share of predicted words that are right"),
+    "recall": ("Answer recall", "share of accepted words that are predicted"),
+    "sp_em": ("Supporting facts EM", "the set of supporting sentences is exactly right"),
+    "sp_f1": ("Supporting facts F1", "overlap of supporting sentences"),
+    "sp_prec": ("Supporting facts precision", ""),
+    "sp_recall": ("Supporting facts recall", ""),
+    "joint_em": ("Joint EM", "answer and supporting facts both exactly right"),
+    "joint_f1": ("Joint F1", "answer and supporting facts together"),
+    "joint_prec": ("Joint precision", ""),
+    "joint_recall": ("Joint recall", ""),
+    "accuracy": ("Strict accuracy", "equal without normalisation"),
+    "rouge_l": ("ROUGE-L", "longest common subsequence"),
+    "kilt_em": ("KILT EM", "exact match, counted only with perfect evidence"),
+    "kilt_f1": ("KILT F1", "F1, counted only with perfect evidence"),
+    "kilt_accuracy": ("KILT accuracy", "strict accuracy, counted only with perfect evidence"),
+    "kilt_rouge_l": ("KILT ROUGE-L", "ROUGE-L, counted only with perfect evidence"),
+    "r_precision": ("R-precision", "gold pages among the first R pages"),
+    "n_best_em": ("Any of the n best", "one of all answers returned is right"),
+    "answered": ("Answered", "the best answer is more likely than “no answer”"),
+    "gold_passage_em": ("EM from gold passages", "the reader is given the gold passages instead of retrieved ones"),
+    "gold_passage_f1": ("F1 from gold passages", "the same, token F1"),
+    "gold_span_em": ("Ceiling of reading", "an accepted answer stands in the passages that were read"),
+    "mrr": ("Reciprocal rank of the answer", "1 / rank of the first passage that holds an answer"),
+    "RR": ("Reciprocal rank of the gold", "1 / rank of the first gold passage"),
+    "AP": ("Average precision", "over gold passages"),
+}
+_PATTERNS = (
+    (r"top(\d+)", "Answer in top {}", "an accepted answer stands in one of the first {} passages"),
+    (r"R@(\d+)", "Gold recall at {}", "share of gold passages among the first {}"),
+    (r"recall@(\d+)", "Evidence recall at {}", "share of evidence sets complete among the first {} pages"),
+    (r"nDCG@(\d+)", "nDCG at {}", "graded ranking quality of the first {}"),
+    (r"P@(\d+)", "Precision at {}", "share of gold among the first {}"),
+    (r"passage_em@(\d+)", "All gold passages in top {}", "every passage that is needed was found"),
+    (r"passage_any@(\d+)", "Any gold passage in top {}", "at least one of them was found"),
+    (r"passage_recall@(\d+)", "Share of gold passages in top {}", "of multi-hop questions"),
+)
+_MAIN = ("em", "f1", "joint_f1", "kilt_em", "top1", "top5", "top20", "top100", "passage_em@2", "passage_em@20", "passage_em@100")
+
+
+def describe(name: str) -> tuple[str, str]:
+    """Title and explanation of a figure; its own name if it is not known.
+
+    Example:
+        >>> describe("top20")[0], describe("Success@3")
+        ('Answer in top 20', ('Success@3', ''))
+    """
+    if name in _FIXED:
+        return _FIXED[name]
+    for pattern, title, note in _PATTERNS:
+        match = re.fullmatch(pattern, name)
+        if match:
+            return title.format(match[1]), note.format(match[1])
+    return name, ""
+
+
+def ordered(names: Iterable[str]) -> list[str]:
+    """Figures in reading order: answers first, then retrieval, each by rising cut-off.
+
+    Example:
+        >>> ordered(["top20", "mrr", "f1", "top5", "em"])
+        ['em', 'f1', 'top5', 'top20', 'mrr']
+    """
+    answers = [name for name in _FIXED if name not in ("mrr", "RR", "AP")]
+    patterns = [pattern for pattern, _, _ in _PATTERNS]
+
+    def key(name: str) -> tuple[int, int, int]:
+        if name in answers:
+            return 0, answers.index(name), 0
+        if name == "mrr":
+            return 1, 1, 0
+        for number, pattern in enumerate(patterns):
+            match = re.fullmatch(pattern, name)
+            if match:
+                return (1, 0, int(match[1])) if number == 0 else (2, number, int(match[1]))
+        return 3, 0, 0
+
+    return sorted(dict.fromkeys(names), key=key)
+
+
+def main_figures(figures: Mapping[str, Any], limit: int = 5) -> list[str]:
+    """The figures for the top of the page: those that exist, most telling first."""
+    return [name for name in _MAIN if name in figures][:limit]
+
+
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """A share as per cent, "–" if undefined.
+
+    Example:
+        >>> percent(0.41234), percent(None)
+        ('41.2 %', '–')
+    """
+    return "–" if value is None else f"{100 * value:.{digits}f} %"
+
+
+def with_interval(figure: Mapping[str, Any]) -> str:
+    """A share with its interval: "41.2 % (38.6–43.9)"."""
+    if figure.get("value") is None:
+        return "–"
+    return f"{percent(figure['value'])} ({100 * figure['low']:.1f}–{100 * figure['high']:.1f})"

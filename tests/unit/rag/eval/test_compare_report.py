@@ -1,0 +1,185 @@
+"""Comparisons of finished evaluations and the report page."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
+from rag.core.types import AnswerSet, Passage, Question
+from rag.eval.compare import Evaluation, compare_evaluations, load_evaluation
+from rag.eval.markup import Html, el, join, marked
+from rag.eval.report import render_report, write_report
+from rag.eval.report_labels import describe, with_interval
+from rag.eval.report_questions import worst_records
+from rag.eval.runner import evaluate
+from rag.eval.settings import EvaluationSettings, QuestionSource
+
+NASTY = '<script>alert("x")</script>'
+
+
+class Silent:
+    """Wraps a system; never answers."""
+
+    def __init__(self, system: Any) -> None:
+        self.system, self.retrieve = system, system.retrieve
+
+    def read(self, questions: list[str], retrieved: Any, n_best: int) -> list[AnswerSet]:
+        return [AnswerSet(q, (), 1.0, "v", {}) for q in questions]
+
+
+def run(system: Any, questions: list[Question], out: Path, name: str | None = None, **changes: Any) -> Evaluation:
+    settings = EvaluationSettings(ks=(1, 3), read_top_k=3, resamples=1000, oracle=True, **changes)
+    evaluate(system, questions, out, settings, source=QuestionSource(f"toy {NASTY}", split="dev"), command=f"rag {NASTY}")
+    return load_evaluation(out, name)
+
+
+@pytest.fixture
+def pair(tmp_path: Path, system: Any, questions: list[Question]) -> list[Evaluation]:
+    return [run(Silent(system), questions, tmp_path / "silent"), run(system, questions[::-1], tmp_path / f"b{NASTY.replace('/', '')}")]
+
+
+def test_comparison_aligns_questions_and_corrects_p_values(pair: list[Evaluation]) -> None:
+    rows = {row.figure: row for row in compare_evaluations(pair)}
+    assert set(rows) == {"em", "f1", "top1", "mrr"}
+    em = rows["em"]
+    assert (em.value_a, em.value_b) == (0.0, pytest.approx(1 / 6)) and em.gained == ("q0",) and em.lost == ()
+    assert (em.result.wins, em.result.ties, em.result.losses, em.result.test) == (1, 5, 0, "mcnemar")
+    assert all(row.p_holm >= row.result.p_value for row in rows.values())
+    assert rows["top1"].result.ties == 5 and rows["top1"].p_holm == 1.0
+    assert json.dumps([row.to_json() for row in rows.values()])
+
+
+def test_three_systems_in_pairs(pair: list[Evaluation]) -> None:
+    third = Evaluation("third", pair[0].place, pair[0].metrics)
+    assert len(compare_evaluations([*pair, third], ["em"])) == 2
+    assert len(compare_evaluations([*pair, third], ["em"], all_pairs=True)) == 3
+
+
+def test_comparisons_that_make_no_sense_are_refused(
+    tmp_path: Path, pair: list[Evaluation], system: Any, questions: list[Question]
+) -> None:
+    with pytest.raises(ConfigError, match="two or more"):
+        compare_evaluations(pair[:1])
+    with pytest.raises(ConfigError, match="distinct"):
+        compare_evaluations([pair[0], pair[0]])
+    with pytest.raises(ConfigError, match="no figure 'joint_f1'"):
+        compare_evaluations(pair, ["joint_f1"])
+    fewer = run(system, questions[:3], tmp_path / "fewer")
+    with pytest.raises(MismatchedArtifactError, match="number of questions"):
+        compare_evaluations([pair[0], fewer])
+    other = [*questions[:5], Question("q6", "Who?", ("x",))]
+    with pytest.raises(MismatchedArtifactError, match="2 differ, for example 'q5'"):
+        compare_evaluations([pair[0], run(system, other, tmp_path / "other")])
+    changed = [*questions[:5], Question("q5", "Who discovered penicillin?", ("Someone else",))]
+    with pytest.raises(MismatchedArtifactError, match="'q5'"):
+        compare_evaluations([pair[0], run(system, changed, tmp_path / "changed")])
+    with pytest.raises(MismatchedArtifactError, match="profile"):
+        compare_evaluations([pair[0], run(system, questions, tmp_path / "profile", profile="nq_open")])
+    with pytest.raises(DataError, match="rag evaluate"):
+        load_evaluation(tmp_path / "nothing")
+
+
+class Page(HTMLParser):
+    """Collects tags, and checks that they nest."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def check_page(text: str) -> Page:
+    page = Page(text)
+    assert NASTY not in text and not any(tag in ("script", "link", "img", "iframe") for tag, _ in page.tags)
+    for _, attributes in page.tags:
+        assert not any(name.startswith("on") for name in attributes)
+        for name in ("src", "href"):
+            assert (attributes.get(name) or "#").startswith("#")
+    assert "http://" not in text and "https://" not in text and "url(" not in text
+    ids = {attributes["id"] for _, attributes in page.tags if "id" in attributes}
+    assert {attributes["href"][1:] for tag, attributes in page.tags if tag == "a"} <= ids  # type: ignore[index]
+    return page
+
+
+def test_report_of_one_system(tmp_path: Path, system: Any, questions: list[Question]) -> None:
+    nasty = Question("x", f"{NASTY} Danube?", (NASTY, "Forest & Co"), ("p0",))
+    evaluation = run(system, [*questions, nasty], tmp_path / "one")
+    write_report([evaluation], tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    page = check_page(text)
+    assert "&lt;script&gt;" in text and "Exact match" in text and with_interval(evaluation.metrics["figures"]["em"]) in text
+    assert sum(tag == "svg" and a.get("class") == "plot" for tag, a in page.tags) == 3
+    assert '<mark class="read">Rotterdam</mark>' not in text and 'class="read">near Rotterdam</mark>' in text
+    assert "prefers-color-scheme: dark" in text and "Comparison" not in text
+
+
+def test_report_side_by_side(pair: list[Evaluation]) -> None:
+    text = render_report(pair, title="Two systems")
+    check_page(text)
+    assert "Questions that flipped" in text and "p, corrected" in text and "gained 1 questions" in text
+
+
+def test_report_of_retrieval_alone(tmp_path: Path, system: Any, questions: list[Question]) -> None:
+    class Retrieval:
+        retrieve = system.retrieve
+
+    settings = EvaluationSettings(ks=(1, 3), read_top_k=3, resamples=1000)
+    evaluate(Retrieval(), questions, tmp_path, settings, source=QuestionSource("toy"))
+    text = render_report([load_evaluation(tmp_path)])
+    check_page(text)
+    assert "Exact match" not in text and "Worst questions" in text
+    with pytest.raises(ConfigError):
+        render_report([])
+
+
+def test_worst_questions_are_the_most_confident_mistakes() -> None:
+    rows = [
+        {"id": i, "scores": {"em": em}, "confidence": c}
+        for i, (em, c) in enumerate([(1.0, 0.9), (0.0, 0.2), (0.0, 0.8), (None, 0.99), (0.0, 0.8)])
+    ]
+    assert [row["id"] for row in worst_records(rows, 3)] == [2, 4, 1]
+
+
+def test_markup_escapes_everything_but_markup() -> None:
+    assert el("a", NASTY, title=NASTY) == (
+        '<a title="&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;">&lt;script&gt;alert("x")&lt;/script&gt;</a>'
+    )
+    assert join(["<", Html("<b>"), None, [1, ["&"]]]) == "&lt;<b>1&amp;"
+
+
+def test_marked_text_is_cut_around_the_span_and_overlaps_are_dropped() -> None:
+    text = "x" * 2000 + "ANSWER" + "y" * 2000
+    shown = marked(text, [(2000, 2006, "read"), (2003, 2010, "gold"), (5000, 5001, "gold")], limit=300)
+    assert '<mark class="read">ANSWER</mark>' in shown and "gold" not in shown
+    assert len(re.sub("<[^>]*>", "", shown)) <= 304 and shown.startswith("… ") and shown.endswith(" …")
+
+
+def test_every_standard_figure_has_a_plain_name(pair: list[Evaluation]) -> None:
+    assert all(describe(name)[0] != name for name in pair[1].metrics["figures"])
+    assert with_interval({"value": None, "low": None, "high": None}) == "–"
+
+
+def test_passages_with_odd_characters_do_not_break_the_page(tmp_path: Path, system: Any) -> None:
+    assert marked("İstanbul & co", [(0, 8, "gold")]) == '<mark class="gold">İstanbul</mark> &amp; co'
+    question = Question("q", "Danube İ \u202e \x00?", ("İ",), ("p0",), {"positive_ctxs": [{"title": "T", "text": "İ x y."}]})
+    assert Passage("a", "b", "c") and check_page(render_report([run(system, [question], tmp_path / "odd")]))
