@@ -16,7 +16,7 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.types import Question
 from rag.eval.significance import Interval
 
-__all__ = ["Timings", "parse_numbers", "ratio", "sample_questions", "time_interleaved"]
+__all__ = ["Timings", "parse_numbers", "parse_weights", "ratio", "sample_questions", "time_interleaved"]
 
 ItemT = TypeVar("ItemT")
 
@@ -124,6 +124,25 @@ def parse_numbers(text: str, option: str) -> tuple[int, ...]:
             f"{option} {text!r}: expected positive numbers separated by commas", hint="for example 1,5,20"
         )
     return tuple(sorted({int(part) for part in parts}))
+
+
+def parse_weights(text: str, option: str) -> tuple[float, ...]:
+    """Numbers of at least 0 separated by commas; none for an empty string.
+
+    Raises:
+        ConfigError: something else was given.
+
+    Example:
+        >>> parse_weights("0,0.5", "--weights")
+        (0.0, 0.5)
+    """
+    try:
+        weights = tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        weights = (-1.0,)
+    if not all(0 <= weight < float("inf") for weight in weights):
+        raise ConfigError(f"{option} {text!r}: expected numbers of at least 0 separated by commas")
+    return weights
 
 
 def sample_questions(

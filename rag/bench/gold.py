@@ -66,7 +66,7 @@ def find_gold(
     Args:
         questions: with gold passage ids, gold texts, or answers.
         passages: a `PassageStore`.
-        kind: how; "auto" takes ids if any question has them in this store, else texts, else answers.
+        kind: how; "auto" takes ids if most questions have them in this store, else texts, else answers.
 
     Raises:
         ConfigError: unknown kind.
@@ -76,7 +76,7 @@ def find_gold(
         raise ConfigError(f"--gold {kind!r}: unknown", hint="use auto, id, text or answer")
     if kind in ("auto", "id"):
         rows = tuple(_rows_by_id(question, passages) for question in questions)
-        if kind == "id" or any(rows):
+        if kind == "id" or 2 * sum(map(bool, rows)) >= len(rows):
             return _checked("id", rows)
     if kind in ("auto", "text") and (kind == "text" or any(gold_texts(question) for question in questions)):
         return _checked("text", _rows_by_text(questions, passages))

@@ -5,7 +5,8 @@ import pytest
 
 from indexers.embeddings import EmbeddingShards, EmbeddingWriter
 from indexers.protocols import EncoderIdentity
-from rag.bench.search import run_lossy_benchmark, run_search_benchmark
+from rag.bench.lossy import run_lossy_benchmark
+from rag.bench.search import run_search_benchmark
 from rag.core.errors import ConfigError
 
 

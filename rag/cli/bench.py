@@ -1,0 +1,283 @@
+"""`rag bench`: measure this system on this machine, one subcommand a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rag.bench.report import Report
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Measure this system on this machine, one subcommand a table.",
+)
+
+_IndexDir = Annotated[Path, typer.Option("--index", "-i", help="Directory written by `rag index`.")]
+_Questions = Annotated[
+    Path, typer.Option("--questions", "-q", help="Question file: SQuAD, DPR, JSONL … (.gz too).")
+]
+_Corpus = Annotated[
+    list[str], typer.Option("--corpus", help="Input of `rag index`; may be given several times.")
+]
+_Json = Annotated[Path | None, typer.Option("--json", help="Also write the figures here.")]
+_Limit = Annotated[int | None, typer.Option(help="At most this many questions.")]
+_Seed = Annotated[int | None, typer.Option(help="With --limit: a random sample instead of the first ones.")]
+_Encoder = Annotated[str | None, typer.Option(help="Folder of the index's encoder, if it moved.")]
+_Precision = Annotated[str, typer.Option(help="auto, fp32 or bf16.")]
+_Format = Annotated[str, typer.Option(help="Format of the input; auto looks at the file.")]
+_WorkDir = Annotated[Path | None, typer.Option(help="Folder for temporary indexes.")]
+
+
+def _show(report: Report, out: Path | None) -> None:
+    if out is not None:
+        report.write(out)
+    typer.echo(report.to_text())
+
+
+@app.callback()
+def _group() -> None:
+    """Measure this system on this machine, one subcommand a table."""
+    from rag.core.log import setup_logging
+    from rag.runtime.hardware import use_threads
+
+    setup_logging("WARNING")
+    use_threads()
+
+
+@app.command()
+def retrieval(
+    index: _IndexDir,
+    questions: _Questions,
+    top_k: Annotated[str, typer.Option(help="Ranks, separated by commas.")] = "1,5,20,100",
+    retrievers: Annotated[str, typer.Option(help="Any of dense, bm25, hybrid.")] = "dense,bm25,hybrid",
+    gold: Annotated[
+        str, typer.Option(help="auto, id, text or answer: how gold passages are known.")
+    ] = "auto",
+    tune_fusion: Annotated[
+        bool, typer.Option("--tune-fusion", help="Compare fusion settings instead.")
+    ] = False,
+    limit: _Limit = None,
+    seed: _Seed = None,
+    encoder: _Encoder = None,
+    precision: _Precision = "auto",
+    format: _Format = "auto",
+    json: _Json = None,
+) -> None:
+    """Gold passage in the top k and MRR of each retriever; hybrid against the best of the others."""
+    from rag.bench.common import parse_numbers
+
+    ranks = parse_numbers(top_k, "--top-k")
+    if tune_fusion:
+        from rag.bench.fusion import run_fusion_tuning
+
+        report = run_fusion_tuning(
+            index, questions, top_ks=ranks, gold=gold, limit=limit, seed=seed,
+            encoder=encoder, precision=precision, format=format,
+        )  # fmt: skip
+    else:
+        from rag.bench.retrieval import run_retrieval_benchmark
+
+        names = [name.strip() for name in retrievers.split(",") if name.strip()]
+        report = run_retrieval_benchmark(
+            index, questions, retrievers=names, top_ks=ranks, gold=gold, limit=limit, seed=seed,
+            encoder=encoder, precision=precision, format=format,
+        )  # fmt: skip
+    _show(report, json)
+
+
+@app.command()
+def reader(
+    questions: _Questions,
+    reader: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Folder or hub name; several are compared. `shipped` or nothing: the one in the package."
+        ),
+    ] = None,
+    limit: _Limit = None,
+    seed: _Seed = None,
+    precision: _Precision = "auto",
+    profile: Annotated[str, typer.Option(help="Rules of EM and F1.")] = "squad",
+    format: _Format = "auto",
+    json: _Json = None,
+) -> None:
+    """EM and F1 on the gold paragraph."""
+    from rag.bench.reader import run_reader_benchmark
+
+    readers = [None if name == "shipped" else name for name in reader or ["shipped"]]
+    _show(
+        run_reader_benchmark(
+            questions,
+            readers=readers,
+            limit=limit,
+            seed=seed,
+            precision=precision,
+            profile=profile,
+            format=format,
+        ),
+        json,
+    )
+
+
+@app.command()
+def openqa(
+    index: _IndexDir,
+    questions: _Questions,
+    retriever: Annotated[str, typer.Option(help="auto, dense, bm25 or hybrid.")] = "hybrid",
+    reader: Annotated[str | None, typer.Option(help="Folder or hub name; default: the shipped one.")] = None,
+    top_k: Annotated[int, typer.Option(help="Passages to read.")] = 20,
+    limit: _Limit = None,
+    seed: _Seed = None,
+    results: Annotated[
+        Path | None, typer.Option(help="JSON Lines of every result; a second run continues it.")
+    ] = None,
+    weights: Annotated[
+        str,
+        typer.Option(help="Weights of the retrieval score to compare with the reader's own; 0: without it."),
+    ] = "0",
+    encoder: _Encoder = None,
+    precision: _Precision = "auto",
+    profile: Annotated[str, typer.Option(help="Rules of EM and F1.")] = "squad",
+    format: _Format = "auto",
+    json: _Json = None,
+) -> None:
+    """Open-domain EM and F1, and whether confidence means what it says."""
+    from rag.bench.common import parse_weights
+    from rag.bench.openqa import run_openqa_benchmark
+
+    report = run_openqa_benchmark(
+        index, questions, retriever=retriever, reader=reader, top_k=top_k, limit=limit, seed=seed,
+        results_path=results, weights=parse_weights(weights, "--weights"), encoder=encoder,
+        precision=precision, profile=profile, format=format,
+    )  # fmt: skip
+    _show(report, json)
+
+
+@app.command()
+def overhead(
+    corpus: _Corpus,
+    n: Annotated[int, typer.Option("--n", help="Passages to use.")] = 10_000,
+    split: Annotated[str, typer.Option(help="words100, sentences or none.")] = "words100",
+    retriever: Annotated[str, typer.Option(help="dense or hybrid.")] = "dense",
+    index_type: Annotated[str, typer.Option(help="FAISS index type.")] = "flat",
+    encoder: _Encoder = None,
+    precision: _Precision = "auto",
+    rounds: Annotated[int, typer.Option(help="Interleaved rounds.")] = 3,
+    format: _Format = "auto",
+    work_dir: _WorkDir = None,
+    json: _Json = None,
+) -> None:
+    """Corpus to finished index, against encoding the same passages alone."""
+    from rag.bench.overhead import run_overhead_benchmark
+
+    report = run_overhead_benchmark(
+        corpus, n=n, split=split, retriever=retriever, index_type=index_type, encoder=encoder,
+        precision=precision, rounds=rounds, format=format, work_dir=work_dir,
+    )  # fmt: skip
+    _show(report, json)
+
+
+@app.command()
+def search(
+    index: _IndexDir,
+    questions: Annotated[Path | None, typer.Option("--questions", "-q", help="Real queries.")] = None,
+    batch_sizes: Annotated[str, typer.Option(help="Queries searched at once.")] = "1,32,512",
+    top_k: Annotated[int, typer.Option(help="Results wanted.")] = 100,
+    rounds: Annotated[int, typer.Option(help="Interleaved rounds.")] = 15,
+    encoder: _Encoder = None,
+    precision: _Precision = "auto",
+    format: _Format = "auto",
+    json: _Json = None,
+) -> None:
+    """Flat search against bare FAISS on the same vectors, for real questions or noisy passage vectors."""
+    from rag.bench.common import parse_numbers
+    from rag.bench.search import open_vectors, run_search_benchmark
+
+    embeddings, queries = open_vectors(index, questions, encoder=encoder, precision=precision, format=format)
+    report = run_search_benchmark(
+        embeddings, queries, batch_sizes=parse_numbers(batch_sizes, "--batch-sizes"), top_k=top_k, rounds=rounds,
+        settings={"index": index, "queries": questions or "noisy passages"},
+    )  # fmt: skip
+    _show(report, json)
+
+
+@app.command()
+def lossy(
+    embeddings: Annotated[Path, typer.Option("--embeddings", "-i", help="An index with embeddings.")],
+    queries: Annotated[Path, typer.Option("--queries", "-q", help="File of real questions.")],
+    index_types: Annotated[str, typer.Option(help="FAISS index types.")] = "fp16,sq8,hnsw,ivf,ivfpq,rabitq",
+    batch_sizes: Annotated[str, typer.Option(help="Queries searched at once.")] = "1,32",
+    rounds: Annotated[int, typer.Option(help="Interleaved rounds.")] = 9,
+    max_queries: Annotated[int, typer.Option(help="Recall is measured on at most this many.")] = 2000,
+    encoder: _Encoder = None,
+    precision: _Precision = "auto",
+    format: _Format = "auto",
+    work_dir: _WorkDir = None,
+    json: _Json = None,
+) -> None:
+    """Every lossy index type against exact search: recall, build time, size, search time."""
+    from rag.bench.common import parse_numbers
+    from rag.bench.lossy import run_lossy_benchmark
+    from rag.bench.search import open_vectors
+
+    shards, vectors = open_vectors(
+        embeddings, queries, encoder=encoder, precision=precision, format=format, limit=max_queries
+    )
+    assert vectors is not None
+    report = run_lossy_benchmark(
+        shards, vectors, index_types=[name.strip() for name in index_types.split(",")],
+        batch_sizes=parse_numbers(batch_sizes, "--batch-sizes"), rounds=rounds, work_dir=work_dir,
+        settings={"index": embeddings, "questions": queries},
+    )  # fmt: skip
+    _show(report, json)
+
+
+@app.command()
+def serve(
+    index: _IndexDir,
+    questions: _Questions,
+    clients: Annotated[str, typer.Option(help="Numbers of clients, separated by commas.")] = "1,16",
+    requests: Annotated[
+        int, typer.Option(help="Requests per number of clients and server, over all rounds.")
+    ] = 480,
+    top_k: Annotated[int, typer.Option(help="Passages to read.")] = 20,
+    rounds: Annotated[int, typer.Option(help="The two servers take turns this often.")] = 3,
+    retriever: Annotated[str, typer.Option(help="auto, dense, bm25 or hybrid.")] = "auto",
+    reader: Annotated[str | None, typer.Option(help="Folder or hub name; default: the shipped one.")] = None,
+    precision: _Precision = "auto",
+    format: _Format = "auto",
+    json: _Json = None,
+) -> None:
+    """Latency and throughput of a real server over HTTP, with and without batching."""
+    from rag.bench.common import parse_numbers
+    from rag.bench.serve import run_serve_benchmark
+
+    report = run_serve_benchmark(
+        index, questions, clients=parse_numbers(clients, "--clients"), requests=requests, top_k=top_k,
+        rounds=rounds, retriever=retriever, reader=reader, precision=precision, format=format,
+    )  # fmt: skip
+    _show(report, json)
+
+
+@app.command()
+def kill(
+    corpus: _Corpus,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(help="After --: further arguments of `rag index`, say --shard-rows 64."),
+    ] = None,
+    times: Annotated[int, typer.Option(help="Runs to kill.")] = 20,
+    seed: Annotated[int, typer.Option(help="Of the moments.")] = 0,
+    work_dir: _WorkDir = None,
+    json: _Json = None,
+) -> None:
+    """Kill `rag index` at random moments, resume, compare every byte with an undisturbed run."""
+    from rag.bench.kill import run_kill_benchmark
+
+    _show(
+        run_kill_benchmark(corpus, arguments=arguments or [], times=times, seed=seed, work_dir=work_dir), json
+    )
