@@ -1,0 +1,142 @@
+"""`rag index`: corpus → passages → embeddings → FAISS → BM25 → manifest."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from indexers.protocols import PassageEncoder
+
+app = typer.Typer(add_completion=False)
+
+SAMPLE = "sample"
+
+
+@app.command()
+def index(
+    corpus: Annotated[
+        list[str],
+        typer.Argument(help='Files, folders, patterns, hf:owner/name, "-" for stdin, or "sample".'),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Index directory; an unfinished one is continued.")
+    ],
+    retriever: Annotated[str, typer.Option(help="dense, bm25 or hybrid (both).")] = "dense",
+    encoder: Annotated[
+        str | None, typer.Option(help="Hub name or folder; default: the embedded one.")
+    ] = None,
+    query_encoder: Annotated[str | None, typer.Option(help="Question tower, if it is another model.")] = None,
+    index_type: Annotated[str, typer.Option(help="flat, fp16, sq8, hnsw, ivf, ivfpq or rabitq.")] = "flat",
+    format: Annotated[str, typer.Option(help="Corpus format; auto looks at names and first bytes.")] = "auto",
+    split: Annotated[
+        str | None,
+        typer.Option(help="words100, sentences or none; default: words100 (none for the sample)."),
+    ] = None,
+    words: Annotated[int, typer.Option(help="Words a passage, for --split words100.")] = 100,
+    wrap: Annotated[bool, typer.Option(help="Fill the last passage with the document's first words.")] = True,
+    passage_ids: Annotated[
+        str, typer.Option(help="document (doc-0, doc-1, …) or integer (1, 2, …).")
+    ] = "document",
+    id_field: Annotated[str | None, typer.Option(help="Field of the document id.")] = None,
+    title_field: Annotated[str | None, typer.Option(help="Field of the title.")] = None,
+    text_field: Annotated[str | None, typer.Option(help="Field of the text.")] = None,
+    max_bad_share: Annotated[float, typer.Option(help="Highest tolerated share of bad records.")] = 0.01,
+    dtype: Annotated[str, typer.Option(help="Embeddings on disk: auto, float16 or float32.")] = "auto",
+    precision: Annotated[str, typer.Option(help="Encoder arithmetic: auto, fp32 or bf16.")] = "auto",
+    pooling: Annotated[str, typer.Option(help="auto, cls or mean.")] = "auto",
+    max_length: Annotated[
+        int | None, typer.Option(help="Tokens a passage at most; default: the encoder's.")
+    ] = None,
+    shard_rows: Annotated[int, typer.Option(help="Passages encoded between two saves.")] = 16_384,
+    k1: Annotated[float, typer.Option(help="BM25 term saturation.")] = 0.9,
+    b: Annotated[float, typer.Option(help="BM25 length normalisation.")] = 0.4,
+    threads: Annotated[int | None, typer.Option(help="Cores for FAISS and Lucene; default: all.")] = None,
+    seed: Annotated[int, typer.Option(help="For sampling and clustering.")] = 0,
+    until: Annotated[
+        str | None, typer.Option(help="Stop after this stage: passages, embeddings, dense or bm25.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete what is in --out first.")] = False,
+) -> None:
+    """Build an index from a corpus. Run the same command again to continue an interrupted build."""
+    from indexers.build import BuildSettings, build_index
+    from rag.config import load_config
+    from rag.core.log import setup_logging
+    from rag.data.corpus import ReadOptions, ReadReport, read_documents
+    from rag.data.split import SplitOptions, split_documents
+
+    setup_logging("WARNING")
+    given: dict[str, Any] = {
+        "retriever": retriever, "index_type": index_type, "dtype": dtype, "shard_rows": shard_rows,
+        "k1": k1, "b": b, "threads": threads, "seed": seed,
+    }  # fmt: skip
+    settings = load_config(BuildSettings, overrides=given)
+    inputs, is_sample = _resolve(corpus)
+    mode = split or ("none" if is_sample else "words100")
+    split_options = SplitOptions(mode=mode, words=words, wrap=wrap, ids=passage_ids)
+    read_options = ReadOptions(
+        id_field=id_field, title_field=title_field, text_field=text_field, max_bad_share=max_bad_share
+    )
+    report = ReadReport()
+    documents = read_documents(inputs, format=format, options=read_options, report=report)
+    loaded: PassageEncoder | None = None
+    if settings.has_dense and until != "passages":
+        from retrievers.bi_encoder import BiEncoder
+
+        loaded = BiEncoder.load(
+            encoder, query_encoder=query_encoder, precision=precision, pooling=pooling, max_length=max_length
+        )
+    place = build_index(
+        split_documents(documents, split_options),
+        out,
+        encoder=loaded,
+        settings=settings,
+        source=_describe(inputs, format, asdict(split_options), asdict(read_options)),
+        overwrite=overwrite,
+        until=until,
+    )
+    if report.total:
+        typer.echo(report.summary())
+    if until is None:
+        from indexers.index import Index
+
+        with Index.open(place) as opened:
+            typer.echo(opened.describe())
+        typer.echo(f'\nask it: rag ask "…" --index {place}')
+    else:
+        typer.echo(f"stopped after {until}; the same command without --until goes on")
+
+
+def _resolve(corpus: list[str]) -> tuple[list[str], bool]:
+    """Replace the word "sample" by the corpus in the package, unless a file of that name exists."""
+    if corpus == [SAMPLE] and not Path(SAMPLE).exists():
+        from rag.sample import corpus_path
+
+        return [str(corpus_path())], True
+    return corpus, False
+
+
+def _describe(
+    inputs: list[str], format: str, split: dict[str, Any], read: dict[str, Any]
+) -> dict[str, Any] | None:
+    """What identifies the passages without reading them; None if only reading can tell (stdin)."""
+    from rag.core.files import sha256_file
+    from rag.data.sources import find_sources
+
+    files = []
+    for source in find_sources(inputs, format):
+        if source.path == "-":
+            return None
+        path = Path(source.path)
+        entry: dict[str, Any] = {"name": source.path, "format": source.format}
+        if path.is_file():
+            entry = {"name": path.name, "format": source.format, "sha256": sha256_file(path)}
+        files.append(entry)
+    for name in ("shown_problems",):
+        read.pop(name, None)
+    described: dict[str, Any] = json.loads(json.dumps({"files": files, "split": split, "read": read}))
+    return described
