@@ -105,7 +105,7 @@ def _cached_sha256(path: str, mtime_ns: int, size_bytes: int) -> str:
 def backbone_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Weights under the names of the bare model, and what lies beside it (heads, projections) under its own.
 
-    Removes the wrapper's prefix (`bert.`, `ctx_encoder.bert_model.`, …) and LayerNorm's old names gamma and beta.
+    Removes the wrapper's prefix (`bert.`, `ctx_encoder.bert_model.`, …) and LayerNorm's old gamma and beta.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file

@@ -75,12 +75,14 @@ class Tower:
                 _refuse_missing(settings.weights_dir, [str(error.args[0])])
         else:
             self._model = _transformers_model(settings.weights_dir, raw, state).to(device).eval()
-        self.pad_id = int(config.pad_token_id or 0)
+        # transformers knows every family's own name for the hidden size
+        known = config if self._model is None else self._model.config
+        self.pad_id = int(known.pad_token_id or 0)
         self._projections = [layer.to(device) for layer in _projections(settings, beside)]
         linear = [
             part for layer in self._projections for part in layer.modules() if isinstance(part, nn.Linear)
         ]
-        self.dim: int = int(linear[-1].out_features if linear else getattr(config, "hidden_size", 0))
+        self.dim: int = int(linear[-1].out_features if linear else known.hidden_size)
 
     @torch.inference_mode()
     def run(self, sequences: Sequence[Sequence[int]]) -> FloatArray:

@@ -1,0 +1,106 @@
+"""Tiny random models that every test may ask for; nothing is downloaded."""
+
+from __future__ import annotations
+
+import string
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+class TinyModels:
+    """Writes small Hugging Face folders with random weights and a working tokenizer."""
+
+    max_tokens = 64
+
+    def tokenizer(self, folder: Path) -> None:
+        from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+        from transformers import PreTrainedTokenizerFast
+
+        letters = list(string.ascii_lowercase + string.digits + "éß中")
+        words = ["the", "who", "wrote", "danube", "rises", "in", "black", "forest", "river", "title", "text"]
+        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        pieces = [*special, *string.punctuation, *letters, *("##" + letter for letter in letters), *words]
+        vocabulary = {piece: number for number, piece in enumerate(pieces)}
+        tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]",
+            pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+            special_tokens=[(name, vocabulary[name]) for name in ("[CLS]", "[SEP]")],
+        )
+        wrapped = PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer, unk_token="[UNK]", pad_token="[PAD]", cls_token="[CLS]",
+            sep_token="[SEP]", mask_token="[MASK]", model_max_length=self.max_tokens,
+        )  # fmt: skip
+        wrapped.save_pretrained(folder)
+
+    def config(self, **changes: Any) -> dict[str, Any]:
+        return {
+            "vocab_size": 128, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "intermediate_size": 48, "max_position_embeddings": self.max_tokens, "initializer_range": 0.3,
+            **changes,
+        }  # fmt: skip
+
+    def bert(self, folder: Path, *, seed: int = 0, **changes: Any) -> Path:
+        """A plain BERT folder."""
+        import torch
+        from transformers import BertConfig, BertModel
+
+        torch.manual_seed(seed)
+        BertModel(BertConfig(**self.config(**changes)), add_pooling_layer=False).save_pretrained(folder)
+        self.tokenizer(folder)
+        return folder
+
+    def dpr(self, folder: Path, *, seed: int = 0, projection_dim: int = 0) -> Path:
+        """Both DPR towers, in the sub-folders ctx_encoder and question_encoder."""
+        import torch
+        from transformers import DPRConfig, DPRContextEncoder, DPRQuestionEncoder
+
+        torch.manual_seed(seed)
+        config = DPRConfig(**self.config(), projection_dim=projection_dim)
+        for name, kind in (("ctx_encoder", DPRContextEncoder), ("question_encoder", DPRQuestionEncoder)):
+            kind(config).save_pretrained(folder / name)
+            self.tokenizer(folder / name)
+        return folder
+
+    def sentence_transformer(
+        self,
+        folder: Path,
+        *,
+        pooling: str = "mean",
+        normalize: bool = True,
+        dense: int = 0,
+        prompts: dict[str, str] | None = None,
+        similarity: str | None = None,
+    ) -> Path:
+        """A folder written by sentence-transformers itself; skips the test where it is not installed."""
+        library = pytest.importorskip("sentence_transformers")
+        from sentence_transformers import sentence_transformer as package
+
+        modules = package.modules
+        self.bert(folder / "bare")
+        parts = [modules.Transformer(str(folder / "bare"), max_seq_length=24)]
+        parts.append(modules.Pooling(32, pooling))
+        if dense:
+            parts.append(modules.Dense(32, dense))
+        if normalize:
+            parts.append(modules.Normalize())
+        model = library.SentenceTransformer(
+            modules=parts, prompts=prompts, similarity_fn_name=similarity, device="cpu"
+        )
+        model.save_pretrained(str(folder / "st"))
+        return folder / "st"
+
+
+@pytest.fixture(scope="session")
+def tiny() -> TinyModels:
+    return TinyModels()
+
+
+@pytest.fixture(scope="session")
+def tiny_bert(tiny: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One plain BERT folder, shared by the tests that only read it."""
+    return tiny.bert(tmp_path_factory.mktemp("models") / "tiny-bert")
