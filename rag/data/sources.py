@@ -15,7 +15,7 @@ from rag.data.json_stream import parse_json
 from rag.data.records import ReadReport
 from rag.data.streams import STDIN, open_binary, strip_compression
 
-__all__ = ["CORPUS_FORMATS", "find_sources", "sniff", "sniff_bytes"]
+__all__ = ["CORPUS_FORMATS", "find_sources", "is_json_record", "sniff", "sniff_bytes"]
 
 CORPUS_FORMATS = ("jsonl", "json", "tsv", "csv", "parquet", "wikiextractor", "hotpot", "beir", "text", "hf")
 _BY_SUFFIX = {
@@ -172,7 +172,7 @@ def sniff_bytes(head: bytes, name: str) -> str:
         return "wikiextractor"
     first, line_end, _ = visible.partition(b"\n")
     if visible.startswith(b"{"):
-        return "json" if not _is_json_record(first, is_whole=bool(line_end)) else "jsonl"
+        return "json" if not is_json_record(first, is_whole=bool(line_end)) else "jsonl"
     if b"\x00" not in head and b"\t" in first:
         return "tsv"
     raise ConfigError(
@@ -181,7 +181,7 @@ def sniff_bytes(head: bytes, name: str) -> str:
     )
 
 
-def _is_json_record(line: bytes, *, is_whole: bool) -> bool:
+def is_json_record(line: bytes, *, is_whole: bool) -> bool:
     """Whether this first line is a record of JSON lines rather than the start of one JSON object."""
     text = line.decode("utf-8", errors="replace")
     if not is_whole:

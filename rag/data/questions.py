@@ -1,0 +1,229 @@
+"""Question sets: every format to one `Question`, with file and line in every complaint."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rag.core.errors import ConfigError, DataError
+from rag.core.types import Question
+from rag.data.formats.delimited import read_rows
+from rag.data.formats.json_file import first_mark, squad_paragraph_id
+from rag.data.formats.question_fields import check_text, parse_answer_cell, question_from_mapping
+from rag.data.json_stream import iter_json_array, load_json, parse_json
+from rag.data.records import BadRecord
+from rag.data.sources import is_json_record
+from rag.data.streams import STDIN, open_binary, read_lines, strip_compression
+
+__all__ = ["QUESTION_FORMATS", "read_questions"]
+
+QUESTION_FORMATS = ("jsonl", "json", "csv", "tsv", "text")
+_HEAD_BYTES = 1 << 16
+Numbered = Iterator[tuple[str, Question]]  # where it stands, for messages
+
+
+def read_questions(path: str | Path, format: str = "auto", *, encoding: str = "utf-8") -> Iterator[Question]:
+    """Stream the questions of one file.
+
+    | format | holds |
+    |---|---|
+    | `jsonl` | one record a line: this system's sample, NQ-open, KILT, BEIR queries, FiD, MDR, … |
+    | `json` | a list of records (DPR training and results, HotpotQA), SQuAD 1.1 or 2.0, or id → record |
+    | `csv`, `tsv` | DPR's question and `['answer', …]`; id and question; any columns with a header |
+    | `text` | one question a line |
+
+    A question without id is called `q` and its 1-based line or record number. Unlike corpora, question sets
+    tolerate no bad record: a figure over an unknown part of a test set means nothing.
+
+    Args:
+        path: the file (also .gz, .bz2, .zst, .xz), a BEIR folder, or "-" for standard input.
+        format: one of `QUESTION_FORMATS`, or "auto" to decide by first bytes and file name.
+        encoding: of the text.
+
+    Raises:
+        ConfigError: unknown format.
+        DataError: no such file, a malformed record or a repeated id (with its place), or no question at all.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "nq.qa.csv"
+        >>> _ = path.write_text("who wrote hamlet\\t['Shakespeare', 'William Shakespeare']")
+        >>> next(read_questions(path)).answers
+        ('Shakespeare', 'William Shakespeare')
+    """
+    if format != "auto" and format not in QUESTION_FORMATS:
+        known = ", ".join(QUESTION_FORMATS)
+        raise ConfigError(f"unknown question format {format!r}", hint=f"use auto or one of: {known}")
+    place = Path(path)
+    if str(path) != STDIN:
+        if not place.exists():
+            raise DataError(f"{path}: no such file")
+        if place.is_dir():
+            inner = [place / f"queries.jsonl{suffix}" for suffix in ("", ".gz", ".bz2", ".zst")]
+            found = next((file for file in inner if file.is_file()), None)
+            if found is None:
+                raise DataError(f"{path} is a directory without queries.jsonl, expected a file of questions")
+            place = found
+    return _read(str(place), format, encoding)
+
+
+def _read(path: str, format: str, encoding: str) -> Iterator[Question]:
+    places: dict[str, str] = {}
+    with open_binary(path) as stream:
+        chosen = _detect(stream, path) if format == "auto" else format
+        if chosen == "jsonl":
+            numbered = _json_lines(stream, path, encoding)
+        elif chosen == "json":
+            numbered = _json_file(stream, path, encoding)
+        elif chosen == "text":
+            numbered = _plain_lines(stream, path, encoding)
+        else:
+            numbered = _table(stream, path, encoding, "\t" if chosen == "tsv" else ",")
+        for place, question in numbered:
+            if question.id in places:
+                raise DataError(
+                    f"{place}: the question id {question.id!r} was used before, at {places[question.id]}",
+                    hint="make the ids unique, or leave them out",
+                )
+            places[question.id] = place
+            yield question
+    if not places:
+        raise DataError(f"{path}: no questions in it")
+
+
+def _detect(stream: io.BufferedReader, path: str) -> str:
+    name = strip_compression(path).lower()
+    head = stream.peek(_HEAD_BYTES)[:_HEAD_BYTES].removeprefix(b"\xef\xbb\xbf").lstrip()
+    first, line_end, _ = head.partition(b"\n")
+    if name.endswith(".txt"):
+        return "text"
+    if head.startswith(b"{"):
+        return "jsonl" if is_json_record(first, is_whole=bool(line_end)) else "json"
+    if re.match(rb"\[\s*(?:[{\]]|$)", head):
+        return "json"
+    if b"\t" in first:
+        return "tsv"
+    if name.endswith(".csv"):
+        return "csv"
+    if name.endswith((".tsv", ".json", ".jsonl")):
+        return {"v": "tsv", "n": "json", "l": "jsonl"}[name[-1]]
+    return "text"
+
+
+def _json_lines(stream: io.BufferedReader, path: str, encoding: str) -> Numbered:
+    for number, line in read_lines(stream, encoding=encoding):
+        place = f"{path}:{number}"
+        text = _good(line, place)
+        if text and not text.isspace():
+            try:
+                yield place, question_from_mapping(parse_json(text), f"q{number}")
+            except ValueError as error:
+                raise DataError(f"{place}: {error}") from error
+
+
+def _json_file(stream: io.BufferedReader, path: str, encoding: str) -> Numbered:
+    if first_mark(stream) == "[":
+        yield from _records(iter_json_array(stream, path, encoding=encoding), path)
+        return
+    value = load_json(stream, path, encoding=encoding)
+    articles = value.get("data") if isinstance(value, dict) else None
+    if isinstance(articles, list):
+        if articles and isinstance(articles[0], dict) and "paragraphs" in articles[0]:
+            yield from _squad(articles, path)
+        else:
+            yield from _records(iter(enumerate(articles, start=1)), path)
+    elif isinstance(value, dict) and value and all(isinstance(item, dict) for item in value.values()):
+        keyed = ({"id": key, **item} for key, item in value.items())
+        yield from _records(iter(enumerate(keyed, start=1)), path)
+    else:
+        yield from _records(iter([(1, value)]), path)
+
+
+def _records(records: Iterator[tuple[int, Any]], path: str) -> Numbered:
+    for number, record in records:
+        place = f"{path}: record {number}"
+        try:
+            yield place, question_from_mapping(record, f"q{number}")
+        except ValueError as error:
+            raise DataError(f"{place}: {error}") from error
+
+
+def _squad(articles: list[Any], path: str) -> Numbered:
+    """SQuAD 1.1 and 2.0; gold passage ids are those that a corpus read from the same file has."""
+    number = 0
+    for article in articles:
+        try:
+            title, paragraphs = str(article["title"]), list(article["paragraphs"])
+            for index, paragraph in enumerate(paragraphs):
+                for item in paragraph["qas"]:
+                    number += 1
+                    extra = {
+                        "title": title.replace("_", " "),
+                        "context": paragraph["context"],
+                        "answer_starts": [answer["answer_start"] for answer in item.get("answers", ())],
+                        "gold_passage_ids": [squad_paragraph_id(title, index)],
+                    }
+                    yield f"{path}: question {number}", question_from_mapping({**item, **extra}, f"q{number}")
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            found = f"no {error}" if isinstance(error, KeyError) else str(error)
+            raise DataError(f"{path}: malformed SQuAD data after question {number}: {found}") from error
+
+
+def _plain_lines(stream: io.BufferedReader, path: str, encoding: str) -> Numbered:
+    for number, line in read_lines(stream, encoding=encoding):
+        place = f"{path}:{number}"
+        if text := _good(line, place).strip():
+            try:
+                check_text(text)
+            except ValueError as error:
+                raise DataError(f"{place}: {error}") from error
+            yield place, Question(f"q{number}", text)
+
+
+def _table(stream: io.BufferedReader, path: str, encoding: str, delimiter: str) -> Numbered:
+    columns: list[str] | None = None
+    for number, row in read_rows(read_lines(stream, encoding=encoding), delimiter):
+        place = f"{path}:{number}"
+        if isinstance(row, BadRecord):
+            raise DataError(f"{place}: {row.reason} ({row.detail})")
+        if columns is None:
+            names = [cell.strip().lower() for cell in row]
+            if set(names) & {"question", "query"} and (len(names) > 1 or delimiter == ","):
+                columns = names
+                continue
+            columns = _columns(row, place)
+        if len(row) != len(columns):
+            raise DataError(f"{place}: {len(row)} columns, expected {len(columns)} ({', '.join(columns)})")
+        record: dict[str, Any] = dict(zip(columns, row, strict=True))
+        is_dpr = columns == ["question", "answers"]
+        try:
+            for name in {"answers", "answer"} & record.keys():
+                record[name] = parse_answer_cell(record[name], must_be_list=is_dpr)
+            yield place, question_from_mapping(_without_empty(record), f"q{number}")
+        except ValueError as error:
+            raise DataError(f"{place}: {error}") from error
+
+
+def _columns(row: list[str], place: str) -> list[str]:
+    """Columns of a table without header, by its first row."""
+    if len(row) == 2:
+        return ["question", "answers"] if row[1].lstrip().startswith(("[", "(")) else ["id", "question"]
+    if len(row) == 3 and row[2].lstrip().startswith(("[", "(")):
+        return ["id", "question", "answers"]
+    raise DataError(
+        f"{place}: {len(row)} columns and no header",
+        hint="expected: question and ['answer', …]; id and question; or a header with a column 'question'",
+    )
+
+
+def _without_empty(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if value != ""}
+
+
+def _good(line: str | BadRecord, place: str) -> str:
+    if isinstance(line, BadRecord):
+        raise DataError(f"{place}: {line.reason} ({line.detail})")
+    return line

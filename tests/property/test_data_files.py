@@ -1,0 +1,87 @@
+"""Properties of files: what is written is what is read."""
+
+from __future__ import annotations
+
+import csv
+import io
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rag.data.formats.delimited import format_row, read_rows, split_row
+from rag.data.results import (
+    RetrievalResult,
+    RetrievedPassage,
+    load_trec_run,
+    read_dpr_results,
+    write_dpr_results,
+    write_trec_run,
+)
+
+lines = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20)
+ids = st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=6)
+scores = st.floats(allow_nan=False, allow_infinity=False, width=32)
+cells = st.text(alphabet='ab"\t, é', max_size=8)
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder) / "file"
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.builds(
+            RetrievalResult,
+            lines,
+            st.lists(lines, max_size=3).map(tuple),
+            st.lists(
+                st.builds(RetrievedPassage, ids, lines, lines, scores, st.none() | st.booleans()), max_size=3
+            ).map(tuple),
+            ids,
+        ),
+        max_size=4,
+    )
+)
+def test_dpr_results(place: Path, results: list[RetrievalResult]) -> None:
+    write_dpr_results(place, results)
+    assert list(read_dpr_results(place)) == results
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.dictionaries(ids, st.dictionaries(ids, scores, min_size=1, max_size=4), max_size=4))
+def test_trec_runs_keep_float32_scores_exactly(place: Path, run: dict[str, dict[str, float]]) -> None:
+    rankings = [
+        (question, sorted(((p, np.float32(s)) for p, s in passages.items()), key=lambda pair: -pair[1]))
+        for question, passages in run.items()
+    ]
+    write_trec_run(place, rankings)  # type: ignore[arg-type]
+    assert load_trec_run(place) == run
+
+
+@settings(deadline=None)
+@given(st.lists(cells, min_size=1, max_size=5), st.sampled_from(["\t", ","]))
+def test_rows_round_trip_and_agree_with_the_csv_module(row: list[str], delimiter: str) -> None:
+    line = format_row(row, delimiter)
+    assert split_row(line, delimiter) == row
+    if line:
+        assert next(csv.reader(io.StringIO(line), delimiter=delimiter)) == row
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(alphabet='a"\tb,', min_size=1, max_size=8).filter(str.strip), max_size=8))
+def test_no_row_is_lost_whatever_the_quotes(texts: list[str]) -> None:
+    numbered = ((i, text) for i, text in enumerate(texts, start=1))
+    found = list(read_rows(numbered, "\t"))
+    positions = [number for number, _ in found]
+    assert positions == sorted(set(positions))
+    assert bool(found) == bool(texts)
+    visible = "".join(texts).count("a")
+    assert sum(str(row).count("a") for _, row in found if isinstance(row, list)) <= visible

@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from rag.core.errors import ConfigError, DataError
+from rag.core.types import Question
+from rag.data.corpus import read_documents
+from rag.data.questions import read_questions
+
+HOTPOT = [
+    {
+        "_id": "5a8b",
+        "question": "Were A and B of the same nationality?",
+        "answer": "yes",
+        "type": "comparison",
+        "level": "hard",
+        "supporting_facts": [["A", 0], ["B", 0]],
+        "context": [["A", ["A was American.", " More."]], ["B", ["B was American."]]],
+    }
+]
+CONTEXT = {"title": "T", "text": "x", "score": 1000, "title_score": 0}
+DPR_TRAIN = [
+    {
+        "dataset": "nq_train_psgs_w100",
+        "question": "who?",
+        "answers": ["A", "B"],
+        "positive_ctxs": [{**CONTEXT, "passage_id": "17"}, {**CONTEXT, "psg_id": 18}],
+        "negative_ctxs": [],
+        "hard_negative_ctxs": [{**CONTEXT, "passage_id": "3"}],
+    }
+]
+SQUAD = {
+    "version": "v2.0",
+    "data": [
+        {
+            "title": "Nikola_Tesla",
+            "paragraphs": [
+                {"context": "Unused.", "qas": []},
+                {
+                    "context": "Tesla was born in Smiljan.",
+                    "qas": [
+                        {
+                            "id": "a1",
+                            "question": "Where?",
+                            "is_impossible": False,
+                            "answers": [
+                                {"text": "Smiljan", "answer_start": 18},
+                                {"text": "in Smiljan", "answer_start": 15},
+                                {"text": "Smiljan", "answer_start": 18},
+                            ],
+                        },
+                        {"id": "a2", "question": "When?", "is_impossible": True, "answers": []},
+                    ],
+                },
+            ],
+        }
+    ],
+}
+
+
+def read(path: Path, data: object, **options) -> list[Question]:
+    if not isinstance(data, str | bytes):
+        data = json.dumps(data)
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return list(read_questions(path, **options))
+
+
+def test_sample_lines(tmp_path: Path) -> None:
+    record = {
+        "id": "s1",
+        "question": "Q?",
+        "answers": ["a"],
+        "gold_passage_ids": ["p1", "p2"],
+        "type": "bridge",
+    }
+    record |= {"split": "dev"}
+    (question,) = read(tmp_path / "q.jsonl", record)
+    assert question == Question("s1", "Q?", ("a",), ("p1", "p2"), {"type": "bridge", "split": "dev"})
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"question": "Q?", "answer": "a"},
+        {"question": "Q?", "answer": ["a", "a"]},
+        {"question": "Q?", "answers": {"text": ["a"], "answer_start": [3]}},
+        {"query": "Q?", "answers": [{"text": "a"}]},
+        {"question": "Q?", "answers": [], "answer": "a"},
+    ],
+)
+def test_shapes_of_answers(tmp_path: Path, record: dict) -> None:
+    (question,) = read(tmp_path / "q.jsonl", record)
+    assert (question.id, question.text, question.answers) == ("q1", "Q?", ("a",))
+
+
+def test_regular_expressions_stay_as_they_are(tmp_path: Path) -> None:
+    record = {"question": "Q?", "answer": [r"19\d\d|\bx"], "answer_is_regex": True}
+    (question,) = read(tmp_path / "q.jsonl", record)
+    assert question.answers == (r"19\d\d|\bx",)
+    assert question.meta["answer_is_regex"] is True
+
+
+def test_dpr_training_list(tmp_path: Path) -> None:
+    (question,) = read(tmp_path / "biencoder-nq-train.json", DPR_TRAIN)
+    assert (question.id, question.answers, question.gold_passage_ids) == ("q1", ("A", "B"), ("17", "18"))
+    assert question.meta["hard_negative_ctxs"][0]["passage_id"] == "3"
+
+
+def test_dpr_results_and_pyserini(tmp_path: Path) -> None:
+    ctxs = [{"id": "1", "title": "T", "text": "x", "score": "80.1", "has_answer": True}]
+    (question,) = read(tmp_path / "a.json", [{"question": "Q?", "answers": ["a"], "ctxs": ctxs}])
+    assert question.meta == {"ctxs": ctxs}
+    (question,) = read(tmp_path / "b.json", {"7": {"question": "Q?", "answers": ["a"], "contexts": []}})
+    assert question.id == "7"
+
+
+def test_hotpot(tmp_path: Path) -> None:
+    (question,) = read(tmp_path / "hotpot.json", HOTPOT)
+    assert (question.id, question.answers, question.meta["type"]) == ("5a8b", ("yes",), "comparison")
+    assert question.meta["supporting_facts"] == [["A", 0], ["B", 0]]
+    assert question.meta["context"][0][0] == "A"
+
+
+def test_kilt(tmp_path: Path) -> None:
+    output = [
+        {"answer": "Paris", "provenance": [{"wikipedia_id": "1"}]},
+        {"provenance": [{"wikipedia_id": "2"}]},
+    ]
+    (question,) = read(tmp_path / "k.jsonl", {"id": "k", "input": "Q?", "output": output, "meta": {}})
+    assert (question.text, question.answers) == ("Q?", ("Paris",))
+    assert question.meta["provenance"] == [[{"wikipedia_id": "1"}], [{"wikipedia_id": "2"}]]
+
+
+def test_squad_agrees_with_the_corpus_of_the_same_file(tmp_path: Path) -> None:
+    path = tmp_path / "squad.json"
+    first, second = read(path, SQUAD)
+    assert first.answers == ("Smiljan", "in Smiljan")
+    assert first.meta["answer_starts"] == [18, 15, 18]
+    assert first.meta["title"] == "Nikola Tesla"
+    assert second.answers == ()
+    texts = {document.id: document.text for document in read_documents(path)}
+    assert texts[first.gold_passage_ids[0]] == first.meta["context"]
+
+
+def test_gold_info(tmp_path: Path) -> None:
+    (question,) = read(
+        tmp_path / "g.json", {"data": [{"question": "Q?", "example_id": 5, "short_answers": ["a"]}]}
+    )
+    assert (question.id, question.answers) == ("5", ("a",))
+
+
+def test_dpr_question_table(tmp_path: Path) -> None:
+    table = (
+        "who wrote it\t['A', \"B's\"]\r\n"
+        'says "what"\t"[""C\'s"", \'D\']"\n'
+        "[odd] one\t[]\n"
+        "when\t['19\\\\d\\\\d', 'x\\s']\n"
+    )
+    questions = read(tmp_path / "nq-test.qa.csv", table)
+    assert [question.answers for question in questions] == [
+        ("A", "B's"),
+        ("C's", "D"),
+        (),
+        ("19\\d\\d", "x\\s"),
+    ]
+    assert [question.id for question in questions] == ["q1", "q2", "q3", "q4"]
+    assert read(tmp_path / "x.tsv", "7\tQ?\t['a']\n") == [Question("7", "Q?", ("a",))]
+    assert read(tmp_path / "y.tsv", "7\tQ?\n") == [Question("7", "Q?")]
+
+
+def test_answers_are_never_evaluated(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"q\.csv:2: not a list of answers"):
+        read(tmp_path / "q.csv", "a\t['x']\nb\t[__import__('os').getcwd()]\n")
+
+
+def test_tables_with_header(tmp_path: Path) -> None:
+    table = "id,question,answers,level\n1,\"Who, then?\",\"['A', 'B']\",easy\n2,When?,[sic] 1999,\n3,Why?,,\n"
+    questions = read(tmp_path / "q.csv", table)
+    assert [question.answers for question in questions] == [("A", "B"), ("[sic] 1999",), ()]
+    assert questions[0].text == "Who, then?"
+    assert questions[0].meta == {"level": "easy"}
+    assert read(tmp_path / "r.csv", "question\nWho?\n")[0].text == "Who?"
+
+
+def test_plain_lines(tmp_path: Path) -> None:
+    questions = read(tmp_path / "q.txt", b"\xef\xbb\xbfWho?\r\n\r\n  When, [exactly]?\r\n")
+    assert questions == [Question("q1", "Who?"), Question("q3", "When, [exactly]?")]
+
+
+def test_compressed_files_folders_and_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(read(tmp_path / "h.json.gz", gzip.compress(json.dumps(HOTPOT).encode()))) == 1
+    (tmp_path / "queries.jsonl").write_text('{"_id": "b1", "text": "Q?"}\n')
+    assert list(read_questions(tmp_path)) == [Question("b1", "Q?")]
+    stdin = io.BufferedReader(io.BytesIO(gzip.compress(b"Who?\nWhen?\n")))  # type: ignore[arg-type]
+    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=stdin))
+    assert [question.text for question in read_questions("-")] == ["Who?", "When?"]
+
+
+@pytest.mark.parametrize("name", ["q.json", "q.jsonl", "q.qa.csv", "questions"])
+def test_content_decides_over_the_name(tmp_path: Path, name: str) -> None:
+    lines = '{"question": "a?"}\n{"question": "b?"}\n'
+    assert [question.text for question in read(tmp_path / name, lines)] == ["a?", "b?"]
+    assert len(read(tmp_path / name, "[" + lines.replace("\n", ",", 1) + "]")) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("q.jsonl", b'{"question": "a"}\n{"answers": []}\n', r"q\.jsonl:2: no question"),
+        ("q.jsonl", b'{"question": "a"}\n{"question": \n', r"q\.jsonl:2: Expecting value"),
+        ("q.jsonl", b'{"question": "a"}\n[1]\n', r"q\.jsonl:2: expected an object, found list"),
+        ("q.jsonl", b'{"question": " "}\n', r"q\.jsonl:1: the question is not text, or is empty"),
+        ("q.jsonl", b'{"question": "a", "answers": [null]}\n', r"q\.jsonl:1: an answer is not text"),
+        ("q.jsonl", b'{"question": "a", "answers": true}\n', r"q\.jsonl:1: answers are neither"),
+        ("q.jsonl", b'{"question": "a", "id": 1.5}\n', r"q\.jsonl:1: the id is not text"),
+        ("q.jsonl", b'{"question": "a", "gold_passage_ids": "p"}\n', r"q\.jsonl:1: gold_passage_ids"),
+        ("q.jsonl", b'{"question": "a", "positive_ctxs": ["p"]}\n', r"q\.jsonl:1: positive_ctxs"),
+        ("q.jsonl", b'{"question": "a\\u0000"}\n', r"q\.jsonl:1: NUL"),
+        ("q.jsonl", b'{"question": "a\\ud800"}\n', r"q\.jsonl:1: the question is not valid Unicode"),
+        ("q.jsonl", b'{"question": "caf\xe9"}\n', r"q\.jsonl:1: not valid UTF-8"),
+        (
+            "q.jsonl",
+            b'{"id": "x", "question": "a"}\n{"id": "x", "question": "b"}\n',
+            r"jsonl:2: .*'x'.*jsonl:1",
+        ),
+        ("q.json", b'[{"question": "a"}, {"answer": "b"}]', r"q\.json: record 2: no question"),
+        ("q.json", b'[{"question": "a"}, {"answ', r"q\.json: truncated or malformed JSON"),
+        ("q.json", b'{"data": [{"title": "T", "paragraphs": [{"qas": [{}]}]}]}', "malformed SQuAD"),
+        ("q.tsv", b"a\t['x']\nb\n", r"q\.tsv:2: 1 columns, expected 2"),
+        ("q.tsv", b"a\t['x']\nb\tx\n", r"q\.tsv:2: expected a list"),
+        ("q.tsv", b"a\tb\tc\td\n", r"q\.tsv:1: 4 columns and no header"),
+        ("q.txt", b"ok\ncaf\xe9\n", r"q\.txt:2: not valid UTF-8"),
+        ("q.txt", b"a\x00b\n", r"q\.txt:1: NUL"),
+        ("q.txt", b"", "no questions"),
+        ("q.jsonl", b"\n\n", "no questions"),
+        ("q.json", b"[]", "no questions"),
+        ("q.json.gz", gzip.compress(b'[{"question": "a"}]')[:-9], "damaged or truncated"),
+    ],
+)
+def test_mistakes_are_named_with_their_place(tmp_path: Path, name: str, data: bytes, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        read(tmp_path / name, data)
+
+
+def test_wrong_arguments(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file"):
+        read_questions(tmp_path / "x.jsonl")
+    with pytest.raises(DataError, match="is a directory"):
+        read_questions(tmp_path)
+    with pytest.raises(ConfigError, match="xml"):
+        read_questions(tmp_path, format="xml")

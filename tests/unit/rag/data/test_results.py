@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from rag.core.errors import DataError
+from rag.data.results import (
+    RetrievalResult,
+    RetrievedPassage,
+    load_trec_run,
+    open_dpr_results,
+    read_dpr_results,
+    read_qrels,
+    read_trec_run,
+    write_dpr_results,
+    write_qrels,
+    write_trec_run,
+)
+
+RESULTS = [
+    RetrievalResult(
+        "who?",
+        ("A",),
+        (RetrievedPassage("1", "T", "x é", 1 / 3, True), RetrievedPassage("2", "", "y", -2.5)),
+        "q1",
+    ),
+    RetrievalResult("when?", (), ()),
+]
+
+
+def test_dpr_results_round_trip(tmp_path: Path) -> None:
+    path = tmp_path / "out" / "results.json"
+    assert write_dpr_results(path, iter(RESULTS)) == 2
+    assert list(read_dpr_results(path)) == RESULTS
+    first = json.loads(path.read_text())[0]
+    assert list(first["ctxs"][0]) == ["id", "title", "text", "score", "has_answer"]
+    assert write_dpr_results(path, []) == 0
+    assert json.loads(path.read_text()) == []
+    assert list(read_dpr_results(path)) == []
+
+
+def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    write_dpr_results(path, RESULTS)
+    before = path.read_bytes()
+    with pytest.raises(KeyboardInterrupt), open_dpr_results(path) as writer:
+        writer.write(RESULTS[0])
+        raise KeyboardInterrupt
+    assert path.read_bytes() == before
+    assert [item.name for item in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_files_of_others(tmp_path: Path) -> None:
+    dpr = [
+        {
+            "question": "q",
+            "answers": ["a"],
+            "ctxs": [{"id": "wiki:7", "title": "T", "text": "x", "score": "81.5"}],
+        }
+    ]
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(dpr))
+    (result,) = read_dpr_results(path, strip_id_prefix="wiki:")
+    assert result.passages == (RetrievedPassage("7", "T", "x", 81.5),)
+    path.write_text("".join(json.dumps(record) + "\n" for record in dpr * 2))
+    assert [r.passages[0].id for r in read_dpr_results(path)] == ["wiki:7", "wiki:7"]
+    contexts = [{"docid": "7", "score": 2, "text": '"T"\nx', "has_answer": False}]
+    path.write_text(json.dumps({"3": {"question": "q", "answers": ["a"], "contexts": contexts}}))
+    (result,) = read_dpr_results(path)
+    assert result == RetrievalResult("q", ("a",), (RetrievedPassage("7", "T", "x", 2.0, False),), "3")
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ('[{"question": "q"}]', "record 1: not a retrieval result: no field 'contexts'"),
+        ('[{"question": "q", "ctxs": [{"id": "1"}]}]', "no field 'text'"),
+        ('[{"question": "q", "ctxs": [{"id": "1", "text": "x", "title": "", "score": "high"}]}]', "high"),
+        ("[3]", "record 1"),
+        ('{"a": 3}', "'a' is not an object"),
+        ('{"question": "q", "ctxs": []}\n{"x\n', r"r\.json:2"),
+    ],
+)
+def test_malformed_results_are_named(tmp_path: Path, data: str, words: str) -> None:
+    (tmp_path / "r.json").write_text(data)
+    with pytest.raises(DataError, match=words):
+        list(read_dpr_results(tmp_path / "r.json"))
+
+
+def test_trec_run_and_qrels(tmp_path: Path) -> None:
+    run = [("q1", [("b", 0.1 + 0.2), ("a", 1e-17)]), ("q2", [("a", -3.0)])]
+    assert write_trec_run(tmp_path / "x.run", run, tag="dense") == 3
+    assert (tmp_path / "x.run").read_text().splitlines()[0] == "q1 Q0 b 1 0.30000000000000004 dense"
+    assert load_trec_run(tmp_path / "x.run") == {"q1": {"b": 0.1 + 0.2, "a": 1e-17}, "q2": {"a": -3.0}}
+    assert [line.rank for line in read_trec_run(tmp_path / "x.run")] == [1, 2, 1]
+    qrels = {"q1": {"a": 1, "b": 0}, "q2": {"c": 2}}
+    assert write_qrels(tmp_path / "x.qrels", qrels) == 3
+    assert read_qrels(tmp_path / "x.qrels") == qrels
+    (tmp_path / "beir.tsv").write_text("query-id\tcorpus-id\tscore\nq1\ta\t1\n")
+    assert read_qrels(tmp_path / "beir.tsv") == {"q1": {"a": 1}}
+
+
+@pytest.mark.parametrize(
+    ("ranking", "words"),
+    [
+        (("q 1", [("a", 1.0)]), "white space"),
+        (("q", [("a b", 1.0)]), "white space"),
+        (("q", [("", 1.0)]), "is empty"),
+        (("q", [("a", math.nan)]), "finite"),
+        (("q", [("a", -math.inf)]), "finite"),
+        (("q", [("a", 1.0), ("b", 2.0)]), "rises at rank 2"),
+        (("q", [("a", 1.0), ("a", 1.0)]), "twice"),
+    ],
+)
+def test_what_a_run_cannot_hold_is_refused(tmp_path: Path, ranking, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        write_trec_run(tmp_path / "x.run", [ranking])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_malformed_runs_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_text("q Q0 a 1 1.0 t\nq Q0 b\n")
+    with pytest.raises(DataError, match="x:2: 3 fields, expected 6"):
+        load_trec_run(path)
+    path.write_text("q Q0 a one 1.0 t\n")
+    with pytest.raises(DataError, match="x:1"):
+        load_trec_run(path)
+    path.write_text("q 0 a yes\n")
+    with pytest.raises(DataError, match="whole number"):
+        read_qrels(path)
