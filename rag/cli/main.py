@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 import traceback
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from rag.core.errors import RagError
+from rag.core.errors import ConfigError, RagError
 
 __all__ = ["app", "main"]
 
@@ -38,19 +39,20 @@ class _LazyGroup(TyperGroup):
         return list(_COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in _COMMANDS:
-            return None
-        if ctx.resilient_parsing or _is_overview(ctx):
-            return _placeholder(cmd_name)
-        module = importlib.import_module(f"rag.cli.{_COMMANDS[cmd_name][0]}")
+        return _placeholder(cmd_name) if cmd_name in _COMMANDS else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in _COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], _COMMANDS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"commands: {', '.join(_COMMANDS)}"
+            raise ConfigError(f"there is no command {args[0]!r}", hint=hint)
+        name, placeholder, rest = super().resolve_command(ctx, args)
+        if name not in _COMMANDS:
+            return name, placeholder, rest
+        module = importlib.import_module(f"rag.cli.{_COMMANDS[name][0]}")
         command = typer.main.get_command(module.app)
-        command.name = cmd_name
-        return command
-
-
-def _is_overview(ctx: Any) -> bool:
-    """Whether the group itself is being shown (`rag --help`), rather than a command run."""
-    return not getattr(ctx, "_protected_args", None) and not ctx.args and not getattr(ctx, "_running", False)
+        command.name = name
+        return name, command, rest
 
 
 def _placeholder(name: str) -> Any:
