@@ -24,7 +24,7 @@ from readers.protocols import ReadResult, SpanAnswer
 from readers.ranking import rank
 from readers.settings import with_overrides
 
-__all__ = ["run_openqa_benchmark"]
+__all__ = ["answer_missing", "fill_openqa", "run_openqa_benchmark"]
 
 _BATCH = 8
 
@@ -164,6 +164,15 @@ def run_openqa_benchmark(
     log = ResultLog(
         results_path, {key: settings[key] for key in settings if key not in ("index", "n_questions", "seed")}
     )
+    answer_missing(pipeline, questions, log, top_k=top_k, weights=weights)
+    fill_openqa(report, questions, [log.results[question.id] for question in questions], profile, top_k)
+    return report
+
+
+def answer_missing(
+    pipeline: Any, questions: Sequence[Question], log: ResultLog, *, top_k: int, weights: Sequence[float] = ()
+) -> None:
+    """Answer the questions that `log` has no result for, and add the results batch by batch."""
     gold = _gold(questions, pipeline)
     rows = dict(zip((question.id for question in questions), gold.rows, strict=True))
     missing = [question for question in questions if question.id not in log.results]
@@ -172,8 +181,6 @@ def run_openqa_benchmark(
         for records in _answer_batches(pipeline, missing, rows, gold.kind, top_k, weights):
             log.add(records)
             progress.update(len(records))
-    _fill(report, questions, [log.results[question.id] for question in questions], profile, top_k)
-    return report
 
 
 def _gold(questions: Sequence[Question], pipeline: Any) -> GoldRows:
@@ -183,9 +190,10 @@ def _gold(questions: Sequence[Question], pipeline: Any) -> GoldRows:
         return find_gold(questions, pipeline.index.passages, kind="answer")
 
 
-def _fill(
+def fill_openqa(
     report: Report, questions: Sequence[Question], records: Sequence[Record], profile: str, top_k: int
 ) -> None:
+    """Scores, calibration and speed of answered questions, as figures and tables."""
     answers = [question.answers for question in questions]
     scores = score_answers([record["prediction"] for record in records], answers, profile)
     is_found = np.array([record["gold_rank"] is not None for record in records], dtype=np.float64)

@@ -1,7 +1,8 @@
 import json
 from pathlib import Path
 
-from rag.bench.kill import Survival, byte_differences, finished_shards
+from rag.bench.differences import byte_differences, finished_shards
+from rag.bench.kill import Survival
 
 
 def index(directory: Path, *, lucene: bytes = b"lucene", vectors: bytes = b"1") -> Path:
