@@ -64,7 +64,7 @@ class Desk:
                 service = await asyncio.to_thread(self._open_service, self.settings)
         except Exception as error:
             self.state, self.load_error = "failed", error
-            log.exception("the index could not be opened", extra={"index_dir": str(self.settings.index_dir)})
+            log.exception("the index could not be opened", extra={"index": str(self.settings.index)})
             return
         await self._install(service)
         if self.state == "loading":
@@ -88,7 +88,7 @@ class Desk:
             try:
                 service = await asyncio.to_thread(self._open_service, self.settings)
             except Exception:
-                log.exception("reload failed", extra={"index_dir": str(self.settings.index_dir)})
+                log.exception("reload failed", extra={"index": str(self.settings.index)})
                 raise ApiError(
                     500,
                     "reload_failed",

@@ -71,7 +71,7 @@ def run_server(
         if isinstance(error, RagError):
             raise error
         raise ResourceError(
-            f"the index in {settings.index_dir} could not be opened ({type(error).__name__})",
+            f"the index in {settings.index} could not be opened ({type(error).__name__})",
             hint="the log above has the reason",
         ) from error
 

@@ -58,7 +58,7 @@ def open_pipeline(settings: ServeSettings) -> AnswerService:
     from rag.pipeline import Pipeline
 
     pipeline = Pipeline.open(
-        settings.index_dir,
+        settings.index,
         retriever=settings.retriever,
         encoder=settings.encoder,
         reader=settings.reader,

@@ -39,7 +39,7 @@ class ServeSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="RAG_SERVE_", frozen=True, extra="forbid")
 
-    index_dir: Path = Field(Path("index"), description="index to serve; a symbolic link may point to it")
+    index: Path = Field(Path("index"), description="index to serve; a symbolic link may point to it")
     retriever: Literal["auto", "dense", "bm25", "hybrid"] = Field(
         "auto", description="how passages are found"
     )
@@ -50,7 +50,7 @@ class ServeSettings(BaseSettings):
     precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="arithmetic of encoder and reader")
 
     host: str = Field("127.0.0.1", description="address to listen on")
-    port: int = Field(8765, ge=0, le=65535, description="port to listen on; 0 for any free one")
+    port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 for any free one")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_json: bool = Field(True, description="one JSON object a log line")
     log_questions: bool = Field(False, description="write the text of questions to the log")

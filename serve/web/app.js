@@ -94,7 +94,7 @@ function showResult(result, passages) {
   const answered = isAnswered(result);
   const cards = result.answers.length ? cardsOf(result.answers) : passages.map(asCard);
   show(
-    answered ? answerPanel(result) : noAnswerPanel(result, cards.length),
+    answered ? answerPanel(result) : noAnswerPanel(result),
     ...(answered && result.answers.length > 1 ? [alternatives(result.answers.slice(1))] : []),
     ...(cards.length ? [evidence(cards, answered)] : []),
   );
@@ -137,18 +137,13 @@ function answerPanel(result) {
   return panel;
 }
 
-function noAnswerPanel(result, nCards) {
-  const share = percent(result.no_answer_confidence);
+function noAnswerPanel(result) {
   const panel = make(
     "div", "panel no-answer", make("h2", "answer", "No answer found"),
-    make("p", "", `Most likely the passages do not say (${share} sure of that).`
-      + (nCards ? " These come closest:" : "")),
+    make("p", "", `Most likely the passages do not say (${percent(result.no_answer_confidence)} sure of that).`),
   );
   const best = result.answers[0];
-  if (best) {
-    panel.querySelector("p").textContent = `Most likely the passages do not say (${share} sure of that).`;
-    panel.append(make("p", "fine", "Best guess: ", make("q", "guess", best.text), ` — ${percent(best.confidence)} sure.`));
-  }
+  if (best) panel.append(make("p", "fine", "Best guess: ", make("q", "guess", best.text), ` — ${percent(best.confidence)} sure.`));
   return panel;
 }
 
@@ -297,7 +292,7 @@ async function start() {
     // the page works without these; asking will say what is wrong
   }
   fromAddress();
-  if (!input.value && matchMedia("(hover: hover)").matches) input.focus();
+  if (!input.value && !matchMedia("(pointer: coarse)").matches) input.focus();
 }
 
 start();

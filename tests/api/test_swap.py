@@ -41,12 +41,6 @@ def test_the_fake_is_a_service():
     assert isinstance(FakeService(), AnswerService)
 
 
-def test_the_pipeline_is_a_service():
-    pipeline = pytest.importorskip("rag.pipeline").Pipeline
-    for name in ("index_version", "n_passages", "ask", "retrieve", "passage", "close"):
-        assert hasattr(pipeline, name), name
-
-
 def test_a_replaced_service_is_closed_after_its_last_lease():
     old, new = FakeService("old"), FakeService("new")
     holder = ServiceHolder(old)

@@ -13,7 +13,22 @@ import pytest
 from serve.app import create_app
 from tests.api.fakes import FakeService, listening, settings
 
-FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--disable-extensions", "--mute-audio", "--force-color-profile=srgb", "--hide-scrollbars", "--window-size=1100,900"]
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--disable-extensions",
+    "--mute-audio",
+    "--force-color-profile=srgb",
+    "--hide-scrollbars",
+    "--window-size=1100,900",
+)
 EXAMPLES = ("Where does the Danube rise?", "Who invented the telephone?", "Which word follows the letters?")
 
 

@@ -58,13 +58,13 @@ def test_highlights_are_right_beyond_the_basic_plane(page):
     )
     cases = page.script(
         """
-        const done = arguments[arguments.length - 1];
         return import("/static/text.js").then(({ splitBySpans, percent }) => {
           const cut = (text, ...pairs) => splitBySpans(text, pairs.map(([start, end]) => ({ start, end })))
             .map((part) => (part.span ? `[${part.text}]` : part.text)).join("");
           return [
-            cut("a😀b", [1, 2]), cut("😀😀", [1, 2]), cut("abc", [0, 3]), cut("abc", [2, 9]), cut("abc", [-1, 2]),
-            cut("abc", [2, 2]), cut("abcdef", [2, 4], [3, 5], [0, 1], [4, 6]), cut("", [0, 1]), cut("e\\u0301x", [0, 2]),
+            cut("a😀b", [1, 2]), cut("😀😀", [1, 2]), cut("abc", [0, 3]), cut("abc", [2, 9]),
+            cut("abc", [-1, 2]), cut("abc", [2, 2]), cut("abcdef", [2, 4], [3, 5], [0, 1], [4, 6]),
+            cut("", [0, 1]), cut("e\\u0301x", [0, 2]),
             percent(0.001), percent(0.5), percent(0.999), percent(0),
           ];
         });
@@ -167,7 +167,8 @@ def test_dark_mode_and_contrast(page):
 # text colour against the nearest opaque ground, for every element that holds text of its own
 CONTRAST = """
 const numbers = (color) => color.match(/[\\d.]+/g).map(Number);
-const light = ([r, g, b]) => [r, g, b].map((v) => v / 255).map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+const linear = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+const light = (color) => color.slice(0, 3).map((v) => linear(v / 255))
   .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
 const ground = (element) => {
   for (let at = element; at; at = at.parentElement) {
@@ -177,7 +178,8 @@ const ground = (element) => {
   return [255, 255, 255];
 };
 return [...document.querySelectorAll("body *")]
-  .filter((element) => element.checkVisibility() && [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim()))
+  .filter((element) => element.checkVisibility())
+  .filter((element) => [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim()))
   .map((element) => {
     const [a, b] = [light(numbers(getComputedStyle(element).color)), light(ground(element))];
     return [element.className || element.tagName, (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05)];

@@ -1,0 +1,74 @@
+"""The real pipeline behind the real server; only the models and the index on disk are stood in for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from rag.core.types import Hit, Passage
+from readers.protocols import ReadResult, SpanAnswer
+from serve.service import AnswerService
+from tests.api.fakes import PASSAGES, running
+
+pytestmark = pytest.mark.anyio
+
+
+class Passages(list[Passage]):
+    """The part of a passage store the pipeline uses."""
+
+    def get_many(self, rows: Sequence[int]) -> list[Passage]:
+        return [self[row] for row in rows]
+
+    def row_of(self, passage_id: str) -> int | None:
+        return next((row for row, passage in enumerate(self) if passage.id == passage_id), None)
+
+
+class Index:
+    version, passages = "abc123", Passages(PASSAGES)
+
+
+class Retriever:
+    def search(self, questions: Sequence[str], top_k: int, *, timer: Any = None) -> list[list[Hit]]:
+        with timer("search"):
+            hits = [Hit(row, passage.id, 1.0 / (row + 1)) for row, passage in enumerate(PASSAGES)]
+            return [hits[:top_k] for _ in questions]
+
+
+class Reader:
+    def read(
+        self,
+        questions: Sequence[str],
+        passages: Sequence[Sequence[Passage]],
+        scores: Sequence[Sequence[float]],
+        n_best: int = 5,
+    ) -> list[ReadResult]:
+        start = passages[0][0].text.index("Black Forest")
+        answer = SpanAnswer("Black Forest", 3.5, 0.8, 0, start, start + len("Black Forest"))
+        return [ReadResult((answer,), 0.1) for _ in questions]
+
+
+async def test_ask_retrieve_and_look_up_through_the_pipeline():
+    from rag.pipeline import Pipeline
+
+    pipeline = Pipeline(Index(), Retriever(), Reader())  # type: ignore[arg-type]
+    assert isinstance(pipeline, AnswerService)
+    async with running(pipeline) as client:
+        ready = (await client.get("/readyz")).json()
+        asked = (await client.post("/v1/ask", json={"questions": ["Where?", "Whence?"], "top_k": 2})).json()
+        found = (await client.post("/v1/retrieve", json={"question": "Where?", "top_k": 3})).json()
+        passage = (await client.get("/v1/passages/rhine-1")).json()
+        missing = await client.get("/v1/passages/nothing")
+        metrics = (await client.get("/metrics")).text
+    assert ready == {"status": "ready", "index_version": "abc123", "n_passages": 4}
+    first = asked["results"][0]
+    evidence = first["answers"][0]["evidence"]
+    assert evidence["text"][evidence["start"] : evidence["end"]] == "Black Forest"
+    assert evidence["passage_id"] == "danube-1"
+    assert first["index_version"] == "abc123"
+    assert {"queue", "search", "read", "total"} <= set(first["timings_ms"])
+    assert [hit["passage_id"] for hit in found["hits"]] == ["danube-1", "rhine-1", "emoji-1"]
+    assert passage["title"] == "Rhine"
+    assert missing.status_code == 404
+    assert 'rag_stage_seconds_count{stage="read"} 1.0' in metrics
