@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rag.core.types import Passage, Question
+from rag.data.formats.fields import join_sentences
 
-__all__ = ["PassageLookup", "gold_facts", "gold_keys", "gold_passages", "is_yes_no", "passage_key"]
+__all__ = ["PassageLookup", "gold_facts", "gold_keys", "gold_passages", "is_yes_no", "needs_all", "passage_key"]
 
 PassageLookup = Callable[[str], Passage | None]
 
@@ -35,6 +36,11 @@ def gold_keys(question: Question) -> tuple[str, tuple[str, ...]]:
     titles: Iterable[Any] = question.meta.get("gold_titles") or [title for title, _ in gold_facts(question)]
     distinct = tuple(dict.fromkeys(str(title) for title in titles))
     return ("title", distinct) if distinct else ("", ())
+
+
+def needs_all(question: Question) -> bool:
+    """Whether the gold passages are steps that are all needed, not alternatives (as DPR's `positive_ctxs` are)."""
+    return len(gold_keys(question)[1]) > 1 and "positive_ctxs" not in question.meta
 
 
 def passage_key(passage: Passage, kind: str) -> str:
@@ -69,7 +75,7 @@ def _from_context(question: Question) -> list[Passage]:
         return []
     titles = set(gold_keys(question)[1])
     return [
-        Passage(f"gold-{number}", str(title), "".join(sentences) if not isinstance(sentences, str) else sentences)
+        Passage(f"gold-{number}", str(title), sentences if isinstance(sentences, str) else join_sentences(sentences))
         for number, (title, sentences) in enumerate(context)
         if str(title) in titles
     ]

@@ -120,11 +120,11 @@ def interval_strip(value: float, low: float, high: float, number: int = 0) -> Ht
     """A value between 0 and 1 as a dot with its interval as a bar."""
 
     def x(share: float) -> float:
-        return round(2 + 156 * min(max(share, 0.0), 1.0), 1)
+        return round(5 + 150 * min(max(share, 0.0), 1.0), 1)
 
     return el(
         "svg",
-        el("line", x1=2, x2=158, y1=8, y2=8, class_="grid"),
+        el("line", x1=5, x2=155, y1=8, y2=8, class_="grid"),
         el("rect", x=x(low), y=5, width=max(1.0, round(x(high) - x(low), 1)), height=6, rx=3, class_=f"range s{number % 6}"),
         el("circle", cx=x(value), cy=8, r=4, class_=f"dot s{number % 6}"),
         viewBox="0 0 160 16", class_="strip", role="img", aria_label=f"{100 * value:.1f} %",

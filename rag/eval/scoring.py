@@ -9,7 +9,7 @@ from typing import Any
 from rag.core.types import AnswerSet, Passage, Question
 from rag.eval.answers import score_answers
 from rag.eval.breakdown import TrainingOverlap, question_groups
-from rag.eval.gold import gold_facts, gold_keys, is_yes_no, passage_key
+from rag.eval.gold import gold_facts, gold_keys, is_yes_no, needs_all, passage_key
 from rag.eval.hotpot import HotpotGold, score_hotpot
 from rag.eval.kilt import score_kilt
 from rag.eval.ranking import answer_flags, first_true, multihop_scores, trec_measures
@@ -144,7 +144,7 @@ def _measures(outcomes: Sequence[QuestionOutcome], settings: EvaluationSettings)
 def _coverage(outcome: QuestionOutcome, settings: EvaluationSettings) -> dict[str, float]:
     """Multi-hop figures, for questions that need two passages or more."""
     kind, keys = gold_keys(outcome.question)
-    if len(keys) < 2:
+    if not needs_all(outcome.question):
         return {}
     return multihop_scores([passage_key(passage, kind) for _, passage in outcome.retrieved], keys, settings.ks)
 
@@ -163,8 +163,9 @@ def _profile_scores(
         gold = HotpotGold(question.id, question.answers[0], gold_facts(question), str(question.meta.get("type") or ""))
         values = asdict(score_hotpot(text, support, gold))
         return {name: value for name, value in values.items() if support is not None or "_" not in name}
-    if settings.profile == "kilt" and isinstance(question.meta.get("output"), Sequence):
-        gold_record = {"id": question.id, "output": question.meta["output"]}
+    if settings.profile == "kilt" and question.meta.get("provenance"):
+        places = [{"provenance": pages} for pages in question.meta["provenance"]]
+        gold_record = {"id": question.id, "output": [*({"answer": a} for a in question.answers), *places]}
         output = {"answer": text or "", "provenance": _pages(outcome.retrieved, page_of)}
         return score_kilt({"id": question.id, "output": [output]}, gold_record, ks=settings.ks)
     return {}

@@ -171,8 +171,8 @@ def test_hotpot_profile_with_facts_and_by_type(tmp_path: Path, system: Any) -> N
 
 
 def test_kilt_profile(tmp_path: Path, system: Any) -> None:
-    gold = [{"answer": "Black Forest", "provenance": [{"wikipedia_id": "Danube"}]}]
-    question = Question("k", "Where does the Danube rise?", ("Black Forest",), (), {"output": gold})
+    gold = [[{"wikipedia_id": "Danube"}]]
+    question = Question("k", "Where does the Danube rise?", ("Black Forest",), (), {"provenance": gold})
     metrics = evaluate(system, [question], tmp_path, settings(profile="kilt"), source=SOURCE)
     assert metrics["figures"]["kilt_em"]["value"] == 1.0 and metrics["figures"]["recall@3"]["value"] == 1.0
     line = json.loads((tmp_path / "predictions.kilt.jsonl").read_text())
@@ -210,3 +210,10 @@ def test_source_of_a_file(tmp_path: Path) -> None:
 def test_bad_settings(change: dict[str, Any]) -> None:
     with pytest.raises((ConfigError, ValueError)):
         EvaluationSettings(**change)
+
+
+def test_alternative_positives_are_not_hops(tmp_path: Path, system: Any) -> None:
+    question = Question("a", "Danube", ("Black Forest",), ("p0", "p9"), {"positive_ctxs": [{"text": "In the Black Forest."}]})
+    metrics = evaluate(system, [question], tmp_path, settings(oracle=True), source=SOURCE)
+    assert not any(name.startswith("passage_") for name in metrics["figures"])
+    assert metrics["breakdowns"]["hops"][0]["group"] == "1" and metrics["figures"]["gold_passage_em"]["value"] == 1.0

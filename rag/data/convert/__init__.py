@@ -1,0 +1,1 @@
+"""Converters between the field's file formats, through one typed record."""
