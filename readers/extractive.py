@@ -83,7 +83,7 @@ class ExtractiveReader:
             question_tokens=settings.question_tokens,
             title_tokens=settings.title_tokens,
         )
-        self._continues = _continuations(tokenizer) if settings.whole_words else None
+        self._continues = None if settings.words == "any" else _continuations(tokenizer)
 
     @classmethod
     def load(
@@ -162,11 +162,13 @@ class ExtractiveReader:
             rows,
             max_answer_tokens=self.settings.max_answer_tokens,
             spans_per_row=self.settings.spans_per_window,
+            continues=self._continues if self.settings.words == "whole" else None,
             tokens_per_batch=self.tokens_per_batch,
             device=self.device,
         )
+        extend = self._continues if self.settings.words == "extend" else None
         return ScoredPassages(
-            len(questions), pairs, unique, texts, rows, scores, self.model.selects_passages, self._continues
+            len(questions), pairs, unique, texts, rows, scores, self.model.selects_passages, extend
         )
 
     def _result(self, ranked: Ranked, n_best: int) -> ReadResult:

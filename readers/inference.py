@@ -42,10 +42,20 @@ def score_rows(
     *,
     max_answer_tokens: int,
     spans_per_row: int,
+    continues: npt.NDArray[np.bool_] | None = None,
     tokens_per_batch: int = 4096,
     device: str = "cpu",
 ) -> RowScores:
-    """Run all rows, longest first, in batches of at most `tokens_per_batch` padded tokens."""
+    """Run all rows, longest first, in batches of at most `tokens_per_batch` padded tokens.
+
+    Args:
+        model, layout, rows: the network, and what to run through it.
+        max_answer_tokens: longest span.
+        spans_per_row: K.
+        continues: (V,) bool, tokens that continue a word; if given, spans consist of whole words.
+        tokens_per_batch: padded tokens of one forward pass.
+        device: where the network is.
+    """
     count = len(rows)
     spans = np.full((count, spans_per_row), -np.inf, np.float32)
     starts = np.zeros((count, spans_per_row), np.int64)
@@ -61,7 +71,11 @@ def score_rows(
         ids, mask, types, text = _tensors(layout, [rows[i] for i in part], longest)
         start, end, relevance = model.logits(ids.to(device), mask.to(device), types.to(device))
         start, end = start.float().cpu(), end.float().cpu()
-        values, first, last = best_spans(start, end, text, max_answer_tokens, spans_per_row)
+        inside = torch.zeros_like(text) if continues is None else torch.from_numpy(continues)[ids] & text
+        last_of_word = ~torch.nn.functional.pad(inside[:, 1:], (0, 1))
+        values, first, last = best_spans(
+            start, end, text & ~inside, text & last_of_word, max_answer_tokens, spans_per_row
+        )
         spans[part], starts[part], ends[part] = values.numpy(), first.numpy(), last.numpy()
         place = layout.template.cls_position
         nulls[part] = (start[:, place] + end[:, place]).numpy()

@@ -55,7 +55,7 @@ def load_parts(name_or_path: str | Path | None) -> ReaderParts:
     longest = int(getattr(config, "max_position_embeddings", 512) or 512)
     if config.model_type == "dpr":
         settings = ReaderSettings(
-            final_separator=False, max_tokens=min(350, longest), max_answer_tokens=10, whole_words=True
+            final_separator=False, max_tokens=min(350, longest), max_answer_tokens=10, words="extend"
         )
         return ReaderParts(load_dpr(name_or_path), tokenizer, settings, Calibration(), str(name_or_path))
     if config.model_type in ("roberta", "camembert", "xlm-roberta"):

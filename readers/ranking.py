@@ -31,7 +31,7 @@ class ScoredPassages:
         texts: tokens of the unique passages' texts.
         rows, scores: windows of the pairs, and what the network says of each.
         selects_passages: whether `scores.relevances` decide between passages (DPR).
-        continues: (V,) bool, tokens that continue a word; None where answers may end inside words.
+        extend: (V,) bool, tokens that continue a word, if answers are to be extended to whole words.
     """
 
     questions: int
@@ -41,7 +41,7 @@ class ScoredPassages:
     rows: list[Row]
     scores: RowScores
     selects_passages: bool
-    continues: npt.NDArray[np.bool_] | None
+    extend: npt.NDArray[np.bool_] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +102,8 @@ def _candidates(
         shift = row.first_token - row.text_from
         first = int(scored.scores.starts[chosen[at], number]) + shift
         last = int(scored.scores.ends[chosen[at], number]) + shift
-        if scored.continues is not None:
-            first, last = _whole_words(scored.texts.tokens(unique), first, last, scored.continues)
+        if scored.extend is not None:
+            first, last = _whole_words(scored.texts.tokens(unique), first, last, scored.extend)
         start, end = int(offsets[first, 0]), int(offsets[last, 1])
         return Candidate(int(place[at]), start, end, scored.unique[unique].text[start:end], 0.0)
 

@@ -38,7 +38,9 @@ class ReaderSettings(BaseModel):
         retrieval_weight: w in score = span score − w·ln(1 + rank of the passage by retrieval score).
         merge: the same answer in several passages counts by its best place ("max") or adds up ("sum").
         null: how the passages' "no answer here" scores become one: their "max" or "mean".
-        whole_words: extend answers to whole words, as DPR does.
+        words: answers may begin and end inside words ("any"), are searched among whole words only
+            ("whole"), or are extended to whole words afterwards ("extend", as DPR does). Known for
+            WordPiece tokenizers only.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -55,7 +57,7 @@ class ReaderSettings(BaseModel):
     retrieval_weight: float = Field(default=0.0, ge=0)
     merge: Literal["max", "sum"] = "max"
     null: Literal["max", "mean"] = "max"
-    whole_words: bool = False
+    words: Literal["any", "whole", "extend"] = "whole"
 
     @model_validator(mode="after")
     def _cross_check(self) -> ReaderSettings:

@@ -8,13 +8,18 @@ __all__ = ["best_spans"]
 
 
 def best_spans(
-    start_logits: torch.Tensor, end_logits: torch.Tensor, allowed: torch.Tensor, max_tokens: int, top_k: int
+    start_logits: torch.Tensor,
+    end_logits: torch.Tensor,
+    start_allowed: torch.Tensor,
+    end_allowed: torch.Tensor,
+    max_tokens: int,
+    top_k: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The `top_k` spans with the highest start + end logit in every row, of at most `max_tokens` tokens.
 
     Args:
         start_logits, end_logits: (R, L) float32.
-        allowed: (R, L) bool, tokens an answer may start or end on.
+        start_allowed, end_allowed: (R, L) bool, tokens an answer may start or end on.
         max_tokens: longest span in tokens.
         top_k: spans per row.
 
@@ -25,8 +30,8 @@ def best_spans(
     rows, length = start_logits.shape
     width = min(max_tokens, length)
     floor = float("-inf")
-    start = start_logits.masked_fill(~allowed, floor)
-    end = end_logits.masked_fill(~allowed, floor)
+    start = start_logits.masked_fill(~start_allowed, floor)
+    end = end_logits.masked_fill(~end_allowed, floor)
     padded = torch.nn.functional.pad(end, (0, width - 1), value=floor)
     scores = start.unsqueeze(-1) + padded.unfold(1, width, 1)  # (R, L, width)
     count = min(top_k, length * width)

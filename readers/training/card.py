@@ -33,11 +33,11 @@ def model_card(config: ReaderTrainConfig, manifest: ReaderManifest, figures: Map
     shown = {k: v for k, v in config.model_dump(mode="json").items() if k not in paths}
     rows = "\n".join(f"| {name} | {_cell(value)} |" for name, value in figures.items())
     flags = [("--train", config.train_file), ("--negatives", config.negatives_file)]
-    flags += [("--held-out", config.held_out_file), ("--test", config.test_file)]
+    flags += [("--set held_out_file=", config.held_out_file), ("--set test_file=", config.test_file)]
     command = " \\\n    ".join(
         [
             "rag train reader",
-            *(f"{flag} {path.name}" for flag, path in flags if path is not None),
+            *(f"{flag} {path.name}".replace("= ", "=") for flag, path in flags if path is not None),
             "--out run",
         ]
     )

@@ -1,0 +1,190 @@
+"""The reader against independent oracles: transformers' classes and brute force."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    BertForQuestionAnswering,
+    BertModel,
+    DPRConfig,
+    DPRReader,
+    RobertaConfig,
+    RobertaForQuestionAnswering,
+)
+
+from rag.core.types import Passage
+from rag.runtime.attention import register_math_attention
+from readers.extractive import ExtractiveReader
+from readers.spans import best_spans
+from readers.training.losses import shared_span_loss
+from tests.tiny_reader import tiny_config, tiny_tokenizer
+
+PASSAGES = [
+    Passage("1", "Tower", "The tower is 324 meters high and was built in 1889."),
+    Passage("2", "River", "A river near the city."),
+    Passage("3", "Bridge", "The bridge has 12 arches in the harbour."),
+]
+QUESTION = "how many meters has the tower?"
+
+
+def test_math_attention_equals_eager_attention_with_padding() -> None:
+    torch.manual_seed(0)
+    model = BertModel(tiny_config(num_attention_heads=4)).eval()
+    ids = torch.randint(5, 60, (3, 17))
+    mask = torch.tensor([[1] * 17, [1] * 9 + [0] * 8, [1] + [0] * 16])
+    outputs, gradients = [], []
+    for name in ("eager", register_math_attention()):
+        model.set_attn_implementation(name)
+        model.zero_grad()
+        hidden = model(input_ids=ids, attention_mask=mask).last_hidden_state
+        (hidden[mask.bool()] ** 3).sum().backward()
+        outputs.append(hidden[mask.bool()].detach())
+        gradients.append(model.encoder.layer[0].attention.self.query.weight.grad.clone())  # type: ignore[union-attr]
+    assert torch.allclose(outputs[0], outputs[1], atol=1e-5)
+    assert torch.allclose(gradients[0], gradients[1], rtol=1e-3, atol=1e-4)
+
+
+def test_math_attention_in_bf16_is_near_fp32() -> None:
+    torch.manual_seed(0)
+    model = BertModel(tiny_config(initializer_range=0.05), add_pooling_layer=False).eval()
+    ids = torch.randint(5, 60, (4, 24))
+    mask = torch.ones_like(ids)
+    mask[1, 10:] = 0
+    with torch.no_grad():
+        wanted = model(input_ids=ids, attention_mask=mask).last_hidden_state
+        model.set_attn_implementation(register_math_attention())
+        found = model.to(torch.bfloat16)(input_ids=ids, attention_mask=mask).last_hidden_state.float()
+    cosine = torch.nn.functional.cosine_similarity(wanted[mask.bool()], found[mask.bool()], dim=-1)
+    assert cosine.min() > 0.999
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_any_question_answering_model_gives_its_own_logits(tmp_path: Path, family: str) -> None:
+    torch.manual_seed(1)
+    tokenizer = tiny_tokenizer()
+    if family == "bert":
+        model = BertForQuestionAnswering(tiny_config())
+    else:
+        sizes = {k: getattr(tiny_config(), k) for k in ("vocab_size", "hidden_size", "num_hidden_layers")}
+        model = RobertaForQuestionAnswering(
+            RobertaConfig(
+                **sizes, num_attention_heads=2, intermediate_size=64, max_position_embeddings=130,
+                type_vocab_size=1, pad_token_id=0, initializer_range=0.3,
+            )
+        )  # fmt: skip
+    model.eval().save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    reader = ExtractiveReader.load(tmp_path, precision="fp32", question_tokens=32, words="any")
+    scored = reader.score([QUESTION], [PASSAGES])
+    for passage, row in zip(PASSAGES, scored.rows, strict=True):
+        encoded = tokenizer(QUESTION, passage.text, return_tensors="pt", return_token_type_ids=True)
+        assert row.ids.tolist() == encoded["input_ids"][0].tolist()
+        if family == "roberta":
+            encoded.pop("token_type_ids")
+        with torch.no_grad():
+            output = model(**encoded)
+        start, end = output.start_logits[0].double(), output.end_logits[0].double()
+        best = max(
+            float(start[i] + end[j])
+            for i in range(row.text_from, row.text_to)
+            for j in range(i, min(i + reader.settings.max_answer_tokens, row.text_to))
+        )
+        assert scored.scores.spans[row.group, 0] == pytest.approx(best, abs=1e-4)
+        assert scored.scores.nulls[row.group] == pytest.approx(float(start[0] + end[0]), abs=1e-4)
+
+
+def test_dpr_reader_chooses_as_its_own_decoding_does(tmp_path: Path) -> None:
+    """DPR's rule: the passage with the highest selection logit, then its best span of at most 10 tokens."""
+    torch.manual_seed(2)
+    sizes = tiny_config().to_dict()
+    keys = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    model = DPRReader(
+        DPRConfig(**{k: sizes[k] for k in keys}, max_position_embeddings=128, initializer_range=0.4)
+    )
+    model.eval().save_pretrained(tmp_path)
+    tokenizer = tiny_tokenizer()
+    tokenizer.save_pretrained(tmp_path)
+    reader = ExtractiveReader.load(tmp_path, precision="fp32", question_tokens=32, words="any")
+    assert reader.model.selects_passages
+    [result] = reader.read([QUESTION], [PASSAGES], [[3.0, 2.0, 1.0]], n_best=5)
+
+    selected, spans = [], []
+    for passage in PASSAGES:
+        head = tokenizer(QUESTION, passage.title)["input_ids"]
+        text = tokenizer(passage.text, add_special_tokens=False, return_offsets_mapping=True)
+        ids = torch.tensor([head + text["input_ids"]])
+        with torch.no_grad():
+            output = model(input_ids=ids, attention_mask=torch.ones_like(ids))
+        selected.append(float(output.relevance_logits[0]))
+        start, end = output.start_logits[0, len(head) :], output.end_logits[0, len(head) :]
+        pairs = [
+            (float(start[i] + end[j]), i, j)
+            for i in range(len(start))
+            for j in range(i, min(i + 10, len(end)))
+        ]
+        _, i, j = max(pairs)
+        spans.append(passage.text[text["offset_mapping"][i][0] : text["offset_mapping"][j][1]])
+    best = int(np.argmax(selected))
+    assert result.answers[0].passage_index == best
+    assert result.answers[0].text == spans[best]
+    assert result.answers[0].score == pytest.approx(selected[best], abs=1e-4)
+    assert result.no_answer_confidence == 0.0
+
+
+def brute_loss(
+    start: np.ndarray, end: np.ndarray, allowed: np.ndarray, spans: list[tuple[int, int]], hard: bool
+) -> float:
+    """The equation of the docstring for one question, with loops."""
+    z_start = sum(np.exp(start[t]) for t in range(len(start)) if allowed[t])
+    z_end = sum(np.exp(end[t]) for t in range(len(end)) if allowed[t])
+    chances = [np.exp(start[s]) / z_start * np.exp(end[e]) / z_end for s, e in spans]
+    return -0.5 * float(np.log(max(chances) if hard else sum(chances)))
+
+
+@pytest.mark.parametrize("objective", ["first", "mml", "hard-em"])
+def test_shared_loss_equals_brute_force(objective: str) -> None:
+    draw = np.random.default_rng(3)
+    start, end = draw.normal(size=(2, 4, 21))
+    allowed = draw.random((4, 21)) < 0.7
+    allowed[:, [0, 3, 5, 8, 9, 14]] = True
+    spans = [[(3, 5)], [(8, 9), (3, 9)], [(0, 0), (14, 14)], [(5, 5), (8, 14), (3, 3)]]
+    widest = max(map(len, spans))
+    starts, ends = np.zeros((2, 4, widest), int)
+    acceptable = np.zeros((4, widest), bool)
+    for row, found in enumerate(spans):
+        for column, (s, e) in enumerate(found):
+            starts[row, column], ends[row, column], acceptable[row, column] = s, e, True
+    tensors = map(torch.from_numpy, (start, end, allowed, starts, ends, acceptable))
+    found = float(shared_span_loss(*tensors, objective))  # type: ignore[arg-type]
+    hard = objective == "hard-em"
+    assert found == pytest.approx(
+        np.mean([brute_loss(start[i], end[i], allowed[i], spans[i], hard) for i in range(4)])
+    )
+
+
+@pytest.mark.parametrize(("length", "width", "top_k"), [(12, 4, 5), (5, 9, 40), (1, 1, 3)])
+def test_span_search_equals_brute_force(length: int, width: int, top_k: int) -> None:
+    generator = torch.Generator().manual_seed(length)
+    start, end = torch.randn(2, 6, length, generator=generator)
+    may_start, may_end = torch.rand(2, 6, length, generator=generator) < 0.6
+    scores, starts, ends = best_spans(start, end, may_start, may_end, width, top_k)
+    for row in range(6):
+        wanted = sorted(
+            (
+                (float(start[row, i] + end[row, j]), i, j)
+                for i in range(length)
+                for j in range(i, min(i + width, length))
+                if may_start[row, i] and may_end[row, j]
+            ),
+            reverse=True,
+        )[:top_k]
+        found = [
+            (float(s), int(i), int(j))
+            for s, i, j in zip(scores[row], starts[row], ends[row], strict=True)
+            if torch.isfinite(s)
+        ]
+        assert found == wanted

@@ -1,0 +1,94 @@
+"""Tiny random encoders, a character-safe tokenizer, and a made-up question answering task for the reader tests."""
+
+from __future__ import annotations
+
+import json
+import string
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+WORDS = "the tower river city bridge castle harbour forest is in was built near has meters year of how
+many".split() SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def tiny_tokenizer() -> PreTrainedTokenizerFast:
+    """WordPiece over a few words, with every letter and digit as a fallback: nothing becomes [UNK]."""
+    signs = [*string.ascii_lowercase, *string.digits, *".,?!'-()"]
+    entries = [*SPECIAL, *signs, *(f"##{s}" for s in signs), *WORDS]
+    vocab = {word: number for number, word in enumerate(dict.fromkeys(entries))}
+    tokenizer = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", vocab["[CLS]"]), ("[SEP]", vocab["[SEP]"])],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        mask_token="[MASK]",
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+    )
+
+
+def tiny_config(**changes: Any) -> BertConfig:
+    values: dict[str, Any] = {
+        "vocab_size": len(tiny_tokenizer()),
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+        "max_position_embeddings": 128,
+        "initializer_range": 0.3,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    }
+    return BertConfig(**{**values, **changes})
+
+
+def tiny_encoder(folder: Path, seed: int = 0) -> Path:
+    """A folder with a random BERT encoder and its tokenizer."""
+    torch.manual_seed(seed)
+    BertModel(tiny_config(initializer_range=0.05)).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def tiny_squad(path: Path, articles: int, seed: int, results: Path | None = None) -> Path:
+    """SQuAD JSON in which the answer is the number in the text; negatives are texts without a number."""
+    draw = np.random.default_rng(seed)
+    data, records = [], []
+    for article in range(articles):
+        title = f"{WORDS[article % 8]}_{string.ascii_lowercase[article % 26]}"
+        paragraphs = []
+        for number in range(4):
+            before = " ".join(draw.choice(WORDS[:14], draw.integers(2, 8)))
+            after = " ".join(draw.choice(WORDS[:14], draw.integers(2, 8)))
+            answer = str(draw.integers(10, 100))
+            context = f"{before} {answer} {after}."
+            question = f"how many meters has the {WORDS[draw.integers(1, 8)]} {article} {number}?"
+            given = [{"text": answer, "answer_start": len(before) + 1}]
+            item = {"id": f"{article}-{number}", "question": question, "answers": given}
+            paragraphs.append({"context": context, "qas": [item]})
+            others = [" ".join(draw.choice(WORDS[:14], 9)) + "." for _ in range(2)]
+            texts = [(context, True), *((text, False) for text in others)]
+            shown = title.replace("_", " ")
+            ctxs = [
+                {"id": str(i), "title": shown, "text": text, "score": 9.0 - i, "has_answer": has}
+                for i, (text, has) in enumerate(texts)
+            ]
+            records.append({"question": question, "answers": [answer], "ctxs": ctxs})
+        data.append({"title": title, "paragraphs": paragraphs})
+    path.write_text(json.dumps({"version": "1.1", "data": data}))
+    if results is not None:
+        results.write_text(json.dumps(records))
+    return path

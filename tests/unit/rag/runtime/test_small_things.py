@@ -1,0 +1,66 @@
+"""Schedules, seeds, hardware, precision, master weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rag.core.errors import ConfigError
+from rag.runtime.hardware import available_cores, has_fast_bf16, resolve_device
+from rag.runtime.precision import MasterWeights, resolve_precision
+from rag.runtime.schedule import linear_schedule
+from rag.runtime.seeds import generator
+
+
+def test_schedule_rises_then_falls_to_the_floor() -> None:
+    factors = [linear_schedule(step, 100, 0.1, floor=0.2) for step in range(100)]
+    assert factors[9] == 1.0
+    assert factors[:10] == sorted(factors[:10])
+    assert factors[10:] == sorted(factors[10:], reverse=True)
+    assert 0.2 < factors[-1] < 0.22
+
+
+def test_schedule_without_warmup_starts_at_the_peak() -> None:
+    assert linear_schedule(0, 10, 0.0) == 1.0
+
+
+def test_generator_depends_on_every_key() -> None:
+    first = generator(1, 2, 3).integers(1 << 30, size=4).tolist()
+    assert first == generator(1, 2, 3).integers(1 << 30, size=4).tolist()
+    assert first != generator(1, 2, 4).integers(1 << 30, size=4).tolist()
+
+
+def test_precision_names() -> None:
+    assert resolve_precision("fp32") == torch.float32
+    assert resolve_precision("bf16") == torch.bfloat16
+    assert resolve_precision("auto") == (torch.bfloat16 if has_fast_bf16() else torch.float32)
+    with pytest.raises(ConfigError, match="fp8"):
+        resolve_precision("fp8")
+
+
+def test_hardware() -> None:
+    assert available_cores() >= 1
+    assert resolve_device("cpu") == "cpu"
+
+
+def test_master_weights_keep_updates_that_bf16_would_lose() -> None:
+    layer = torch.nn.Linear(4, 4, bias=False).to(torch.bfloat16)
+    with torch.no_grad():
+        layer.weight.fill_(1.0)
+    master = MasterWeights(layer)
+    optimizer = torch.optim.SGD(list(master.groups(0.0)), lr=1e-3)
+    for _ in range(100):
+        layer(torch.ones(1, 4, dtype=torch.bfloat16)).sum().backward()
+        master.gather_gradients()
+        optimizer.step()
+        master.write_back()
+    assert torch.allclose(master.master[0], torch.full((4, 4), 0.9), atol=1e-4)
+    assert torch.allclose(layer.weight.float(), torch.full((4, 4), 0.9), atol=4e-3)
+
+
+def test_master_weights_decay_matrices_only() -> None:
+    master = MasterWeights(torch.nn.Linear(3, 2))
+    matrices, vectors = master.groups(0.5)
+    assert [p.ndim for p in matrices["params"]] == [2]  # type: ignore[attr-defined]
+    assert [p.ndim for p in vectors["params"]] == [1]  # type: ignore[attr-defined]
+    assert (matrices["weight_decay"], vectors["weight_decay"]) == (0.5, 0.0)
