@@ -11,7 +11,9 @@ def write(path, value):
     path.write_text(json.dumps(value))
 
 
-def sentence_folder(folder, *, kinds=("Transformer", "Pooling", "Normalize"), pooling=None, own=None, bert=None):
+def sentence_folder(
+    folder, *, kinds=("Transformer", "Pooling", "Normalize"), pooling=None, own=None, bert=None
+):
     """The files of a sentence-transformers folder, as releases before 6 wrote them."""
     write(folder / "config.json", {"model_type": "bert", "max_position_embeddings": 128})
     paths = ["" if kind == "Transformer" else f"{n}_{kind}" for n, kind in enumerate(kinds)]
@@ -99,7 +101,9 @@ def test_unknown_similarity_and_modules_are_refused(tmp_path):
     with pytest.raises(ArtifactError, match="manhattan"):
         read_settings(sentence_folder(tmp_path / "a", own={"similarity_fn_name": "manhattan"}))
     with pytest.raises(ArtifactError, match="WeightedLayerPooling"):
-        read_settings(sentence_folder(tmp_path / "b", kinds=("Transformer", "WeightedLayerPooling", "Pooling")))
+        read_settings(
+            sentence_folder(tmp_path / "b", kinds=("Transformer", "WeightedLayerPooling", "Pooling"))
+        )
     with pytest.raises(ArtifactError, match="Normalize last"):
         read_settings(sentence_folder(tmp_path / "c", kinds=("Transformer", "Pooling", "Normalize", "Dense")))
 
@@ -119,7 +123,9 @@ def test_dpr_folder(tmp_path):
 
 
 def test_plain_folder_says_what_was_guessed(tmp_path):
-    write(tmp_path / "config.json", {"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 1})
+    write(
+        tmp_path / "config.json", {"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 1}
+    )
     settings = read_settings(tmp_path)
     assert (settings.pooling, settings.max_length) == ("mean", 512)
     assert "does not say how" in settings.notes[0]

@@ -20,7 +20,9 @@ def test_other_weights_under_its_name_are_refused(tmp_path, monkeypatch):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "model.safetensors").write_bytes(b"other")
     monkeypatch.setattr(
-        embedded.importlib.util, "find_spec", lambda name: type("Spec", (), {"origin": str(tmp_path / "x.py")})
+        embedded.importlib.util,
+        "find_spec",
+        lambda name: type("Spec", (), {"origin": str(tmp_path / "x.py")}),
     )
     with pytest.raises(MismatchedArtifactError, match="expected 53aa"):
         embedded_encoder_dir()
@@ -37,12 +39,12 @@ def test_missing_folders(name):
 
 def test_pickled_weights_are_refused_by_name(tmp_path):
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(ArtifactError, match="pytorch_model.bin"):
+    with pytest.raises(ArtifactError, match=r"pytorch_model\.bin"):
         weight_files(tmp_path)
 
 
 def test_no_weights(tmp_path):
-    with pytest.raises(ArtifactError, match="model.safetensors"):
+    with pytest.raises(ArtifactError, match=r"model\.safetensors"):
         weight_files(tmp_path)
 
 
@@ -75,7 +77,7 @@ def test_wrappers_and_old_names_are_removed(tmp_path):
 
 def test_damaged_weights_are_named(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"12345678garbage")
-    with pytest.raises(ArtifactError, match="model.safetensors"):
+    with pytest.raises(ArtifactError, match=r"model\.safetensors"):
         backbone_state(tmp_path)
 
 

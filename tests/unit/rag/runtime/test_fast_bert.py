@@ -11,10 +11,10 @@ from rag.runtime import fast_bert
 from rag.runtime.fast_bert import FastBert
 from rag.runtime.packing import pack
 
-SIZES = dict(
-    vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
-    max_position_embeddings=40, initializer_range=0.2,
-)  # fmt: skip
+SIZES = {
+    "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "intermediate_size": 64, "max_position_embeddings": 40, "initializer_range": 0.2,
+}  # fmt: skip
 SEQUENCES = [[5, 6, 7, 8, 9, 10, 11], [12, 13, 14, 15, 16, 17, 18], [19, 20, 21], [22]]
 SEGMENTS = [[0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 0, 0, 1, 1], [0, 1, 1], [0]]
 
@@ -109,7 +109,12 @@ def test_pooling(bert, how):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"model_type": "t5"}, {"hidden_act": "swish"}, {"position_embedding_type": "relative_key"}, {"is_decoder": True}],
+    [
+        {"model_type": "t5"},
+        {"hidden_act": "swish"},
+        {"position_embedding_type": "relative_key"},
+        {"is_decoder": True},
+    ],
 )
 def test_what_is_not_covered_is_refused(changes):
     config = SimpleNamespace(**{"model_type": "bert", "hidden_act": "gelu", **changes})

@@ -1,0 +1,108 @@
+"""Fusion against formulas written out one passage at a time."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rag.core.errors import ConfigError
+from rag.core.types import Hit
+from retrievers.fusion import Fusion
+
+SCORES = st.floats(-100, 100, width=32)
+
+
+@st.composite
+def ranked(draw):
+    rows = draw(st.lists(st.integers(0, 14), unique=True, max_size=10))
+    scores = sorted(draw(st.lists(SCORES, min_size=len(rows), max_size=len(rows))), reverse=True)
+    return [Hit(row, f"p{row:02d}", score) for row, score in zip(rows, scores, strict=True)]
+
+
+LISTS = st.lists(ranked(), min_size=2, max_size=3)
+WEIGHTS = st.floats(0, 4)
+
+
+def brute_force(fusion, lists):
+    totals = {}
+    names = {hit.row: hit.passage_id for hits in lists for hit in hits}
+    for row in names:
+        total = 0.0
+        for weight, hits in zip(fusion.weights, lists, strict=True):
+            if fusion.method == "rrf":
+                ranks = [rank for rank, hit in enumerate(hits, start=1) if hit.row == row]
+                total += sum(weight / (fusion.k + rank) for rank in ranks)
+            elif hits:
+                values = [hit.score for hit in hits]
+                low, high = min(values), max(values)
+                score = next((hit.score for hit in hits if hit.row == row), low)
+                if fusion.normalize:
+                    score = (score - low) / (high - low) if high > low else 1.0
+                total += weight * score
+        totals[row] = total
+    return [(name, totals[row]) for row, name in names.items()]
+
+
+@settings(max_examples=150, deadline=None)
+@given(LISTS, st.data(), st.integers(1, 20), st.sampled_from(["rrf", "weighted", "minmax"]))
+def test_scores_are_those_of_the_formula(lists, data, top_k, kind):
+    weights = tuple(data.draw(st.lists(WEIGHTS, min_size=len(lists), max_size=len(lists))))
+    method = "rrf" if kind == "rrf" else "weighted"
+    fusion = Fusion(method=method, weights=weights, normalize="minmax" if kind == "minmax" else None)
+    (fused,) = fusion.fuse([[hits] for hits in lists], top_k)
+    expected = dict(brute_force(fusion, lists))
+    assert len(fused) == min(top_k, len(expected))
+    assert fused == sorted(fused, key=Hit.sort_key)
+    for hit in fused:
+        assert hit.score == pytest.approx(expected[hit.passage_id], abs=1e-9)
+    if fused:
+        kept = {hit.passage_id for hit in fused}
+        left_out = [score for name, score in expected.items() if name not in kept]
+        assert all(score <= fused[-1].score + 1e-9 for score in left_out)
+
+
+@settings(max_examples=50, deadline=None)
+@given(LISTS)
+def test_the_order_of_members_does_not_matter(lists):
+    fusion = Fusion(weights=(1.0,) * len(lists))
+    forward = fusion.fuse([[hits] for hits in lists], 20)[0]
+    backward = fusion.fuse([[hits] for hits in lists[::-1]], 20)[0]
+    assert {hit.passage_id: pytest.approx(hit.score) for hit in forward} == {
+        hit.passage_id: hit.score for hit in backward
+    }
+
+
+@settings(max_examples=50, deadline=None)
+@given(ranked(), st.integers(1, 12))
+def test_a_list_fused_with_itself_keeps_its_order_of_ranks(hits, top_k):
+    (fused,) = Fusion().fuse([[hits], [hits]], top_k)
+    assert [hit.row for hit in fused] == [hit.row for hit in hits[:top_k]]
+
+
+def test_questions_stay_apart():
+    first, second = [Hit(0, "a", 1.0)], [Hit(1, "b", 1.0)]
+    fused = Fusion().fuse([[first, second], [[], second]], 5)
+    assert [[hit.passage_id for hit in hits] for hits in fused] == [["a"], ["b"]]
+    assert fused[1][0].score == pytest.approx(2 / 61)
+
+
+def test_ties_at_the_cut_go_by_id():
+    lists = [[[Hit(row, name, 1.0) for row, name in enumerate("dcba")]]]
+    fused = Fusion(method="weighted", weights=(1.0,)).fuse(lists, 2)[0]
+    assert [hit.passage_id for hit in fused] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"method": "borda"}, {"weights": ()}, {"weights": (1.0, -1.0)}, {"weights": (float("nan"),)}, {"k": -1.0},
+     {"normalize": "minmax"}, {"method": "weighted", "normalize": "z"}, {"weights": (float("inf"),)}],
+)  # fmt: skip
+def test_bad_settings(arguments):
+    with pytest.raises(ConfigError):
+        Fusion(**arguments)
+
+
+def test_list_counts_are_checked():
+    with pytest.raises(ConfigError, match="3 lists"):
+        Fusion().fuse([[], [], []], 5)
+    with pytest.raises(ConfigError, match="different numbers"):
+        Fusion().fuse([[[]], [[], []]], 5)

@@ -1,0 +1,154 @@
+"""Dense, sparse and hybrid retrievers over indexes that are a few lines long."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from indexers.protocols import EncoderIdentity
+from rag.core.errors import ConfigError, MismatchedArtifactError, RetrievalError
+from rag.core.timing import StageTimer
+from rag.core.types import Hit
+from retrievers.dense import DenseRetriever
+from retrievers.fusion import Fusion
+from retrievers.hybrid import HybridRetriever
+from retrievers.open import open_encoder, open_retriever
+from retrievers.protocols import Retriever
+from retrievers.sparse import SparseRetriever
+
+IDS = ["d", "c", "b", "a"]
+VECTORS = np.array([[1, 0], [0, 1], [1, 0], [0.5, 0.5]], dtype=np.float32)
+
+
+class Store:
+    def ids(self, rows):
+        return [IDS[row] for row in rows]
+
+
+class Flat:
+    dim = 2
+
+    def __len__(self):
+        return 4
+
+    def search(self, queries, top_k):
+        scores = queries @ VECTORS.T
+        rows = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
+        found = np.take_along_axis(scores, rows, axis=1)
+        gap = top_k - rows.shape[1]
+        if gap > 0:
+            rows = np.pad(rows, ((0, 0), (0, gap)), constant_values=-1)
+            found = np.pad(found, ((0, 0), (0, gap)), constant_values=-np.inf)
+        return found.astype(np.float32), rows.astype(np.int64)
+
+
+class Encoder:
+    identity = EncoderIdentity("toy", "ab", dim=2)
+
+    def encode_questions(self, questions):
+        return np.array([[1, 0] if q == "x" else [0, 1] for q in questions], dtype=np.float32).reshape(-1, 2)
+
+
+class Terms:
+    def search(self, texts, top_k):
+        return [[(3, 7.0), (1, 2.0), (0, 2.0)][:top_k] if text != "nothing" else [] for text in texts]
+
+
+def dense(**arguments):
+    return DenseRetriever(Flat(), Store(), Encoder(), **arguments)
+
+
+def test_all_are_retrievers():
+    members = [dense(), SparseRetriever(Terms(), Store())]
+    assert all(isinstance(one, Retriever) for one in [*members, HybridRetriever(members)])
+
+
+def test_dense_breaks_ties_by_id_and_drops_what_was_not_found():
+    first, second = dense().search(["x", "y"], 10)
+    assert first == [Hit(2, "b", 1.0), Hit(0, "d", 1.0), Hit(3, "a", 0.5), Hit(1, "c", 0.0)]
+    assert [hit.passage_id for hit in second] == ["c", "a", "b", "d"]
+
+
+def test_stages_are_timed():
+    timer = StageTimer()
+    HybridRetriever([dense(), SparseRetriever(Terms(), Store())]).search(["x"], 3, timer=timer)
+    assert set(timer.timings_ms) == {"encode_question", "search_dense", "search_bm25", "fuse"}
+
+
+def test_no_questions():
+    members = [dense(), SparseRetriever(Terms(), Store())]
+    assert [one.search([], 5) for one in [*members, HybridRetriever(members)]] == [[], [], []]
+
+
+def test_vectors_that_are_not_finite_are_an_error():
+    with pytest.raises(RetrievalError):
+        dense().search_vectors(np.array([[np.nan, 0]], dtype=np.float32), 2)
+
+
+def test_another_encoder_is_refused():
+    with pytest.raises(MismatchedArtifactError, match="weights_sha256"):
+        dense(built_with=EncoderIdentity("toy", "cd", dim=2))
+    with pytest.raises(MismatchedArtifactError, match="3"):
+        wide = SimpleNamespace(identity=EncoderIdentity("toy", "ab", dim=3))
+        DenseRetriever(Flat(), Store(), wide)
+
+
+def test_sparse_ties_and_empty_results():
+    found = SparseRetriever(Terms(), Store()).search(["x", "nothing"], 3)
+    assert found == [[Hit(3, "a", 7.0), Hit(1, "c", 2.0), Hit(0, "d", 2.0)], []]
+
+
+def test_hybrid_takes_depth_hits_from_each_member():
+    asked = []
+
+    class Member:
+        def search(self, questions, top_k, *, timer=None):
+            asked.append(top_k)
+            return [[Hit(0, "d", 1.0)] for _ in questions]
+
+    HybridRetriever([Member(), Member()], depth=50).search(["q"], 3)
+    HybridRetriever([Member(), Member()], depth=2).search(["q"], 3)
+    assert asked == [50, 50, 3, 3]
+
+
+def test_hybrid_settings_are_checked():
+    with pytest.raises(ConfigError, match="weights"):
+        HybridRetriever([dense()], fusion=Fusion())
+    with pytest.raises(ConfigError, match="depth"):
+        HybridRetriever([dense(), dense()], depth=0)
+
+
+def index(**parts):
+    return SimpleNamespace(**{"dense": None, "lucene": None, "passages": Store(), "manifest": {}, **parts})
+
+
+def test_auto_takes_what_the_index_has(tiny_bert):
+    from retrievers.bi_encoder import BiEncoder
+
+    encoder = BiEncoder.load(tiny_bert, precision="fp32", pooling="mean")
+    vectors = SimpleNamespace(dim=32)
+    manifest = {"encoder": encoder.identity.to_json()}
+    both = index(dense=vectors, lucene=Terms(), manifest=manifest)
+    assert isinstance(open_retriever(both, precision="fp32"), HybridRetriever)
+    assert isinstance(open_retriever(both, "bm25"), SparseRetriever)
+    assert isinstance(open_retriever(index(lucene=Terms())), SparseRetriever)
+    only_dense = index(dense=vectors, manifest=manifest)
+    assert isinstance(open_retriever(only_dense, encoder=encoder), DenseRetriever)
+    with pytest.raises(ConfigError, match="needs a bm25 index; this one has dense"):
+        open_retriever(only_dense, "hybrid")
+    with pytest.raises(ConfigError, match="tfidf"):
+        open_retriever(both, "tfidf")
+    with pytest.raises(ConfigError, match="no dense part"):
+        open_encoder(index())
+
+
+def test_an_index_opens_its_encoder_with_the_settings_it_was_built_with(tiny, tiny_bert, tmp_path):
+    from retrievers.bi_encoder import BiEncoder
+
+    built = BiEncoder.load(tiny_bert, precision="fp32", pooling="cls", max_length=9, query_prefix="who ")
+    opened = open_encoder(index(manifest={"encoder": built.identity.to_json()}), precision="fp32")
+    assert opened.identity == built.identity
+    np.testing.assert_array_equal(opened.encode_questions(["wrote"]), built.encode_questions(["wrote"]))
+    other = tiny.bert(tmp_path / "other", seed=5)
+    with pytest.raises(MismatchedArtifactError, match="weights_sha256"):
+        open_encoder(index(manifest={"encoder": built.identity.to_json()}), encoder=other)
