@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import faiss
+import faiss as _faiss
 import numpy as np
 
 from indexers.embeddings import EmbeddingShards
@@ -35,6 +35,8 @@ from rag.core.progress import Progress
 
 __all__ = ["FaissIndex", "build_faiss", "open_dense", "recall_at"]
 
+# The stubs that FAISS ships lack much of what the library has.
+faiss: Any = _faiss
 DENSE_NAME, FAISS_NAME = "dense.json", "faiss.index"
 RECALL_KS = (1, 10, 100)
 _log = logging.getLogger(__name__)
@@ -50,7 +52,7 @@ def _faiss_threads(threads: int | None) -> Iterator[None]:
         faiss.omp_set_num_threads(before)
 
 
-def _create(preset: Preset, dim: int, seed: int) -> faiss.Index:
+def _create(preset: Preset, dim: int, seed: int) -> Any:
     index = faiss.index_factory(dim, preset.factory, faiss.METRIC_INNER_PRODUCT)
     if preset.name == "hnsw":
         index.hnsw.efConstruction = HNSW_EF_CONSTRUCTION
@@ -169,7 +171,7 @@ def _disk_errors_of_faiss(place: Path) -> Iterator[None]:
 
 
 def _tune(
-    index: faiss.Index,
+    index: Any,
     preset: Preset,
     embeddings: EmbeddingShards,
     probes: FloatArray,
@@ -213,7 +215,7 @@ def recall_at(index: VectorIndex, probes: FloatArray, truth: FloatArray, k: int)
     return float((scores >= threshold - 1e-6 * np.abs(threshold)).mean())
 
 
-def _parameters(index: faiss.Index, effort: int, wanted: int) -> faiss.SearchParameters | None:
+def _parameters(index: Any, effort: int, wanted: int) -> Any:
     """Search settings of one call, so that threads do not disturb each other."""
     if isinstance(index, faiss.IndexPreTransform):
         inner = _parameters(faiss.downcast_index(index.index), effort, wanted)
@@ -229,7 +231,7 @@ def _parameters(index: faiss.Index, effort: int, wanted: int) -> faiss.SearchPar
     return None
 
 
-def _open_faiss(directory: Path, info: dict[str, Any]) -> faiss.Index:
+def _open_faiss(directory: Path, info: dict[str, Any]) -> Any:
     path = directory / FAISS_NAME
     if not path.is_file():
         raise IncompleteArtifactError(f"{path} is missing", hint="run the stage that builds it")
@@ -258,7 +260,7 @@ class FaissIndex:
 
     def __init__(
         self,
-        index: faiss.Index,
+        index: Any,
         embeddings: EmbeddingShards,
         info: dict[str, Any],
         *,

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -38,3 +38,13 @@ def clustered(rows: int, dim: int, seed: int = 0, clusters: int = 40) -> FloatAr
     centres = generator.standard_normal((clusters, dim))
     vectors = centres[generator.integers(0, clusters, rows)] + 0.7 * generator.standard_normal((rows, dim))
     return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.fixture(scope="session")
+def make_encoder() -> type[WordEncoder]:
+    return WordEncoder
+
+
+@pytest.fixture(scope="session")
+def make_vectors() -> Callable[..., FloatArray]:
+    return clustered

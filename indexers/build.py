@@ -1,0 +1,366 @@
+"""Build an index: passages → embeddings → FAISS → Lucene → manifest, each stage alone or all in one call.
+
+The directory is locked for the time of the build. Every stage is resumable: what is finished is kept,
+what was cut off is continued, and the manifest comes last. All files have the same bytes however often the
+build was interrupted, except the build log, Lucene's files, and the manifest's entries for these.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from indexers.embeddings import EmbeddingShards, EmbeddingWriter, VectorDtype
+from indexers.exact import check_queries
+from indexers.faiss_index import build_faiss
+from indexers.ledger import LEDGER_NAME, StageLedger
+from indexers.lucene import build_bm25
+from indexers.passages import PassageStore, PassageStoreWriter, passages_digest
+from indexers.presets import IndexType
+from indexers.probes import encode_probes, read_probes, save_probes
+from indexers.protocols import FloatArray, PassageEncoder
+from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
+from rag.core.files import atomic_write_json, directory_lock, disk_errors, read_json, remove_temporaries
+from rag.core.manifest import MANIFEST_NAME, file_table, write_manifest
+from rag.core.progress import Progress
+from rag.core.types import Passage
+
+__all__ = ["BuildSettings", "RetrieverKind", "Stage", "build_index", "manifest_checksum"]
+
+RetrieverKind = Literal["dense", "bm25", "hybrid"]
+Stage = Literal["passages", "embeddings", "dense", "bm25"]
+STAGES: tuple[Stage, ...] = get_args(Stage)  # each has a folder of its name
+PASSAGES_DIR, EMBEDDINGS_DIR, DENSE_DIR, BM25_DIR = "passages", "embeddings", "dense", "bm25"
+LOG_NAME = "build_log.json"
+INDEX_KIND = "index"
+
+
+class BuildSettings(BaseModel):
+    """How an index is built; kept in its manifest.
+
+    Attributes:
+        retriever: what can be searched afterwards.
+        index_type: FAISS type, see `indexers.presets`.
+        dtype: of the embeddings on disk; "auto" is float32 for `flat`, which searches them, else float16.
+        shard_rows: passages of one embedding shard, the most a killed run can lose.
+        k1: BM25's term saturation.
+        b: BM25's length normalisation.
+        probes: queries on which recall is measured.
+        recall_target: recall@100 that a lossy index type is tuned for.
+        seed: for sampling and clustering.
+        threads: cores for FAISS and Lucene; all if None.
+        reproducible: same bytes every time, at the price of a slower `hnsw` build.
+        java_heap_mib: largest heap of the Java machine.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    retriever: RetrieverKind = "dense"
+    index_type: IndexType = "flat"
+    dtype: Literal["auto", "float16", "float32"] = "auto"
+    shard_rows: int = Field(default=16_384, ge=1)
+    k1: float = Field(default=0.9, ge=0)
+    b: float = Field(default=0.4, ge=0, le=1)
+    probes: int = Field(default=256, ge=1)
+    recall_target: float = Field(default=0.98, gt=0, le=1)
+    seed: int = Field(default=0, ge=0)
+    threads: int | None = Field(default=None, ge=1)
+    reproducible: bool = True
+    java_heap_mib: int = Field(default=2048, ge=64)
+
+    @model_validator(mode="after")
+    def _check(self) -> BuildSettings:
+        if self.index_type == "flat" and self.dtype == "float16":
+            raise ValueError(
+                "flat searches the embeddings directly and needs dtype float32; fp16 is half its size"
+            )
+        return self
+
+    @property
+    def has_dense(self) -> bool:
+        """Whether embeddings and FAISS are built."""
+        return self.retriever in ("dense", "hybrid")
+
+    @property
+    def has_bm25(self) -> bool:
+        """Whether Lucene is built."""
+        return self.retriever in ("bm25", "hybrid")
+
+    @property
+    def stored_dtype(self) -> VectorDtype:
+        """The dtype "auto" stands for."""
+        if self.dtype == "auto":
+            return "float32" if self.index_type == "flat" else "float16"
+        return self.dtype
+
+
+def build_index(
+    passages: Iterable[Passage],
+    out: str | Path,
+    *,
+    encoder: PassageEncoder | None = None,
+    settings: BuildSettings | None = None,
+    source: Mapping[str, Any] | None = None,
+    probe_vectors: FloatArray | None = None,
+    overwrite: bool = False,
+    until: Stage | None = None,
+) -> Path:
+    """Build an index directory, or continue one that was interrupted.
+
+    Args:
+        passages: what to index, already split; read lazily, and not at all if `source` says they are stored.
+        out: the index directory.
+        encoder: makes the vectors; needed unless the retriever is "bm25".
+        settings: how to build.
+        source: what identifies the passages (paths, sizes, split settings). Without it a rerun reads the
+            passages again and compares their checksum.
+        probe_vectors: questions (n, D) to measure recall on; pieces of passages if None.
+        overwrite: delete what is in `out` and start afresh.
+        until: stop after this stage; a later call goes on from there. All stages if None.
+
+    Returns:
+        `out`; with a manifest, unless stopped by `until`. A finished index is extended if `settings` ask for
+        a retriever it lacks.
+
+    Raises:
+        ConfigError: no encoder for a dense index, or `out` holds something that is not an index.
+        DataError: no passages, duplicate ids, vectors that are not finite.
+        MismatchedArtifactError: `out` holds a build with other inputs or settings.
+        ResourceError: disk full, or another process writes into `out`.
+
+    Example:
+        >>> import tempfile
+        >>> from indexers.index import Index
+        >>> settings = BuildSettings(retriever="bm25")
+        >>> passages = [Passage("a", "Vienna", "Vienna lies on the Danube.")]
+        >>> with Index.open(build_index(passages, tempfile.mkdtemp(), settings=settings)) as index:
+        ...     index.lucene.search(["danube"], 3)[0][0][0]
+        0
+    """
+    settings, place = settings or BuildSettings(), Path(out)
+    wanted = ["passages", *["embeddings", "dense"] * settings.has_dense, *["bm25"] * settings.has_bm25]
+    if until is not None:
+        if until not in wanted:
+            raise ConfigError(f"a {settings.retriever} index has no stage {until!r}", hint=f"one of {wanted}")
+        wanted = wanted[: wanted.index(until) + 1]
+    if "embeddings" in wanted and encoder is None:
+        raise ConfigError(
+            f"retriever {settings.retriever!r} needs an encoder", hint="pass one, or choose retriever bm25"
+        )
+    with directory_lock(place):
+        _prepare(place, overwrite)
+        ledger, clock = StageLedger(place), _Clock(place / LOG_NAME)
+        with clock.stage("passages"):
+            store = build_passages(passages, place, ledger, source=source)
+        if "embeddings" in wanted:
+            assert encoder is not None
+            with clock.stage("embeddings"):
+                build_embeddings(
+                    store, place, ledger, encoder=encoder, settings=settings, probe_vectors=probe_vectors
+                )
+        if "dense" in wanted:
+            with clock.stage("dense"):
+                build_dense(place, ledger, settings=settings)
+        if "bm25" in wanted:
+            with clock.stage("bm25"):
+                build_lucene(store, place, ledger, settings=settings)
+        if until is None and not (place / MANIFEST_NAME).exists():
+            with clock.stage("manifest"):
+                write_index_manifest(place, ledger)
+    return place
+
+
+def _prepare(place: Path, overwrite: bool) -> None:
+    known = {PASSAGES_DIR, EMBEDDINGS_DIR, DENSE_DIR, BM25_DIR, LEDGER_NAME, LOG_NAME, MANIFEST_NAME, ".lock"}
+    with disk_errors(place):
+        remove_temporaries(place)
+        foreign = sorted(entry.name for entry in place.iterdir() if entry.name not in known)
+        if foreign:
+            raise ConfigError(
+                f"{place} holds other files ({', '.join(foreign[:3])}), not an index",
+                hint="choose an empty or a new directory",
+            )
+        if overwrite:
+            # The manifest first: from here on nothing looks complete.
+            for name in (MANIFEST_NAME, *sorted(known - {MANIFEST_NAME, ".lock"})):
+                path = place / name
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
+
+
+def _is_complete(place: Path) -> bool:
+    return (place / MANIFEST_NAME).exists()
+
+
+def build_passages(
+    passages: Iterable[Passage], place: Path, ledger: StageLedger, *, source: Mapping[str, Any] | None = None
+) -> PassageStore:
+    """Stage 1: store the passages. See `build_index` for the arguments."""
+    directory = place / PASSAGES_DIR
+    if source is not None:
+        wanted = json.loads(json.dumps(source, sort_keys=True, default=str))
+        if not ledger.begin("passages", {"source": wanted}):
+            return PassageStore.open(directory)
+    elif ledger.finished("passages"):
+        # No description of the source: the passages themselves are compared.
+        count, sha256 = passages_digest(passages)
+        if ledger.output("passages") != {"count": count, "sha256": sha256}:
+            raise MismatchedArtifactError(
+                f"{place} holds {ledger.output('passages')['count']} other passages, now {count} came",
+                hint="choose another directory, or overwrite",
+            )
+        return PassageStore.open(directory)
+    else:
+        ledger.begin("passages", {"source": None})
+    iterator = iter(passages)
+    with (
+        PassageStoreWriter(directory) as writer,
+        Progress(None, "passages", "store") as progress,
+    ):
+        while batch := list(itertools.islice(iterator, 1024)):
+            writer.add_many(batch)
+            progress.update(len(batch))
+        if not len(writer):
+            raise DataError("there are no passages to index", hint="check the corpus and the split settings")
+    ledger.finish("passages", {"count": len(writer), "sha256": writer.digest})
+    return PassageStore.open(directory)
+
+
+def build_embeddings(
+    passages: PassageStore,
+    place: Path,
+    ledger: StageLedger,
+    *,
+    encoder: PassageEncoder,
+    settings: BuildSettings,
+    probe_vectors: FloatArray | None = None,
+) -> EmbeddingShards:
+    """Stage 2: encode the passages, a whole shard in one call, so that the encoder can sort by length."""
+    directory = place / EMBEDDINGS_DIR
+    identity = encoder.identity
+    if probe_vectors is not None:
+        probe_vectors = check_queries(probe_vectors, encoder.dim, 1)
+    if identity.dim != encoder.dim:
+        raise ConfigError(f"the encoder's dim is {encoder.dim}, its identity says {identity.dim}")
+    inputs = {
+        "passages": ledger.output("passages"),
+        "encoder": {**identity.to_json(), "name": "" if identity.weights_sha256 else identity.name},
+        "dtype": settings.stored_dtype,
+        "shard_rows": settings.shard_rows,
+        "probes": settings.probes
+        if probe_vectors is None
+        else hashlib.sha256(probe_vectors.tobytes()).hexdigest(),
+        "seed": settings.seed,
+    }
+    if not ledger.begin("embeddings", inputs):
+        return EmbeddingShards.open(directory)
+
+    def encode(start: int, stop: int) -> FloatArray:
+        batch = list(itertools.chain.from_iterable(passages.batches(4096, start=start, stop=stop)))
+        return encoder.encode_passages([p.title for p in batch], [p.text for p in batch])
+
+    writer = EmbeddingWriter(
+        directory, rows=len(passages), encoder=identity, dtype=settings.stored_dtype,
+        shard_rows=settings.shard_rows,
+    )  # fmt: skip
+    with Progress(len(passages), "passages", "encode", initial=writer.finished_rows) as progress:
+        for rows in writer.write_missing(encode):
+            progress.update(rows)
+    embeddings = EmbeddingShards.open(directory)
+    if probe_vectors is None:
+        probe_vectors = encode_probes(passages, encoder, settings.probes, settings.seed)
+    save_probes(embeddings, probe_vectors)
+    output = {"rows": len(embeddings), "dim": embeddings.dim, "dtype": embeddings.dtype}
+    ledger.finish("embeddings", {**output, "shard_rows": settings.shard_rows})
+    return embeddings
+
+
+def build_dense(place: Path, ledger: StageLedger, *, settings: BuildSettings) -> None:
+    """Stage 3: the FAISS index over finished embeddings, tuned and measured on the probes."""
+    inputs = {
+        "embeddings": ledger.fingerprint("embeddings"),
+        "index_type": settings.index_type,
+        "recall_target": settings.recall_target,
+        "seed": settings.seed,
+        "reproducible": settings.reproducible,
+    }
+    if not ledger.begin("dense", inputs):
+        return
+    embeddings = EmbeddingShards.open(place / EMBEDDINGS_DIR)
+    info = build_faiss(
+        embeddings, place / DENSE_DIR, index_type=settings.index_type, probes=read_probes(embeddings),
+        recall_target=settings.recall_target, seed=settings.seed, threads=settings.threads,
+        reproducible=settings.reproducible,
+    )  # fmt: skip
+    ledger.finish("dense", info)
+
+
+def build_lucene(
+    passages: PassageStore, place: Path, ledger: StageLedger, *, settings: BuildSettings
+) -> None:
+    """Stage 4: the BM25 index."""
+    inputs = {"passages": ledger.output("passages"), "k1": settings.k1, "b": settings.b}
+    if not ledger.begin("bm25", inputs):
+        return
+    info = build_bm25(
+        passages, place / BM25_DIR, k1=settings.k1, b=settings.b, threads=settings.threads or 1,
+        heap_mib=settings.java_heap_mib,
+    )  # fmt: skip
+    ledger.finish("bm25", info)
+
+
+def write_index_manifest(place: Path, ledger: StageLedger) -> None:
+    """Last stage: the manifest, with the checksum of every file. Embedding shards are not read again."""
+    stages = [stage for stage in STAGES if ledger.finished(stage)]
+    present = {
+        path.relative_to(place).as_posix()
+        for stage in stages
+        for path in (place / stage).rglob("*")
+        if path.is_file()
+    }
+    known: dict[str, dict[str, Any]] = {}
+    manifest: dict[str, Any] = {"kind": INDEX_KIND, "stages": stages, "metric": "inner_product"}
+    manifest.update({stage: ledger.output(stage) for stage in stages})
+    if "embeddings" in stages:
+        embeddings = EmbeddingShards.open(place / EMBEDDINGS_DIR)
+        known = {f"{EMBEDDINGS_DIR}/{name}": entry for name, entry in embeddings.checksums().items()}
+        manifest["encoder"] = embeddings.encoder.to_json()
+    table = {**known, **file_table(place, (present | {LEDGER_NAME}) - set(known))}
+    manifest["files"] = dict(sorted(table.items()))
+    write_manifest(place, {**manifest, "checksum": manifest_checksum(manifest)})
+
+
+def manifest_checksum(manifest: Mapping[str, Any]) -> str:
+    """Hex sha256 of an index manifest without its own checksum and format version."""
+    content = {key: value for key, value in manifest.items() if key not in ("checksum", "format_version")}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+class _Clock:
+    """Wall time of each stage, added up over the runs of a build, in a file outside the checksums."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._seconds: dict[str, float] = {}
+        with suppress(DataError, KeyError, TypeError, ValueError):
+            self._seconds = {str(name): float(value) for name, value in read_json(path)["seconds"].items()}
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time a stage that ends well."""
+        started = time.monotonic()
+        yield
+        seconds = self._seconds.get(name, 0.0) + time.monotonic() - started
+        self._seconds[name] = round(seconds, 3)
+        atomic_write_json(self.path, {"seconds": self._seconds})

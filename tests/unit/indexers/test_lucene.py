@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import math
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from indexers.lucene import LuceneIndex, build_bm25, clean_query, java_versions
+from indexers.passages import PassageStore, PassageStoreWriter
+from rag.core.errors import ArtifactError, IncompleteArtifactError, RetrievalError
+from rag.core.types import Passage
+
+TEXTS = [
+    ("Rivers", "the danube flows through vienna and budapest"),
+    ("", "vienna lies on the danube"),
+    ("Empty", ""),
+    ("", " "),
+    ("Mountains", "the matterhorn is a mountain of the alps"),
+    *[("", "a tied passage about tulips") for _ in range(30)],
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("bm25")
+    with PassageStoreWriter(place / "passages") as writer:
+        writer.add_many(Passage(f"p{row}", title, text) for row, (title, text) in enumerate(TEXTS))
+    build_bm25(PassageStore.open(place / "passages"), place / "bm25", heap_mib=256)
+    return place / "bm25"
+
+
+def test_versions_name_java_21() -> None:
+    versions = java_versions()
+    assert versions["java"].startswith("21.")
+    assert versions["pyserini"]
+
+
+def test_words_of_titles_and_texts_are_found(folder: Path) -> None:
+    index = LuceneIndex.open(folder, threads=2)
+    assert index.documents == len(TEXTS) - 1
+    rivers, mountain, stem = index.search(["river vienna", "matterhorn", "mountains flowing"], 5)
+    assert [row for row, _ in rivers] == [0, 1]
+    assert [row for row, _ in mountain] == [4]
+    assert {row for row, _ in stem} == {0, 4}
+    assert all(scores == sorted(scores, reverse=True) for scores in [[s for _, s in rivers]])
+
+
+def test_scores_follow_the_formula(folder: Path) -> None:
+    index = LuceneIndex.open(folder)
+    (row, score), *rest = index.search(["matterhorn"], 3)[0]
+    assert (row, rest) == (4, [])
+    n, df, k1, b = index.documents, 1, 0.9, 0.4
+    # Lengths after stop words: "Mountains matterhorn mountain alps" and so on.
+    lengths = [6, 3, 1, 4, *[4] * 30]
+    average = sum(lengths) / len(lengths)
+    idf = math.log(1 + (n - df + 0.5) / (df + 0.5))
+    assert score == pytest.approx(idf / (1 + k1 * (1 - b + b * 4 / average)), rel=2e-2)
+
+
+def test_ties_are_broken_by_row_at_the_cut(folder: Path) -> None:
+    index = LuceneIndex.open(folder)
+    assert [row for row, _ in index.search(["tulips"], 8)[0]] == list(range(5, 13))
+
+
+def test_odd_queries_find_nothing_or_something_but_never_fail(folder: Path) -> None:
+    index = LuceneIndex.open(folder)
+    odd = [
+        "",
+        "   ",
+        "the of",
+        "\x00",
+        "\ud800",
+        "???",
+        'AND OR ( " ] ^ ~ vienna',
+        "w-" * 9000,
+        "vienna " * 3000,
+    ]
+    found = index.search(odd, 3)
+    assert [bool(hits) for hits in found] == [False] * 6 + [True, False, True]
+    assert index.search([], 3) == []
+    assert len(index.search(["vienna"], 10_000)[0]) == 2
+    with pytest.raises(RetrievalError):
+        index.search(["vienna"], 0)
+
+
+def test_a_batch_equals_single_questions(folder: Path) -> None:
+    index = LuceneIndex.open(folder, threads=2)
+    questions = ["vienna", "alps", "vienna", "tulips budapest"]
+    assert index.search(questions, 4) == [index.search([question], 4)[0] for question in questions]
+
+
+def test_clean_query_keeps_words() -> None:
+    assert clean_query("who\x00\tis\ud800 it?") == "who is it?"
+    assert len(clean_query("word " * 5000).split()) == 512
+
+
+def test_missing_and_damaged_folders_are_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(IncompleteArtifactError, match=r"bm25\.json"):
+        LuceneIndex.open(tmp_path)
+    shutil.copytree(folder, tmp_path / "copy")
+    for path in (tmp_path / "copy/lucene").iterdir():
+        path.write_bytes(path.read_bytes()[:10])
+    with pytest.raises(ArtifactError, match="lucene"):
+        LuceneIndex.open(tmp_path / "copy")
+
+
+def test_nothing_heavy_is_imported_and_nothing_printed(folder: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from indexers.lucene import LuceneIndex;"
+        f"assert LuceneIndex.open(Path({str(folder)!r})).search(['vienna'], 1)[0][0][0] in (0, 1);"
+        "assert not {'torch', 'transformers', 'openai', 'onnxruntime'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
