@@ -1,0 +1,155 @@
+"""The command line: errors become messages and exit codes, help costs no heavy import."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rag.cli.main import _COMMANDS, main
+from rag.cli.show import format_answer_set, highlight
+from rag.core.errors import RagError
+
+
+def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as caught:
+        main(list(arguments))
+    output = capsys.readouterr()
+    return int(caught.value.code or 0), output.out, output.err
+
+
+def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\n"
+        "from rag.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'transformers', 'faiss', 'pyarrow', 'numpy', 'datasets'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert all(f" {name} " in done.stdout for name in _COMMANDS)
+
+
+@pytest.mark.parametrize("name", sorted(_COMMANDS))
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = _run(capsys, name, "--help")
+    assert code == 0
+    assert "Usage: rag" in out
+
+
+def test_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = _run(capsys, "idnex")
+    assert code == 2
+    assert "there is no command 'idnex'" in err
+    assert "did you mean 'index'?" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "words"),
+    [
+        (["ask", "Who?", "--index", "nowhere"], 4, "nowhere: no such directory"),
+        (["inspect", "nowhere"], 4, "no such directory"),
+        (["index", "nowhere.jsonl", "--out", "x", "--retriever", "bm25"], 3, "nowhere.jsonl"),
+        (["index", "sample", "--out", "x", "--retriever", "sparse"], 2, "retriever = 'sparse'"),
+        (["index", "sample", "--out", "x", "--split", "chapters"], 2, "unknown split mode 'chapters'"),
+        (
+            ["retrieve", "--index", "x", "--questions", "q.jsonl", "--out", "o.xml"],
+            2,
+            "unknown extension .xml",
+        ),
+        (["train", "reader", "--out", "x", "--set", "learning_rat=1"], 2, "did you mean 'learning_rate'?"),
+        (
+            ["evaluate", "--index", "x", "--questions", "q", "--out", "o", "--ks", "1,b"],
+            2,
+            "not a list of numbers",
+        ),
+        (["compare", "nowhere", "elsewhere"], 3, "nowhere"),
+    ],
+)
+def test_wrong_input_is_one_message_without_traceback(
+    arguments: list[str],
+    exit_code: int,
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = _run(capsys, *arguments)
+    assert code == exit_code, err
+    assert err.startswith("error: ")
+    assert words in err
+    assert "Traceback" not in err
+
+
+def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = _run(capsys, "inspect", "nowhere", "--debug")
+    assert code == 4
+    assert "Traceback" in err
+
+
+def test_unexpected_errors_say_how_to_see_more(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import rag.cli.doctor
+
+    def broken(*, start_java: bool) -> None:
+        raise ZeroDivisionError("surprise")
+
+    monkeypatch.setattr(rag.cli.doctor, "collect", broken)
+    code, _, err = _run(capsys, "doctor")
+    assert code == 70
+    assert "unexpected error: ZeroDivisionError: surprise" in err
+    assert "--debug" in err
+
+
+def test_exit_codes_are_told_apart() -> None:
+    codes = [kind.exit_code for kind in RagError.__subclasses__()]
+    assert len(set(codes)) == len(codes)
+
+
+def test_bm25_index_from_the_sample_and_a_trec_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index, run = tmp_path / "index", tmp_path / "out.run"
+    questions = tmp_path / "questions.txt"
+    questions.write_text("Which pigment was used in The Great Wave off Kanagawa?\n", encoding="utf-8")
+    main_ok(["index", "sample", "--out", str(index), "--retriever", "bm25"])
+    main_ok(["index", "sample", "--out", str(index), "--retriever", "bm25"])  # again: already complete
+    main_ok(["retrieve", "--index", str(index), "-q", str(questions), "-o", str(run), "--top-k", "3"])
+    capsys.readouterr()
+    first = run.read_text(encoding="utf-8").split("\n")[0].split()
+    assert first[1:4] == ["Q0", "great-wave", "1"]
+    main_ok(["inspect", str(index), "--verify", "--json"])
+    assert json.loads(capsys.readouterr().out)["kind"] == "index"
+
+
+def main_ok(arguments: list[str]) -> None:
+    """Run a command that must succeed."""
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert not caught.value.code, arguments
+
+
+def test_highlight_cuts_at_words_and_marks_the_span() -> None:
+    text = "word " * 60 + "ANSWER" + " tail" * 60
+    start = text.index("ANSWER")
+    shown = highlight(text, start, start + 6, colour=False, context_chars=12)
+    assert shown == "… word word [[ANSWER]] tail tail …"
+    assert "\x1b[" in highlight(text, start, start + 6, colour=True)
+
+
+def test_no_answer_is_said() -> None:
+    empty = {
+        "question": "Q?",
+        "answers": [],
+        "no_answer_confidence": 0.9,
+        "index_version": "v",
+        "timings_ms": {},
+    }
+    assert "no answer found (confidence that there is none: 90%)" in format_answer_set(empty, colour=False)
