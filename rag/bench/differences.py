@@ -12,6 +12,7 @@ from rag.core.manifest import MANIFEST_NAME
 __all__ = ["byte_differences", "finished_shards", "lucene_folders"]
 
 _LEDGER = "ledger.jsonl"
+_NOT_COMPARED = (".lock", "build_log.json")  # the log holds wall times
 
 
 def lucene_folders(directory: Path) -> list[Path]:
@@ -24,11 +25,15 @@ def _digests(directory: Path) -> dict[str, str]:
     folders = lucene_folders(directory)
     digests = {}
     for path in sorted(directory.rglob("*")):
-        if not path.is_file() or path.name == ".lock" or any(folder in path.parents for folder in folders):
+        if (
+            not path.is_file()
+            or path.name in _NOT_COMPARED
+            or any(folder in path.parents for folder in folders)
+        ):
             continue
         relative = path.relative_to(directory).as_posix()
         if folders and path.name == MANIFEST_NAME:
-            prefixes = tuple(folder.relative_to(directory).as_posix() + "/" for folder in folders)
+            prefixes = ("checksum", *(f"{folder.relative_to(directory).as_posix()}/" for folder in folders))
             digests[relative] = json.dumps(
                 _without(json.loads(path.read_text("utf-8")), prefixes), sort_keys=True
             )
@@ -38,7 +43,7 @@ def _digests(directory: Path) -> dict[str, str]:
 
 
 def _without(value: Any, prefixes: tuple[str, ...]) -> Any:
-    """`value` without the entries whose key is a path below one of `prefixes`."""
+    """`value` without the entries whose key begins with one of `prefixes`."""
     if isinstance(value, dict):
         return {key: _without(item, prefixes) for key, item in value.items() if not key.startswith(prefixes)}
     return value

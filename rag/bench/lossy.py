@@ -14,6 +14,7 @@ from indexers.embeddings import EmbeddingShards
 from indexers.exact import FlatIndex, exact_search
 from indexers.faiss_index import build_faiss, open_dense
 from indexers.presets import INDEX_TYPES
+from indexers.probes import read_probes
 from indexers.protocols import FloatArray, VectorIndex
 from rag.bench.report import Goal, Report, Table, format_bytes, format_interval, format_seconds
 from rag.bench.search import bare_flat, time_searches
@@ -40,7 +41,7 @@ def run_lossy_benchmark(
 ) -> Report:
     """Build every lossy index type from the same embeddings and compare it with exact search.
 
-    Each is tuned as `rag index` tunes it, on noisy passage vectors; recall is measured on the real `queries`.
+    Each is tuned as `rag index` tunes it, on pieces of passages; recall is measured on the real `queries`.
 
     Args:
         embeddings: shards of an index.
@@ -73,7 +74,7 @@ def run_lossy_benchmark(
         for name in index_types:
             place = Path(holder) / name
             started = time.perf_counter()
-            info = build_faiss(embeddings, place, index_type=name)
+            info = build_faiss(embeddings, place, index_type=name, probes=read_probes(embeddings))
             build_s = time.perf_counter() - started
             searchers[name] = open_dense(place, embeddings)
             size_bytes = sum(file.stat().st_size for file in place.iterdir() if file.is_file())

@@ -193,7 +193,7 @@ def search(
     format: _Format = "auto",
     json: _Json = None,
 ) -> None:
-    """Flat search against bare FAISS on the same vectors, for real questions or noisy passage vectors."""
+    """Flat search against bare FAISS on the same vectors, for questions or noisy passage vectors."""
     from rag.bench.common import parse_numbers
     from rag.bench.search import open_vectors, run_search_benchmark
 
@@ -241,9 +241,7 @@ def serve(
     index: _IndexDir,
     questions: _Questions,
     clients: Annotated[str, typer.Option(help="Numbers of clients, separated by commas.")] = "1,16",
-    requests: Annotated[
-        int, typer.Option(help="Requests per number of clients and server, over all rounds.")
-    ] = 480,
+    requests: Annotated[int, typer.Option(help="Requests per number of clients and server.")] = 480,
     top_k: Annotated[int, typer.Option(help="Passages to read.")] = 20,
     rounds: Annotated[int, typer.Option(help="The two servers take turns this often.")] = 3,
     retriever: Annotated[str, typer.Option(help="auto, dense, bm25 or hybrid.")] = "auto",
@@ -260,6 +258,34 @@ def serve(
         index, questions, clients=parse_numbers(clients, "--clients"), requests=requests, top_k=top_k,
         rounds=rounds, retriever=retriever, reader=reader, precision=precision, format=format,
     )  # fmt: skip
+    _show(report, json)
+
+
+@app.command()
+def memory(
+    index: _IndexDir,
+    questions: _Questions,
+    n: Annotated[int, typer.Option("--n", help="Questions to ask.")] = 500,
+    top_k: Annotated[int, typer.Option(help="Passages to read.")] = 20,
+    retriever: Annotated[str, typer.Option(help="auto, dense, bm25 or hybrid.")] = "auto",
+    reader: Annotated[str | None, typer.Option(help="Folder or hub name; default: the shipped one.")] = None,
+    precision: _Precision = "auto",
+    format: _Format = "auto",
+    json: _Json = None,
+) -> None:
+    """Memory of a serving process after real questions, against the planner's figure."""
+    from rag.bench.memory import run_memory_benchmark
+
+    report = run_memory_benchmark(
+        index,
+        questions,
+        n=n,
+        top_k=top_k,
+        retriever=retriever,
+        reader=reader,
+        precision=precision,
+        format=format,
+    )
     _show(report, json)
 
 

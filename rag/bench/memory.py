@@ -1,0 +1,173 @@
+"""Memory of a serving process after real questions, against what the planner says."""
+
+from __future__ import annotations
+
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+from indexers.build import BuildSettings
+from indexers.plan import Plan, plan
+from rag.bench.common import sample_questions
+from rag.bench.report import Goal, Report, Table, format_bytes
+from rag.bench.server_process import ServerProcess, memory_of, post_json
+from rag.core.errors import ConfigError
+from rag.core.progress import Progress
+from retrievers.hybrid import DEFAULT_DEPTH
+
+__all__ = ["planned_memory", "run_memory_benchmark"]
+
+PLAN_GOAL = 0.15
+_PARTS = {
+    "rss": "resident (RSS)",
+    "anonymous": "  its own data (anonymous)",
+    "file_backed": "  mapped files (index, libraries)",
+    "private": "private to the process",
+}
+
+
+def run_memory_benchmark(
+    index_dir: str | Path,
+    questions_path: str | Path,
+    *,
+    n: int = 500,
+    top_k: int = 20,
+    retriever: str = "auto",
+    reader: str | None = None,
+    precision: str = "auto",
+    format: str = "auto",
+) -> Report:
+    """Ask a real server `n` questions, one after another, and read its memory before and after.
+
+    Args:
+        index_dir: index to serve.
+        questions_path: real questions, used again from the start if there are fewer than `n`.
+        n: questions to ask.
+        top_k: passages read for each.
+        retriever: of the server.
+        reader: of the server; the one in the package by default.
+        precision: of the server.
+        format: of the question file.
+
+    Raises:
+        ConfigError: `n` is below 1.
+        ResourceError: the system does not tell a process's memory (only Linux does), or the server fails.
+    """
+    if n < 1:
+        raise ConfigError(f"--n is {n}, expected at least 1")
+    texts = [question.text for question in sample_questions(questions_path, format=format)]
+    arguments = [
+        "--retriever",
+        retriever,
+        "--precision",
+        precision,
+        *(["--reader", reader] if reader else []),
+    ]
+    settings = {
+        "index": index_dir,
+        "questions": questions_path,
+        "n": n,
+        "top_k": top_k,
+        "retriever": retriever,
+    }
+    report = Report("memory", settings)
+    with (
+        ServerProcess(index_dir, arguments=arguments) as server,
+        Progress(n, "questions", "memory") as progress,
+    ):
+        before = memory_of(server.pid)
+        connection = HTTPConnection(server.host, server.port, timeout=300)
+        for number in range(n):
+            post_json(connection, "/v1/ask", {"question": texts[number % len(texts)], "top_k": top_k})
+            progress.update()
+        connection.close()
+        after = memory_of(server.pid)
+    planned = planned_memory(
+        index_dir, retriever=retriever, reader=reader, precision=precision, questions=n, top_k=top_k
+    )
+    _fill(report, before, after, n, planned)
+    return report
+
+
+def planned_memory(
+    index_dir: str | Path, *, retriever: str, reader: str | None, precision: str, questions: int, top_k: int
+) -> Plan:
+    """The planner's figures for serving this index: its sizes, the models' weights, and nothing measured.
+
+    Args:
+        index_dir: index to serve.
+        retriever: what the server uses; "auto" for all the index has.
+        reader: of the server.
+        precision: of the server.
+        questions: how many are asked.
+        top_k: passages read for each.
+    """
+    from indexers.index import Index
+
+    with Index.open(index_dir) as index:
+        stages = index.manifest["stages"]
+        has = {"dense": "dense" in stages, "bm25": "bm25" in stages}
+        auto = "hybrid" if all(has.values()) else "dense" if has["dense"] else "bm25"
+        kind = auto if retriever == "auto" else retriever
+        dense = index.manifest.get("dense", {})
+        given: dict[str, Any] = {"retriever": kind}
+        if kind != "bm25":
+            given.update(index_type=dense["index_type"], dtype=index.manifest["embeddings"]["dtype"])
+        step = max(1, len(index.passages) // 1000)
+        sample = index.passages.get_many(range(0, len(index.passages), step))
+        return plan(
+            len(index.passages),
+            index.manifest["encoder"]["dim"] if kind != "bm25" else 1,
+            settings=BuildSettings(**given),
+            passage_bytes=sum(len((p.title + p.text).encode()) for p in sample) / len(sample),
+            id_bytes=sum(len(p.id.encode()) for p in sample) / len(sample),
+            model_bytes=_weights_bytes(index, kind, reader, precision),
+            questions=questions,
+            top_k=top_k if kind != "hybrid" else max(top_k, DEFAULT_DEPTH),
+            over_fetch=dense.get("over_fetch"),
+        )
+
+
+def _weights_bytes(index: Any, retriever: str, reader: str | None, precision: str) -> float:
+    """Bytes of all tensors that encoder and reader hold once they are loaded."""
+    from readers.extractive import ExtractiveReader
+    from retrievers.open import open_encoder
+
+    before = _tensor_bytes()
+    loaded: list[Any] = [ExtractiveReader.load(reader, precision=precision)]
+    if retriever != "bm25":
+        loaded.append(open_encoder(index, precision=precision))
+    return float(_tensor_bytes() - before)
+
+
+def _tensor_bytes() -> int:
+    import gc
+
+    import torch
+
+    gc.collect()
+    storages = {}
+    for thing in gc.get_objects():
+        if isinstance(thing, torch.Tensor) and thing.device.type == "cpu":
+            storage = thing.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
+
+
+def _fill(report: Report, before: dict[str, int], after: dict[str, int], n: int, planned: Plan) -> None:
+    rows = [(label, format_bytes(before[key]), format_bytes(after[key])) for key, label in _PARTS.items()]
+    columns = ("", "when ready", f"after {n} questions")
+    report.tables.append(Table("memory of the serving process", columns, rows))
+    parts = [(name, format_bytes(size)) for name, size in planned.serving_bytes.items()]
+    parts.append(("total", format_bytes(planned.serving_total_bytes)))
+    report.tables.append(Table(f"what the planner says for {n} questions", ("", "memory"), parts))
+    ratio = after["rss"] / planned.serving_total_bytes
+    report.figures.update(
+        when_ready=before,
+        after_questions=after,
+        planned_bytes=planned.serving_bytes,
+        planned_total_bytes=planned.serving_total_bytes,
+        measured_over_planned=ratio,
+    )
+    report.goals.append(Goal("distance from the planner's figure", abs(ratio - 1.0), "at most", PLAN_GOAL))
+    report.notes.append(f"resident memory is {100 * ratio:.0f} % of the planner's figure")
