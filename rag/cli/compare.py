@@ -29,7 +29,7 @@ def compare(
     chosen = [name.strip() for name in figures.split(",")] if figures else None
     compared = compare_evaluations(evaluations, chosen, all_pairs=all_pairs)
     typer.echo(
-        f"{'figure':<16} {'A':<18} {'B':<18} {'A':>7} {'B':>7} {'B-A':>7}  {'p':>8} {'p Holm':>8}  won/tied/lost"
+        X
     )
     for row in compared:
         test = row.result

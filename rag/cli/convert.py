@@ -1,0 +1,53 @@
+"""`rag convert`: between the field's file formats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rag.core.types import Question
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def convert(
+    source: Annotated[Path, typer.Argument(help="File or folder to read.")],
+    target: Annotated[Path, typer.Argument(help="File or folder to write.")],
+    from_: Annotated[str, typer.Option("--from", help="Format of the source.")],
+    to: Annotated[str, typer.Option("--to", help="Format of the target.")],
+    questions: Annotated[
+        Path | None, typer.Option(help="Question set that gives question texts and answers by id.")
+    ] = None,
+    index: Annotated[str | None, typer.Option(help="Index that gives passage texts by id.")] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse a conversion that loses anything.")
+    ] = False,
+) -> None:
+    """Convert between DPR, FiD, pyserini, TREC, KILT, BEIR, HotpotQA, SQuAD and ColBERT files."""
+    from contextlib import ExitStack
+
+    from indexers.index import Index
+    from rag.core.types import Passage
+    from rag.data.convert.convert import convert as run
+    from rag.data.questions import read_questions
+
+    known = _by_id(questions, read_questions) if questions is not None else None
+    with ExitStack() as stack:
+        lookup = None
+        if index is not None:
+            opened = stack.enter_context(Index.open(index))
+
+            def lookup(passage_id: str) -> Passage | None:
+                row = opened.passages.row_of(passage_id)
+                return None if row is None else opened.passages[row]
+
+        report = run(source, from_, target, to, questions=known, passages=lookup, strict=strict)
+    typer.echo(f"{report.summary()} → {target}")
+
+
+def _by_id(path: Path, read: object) -> dict[str, Question]:
+    assert callable(read)
+    return {question.id: question for question in read(path)}

@@ -1,0 +1,84 @@
+"""`rag plan`: RAM, disk and time of an index, before it is built."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(add_completion=False)
+
+_WORDS = "the history of the river town where many people met and spoke about trade and weather in old times "
+
+
+@app.command()
+def plan(
+    passages: Annotated[int, typer.Option("--passages", "-n", help="How many passages.")],
+    dim: Annotated[int | None, typer.Option(help="Vector size; default: the encoder's.")] = None,
+    retriever: Annotated[str, typer.Option(help="dense, bm25 or hybrid.")] = "dense",
+    index_type: Annotated[str, typer.Option(help="flat, fp16, sq8, hnsw, ivf, ivfpq or rabitq.")] = "flat",
+    encoder: Annotated[str | None, typer.Option(help="Encoder whose speed is measured.")] = None,
+    encode_per_s: Annotated[
+        float | None, typer.Option(help="Known passages/s; skips the measurement.")
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="Embeddings on disk: auto, float16 or float32.")] = "auto",
+    passage_bytes: Annotated[float, typer.Option(help="Mean bytes of title and text.")] = 650.0,
+    questions: Annotated[int, typer.Option(help="Questions served when memory is stated.")] = 10_000,
+    top_k: Annotated[int, typer.Option(help="Passages read a question.")] = 20,
+    measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Measure this machine.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """State RAM, disk and time for a corpus size, encoder and index type, from rates measured here."""
+    from indexers.build import BuildSettings
+    from indexers.plan import Rates, measure_rates
+    from indexers.plan import plan as make_plan
+    from rag.config import load_config
+
+    given: dict[str, Any] = {"retriever": retriever, "index_type": index_type, "dtype": dtype}
+    settings = load_config(BuildSettings, overrides=given)
+    model_bytes = 0.0
+    if settings.has_dense and (dim is None or (encode_per_s is None and measure)):
+        from retrievers.bi_encoder import BiEncoder
+
+        loaded = BiEncoder.load(encoder)
+        dim = dim or loaded.dim
+        if encode_per_s is None and measure:
+            encode_per_s = _encode_rate(loaded)
+            if dim != loaded.dim:
+                typer.echo(
+                    f"note: speed measured with {loaded.identity.name} (dim {loaded.dim}); "
+                    "an encoder with other dimensions is slower or faster",
+                    err=True,
+                )
+    rates = measure_rates(dim or 384) if measure else Rates()
+    result = make_plan(
+        passages,
+        dim or 0,
+        settings=settings,
+        encode_per_s=encode_per_s,
+        rates=rates,
+        passage_bytes=passage_bytes,
+        model_bytes=model_bytes,
+        questions=questions,
+        top_k=top_k,
+    )
+    if as_json:
+        typer.echo(json.dumps({**result.to_json(), "encode_per_s": encode_per_s}, indent=2))
+        return
+    typer.echo(result.describe())
+    if encode_per_s is not None and settings.has_dense:
+        typer.echo(f"encoding at {encode_per_s:,.0f} passages/s" + (", measured here" if measure else ""))
+
+
+def _encode_rate(encoder: Any, *, n_passages: int = 128) -> float:
+    """Passages of 100 words a second, after a warm-up."""
+    titles, texts = (
+        ["A title"] * n_passages,
+        [(_WORDS * 6)[: 560 + number % 80] for number in range(n_passages)],
+    )
+    encoder.encode_passages(titles[:16], texts[:16])
+    started = time.perf_counter()
+    encoder.encode_passages(titles, texts)
+    return n_passages / (time.perf_counter() - started)
