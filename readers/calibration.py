@@ -11,13 +11,15 @@ from readers.settings import Calibration
 
 __all__ = ["expected_calibration_error", "fit_calibration"]
 
+_PULL = 1e-4  # keeps T and b finite where the outcomes are separated perfectly
+
 Floats = npt.NDArray[np.float64]
 
 
 def fit_calibration(scores: Floats, correct: npt.NDArray[np.bool_], nulls: Floats) -> Calibration:
     r"""Temperature T and null bias b that make held-out outcomes most likely.
 
-        minimise −Σ_q log Σ_{i ∈ right(q)} p_i(q; T, b)
+        minimise −(1/Q) Σ_q log Σ_{i ∈ right(q)} p_i(q; T, b) + 10⁻⁴·((log T)² + b²)
 
     with p from `readers.candidates.confidences`, and right(q) the candidates that are right answers, or "no
     answer here" where none of them is.
@@ -39,6 +41,8 @@ def fit_calibration(scores: Floats, correct: npt.NDArray[np.bool_], nulls: Float
         raise DataError("a held-out score is not a number")
     everything = torch.from_numpy(np.concatenate([scores, nulls[:, None]], axis=1))  # (Q, N + 1)
     right = torch.from_numpy(np.concatenate([correct, ~correct.any(axis=1, keepdims=True)], axis=1))
+    absent = torch.isinf(everything)
+    known = everything.masked_fill(absent, 0.0)  # −inf would make gradients NaN
     unit = torch.zeros(everything.shape[1], dtype=torch.float64)
     unit[-1] = 1.0
     parameters = torch.zeros(2, dtype=torch.float64, requires_grad=True)  # log T, b
@@ -46,9 +50,10 @@ def fit_calibration(scores: Floats, correct: npt.NDArray[np.bool_], nulls: Float
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
-        logits = everything / parameters[0].exp() + parameters[1] * unit
-        logp = logits.log_softmax(-1)
+        logits = known / parameters[0].exp() + parameters[1] * unit
+        logp = logits.masked_fill(absent, float("-inf")).log_softmax(-1)
         loss = -logp.masked_fill(~right, float("-inf")).logsumexp(-1).mean()
+        loss = loss + _PULL * parameters.square().sum()
         loss.backward()  # type: ignore[no-untyped-call]
         return loss
 

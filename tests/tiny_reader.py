@@ -1,4 +1,4 @@
-"""Tiny random encoders, a character-safe tokenizer, and a made-up question answering task for the reader tests."""
+"""Tiny random encoders, a tokenizer without unknowns, and a made-up task for the reader tests."""
 
 from __future__ import annotations
 
@@ -12,8 +12,28 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-WORDS = "the tower river city bridge castle harbour forest is in was built near has meters year of how
-many".split() SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = [
+    "the",
+    "tower",
+    "river",
+    "city",
+    "bridge",
+    "castle",
+    "harbour",
+    "forest",
+    "is",
+    "in",
+    "was",
+    "built",
+    "near",
+    "has",
+    "meters",
+    "year",
+    "of",
+    "how",
+    "many",
+]
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 
 from readers.settings import ReaderManifest
 from readers.training.config import ReaderTrainConfig
@@ -13,6 +14,8 @@ __all__ = ["model_card"]
 _LICENCE = """SQuAD 1.1 (Rajpurkar et al. 2016), from which these weights were trained, is published under
 CC BY-SA 4.0 and consists of Wikipedia text (CC BY-SA); the starting encoder `all-MiniLM-L6-v2` is
 Apache-2.0. The weights are shared under CC BY-SA 4.0; the code around them is Apache-2.0."""
+
+_EMBEDDED = "all-MiniLM-L6-v2"
 
 
 def _cell(value: object) -> str:
@@ -31,6 +34,8 @@ def model_card(config: ReaderTrainConfig, manifest: ReaderManifest, figures: Map
     """
     paths = {"train_file", "negatives_file", "held_out_file", "test_file", "out"}
     shown = {k: v for k, v in config.model_dump(mode="json").items() if k not in paths}
+    encoder = Path(config.encoder or _EMBEDDED).name
+    shown["encoder"] = encoder
     rows = "\n".join(f"| {name} | {_cell(value)} |" for name, value in figures.items())
     flags = [("--train", config.train_file), ("--negatives", config.negatives_file)]
     flags += [("--set held_out_file=", config.held_out_file), ("--set test_file=", config.test_file)]
@@ -50,7 +55,7 @@ pipeline_tag: question-answering
 
 An extractive reader: given a question and passages with titles, it marks the words that answer the
 question, scores spans so that they can be compared across passages (shared normalisation), and says when no
-passage answers it. Encoder: {config.encoder or "all-MiniLM-L6-v2 (6 layers, 384 wide)"} with a linear span
+passage answers it. Encoder: {encoder} with a linear span
 head. Rows are laid out as `[CLS] question [SEP] title [SEP] text [SEP]`.
 
 Weights are int8 with one fp32 scale per output row (`{manifest.weights_file}`, sha256

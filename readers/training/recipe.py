@@ -13,6 +13,7 @@ from rag.core.errors import MismatchedArtifactError
 from rag.core.files import atomic_write_json, atomic_write_text, directory_lock, read_json
 from rag.core.log import get_logger
 from rag.core.types import Passage
+from rag.runtime.checkpoints import latest_checkpoint
 from rag.runtime.fit import FitSettings, Loss, fit
 from rag.runtime.hardware import resolve_device, use_threads
 from rag.runtime.precision import MasterWeights, resolve_precision
@@ -194,7 +195,7 @@ def _claim(config: ReaderTrainConfig) -> None:
     """Write the configuration beside the run, or check that the run there was started with the same one."""
     wanted = config.model_dump(mode="json")
     path = config.out / "config.json"
-    if path.exists():
+    if path.exists() and latest_checkpoint(config.out / "checkpoints") is not None:
         found = read_json(path)
         keys = (wanted.keys() | found.keys()) - _FINISHING
         differing = sorted(key for key in keys if wanted.get(key) != found.get(key))

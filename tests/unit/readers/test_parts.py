@@ -124,30 +124,8 @@ def test_rows_follow_the_layout() -> None:
     ]
     rows = layout.rows(7, *(table.tokens(0) for table in tables))
     words = [tokenizer.convert_ids_to_tokens(row.ids.tolist()) for row in rows]
-    assert (
-        words[0]
-        == [
-            "[CLS]",
-            "how",
-            "many",
-            "meters",
-            "[SEP]",
-            "tower",
-            "[SEP]",
-            "a",
-            "b",
-            "c",
-            "d",
-            "e",
-            "f",
-            "g",
-            "h",
-            "i",
-            "j",
-            "k",
-            "[SEP]",
-        ][: len(words[0])]
-    )
+    assert words[0][:8] == ["[CLS]", "how", "many", "meters", "[SEP]", "tower", "[SEP]", "a"]
+    assert words[0][-2:] == ["k", "[SEP]"]
     assert rows[0].types_from == 5
     assert words[0][rows[0].text_from] == "a"
     plain = replace(layout, titled=False, final_separator=False)
