@@ -57,37 +57,36 @@ def process():
     started.communicate()
 
 
-def ready(url: str, version: str) -> None:
-    deadline = time.monotonic() + 60
+def ready(client: httpx.Client, version: str) -> None:
+    deadline = time.monotonic() + 200
     while time.monotonic() < deadline:
         try:
-            response = httpx.get(f"{url}/readyz", timeout=10)
+            response = client.get("/readyz")
             if response.status_code == 200 and response.json()["index_version"] == version:
                 return
         except httpx.TransportError:
             pass
-        time.sleep(0.02)
+        time.sleep(0.05)
     raise AssertionError("the server did not become ready")
 
 
 def test_hangup_reloads_and_termination_finishes_what_was_accepted(process):
     url = process.stdout.readline().removeprefix("listening on ").strip()
     assert url.startswith("http://127.0.0.1:")
-    ready(url, "v1")
-    process.send_signal(signal.SIGHUP)
-    ready(url, "v2")
-    answers: list[httpx.Response] = []
-
-    def ask() -> None:
-        answers.append(httpx.post(f"{url}/v1/ask", json={"question": "a"}, timeout=60))
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    while "rag_requests_in_flight 2.0" not in httpx.get(f"{url}/metrics", timeout=30).text:
-        assert thread.is_alive()
-        time.sleep(0.01)
-    process.send_signal(signal.SIGTERM)
-    thread.join(60)
+    with httpx.Client(base_url=url, timeout=60, verify=False) as client:
+        ready(client, "v1")
+        process.send_signal(signal.SIGHUP)
+        ready(client, "v2")
+        answers: list[httpx.Response] = []
+        thread = threading.Thread(
+            target=lambda: answers.append(client.post("/v1/ask", json={"question": "a"})), daemon=True
+        )
+        thread.start()
+        while "rag_requests_in_flight 2.0" not in client.get("/metrics").text:
+            assert thread.is_alive()
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        thread.join(60)
     assert answers[0].status_code == 200
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
