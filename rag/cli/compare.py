@@ -28,9 +28,8 @@ def compare(
     evaluations = [load_evaluation(place) for place in results]
     chosen = [name.strip() for name in figures.split(",")] if figures else None
     compared = compare_evaluations(evaluations, chosen, all_pairs=all_pairs)
-    typer.echo(
-        X
-    )
+    head = f"{'figure':<16} {'A':<18} {'B':<18} {'A':>7} {'B':>7} {'B-A':>7}  {'p':>8} {'p Holm':>8}"
+    typer.echo(head + "  won/tied/lost")
     for row in compared:
         test = row.result
         typer.echo(
