@@ -11,15 +11,18 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def serve(
-    index: Annotated[str, typer.Option("--index", "-i", help="Directory written by `rag index`.")],
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
-    retriever: Annotated[str, typer.Option(help="auto, dense, bm25 or hybrid.")] = "auto",
+    index: Annotated[
+        str | None,
+        typer.Option("--index", "-i", help="Directory written by `rag index`, or RAG_SERVE_INDEX."),
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; default 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; default 8000.")] = None,
+    retriever: Annotated[str | None, typer.Option(help="auto, dense, bm25 or hybrid.")] = None,
     reader: Annotated[
         str | None, typer.Option(help="Folder or hub name of a reader; default: the shipped one.")
     ] = None,
     encoder: Annotated[str | None, typer.Option(help="Folder of the index's encoder, if it moved.")] = None,
-    precision: Annotated[str, typer.Option(help="auto, fp32 or bf16.")] = "auto",
+    precision: Annotated[str | None, typer.Option(help="auto, fp32 or bf16.")] = None,
 ) -> None:
     """Answer over HTTP. Limits, keys and batching are set by RAG_SERVE_… variables (see the README)."""
     from serve.run import run_server
@@ -29,4 +32,4 @@ def serve(
         "index": index, "host": host, "port": port, "retriever": retriever,
         "reader": reader, "encoder": encoder, "precision": precision,
     }  # fmt: skip
-    run_server(load_settings(**given))
+    run_server(load_settings(**{name: value for name, value in given.items() if value is not None}))
