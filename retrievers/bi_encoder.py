@@ -21,7 +21,7 @@ from retrievers.encoder_settings import EncoderSettings, read_settings
 from retrievers.layout import PAIR, PassageLayout
 from retrievers.model_files import model_folder, tower_folders, weight_files, weights_sha256
 from retrievers.tokenization import TextTokenizer
-from retrievers.tower import Tower
+from retrievers.tower import Tower, output_dim
 
 __all__ = ["BiEncoder"]
 
@@ -44,7 +44,8 @@ class BiEncoder:
 
     Attributes:
         identity: everything that decides which vector a text gets.
-        precision: "fp32" or "bf16", what "auto" became.
+        precision: "fp32" or "bf16", what "auto" became for passages.
+        query_precision: the same for questions.
         device: "cpu" or "cuda".
     """
 
@@ -59,7 +60,8 @@ class BiEncoder:
     ) -> None:
         self._passage, self._query = passage, query
         self.identity = identity
-        self.precision, self.device = passage.tower.precision, passage.tower.device
+        self.precision, self.query_precision = passage.precision, query.precision
+        self.device = passage.device
         self.batch_size = batch_size
         self._layout = layout
         self._pool: CorePool | None = None
@@ -91,7 +93,8 @@ class BiEncoder:
                 towers; "PASSAGES + QUESTIONS" names two.
             query_encoder: question tower, if it is another model.
             device: "auto", "cpu", "cuda" or "cuda:N".
-            precision: "fp32", "bf16", or "auto": bf16 where the hardware multiplies it faster.
+            precision: "fp32", "bf16", or "auto": bf16 for passages where the hardware multiplies it faster,
+                fp32 for questions.
             pooling: "cls", "mean", "max", "lasttoken", or "auto": what the folder says.
             normalize: True, False, or "auto": what the folder says.
             max_length: tokens after which texts are cut; default: what the folder says.
@@ -111,7 +114,8 @@ class BiEncoder:
             >>> encoder.encode_questions(["Who wrote Faust?"]).shape                 # doctest: +SKIP
             (1, 384)
         """
-        where, how = resolve_device(device), _precision(precision, resolve_device(device))
+        where = resolve_device(device)
+        how, how_queries = _precisions(precision, where)
         if normalize not in ("auto", True, False):
             raise ConfigError(f"normalize is {normalize!r}, expected True, False or 'auto'")
         changes: dict[str, Any] = {
@@ -139,18 +143,17 @@ class BiEncoder:
         for note in dict.fromkeys((*_unsettled(settings, changes), *_unsettled(query_settings, changes))):
             log.warning("%s", note)
         checked_layout = PassageLayout(settings.layout)
-        side = _Side(settings, Tower(settings, device=where, precision=how, fast=fast))
-        other = (
-            side
-            if shared
-            else _Side(query_settings, Tower(query_settings, device=where, precision=how, fast=fast))
-        )
-        _check_towers(side, other)
+        side = _Side(settings, where, how, fast)
+        if shared and how == how_queries:
+            other = side
+        else:
+            other = _Side(query_settings, where, how_queries, fast)
+            _check_towers(side, other)
         files = _files(settings) + ([] if shared else _files(query_settings))
         identity = EncoderIdentity(
             name=_name(name_or_path, query_encoder),
             weights_sha256=weights_sha256(files),
-            dim=side.tower.dim,
+            dim=side.dim,
             pooling=settings.pooling,
             normalize=settings.normalize,
             query_prefix=query_settings.query_prefix,
@@ -269,11 +272,26 @@ class BiEncoder:
 
 
 class _Side:
-    """One tower with its tokenizer."""
+    """One tower with its tokenizer; the tower's weights are loaded when the first text comes.
 
-    def __init__(self, settings: EncoderSettings, tower: Tower) -> None:
-        self.settings, self.tower = settings, tower
+    Indexing then never holds a question tower, nor serving a passage tower.
+    """
+
+    def __init__(self, settings: EncoderSettings, device: str, precision: str, fast: bool) -> None:
+        self.settings, self.device, self.precision, self.fast = settings, device, precision, fast
+        self.dim = output_dim(settings)
         self.tokenizer = TextTokenizer(settings)
+        self._tower: Tower | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def tower(self) -> Tower:
+        with self._lock:
+            if self._tower is None:
+                self._tower = Tower(
+                    self.settings, device=self.device, precision=self.precision, fast=self.fast
+                )
+            return self._tower
 
 
 def _name(name_or_path: str | Path | None, query_encoder: str | Path | None) -> str:
@@ -289,12 +307,17 @@ def _name(name_or_path: str | Path | None, query_encoder: str | Path | None) -> 
     )
 
 
-def _precision(precision: str, device: str) -> str:
+def _precisions(precision: str, device: str) -> tuple[str, str]:
+    """For passages and for questions.
+
+    Where "auto" takes bf16 for passages it still takes fp32 for questions: they are short, and rounding both
+    sides moves twice as many passages over the edge of the best ten as rounding one.
+    """
     if precision == "auto":
-        return "bf16" if has_fast_bf16(device) else "fp32"
+        return ("bf16" if has_fast_bf16(device) else "fp32"), "fp32"
     if precision not in ("fp32", "bf16"):
         raise ConfigError(f"precision is {precision!r}, expected 'auto', 'fp32' or 'bf16'")
-    return precision
+    return precision, precision
 
 
 def _files(settings: EncoderSettings) -> list[Path]:
@@ -315,10 +338,10 @@ def _unsettled(settings: EncoderSettings, changes: dict[str, Any]) -> tuple[str,
 
 def _check_towers(passage: _Side, query: _Side) -> None:
     a, b = passage.settings, query.settings
-    if passage.tower.dim != query.tower.dim or a.normalize != b.normalize:
+    if passage.dim != query.dim or a.normalize != b.normalize:
         raise MismatchedArtifactError(
-            f"{a.weights_dir} makes vectors of {passage.tower.dim} numbers, normalised: {a.normalize}; "
-            f"{b.weights_dir} of {query.tower.dim}, normalised: {b.normalize}",
+            f"{a.weights_dir} makes vectors of {passage.dim} numbers, normalised: {a.normalize}; "
+            f"{b.weights_dir} of {query.dim}, normalised: {b.normalize}",
             hint="give the two towers of one model",
         )
     if a.kind == "dpr" and a.layout != PAIR:

@@ -154,7 +154,7 @@ def _sentence_transformers(folder: Path) -> EncoderSettings:
     own = _optional_json(folder / "config_sentence_transformers.json")
     pooling_config = _optional_json(folder / modules[1]["path"] / "config.json")
     prompts = {str(name): str(text) for name, text in (own.get("prompts") or {}).items() if text}
-    # Empty prompts are passed over: sentence-transformers 6 saves an empty "document" beside a model's "passage".
+    # Empty prompts are passed over: sentence-transformers 6 saves an empty "document" beside a "passage".
     default = prompts.get(own.get("default_prompt_name") or "", "")
     query = prompts.get("query", default)
     passage = next((prompts[name] for name in ("document", "passage", "corpus") if name in prompts), default)

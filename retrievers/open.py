@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from indexers.protocols import EncoderIdentity
-from rag.core.errors import ConfigError, MismatchedArtifactError
+from rag.core.errors import ConfigError
 from retrievers.dense import DenseRetriever
 from retrievers.fusion import Fusion
 from retrievers.hybrid import DEFAULT_DEPTH, HybridRetriever
@@ -15,7 +14,6 @@ from retrievers.sparse import SparseRetriever
 
 if TYPE_CHECKING:
     from indexers.index import Index
-
     from retrievers.bi_encoder import BiEncoder
 
 __all__ = ["KINDS", "open_encoder", "open_retriever"]
@@ -50,7 +48,7 @@ def open_retriever(
     """
     if kind not in KINDS:
         raise ConfigError(f"retriever is {kind!r}, expected one of {', '.join(KINDS)}")
-    has = {"dense": index.dense is not None, "bm25": index.lucene is not None}
+    has = {"dense": index.has_dense, "bm25": index.has_bm25}
     if kind == "auto":
         kind = "hybrid" if all(has.values()) else "dense" if has["dense"] else "bm25"
     missing = [part for part in (("dense", "bm25") if kind == "hybrid" else (kind,)) if not has[part]]
@@ -64,7 +62,7 @@ def open_retriever(
     if kind in ("dense", "hybrid"):
         assert index.dense is not None
         loaded = open_encoder(index, encoder=encoder, precision=precision, device=device)
-        members.append(DenseRetriever(index.dense, index.passages, loaded, built_with=_identity(index)))
+        members.append(DenseRetriever(index.dense, index.passages, loaded))
     if kind in ("bm25", "hybrid"):
         assert index.lucene is not None
         members.append(SparseRetriever(index.lucene, index.passages))
@@ -88,24 +86,14 @@ def open_encoder(
     """
     from retrievers.bi_encoder import BiEncoder
 
-    identity = _identity(index)
+    identity = index.encoder_identity
+    if identity is None:
+        raise ConfigError(
+            "this index has no dense part", hint="build it with `rag index … --retriever dense`"
+        )
     if isinstance(encoder, BiEncoder):
         loaded = encoder
     else:
         loaded = BiEncoder.load_like(identity, encoder, precision=precision, device=device)
-    if differences := loaded.identity.differences(identity):
-        raise MismatchedArtifactError(
-            f"encoder {loaded.identity.name} is not the one this index was built with ({identity.name}): "
-            f"{'; '.join(differences)}",
-            hint="give the encoder the index was built with, or build the index again",
-        )
+    index.check_encoder(loaded.identity)
     return loaded
-
-
-def _identity(index: Index) -> EncoderIdentity:
-    stored = index.manifest.get("encoder")
-    if not stored:
-        raise ConfigError(
-            "this index has no dense part", hint="build it with `rag index … --retriever dense`"
-        )
-    return EncoderIdentity.from_json(stored)

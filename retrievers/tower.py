@@ -21,7 +21,7 @@ from rag.runtime.packing import pack
 from retrievers.encoder_settings import EncoderSettings, read_config
 from retrievers.model_files import backbone_state, weight_files
 
-__all__ = ["Tower"]
+__all__ = ["Tower", "output_dim"]
 
 _ACTIVATIONS = {"Identity": nn.Identity, "Tanh": nn.Tanh, "ReLU": nn.ReLU, "GELU": nn.GELU}
 _CONFIG_DEFAULTS = {  # transformers' BertConfig; files may leave them out
@@ -75,14 +75,11 @@ class Tower:
                 _refuse_missing(settings.weights_dir, [str(error.args[0])])
         else:
             self._model = _transformers_model(settings.weights_dir, raw, state).to(device).eval()
-        # transformers knows every family's own name for the hidden size
+        # transformers knows every family's own name for the padding token
         known = config if self._model is None else self._model.config
         self.pad_id = int(known.pad_token_id or 0)
         self._projections = [layer.to(device) for layer in _projections(settings, beside)]
-        linear = [
-            part for layer in self._projections for part in layer.modules() if isinstance(part, nn.Linear)
-        ]
-        self.dim: int = int(linear[-1].out_features if linear else known.hidden_size)
+        self.dim = output_dim(settings)
 
     @torch.inference_mode()
     def run(self, sequences: Sequence[Sequence[int]]) -> FloatArray:
@@ -114,6 +111,20 @@ class Tower:
         with torch.autocast(kind, dtype=torch.bfloat16, enabled=self.precision == "bf16"):
             hidden = self._model(input_ids=ids, attention_mask=mask).last_hidden_state.float()  # (B, L, H)
         return _pool_padded(hidden, mask, self.settings.pooling)
+
+
+def output_dim(settings: EncoderSettings) -> int:
+    """Vector size D, from configuration files alone."""
+    if settings.projections:
+        return int(read_json(settings.projections[-1] / "config.json")["out_features"])
+    raw = read_config(settings.weights_dir)
+    size = int(raw.get("projection_dim") or 0) if raw["model_type"] == "dpr" else 0
+    size = size or int(raw.get("hidden_size") or 0)
+    if size:
+        return size
+    from transformers import AutoConfig  # knows every family's own name for the hidden size
+
+    return int(AutoConfig.from_pretrained(settings.weights_dir).hidden_size)
 
 
 def _pool_padded(hidden: Tensor, mask: Tensor, how: str) -> Tensor:

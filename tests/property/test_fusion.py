@@ -93,7 +93,7 @@ def test_ties_at_the_cut_go_by_id():
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"method": "borda"}, {"weights": ()}, {"weights": (1.0, -1.0)}, {"weights": (float("nan"),)}, {"k": -1.0},
+    [{"method": "borda"}, {"weights": ()}, {"weights": (1.0, -1.0)}, {"weights": (float("nan"),)}, {"k": -1},
      {"normalize": "minmax"}, {"method": "weighted", "normalize": "z"}, {"weights": (float("inf"),)}],
 )  # fmt: skip
 def test_bad_settings(arguments):

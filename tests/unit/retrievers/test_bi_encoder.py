@@ -173,7 +173,7 @@ def test_missing_weights_are_never_made_up(tiny_bert, tmp_path, fast):
     del state["encoder.layer.1.output.dense.weight"]
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ArtifactError, match=r"encoder\.layer\.1\.output\.dense\.weight"):
-        BiEncoder.load(folder, precision="fp32", fast=fast)
+        BiEncoder.load(folder, precision="fp32", fast=fast).encode_questions(["who"])
 
 
 def test_other_architectures_take_the_transformers_path(tiny, tmp_path):
@@ -188,6 +188,16 @@ def test_other_architectures_take_the_transformers_path(tiny, tmp_path):
     assert not encoder.is_fast
     assert encoder.encode_passages(TITLES, TEXTS).shape == (6, 16)
     assert encoder.identity.max_length == 32
+
+
+def test_auto_keeps_questions_in_fp32(tiny_bert, encoder, monkeypatch):
+    monkeypatch.setattr(bi_encoder, "has_fast_bf16", lambda device: True)
+    auto = BiEncoder.load(tiny_bert, device="cpu")
+    assert (auto.precision, auto.query_precision) == ("bf16", "fp32")
+    np.testing.assert_array_equal(auto.encode_questions(TEXTS), encoder.encode_questions(TEXTS))
+    assert np.abs(auto.encode_passages(TITLES, TEXTS) - encoder.encode_passages(TITLES, TEXTS)).max() > 0
+    monkeypatch.setattr(bi_encoder, "has_fast_bf16", lambda device: False)
+    assert BiEncoder.load(tiny_bert, device="cpu").precision == "fp32"
 
 
 def test_workers_start_again_after_close(tiny_bert, encoder):

@@ -118,8 +118,19 @@ def test_hybrid_settings_are_checked():
         HybridRetriever([dense(), dense()], depth=0)
 
 
-def index(**parts):
-    return SimpleNamespace(**{"dense": None, "lucene": None, "passages": Store(), "manifest": {}, **parts})
+class Opened(SimpleNamespace):
+    """What `open_retriever` uses of an index."""
+
+    def check_encoder(self, identity):
+        if differences := self.encoder_identity.differences(identity):
+            raise MismatchedArtifactError("; ".join(differences))
+
+
+def index(dense=None, lucene=None, identity=None):
+    return Opened(
+        dense=dense, lucene=lucene, has_dense=dense is not None, has_bm25=lucene is not None,
+        passages=Store(), encoder_identity=identity,
+    )  # fmt: skip
 
 
 def test_auto_takes_what_the_index_has(tiny_bert):
@@ -127,14 +138,13 @@ def test_auto_takes_what_the_index_has(tiny_bert):
 
     encoder = BiEncoder.load(tiny_bert, precision="fp32", pooling="mean")
     vectors = SimpleNamespace(dim=32)
-    manifest = {"encoder": encoder.identity.to_json()}
-    both = index(dense=vectors, lucene=Terms(), manifest=manifest)
+    both = index(dense=vectors, lucene=Terms(), identity=encoder.identity)
     assert isinstance(open_retriever(both, precision="fp32"), HybridRetriever)
     assert isinstance(open_retriever(both, "bm25"), SparseRetriever)
     assert isinstance(open_retriever(index(lucene=Terms())), SparseRetriever)
-    only_dense = index(dense=vectors, manifest=manifest)
+    only_dense = index(dense=vectors, identity=encoder.identity)
     assert isinstance(open_retriever(only_dense, encoder=encoder), DenseRetriever)
-    with pytest.raises(ConfigError, match="needs a bm25 index; this one has dense"):
+    with pytest.raises(ConfigError, match="needs a bm25 index"):
         open_retriever(only_dense, "hybrid")
     with pytest.raises(ConfigError, match="tfidf"):
         open_retriever(both, "tfidf")
@@ -146,9 +156,9 @@ def test_an_index_opens_its_encoder_with_the_settings_it_was_built_with(tiny, ti
     from retrievers.bi_encoder import BiEncoder
 
     built = BiEncoder.load(tiny_bert, precision="fp32", pooling="cls", max_length=9, query_prefix="who ")
-    opened = open_encoder(index(manifest={"encoder": built.identity.to_json()}), precision="fp32")
+    opened = open_encoder(index(identity=built.identity), precision="fp32")
     assert opened.identity == built.identity
     np.testing.assert_array_equal(opened.encode_questions(["wrote"]), built.encode_questions(["wrote"]))
     other = tiny.bert(tmp_path / "other", seed=5)
     with pytest.raises(MismatchedArtifactError, match="weights_sha256"):
-        open_encoder(index(manifest={"encoder": built.identity.to_json()}), encoder=other)
+        open_encoder(index(identity=built.identity), encoder=other)
