@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from rag.core.errors import ConfigError
 from rag.core.types import Passage
 from rag.runtime.hardware import resolve_device
 from rag.runtime.precision import resolve_precision
 from readers.candidates import confidences
+from readers.fast import FastSpanModel
 from readers.inference import score_rows
 from readers.layout import RowLayout, pair_template, rows_of_pairs
 from readers.loading import load_parts
@@ -40,7 +42,6 @@ class ExtractiveReader:
         calibration: turns scores into probabilities.
         name: shown in logs and manifests.
         device: where `model` is.
-        tokens_per_batch: padded tokens of one forward pass.
 
     Raises:
         ConfigError: if the tokenizer gives no offsets.
@@ -60,7 +61,6 @@ class ExtractiveReader:
         *,
         name: str = "reader",
         device: str = "cpu",
-        tokens_per_batch: int = 4096,
     ) -> None:
         if not getattr(tokenizer, "is_fast", False):
             raise ConfigError(
@@ -73,7 +73,6 @@ class ExtractiveReader:
         self.calibration = calibration or Calibration()
         self.name = name
         self.device = device
-        self.tokens_per_batch = tokens_per_batch
         self.layout = RowLayout(
             pair_template(tokenizer),
             titled=settings.titled,
@@ -92,7 +91,6 @@ class ExtractiveReader:
         *,
         precision: str = "auto",
         device: str = "auto",
-        tokens_per_batch: int = 4096,
         **overrides: Any,
     ) -> ExtractiveReader:
         """Load a reader.
@@ -103,8 +101,7 @@ class ExtractiveReader:
                 checkpoint.
             precision: "auto" (bf16 where the hardware does it), "bf16" or "fp32".
             device: "auto", "cpu" or "cuda".
-            tokens_per_batch: padded tokens of one forward pass.
-            overrides: fields of `ReaderSettings` to replace.
+                overrides: fields of `ReaderSettings` to replace.
 
         Raises:
             ArtifactError: if there is no reader, or its files are damaged.
@@ -112,7 +109,11 @@ class ExtractiveReader:
         """
         parts = load_parts(name_or_path)
         where = resolve_device(device)
-        model = parts.model.to(where).to_compute(resolve_precision(precision, where))
+        dtype = resolve_precision(precision, where)
+        if where == "cpu" and FastSpanModel.supports(parts.model):
+            model: LogitsModel = FastSpanModel(parts.model, "bf16" if dtype is torch.bfloat16 else "fp32")
+        else:
+            model = parts.model.to(where).to_compute(dtype)
         return cls(
             model,
             parts.tokenizer,
@@ -120,7 +121,6 @@ class ExtractiveReader:
             parts.calibration,
             name=parts.name,
             device=where,
-            tokens_per_batch=tokens_per_batch,
         )
 
     def read(
@@ -163,13 +163,16 @@ class ExtractiveReader:
             max_answer_tokens=self.settings.max_answer_tokens,
             spans_per_row=self.settings.spans_per_window,
             continues=self._continues if self.settings.words == "whole" else None,
-            tokens_per_batch=self.tokens_per_batch,
             device=self.device,
         )
         extend = self._continues if self.settings.words == "extend" else None
         return ScoredPassages(
             len(questions), pairs, unique, texts, rows, scores, self.model.selects_passages, extend
         )
+
+    def close(self) -> None:
+        """End the network's worker threads; the next `read` starts them again."""
+        self.model.close()
 
     def _result(self, ranked: Ranked, n_best: int) -> ReadResult:
         if not ranked.candidates:

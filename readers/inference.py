@@ -9,11 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from rag.runtime.packing import plan_batches
 from readers.layout import Row, RowLayout
 from readers.model import LogitsModel
 from readers.spans import best_spans
 
 __all__ = ["RowScores", "score_rows"]
+
+_MAX_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,6 @@ class RowScores:
     relevances: npt.NDArray[np.float32]
 
 
-@torch.inference_mode()
 def score_rows(
     model: LogitsModel,
     layout: RowLayout,
@@ -43,17 +45,15 @@ def score_rows(
     max_answer_tokens: int,
     spans_per_row: int,
     continues: npt.NDArray[np.bool_] | None = None,
-    tokens_per_batch: int = 4096,
     device: str = "cpu",
 ) -> RowScores:
-    """Run all rows, longest first, in batches of at most `tokens_per_batch` padded tokens.
+    """Run all rows, longest first, in batches of at most `model.batch_tokens` tokens.
 
     Args:
         model, layout, rows: the network, and what to run through it.
         max_answer_tokens: longest span.
         spans_per_row: K.
         continues: (V,) bool, tokens that continue a word; if given, spans consist of whole words.
-        tokens_per_batch: padded tokens of one forward pass.
         device: where the network is.
     """
     count = len(rows)
@@ -61,33 +61,33 @@ def score_rows(
     starts = np.zeros((count, spans_per_row), np.int64)
     ends = np.zeros((count, spans_per_row), np.int64)
     nulls, relevances = np.zeros(count, np.float32), np.zeros(count, np.float32)
-    lengths = np.fromiter((len(row.ids) for row in rows), np.int64, count)
-    order = np.argsort(-lengths, kind="stable")
-    begin = 0
-    while begin < count:
-        longest = int(lengths[order[begin]])
-        part = order[begin : begin + max(1, tokens_per_batch // longest)]
-        begin += len(part)
-        ids, mask, types, text = _tensors(layout, [rows[i] for i in part], longest)
+    glued = None if continues is None else torch.from_numpy(continues)
+
+    @torch.inference_mode()
+    def run(part: list[int]) -> None:
+        ids, mask, types, text = _tensors(layout, [rows[i] for i in part])
         start, end, relevance = model.logits(ids.to(device), mask.to(device), types.to(device))
         start, end = start.float().cpu(), end.float().cpu()
-        inside = torch.zeros_like(text) if continues is None else torch.from_numpy(continues)[ids] & text
+        inside = torch.zeros_like(text) if glued is None else glued[ids] & text
         last_of_word = ~torch.nn.functional.pad(inside[:, 1:], (0, 1))
-        values, first, last = best_spans(
-            start, end, text & ~inside, text & last_of_word, max_answer_tokens, spans_per_row
-        )
-        spans[part], starts[part], ends[part] = values.numpy(), first.numpy(), last.numpy()
+        found = best_spans(start, end, text & ~inside, text & last_of_word, max_answer_tokens, spans_per_row)
+        spans[part], starts[part], ends[part] = (tensor.numpy() for tensor in found)
         place = layout.template.cls_position
         nulls[part] = (start[:, place] + end[:, place]).numpy()
         if relevance is not None:
             relevances[part] = relevance.float().cpu().numpy()
+
+    plan = plan_batches([len(row.ids) for row in rows], max_rows=_MAX_ROWS, max_tokens=model.batch_tokens)
+    for _ in model.map(run, plan):
+        pass
     return RowScores(spans, starts, ends, nulls, relevances)
 
 
 def _tensors(
-    layout: RowLayout, rows: Sequence[Row], longest: int
+    layout: RowLayout, rows: Sequence[Row]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Token ids, mask and segments (R, L) int64, and which positions are text (R, L) bool."""
+    longest = max(len(row.ids) for row in rows)
     ids = np.full((len(rows), longest), layout.template.pad, np.int64)
     for index, row in enumerate(rows):
         ids[index, : len(row.ids)] = row.ids

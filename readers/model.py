@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -24,6 +25,8 @@ __all__ = [
 _DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")
 _LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, ImportError)
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 Logits = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
 
 
@@ -31,6 +34,14 @@ class LogitsModel(nn.Module):
     """What `ExtractiveReader` runs: tokens in; start and end logits and perhaps a passage logit out."""
 
     selects_passages = False
+    batch_tokens = 4096
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """`function` over `items`, in order; networks that leave cores idle run several items at once."""
+        return map(function, items)
+
+    def close(self) -> None:
+        """Release threads, if the network has any of its own."""
 
     def to_compute(self, dtype: torch.dtype) -> LogitsModel:
         """Move the encoder to `dtype`; heads stay fp32. Returns self."""

@@ -14,11 +14,11 @@ from rag.core.files import atomic_write_json, atomic_write_text, directory_lock,
 from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.runtime.checkpoints import latest_checkpoint
+from rag.runtime.embedded import embedded_encoder_dir
 from rag.runtime.fit import FitSettings, Loss, fit
 from rag.runtime.hardware import resolve_device, use_threads
 from rag.runtime.precision import MasterWeights, resolve_precision
 from rag.runtime.seeds import generator, seed_everything
-from readers.embedded import embedded_encoder
 from readers.extractive import ExtractiveReader
 from readers.model import SpanModel
 from readers.settings import Calibration, ReaderSettings, read_manifest
@@ -63,7 +63,7 @@ def _train(config: ReaderTrainConfig) -> Path:
     seed_everything(config.seed)
     use_threads(config.threads)
     device = resolve_device()
-    folder = config.encoder or str(embedded_encoder())
+    folder = config.encoder or str(embedded_encoder_dir())
     tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
 
     # data

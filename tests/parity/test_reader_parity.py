@@ -19,9 +19,11 @@ from transformers import (
 from rag.core.types import Passage
 from rag.runtime.attention import register_math_attention
 from readers.extractive import ExtractiveReader
+from readers.fast import FastSpanModel
+from readers.model import SpanModel
 from readers.spans import best_spans
 from readers.training.losses import shared_span_loss
-from tests.tiny_reader import tiny_config, tiny_tokenizer
+from tests.tiny_reader import tiny_config, tiny_encoder, tiny_tokenizer
 
 PASSAGES = [
     Passage("1", "Tower", "The tower is 324 meters high and was built in 1889."),
@@ -60,6 +62,24 @@ def test_math_attention_in_bf16_is_near_fp32() -> None:
         found = model.to(torch.bfloat16)(input_ids=ids, attention_mask=mask).last_hidden_state.float()
     cosine = torch.nn.functional.cosine_similarity(wanted[mask.bool()], found[mask.bool()], dim=-1)
     assert cosine.min() > 0.999
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-4), ("bf16", 0.15)])
+def test_the_fast_model_gives_the_same_logits(tmp_path: Path, precision: str, tolerance: float) -> None:
+    model = SpanModel.from_encoder(tiny_encoder(tmp_path), seed=1).eval()
+    assert FastSpanModel.supports(model)
+    fast = FastSpanModel(model, precision)
+    ids = torch.randint(5, 60, (4, 19), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[1, 12:] = mask[2, 12:] = mask[3, 1:] = 0
+    types = (torch.arange(19) > 6).long().expand_as(ids) * mask
+    with torch.inference_mode():
+        wanted, found = model.logits(ids, mask, types), fast.logits(ids, mask, types)
+    for one, other in zip(wanted[:2], found[:2], strict=True):
+        assert one is not None
+        assert other is not None
+        assert (one - other)[mask.bool()].abs().max() < tolerance
+        assert (other[~mask.bool()] == 0).all()
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])

@@ -1,0 +1,76 @@
+"""A span model for inference on CPUs: packed tokens, fused kernels, whole batches per core."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+
+from rag.runtime.core_pool import CorePool
+from rag.runtime.fast_bert import FastBert
+from rag.runtime.packing import PackedTokens
+from readers.model import Item, Logits, LogitsModel, Result, SpanModel
+
+__all__ = ["FastSpanModel"]
+
+_BATCH_TOKENS = 2048  # what one core works on at a time; more does not fit its cache
+
+
+class FastSpanModel(LogitsModel):
+    """The same logits as `SpanModel` in evaluation mode, computed by `rag.runtime.fast_bert`.
+
+    Args:
+        model: BERT-like; its weights are copied, and it may be dropped afterwards.
+        precision: "fp32" or "bf16" for matrix products; the head and the residual stream are fp32.
+    """
+
+    batch_tokens = _BATCH_TOKENS
+
+    def __init__(self, model: SpanModel, precision: str) -> None:
+        super().__init__()
+        self._encoder = FastBert.from_model(model.encoder, precision=precision)  # type: ignore[arg-type]
+        self._head = model.qa_outputs
+        self._segments = model.segments
+        self._pool: CorePool | None = None
+        self._pool_lock = threading.Lock()
+
+    @staticmethod
+    def supports(model: LogitsModel) -> bool:
+        """Whether `model` can be computed this way."""
+        return isinstance(model, SpanModel) and FastBert.supports(model.encoder.config)
+
+    def logits(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_types: torch.Tensor
+    ) -> Logits:
+        """(R, L) start and end logits, 0 at padding; rows must be padded on the right."""
+        mask = attention_mask.bool()
+        lengths = mask.sum(1).tolist()
+        groups: list[tuple[int, int]] = []
+        for length in lengths:
+            if groups and groups[-1][1] == length:
+                groups[-1] = (groups[-1][0] + 1, length)
+            else:
+                groups.append((1, length))
+        positions = torch.arange(mask.shape[1]).expand_as(mask)[mask]
+        types = token_types[mask] if self._segments > 1 else None
+        hidden = self._encoder.forward(
+            PackedTokens(input_ids[mask], positions, types, tuple(groups))
+        )  # (T, H)
+        padded = torch.zeros(*mask.shape, 2)
+        padded[mask] = self._head(hidden)
+        return padded[..., 0], padded[..., 1], None
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """`function` over `items`, each item on one core; results in order."""
+        with self._pool_lock:
+            if self._pool is None:
+                self._pool = CorePool()
+        return self._pool.map(function, items)
+
+    def close(self) -> None:
+        """End the worker threads; the next `map` starts them again."""
+        with self._pool_lock:
+            if self._pool is not None:
+                self._pool.close()
+                self._pool = None
