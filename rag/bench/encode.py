@@ -1,0 +1,229 @@
+"""Encoding speed beside sentence-transformers, and whether the vectors are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from indexers.protocols import FloatArray
+from rag.bench.common import Timings, sample_questions, time_interleaved
+from rag.bench.overhead import corpus_passages
+from rag.bench.report import Goal, Report, Table, format_interval
+from rag.core.errors import ConfigError, DataError
+from rag.core.optional import require
+from rag.core.types import Passage
+
+__all__ = ["compare_vectors", "run_encode_benchmark"]
+
+FP32_GOAL, BF16_GOAL = 4.0, 1.2
+COSINE_GOAL, TOP_GOAL = 0.999, 0.99
+TOP_K = 10
+NEAR_TIE = 1e-3  # scores of unit vectors that differ by less than this count as equal
+_CONTESTANTS = ("ours bf16", "ours fp32", "peer bf16", "peer fp32")
+
+
+def run_encode_benchmark(
+    corpus: Sequence[str | Path],
+    *,
+    n: int = 2000,
+    split: str = "words100",
+    encoder: str | None = None,
+    questions_path: str | Path | None = None,
+    n_questions: int = 1000,
+    batch_size: int = 32,
+    rounds: int = 3,
+    contestants: Sequence[str] = _CONTESTANTS,
+    format: str = "auto",
+) -> Report:
+    """Time our encoder and sentence-transformers on the same texts, in alternating rounds.
+
+    All get the same texts (title, space, text), the same most texts per batch and the same most tokens per
+    text. Loading is not timed, tokenisation is. bf16 of the peer is `model.bfloat16()`. Agreement is measured
+    with what `precision="auto"` does: passages in bf16, questions in fp32.
+
+    Args:
+        corpus: inputs of `rag index`.
+        n: passages to encode.
+        split: how documents become passages.
+        encoder: a sentence-transformers folder or hub name; the embedded one by default.
+        questions_path: questions for comparing the best ten; the passages' first words if not given.
+        n_questions: at most this many.
+        batch_size: most texts per batch.
+        rounds: interleaved rounds; ratios are of medians.
+        contestants: which of "ours bf16", "ours fp32", "peer bf16", "peer fp32" take part.
+        format: of the corpus.
+
+    Raises:
+        ConfigError: unknown contestant.
+        DataError: the corpus is empty.
+        MissingDependencyError: sentence-transformers is not installed.
+    """
+    if not contestants or set(contestants) - set(_CONTESTANTS):
+        raise ConfigError(
+            f"contestants are {', '.join(contestants)}, expected some of {', '.join(_CONTESTANTS)}"
+        )
+    passages = list(corpus_passages(corpus, split=split, n=n, format=format))
+    if not passages:
+        raise DataError("the corpus has no passages")
+    settings = {
+        "corpus": [str(one) for one in corpus], "passages": len(passages), "split": split,
+        "encoder": encoder or "all-MiniLM-L6-v2", "batch_size": batch_size, "rounds": rounds,
+    }  # fmt: skip
+    report = Report("encode", settings)
+    runs, max_length = _runs(passages, encoder, batch_size, contestants)
+    report.notes.append(f"at most {batch_size} texts a batch and {max_length} tokens a text for all")
+    timings = time_interleaved(runs, rounds=rounds, warm_up=0)
+    report.tables.append(_speed_table(timings, len(passages)))
+    report.figures["passages_per_s"] = {name: len(passages) / timings.median(name) for name in runs}
+    report.figures["timings"] = timings.to_json()
+    for peer, bound in (("peer fp32", FP32_GOAL), ("peer bf16", BF16_GOAL)):
+        if "ours bf16" in runs and peer in runs:
+            figure = timings.ratio(peer, "ours bf16")
+            report.figures[f"ours bf16 / {peer}"] = figure.to_json()
+            report.goals.append(Goal(f"passages/s, ours bf16 / {peer}", figure.value, "at least", bound))
+    _add_agreement(report, passages, encoder, batch_size, questions_path, n_questions)
+    return report
+
+
+def _texts(passages: Sequence[Passage]) -> list[str]:
+    return [f"{passage.title} {passage.text}" if passage.title else passage.text for passage in passages]
+
+
+def _runs(
+    passages: Sequence[Passage], encoder: str | None, batch_size: int, contestants: Sequence[str]
+) -> tuple[dict[str, Callable[[], Any]], int]:
+    """What each contestant does in a round, warmed up on a few passages; and the token limit of all."""
+    from retrievers.bi_encoder import BiEncoder
+    from retrievers.model_files import model_folder
+
+    titles, texts = [p.title for p in passages], [p.text for p in passages]
+    joined = _texts(passages)
+    folder = str(model_folder(encoder))
+    runs: dict[str, Callable[[], Any]] = {}
+    max_length = 0
+    for name in contestants:
+        side, _, precision = name.partition(" ")
+        if side == "ours":
+            ours = BiEncoder.load(
+                encoder, device="cpu", precision=precision, layout="{title} {text}", batch_size=batch_size
+            )
+            max_length = ours.identity.max_length
+            ours.encode_passages(titles[:batch_size], texts[:batch_size])
+            runs[name] = _bind(ours.encode_passages, titles, texts)
+        else:
+            peer = require("sentence_transformers", extra="bench").SentenceTransformer(folder, device="cpu")
+            max_length = max_length or peer.max_seq_length
+            peer.max_seq_length = max_length
+            if precision == "bf16":
+                peer = peer.bfloat16()
+            peer.encode(joined[:batch_size], batch_size=batch_size, show_progress_bar=False)
+            runs[name] = _bind(peer.encode, joined, batch_size=batch_size, show_progress_bar=False)
+    return runs, max_length
+
+
+def _bind(function: Callable[..., Any], *arguments: Any, **named: Any) -> Callable[[], Any]:
+    return lambda: function(*arguments, **named)
+
+
+def _speed_table(timings: Timings, n: int) -> Table:
+    reference = "peer fp32" if "peer fp32" in timings.seconds else next(iter(timings.seconds))
+    rows = []
+    for name in timings.seconds:
+        ratios = [timings.ratio(peer, name) for peer in (reference, "peer bf16") if peer in timings.seconds]
+        cells = [format_interval(ratio, 2) for ratio in ratios]
+        rows.append((name, f"{n / timings.median(name):,.1f}", *cells))
+    columns: tuple[str, ...] = ("encoder", "passages/s", f"× {reference}")
+    if "peer bf16" in timings.seconds:
+        columns += ("× peer bf16",)
+        rows = [row if len(row) == 4 else (*row, "") for row in rows]
+    title = "encoding, median of rounds [95 % bootstrap interval over rounds]; peer is sentence-transformers"
+    return Table(title, columns, rows)
+
+
+def _add_agreement(
+    report: Report,
+    passages: Sequence[Passage],
+    encoder: str | None,
+    batch_size: int,
+    questions_path: str | Path | None,
+    n_questions: int,
+) -> None:
+    from retrievers.bi_encoder import BiEncoder
+
+    titles, texts = [p.title for p in passages], [p.text for p in passages]
+    if questions_path is not None:
+        questions = [q.text for q in sample_questions(questions_path, limit=n_questions, seed=0)]
+    else:
+        step = max(1, len(texts) // n_questions)
+        questions = [" ".join(text.split()[:12]) for text in texts[::step]][:n_questions]
+    exact = BiEncoder.load(encoder, device="cpu", precision="fp32", batch_size=batch_size)
+    rounded = BiEncoder.load(encoder, device="cpu", precision="bf16", batch_size=batch_size)
+    queries = exact.encode_questions(questions)
+    found = compare_vectors(
+        exact.encode_passages(titles, texts), rounded.encode_passages(titles, texts), queries, queries
+    )
+    report.figures["agreement"] = found
+    same, near = found["same_top"], found["same_top_but_near_ties"]
+    rows = (
+        ("cosine of passages, mean", f"{found['cosine_mean']:.6f}"),
+        ("cosine of passages, least", f"{found['cosine_min']:.6f}"),
+        (f"same {TOP_K} best passages", f"{100 * same:.2f} % of questions"),
+        (f"same, but for near ties (< {NEAR_TIE:g})", f"{100 * near:.2f} % of questions"),
+        (f"shared among the {TOP_K} best", f"{100 * found['overlap']:.2f} %"),
+        ("score error, standard deviation", f"{found['score_error_std']:.6f}"),
+    )
+    report.tables.append(Table(f"bf16 against fp32, {len(questions)} questions", ("what", "value"), rows))
+    report.goals.append(Goal("least cosine, bf16 against fp32", found["cosine_min"], "at least", COSINE_GOAL))
+    report.goals.append(Goal(f"same {TOP_K} best passages, share of questions", same, "at least", TOP_GOAL))
+    report.goals.append(Goal(f"same {TOP_K} best but for near ties", near, "at least", TOP_GOAL))
+
+
+def compare_vectors(
+    passages: FloatArray, other_passages: FloatArray, queries: FloatArray, other_queries: FloatArray
+) -> dict[str, float]:
+    """How much two encodings of the same texts agree.
+
+    A question's best ten are the same "but for near ties" if the other encoding's best ten all score, in the
+    first encoding, less than 0.001 below its tenth best.
+
+    Args:
+        passages: (P, D), the reference.
+        other_passages: (P, D).
+        queries: (B, D), the reference.
+        other_queries: (B, D).
+
+    Example:
+        >>> v = np.eye(12, dtype=np.float32)
+        >>> found = compare_vectors(v, v, v, v)
+        >>> found["cosine_min"], found["same_top"], found["overlap"]
+        (1.0, 1.0, 1.0)
+    """
+    norms = np.linalg.norm(passages, axis=1) * np.linalg.norm(other_passages, axis=1)
+    cosines = np.einsum("pd,pd->p", passages, other_passages) / norms
+    k = min(TOP_K, len(passages))
+    same: list[bool] = []
+    near: list[bool] = []
+    shared: list[float] = []
+    errors: list[float] = []
+    for start in range(0, len(queries), 256):
+        scores = queries[start : start + 256] @ passages.T  # (b, P)
+        others = other_queries[start : start + 256] @ other_passages.T
+        errors.append(float(np.mean((others - scores) ** 2)))
+        best, other_best = (np.argsort(-s, axis=1, kind="stable")[:, :k] for s in (scores, others))
+        tenth = np.take_along_axis(scores, best[:, -1:], axis=1)[:, 0]
+        worst = np.take_along_axis(scores, other_best, axis=1).min(axis=1)
+        near.extend((tenth - worst < NEAR_TIE).tolist())
+        overlap = [len(set(a) & set(b)) / k for a, b in zip(best.tolist(), other_best.tolist(), strict=True)]
+        shared.extend(overlap)
+        same.extend(one == 1.0 for one in overlap)
+    return {
+        "cosine_mean": float(cosines.mean()),
+        "cosine_min": float(cosines.min()),
+        "same_top": float(np.mean(same)),
+        "same_top_but_near_ties": float(np.mean(near)),
+        "overlap": float(np.mean(shared)),
+        "score_error_std": float(np.sqrt(np.mean(errors))),
+    }

@@ -1,0 +1,61 @@
+import json
+
+import numpy as np
+import pytest
+
+from rag.bench.encode import compare_vectors, run_encode_benchmark
+from rag.core.errors import ConfigError, DataError
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    lines = [{"id": str(n), "title": "Danube", "text": "the river rises " * (n % 5 + 1)} for n in range(24)]
+    path = tmp_path / "corpus.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return path
+
+
+def test_it_times_all_and_compares_the_vectors(tiny, tmp_path, corpus):
+    folder = tiny.sentence_transformer(tmp_path)
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text(
+        "\n".join(json.dumps({"question": f"who wrote {n}", "answer": []}) for n in range(5))
+    )
+    report = run_encode_benchmark(
+        [corpus], n=20, split="none", encoder=str(folder), questions_path=questions, batch_size=4, rounds=2
+    )
+    assert report.figures["agreement"]["cosine_min"] > 0.999
+    assert set(report.figures["passages_per_s"]) == {"ours bf16", "ours fp32", "peer bf16", "peer fp32"}
+    assert report.figures["ours bf16 / peer fp32"]["value"] > 0
+    text = report.to_text()
+    assert "at most 4 texts a batch and 24 tokens a text" in text
+    assert "same 10 best passages" in text
+    json.dumps(report.to_json())
+
+
+def test_a_part_of_the_contestants(tiny, tmp_path, corpus):
+    folder = tiny.sentence_transformer(tmp_path)
+    report = run_encode_benchmark(
+        [corpus], n=9, split="none", encoder=str(folder), rounds=1, contestants=("ours fp32", "ours bf16")
+    )
+    assert [len(row) for row in report.tables[0].rows] == [3, 3]
+
+
+def test_unknown_contestants_and_empty_corpora(tmp_path, corpus):
+    with pytest.raises(ConfigError, match="ours int8"):
+        run_encode_benchmark([corpus], contestants=("ours int8",))
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(DataError):
+        run_encode_benchmark([tmp_path / "empty.jsonl"])
+
+
+def test_near_ties_are_told_from_real_differences():
+    vectors = np.eye(12, dtype=np.float32)
+    queries = np.linspace(1, 0.5, 12, dtype=np.float32)[None]
+    queries[0, 10] = queries[0, 9] - 5e-4
+    moved = vectors.copy()
+    moved[[9, 10]] = moved[[10, 9]]
+    found = compare_vectors(vectors, moved, queries, queries)
+    assert (found["same_top"], found["same_top_but_near_ties"], found["overlap"]) == (0.0, 1.0, 0.9)
+    queries[0, 10] = queries[0, 9] - 5e-3
+    assert compare_vectors(vectors, moved, queries, queries)["same_top_but_near_ties"] == 0.0
