@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import platform
 import shutil
 from typing import Annotated, Any
@@ -64,22 +63,28 @@ def _attempt(probe: Any, problems: list[str], name: str) -> Any:
 
 
 def _hardware() -> dict[str, Any]:
-    from rag.runtime.hardware import describe_hardware
+    from rag.runtime.hardware import available_cores, has_fast_bf16, resolve_device
 
-    free_gib = shutil.disk_usage(".").free / 2**30
-    return {**describe_hardware(), "cores": os.cpu_count(), "disk_free_gib": round(free_gib, 1)}
+    device = resolve_device()
+    return {
+        "device": device,
+        "cores": available_cores(),
+        "fast_bf16": has_fast_bf16(device),
+        "disk_free_gib": round(shutil.disk_usage(".").free / 2**30, 1),
+    }
 
 
 def _encoder() -> str:
-    from retrievers.embedded import embedded_encoder_dir
+    from rag.runtime.embedded import embedded_encoder_dir
 
     return str(embedded_encoder_dir())
 
 
 def _reader() -> str:
-    from readers.extractive import shipped_reader_dir
+    from readers.loading import SHIPPED_READER, load_parts
 
-    return str(shipped_reader_dir())
+    load_parts(None)
+    return str(SHIPPED_READER)
 
 
 def _lucene() -> dict[str, str]:
