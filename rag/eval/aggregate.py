@@ -1,6 +1,7 @@
 """From per-question records to figures with intervals, curves, breakdowns and stages.
 
-Only the numbers of a question are kept in memory, never its texts, so 100,000 questions need a few ten megabytes.
+Only the numbers of a question are kept in memory, never its texts, so 100,000 questions need a few ten
+megabytes.
 """
 
 from __future__ import annotations
@@ -125,7 +126,9 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
     }
 
 
-def _accuracy_curve(ranks: npt.NDArray[np.float64], deepest: int, options: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _accuracy_curve(
+    ranks: npt.NDArray[np.float64], deepest: int, options: Mapping[str, Any]
+) -> list[dict[str, Any]]:
     """Accuracy at up to 40 cut-offs between 1 and the deepest hit, evenly spaced on a logarithmic axis."""
     if deepest == 0 or np.isnan(ranks).all():
         return []

@@ -28,7 +28,8 @@ class AnswerScores:
 
     Attributes:
         em: (n,) 1.0 or 0.0; NaN where the question has no accepted answer.
-        f1: (n,) in [0, 1]; NaN where the question has no accepted answer, and everywhere for regular expressions.
+        f1: (n,) in [0, 1]; NaN where the question has no accepted answer, and everywhere for regular
+            expressions.
     """
 
     em: npt.NDArray[np.float64]
@@ -91,7 +92,9 @@ def score_answers(
             continue
         words = tokens(prediction)
         best_f1[index] = max(
-            overlap(prediction, answer, rules).f1 if empty_counts or not words.isdisjoint(tokens(answer)) else 0.0
+            overlap(prediction, answer, rules).f1
+            if empty_counts or not words.isdisjoint(tokens(answer))
+            else 0.0
             for answer in accepted
         )
     return AnswerScores(em, best_f1)

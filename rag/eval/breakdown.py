@@ -1,4 +1,5 @@
-"""Groups of questions a figure is broken down by: wording, answer, hops, rank of the gold, training overlap."""
+"""Groups of questions a figure is broken down by: wording, answer, hops, rank of the gold, training
+overlap."""
 
 from __future__ import annotations
 
@@ -27,13 +28,57 @@ __all__ = [
 
 _WH = ("who", "whom", "whose", "what", "which", "when", "where", "why", "how")
 _YES_NO = frozenset(
-    "is are was were am do does did has have had can could will would shall should may might must".split()
+    [
+        "is",
+        "are",
+        "was",
+        "were",
+        "am",
+        "do",
+        "does",
+        "did",
+        "has",
+        "have",
+        "had",
+        "can",
+        "could",
+        "will",
+        "would",
+        "shall",
+        "should",
+        "may",
+        "might",
+        "must",
+    ]
 )
-_MONTHS = r"jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|aug(ust)?|sept?(ember)?|oct(ober)?|nov(ember)?|dec(ember)?"
+_MONTHS = (
+    r"jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|aug(ust)?|"
+    r"sept?(ember)?|oct(ober)?|nov(ember)?|dec(ember)?"
+)
 _YEAR = re.compile(r"(1[0-9]|20)\d\d(s|–\d+|-\d+)?")
-_DATE = re.compile(rf"\b({_MONTHS})\b.*\d|\d.*\b({_MONTHS})\b|\d{{1,4}}[-/]\d{{1,2}}[-/]\d{{1,4}}", re.IGNORECASE)
+_DATE = re.compile(
+    rf"\b({_MONTHS})\b.*\d|\d.*\b({_MONTHS})\b|\d{{1,4}}[-/]\d{{1,2}}[-/]\d{{1,4}}", re.IGNORECASE
+)
 _NUMBER_WORDS = frozenset(
-    "zero one two three four five six seven eight nine ten eleven twelve hundred thousand million billion".split()
+    [
+        "zero",
+        "one",
+        "two",
+        "three",
+        "four",
+        "five",
+        "six",
+        "seven",
+        "eight",
+        "nine",
+        "ten",
+        "eleven",
+        "twelve",
+        "hundred",
+        "thousand",
+        "million",
+        "billion",
+    ]
 )
 
 
@@ -41,8 +86,8 @@ def question_word(text: str) -> str:
     """The word that says what is asked for: "who", "how many", "yes/no", or "other".
 
     Example:
-        >>> question_word("In which year was he born?"), question_word("how many legs"), question_word("Is it?")
-        ('which', 'how many', 'yes/no')
+        >>> [question_word(q) for q in ("In which year was he born?", "how many legs", "Is it?")]
+        ['which', 'how many', 'yes/no']
     """
     words = re.findall(r"[a-z]+", text.lower().replace("'s", ""))
     if words and words[0] in _YES_NO:
@@ -60,7 +105,7 @@ def answer_type(answer: str) -> str:
     """Rough type of a short answer, by its form alone: yes/no, year, date, number, name, lower-case phrase.
 
     Example:
-        >>> [answer_type(a) for a in ("yes", "1997", "4 July 1776", "1,200 feet", "Niels Bohr", "photosynthesis")]
+        >>> [answer_type(a) for a in ("yes", "1997", "4 July 1776", "1,200 feet", "Niels Bohr", "light")]
         ['yes/no', 'year', 'date', 'number', 'name', 'phrase']
     """
     text = answer.strip()
@@ -85,7 +130,8 @@ def answer_length(answer: str) -> str:
 
 
 def hop_count(question: Question) -> int | None:
-    """How many passages the answer needs: from gold passages, gold titles or supporting facts; None if unknown."""
+    """How many passages the answer needs: from gold passages, gold titles or supporting facts; None if
+    unknown."""
     for key in ("hops", "n_hops"):
         if isinstance(question.meta.get(key), int):
             return int(question.meta[key])
@@ -148,7 +194,11 @@ def _words_hash(text: str) -> int:
 
 
 def question_groups(
-    question: Question, *, first_rank: int | None = None, regex: bool = False, overlap: TrainingOverlap | None = None
+    question: Question,
+    *,
+    first_rank: int | None = None,
+    regex: bool = False,
+    overlap: TrainingOverlap | None = None,
 ) -> dict[str, str]:
     """Every group a question belongs to, by name of the breakdown.
 

@@ -1,4 +1,5 @@
-"""Compare evaluations of the same questions: differences with intervals, p-values corrected by Holm, flips."""
+"""Compare evaluations of the same questions: differences with intervals, p-values corrected by Holm,
+flips."""
 
 from __future__ import annotations
 
@@ -18,7 +19,19 @@ from rag.eval.significance import PairedTest, compare_paired, holm
 
 __all__ = ["Comparison", "Evaluation", "compare_evaluations", "default_figures", "load_evaluation"]
 
-_FIGURES = ("em", "f1", "joint_f1", "kilt_em", "top1", "top5", "top20", "top100", "mrr", "passage_em@2", "passage_em@20")
+_FIGURES = (
+    "em",
+    "f1",
+    "joint_f1",
+    "kilt_em",
+    "top1",
+    "top5",
+    "top20",
+    "top100",
+    "mrr",
+    "passage_em@2",
+    "passage_em@20",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +99,21 @@ class Comparison:
     def to_json(self) -> dict[str, Any]:
         """A dict ready for `json.dumps`."""
         return {
-            "figure": self.figure, "a": self.a, "b": self.b, "value_a": self.value_a, "value_b": self.value_b,
-            "difference": self.result.difference.to_json(), "test": self.result.test,
-            "p_value": self.result.p_value, "p_holm": self.p_holm,
-            "wins": self.result.wins, "ties": self.result.ties, "losses": self.result.losses,
-            "gained": list(self.gained), "lost": list(self.lost),
-        }  # fmt: skip
+            "figure": self.figure,
+            "a": self.a,
+            "b": self.b,
+            "value_a": self.value_a,
+            "value_b": self.value_b,
+            "difference": self.result.difference.to_json(),
+            "test": self.result.test,
+            "p_value": self.result.p_value,
+            "p_holm": self.p_holm,
+            "wins": self.result.wins,
+            "ties": self.result.ties,
+            "losses": self.result.losses,
+            "gained": list(self.gained),
+            "lost": list(self.lost),
+        }
 
 
 def default_figures(evaluations: Sequence[Evaluation]) -> list[str]:
@@ -126,7 +148,8 @@ def compare_evaluations(
     names = [evaluation.name for evaluation in evaluations]
     if len(evaluations) < 2 or len(set(names)) != len(names):
         raise ConfigError(
-            f"found {len(names)} evaluations named {', '.join(names)}; expected two or more with distinct names"
+            f"found {len(names)} evaluations named {', '.join(names)}; expected two or more with "
+            "distinct names"
         )
     chosen = list(figures) if figures else default_figures(evaluations)
     for evaluation in evaluations:
@@ -154,11 +177,18 @@ def compare_evaluations(
     corrected = holm([row[5].p_value for row in rows])
     return [
         Comparison(
-            name, names[i], names[j], value_a, value_b, result, p_holm,
-            tuple(ids[row] for row in result.gained), tuple(ids[row] for row in result.lost),
+            name,
+            names[i],
+            names[j],
+            value_a,
+            value_b,
+            result,
+            p_holm,
+            tuple(ids[row] for row in result.gained),
+            tuple(ids[row] for row in result.lost),
         )
         for (name, i, j, value_a, value_b, result), p_holm in zip(rows, corrected, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def _check_same(evaluations: Sequence[Evaluation]) -> None:

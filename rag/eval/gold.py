@@ -8,7 +8,15 @@ from typing import Any
 from rag.core.types import Passage, Question
 from rag.data.formats.fields import join_sentences
 
-__all__ = ["PassageLookup", "gold_facts", "gold_keys", "gold_passages", "is_yes_no", "needs_all", "passage_key"]
+__all__ = [
+    "PassageLookup",
+    "gold_facts",
+    "gold_keys",
+    "gold_passages",
+    "is_yes_no",
+    "needs_all",
+    "passage_key",
+]
 
 PassageLookup = Callable[[str], Passage | None]
 
@@ -39,7 +47,8 @@ def gold_keys(question: Question) -> tuple[str, tuple[str, ...]]:
 
 
 def needs_all(question: Question) -> bool:
-    """Whether the gold passages are steps that are all needed, not alternatives (as DPR's `positive_ctxs` are)."""
+    """Whether the gold passages are steps that are all needed, not alternatives (as DPR's `positive_ctxs`
+    are)."""
     return len(gold_keys(question)[1]) > 1 and "positive_ctxs" not in question.meta
 
 
@@ -56,7 +65,8 @@ def is_yes_no(question: Question) -> bool:
 def gold_passages(question: Question, lookup: PassageLookup | None = None) -> list[Passage]:
     """The gold passages themselves, for reading without retrieval; empty if they are not known.
 
-    They come from the set's own paragraphs (`context` of SQuAD and HotpotQA, `positive_ctxs` of DPR), or through
+    They come from the set's own paragraphs (`context` of SQuAD and HotpotQA, `positive_ctxs` of DPR), or
+    through
     `lookup` from the gold ids.
     """
     found = _from_context(question) or _from_positives(question.meta.get("positive_ctxs"))
@@ -75,7 +85,11 @@ def _from_context(question: Question) -> list[Passage]:
         return []
     titles = set(gold_keys(question)[1])
     return [
-        Passage(f"gold-{number}", str(title), sentences if isinstance(sentences, str) else join_sentences(sentences))
+        Passage(
+            f"gold-{number}",
+            str(title),
+            sentences if isinstance(sentences, str) else join_sentences(sentences),
+        )
         for number, (title, sentences) in enumerate(context)
         if str(title) in titles
     ]
@@ -86,6 +100,8 @@ def _from_positives(positives: Any) -> list[Passage]:
         return []
     return [
         Passage(f"gold-{number}", str(context.get("title") or ""), str(context["text"]))
-        for number, context in enumerate(positives[:1])  # the first is the gold one, the others match by string
+        for number, context in enumerate(
+            positives[:1]
+        )  # the first is the gold one, the others match by string
         if isinstance(context, dict) and context.get("text")
     ]

@@ -11,17 +11,27 @@ __all__ = ["SPLITS", "check_selection_split", "guess_split"]
 
 SPLITS = ("train", "dev", "test")
 _WORDS = {
-    "train": "train", "training": "train", "dev": "dev", "devel": "dev", "valid": "dev", "validation": "dev",
-    "val": "dev", "test": "test", "eval": "test", "heldout": "test", "blind": "test", "sealed": "test",
-}  # fmt: skip
+    "train": "train",
+    "training": "train",
+    "dev": "dev",
+    "devel": "dev",
+    "valid": "dev",
+    "validation": "dev",
+    "val": "dev",
+    "test": "test",
+    "eval": "test",
+    "heldout": "test",
+    "blind": "test",
+    "sealed": "test",
+}
 
 
 def guess_split(name: str | Path) -> str | None:
     """The split that a file or data-set name speaks of, or None; the last such word of the file name counts.
 
     Example:
-        >>> guess_split("data/nq-test.qa.csv"), guess_split("dev-v1.1-a.json.gz"), guess_split("questions.jsonl")
-        ('test', 'dev', None)
+        >>> [guess_split(name) for name in ("data/nq-test.qa.csv", "dev-v1.1.json.gz", "questions.jsonl")]
+        ['test', 'dev', None]
     """
     found = [_WORDS[word] for word in re.findall(r"[a-z]+", Path(name).name.lower()) if word in _WORDS]
     return found[-1] if found else None
@@ -50,7 +60,8 @@ def check_selection_split(name: str | Path, split: str | None = None) -> str | N
     named = guess_split(name)
     if "test" in (split, named):
         raise ConfigError(
-            f"{name} is a test set: choosing a checkpoint or a setting on it would make its figures meaningless",
+            f"{name} is a test set: choosing a checkpoint or a setting on it would make its figures "
+            "meaningless",
             hint="cut a validation set out of the training questions and select on that",
         )
     return split or named

@@ -78,13 +78,18 @@ def score_hotpot(
         part = overlap(answer, gold.answer, "hotpot")
         values |= {
             "em": float(exact_match(answer, [gold.answer], "hotpot")),
-            "f1": part.f1, "prec": part.precision, "recall": part.recall,
-        }  # fmt: skip
+            "f1": part.f1,
+            "prec": part.precision,
+            "recall": part.recall,
+        }
     if facts is not None:
         same, support = supporting_fact_overlap((_fact(fact) for fact in facts), gold.facts)
         values |= {
-            "sp_em": float(same), "sp_f1": support.f1, "sp_prec": support.precision, "sp_recall": support.recall,
-        }  # fmt: skip
+            "sp_em": float(same),
+            "sp_f1": support.f1,
+            "sp_prec": support.precision,
+            "sp_recall": support.recall,
+        }
     if answer is not None and facts is not None:
         precision, recall = values["prec"] * values["sp_prec"], values["recall"] * values["sp_recall"]
         values |= {

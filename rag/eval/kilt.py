@@ -51,7 +51,9 @@ def recall_at_k(pages: Sequence[str], gold_sets: Sequence[frozenset[str]], k: in
     if not gold_sets:
         return 0.0
     missing = [set(pages_of_set) for pages_of_set in gold_sets]
-    points: list[int | bool] = []  # number of a set that is not complete yet, True when complete, False for others
+    points: list[
+        int | bool
+    ] = []  # number of a set that is not complete yet, True when complete, False for others
     for page in pages:
         page = page.strip()
         is_evidence = False
@@ -73,7 +75,8 @@ def rouge_l(prediction: str, reference: str) -> float:
     """Sentence-aware ROUGE-L F1 on blank-separated words: union of longest common subsequences.
 
     Text is cut into sentences at every full stop; for each sentence of the reference, the words that lie on a
-    longest common subsequence with any sentence of the prediction are collected, and each distinct word counts once.
+    longest common subsequence with any sentence of the prediction are collected, and each distinct word
+    counts once.
 
     Example:
         >>> round(rouge_l("the cat sat", "the cat sat down"), 4)
@@ -121,7 +124,9 @@ def _common_subsequence(a: Sequence[str], b: Sequence[str]) -> list[str]:
     return words
 
 
-def score_kilt(prediction: Mapping[str, Any], gold: Mapping[str, Any], *, ks: Sequence[int] = (1, 5)) -> dict[str, float]:
+def score_kilt(
+    prediction: Mapping[str, Any], gold: Mapping[str, Any], *, ks: Sequence[int] = (1, 5)
+) -> dict[str, float]:
     """Figures of one record.
 
     Raises:
@@ -136,7 +141,9 @@ def score_kilt(prediction: Mapping[str, Any], gold: Mapping[str, Any], *, ks: Se
     if not isinstance(outputs, Sequence) or len(outputs) != 1:
         raise DataError(f"prediction {prediction['id']!r}: expected exactly one output")
     answer = str(outputs[0].get("answer") or "").strip()
-    pages = [str(place["wikipedia_id"]) for place in outputs[0].get("provenance") or [] if "wikipedia_id" in place]
+    pages = [
+        str(place["wikipedia_id"]) for place in outputs[0].get("provenance") or [] if "wikipedia_id" in place
+    ]
     sets = evidence_sets(gold)
     answers = {
         str(output["answer"]).strip() for output in gold["output"] if str(output.get("answer") or "").strip()
@@ -155,7 +162,10 @@ def score_kilt(prediction: Mapping[str, Any], gold: Mapping[str, Any], *, ks: Se
 
 
 def evaluate_kilt(
-    predictions: Iterable[Mapping[str, Any]], golds: Iterable[Mapping[str, Any]], *, ks: Sequence[int] = (1, 5)
+    predictions: Iterable[Mapping[str, Any]],
+    golds: Iterable[Mapping[str, Any]],
+    *,
+    ks: Sequence[int] = (1, 5),
 ) -> dict[str, float]:
     """Means over a task file.
 
@@ -169,7 +179,9 @@ def evaluate_kilt(
             totals.update(score_kilt(prediction, gold, ks=ks))
             n += 1
     except ValueError as error:
-        raise DataError("prediction and gold file differ in length", hint="give one prediction per record") from error
+        raise DataError(
+            "prediction and gold file differ in length", hint="give one prediction per record"
+        ) from error
     if n == 0:
         raise DataError("there are no records to evaluate")
     return {name: total / n for name, total in totals.items()}

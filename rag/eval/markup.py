@@ -20,7 +20,8 @@ Child = str | int | float | None
 
 
 def el(name: str, *children: Child | Iterable[Child], **attributes: str | int | float | None) -> Html:
-    """One element. Children that are not `Html` are escaped; attributes lose a trailing "_" and turn "_" into "-".
+    """One element. Children that are not `Html` are escaped; attributes lose a trailing "_" and turn "_"
+    into "-".
 
     Example:
         >>> el("p", "a < b", class_="note")

@@ -1,4 +1,5 @@
-"""Small plots as inline SVG: no library, no script; colours come from the page, so they follow light and dark."""
+"""Small plots as inline SVG: no library, no script; colours come from the page, so they follow light and
+dark."""
 
 from __future__ import annotations
 
@@ -110,7 +111,10 @@ def line_plot(
     if len(series) > 1:
         legend = el(
             "p",
-            [el("span", el("i", "", class_=f"key s{number % 6}"), line.name) for number, line in enumerate(series)],
+            [
+                el("span", el("i", "", class_=f"key s{number % 6}"), line.name)
+                for number, line in enumerate(series)
+            ],
             class_="legend",
         )
     return el("div", el("p", y_label, class_="y-label"), drawing, legend, class_="plot-box")
@@ -125,10 +129,21 @@ def interval_strip(value: float, low: float, high: float, number: int = 0) -> Ht
     return el(
         "svg",
         el("line", x1=5, x2=155, y1=8, y2=8, class_="grid"),
-        el("rect", x=x(low), y=5, width=max(1.0, round(x(high) - x(low), 1)), height=6, rx=3, class_=f"range s{number % 6}"),
+        el(
+            "rect",
+            x=x(low),
+            y=5,
+            width=max(1.0, round(x(high) - x(low), 1)),
+            height=6,
+            rx=3,
+            class_=f"range s{number % 6}",
+        ),
         el("circle", cx=x(value), cy=8, r=4, class_=f"dot s{number % 6}"),
-        viewBox="0 0 160 16", class_="strip", role="img", aria_label=f"{100 * value:.1f} %",
-    )  # fmt: skip
+        viewBox="0 0 160 16",
+        class_="strip",
+        role="img",
+        aria_label=f"{100 * value:.1f} %",
+    )
 
 
 def stacked_bar(parts: Sequence[tuple[str, float, str]]) -> Html:
@@ -138,9 +153,11 @@ def stacked_bar(parts: Sequence[tuple[str, float, str]]) -> Html:
         el(
             "span",
             f"{100 * count / total:.0f}%" if count / total >= 0.06 else "",
-            class_=f"piece {kind}", style=f"width:{100 * count / total:.3f}%", title=f"{name}: {count:,.0f}",
+            class_=f"piece {kind}",
+            style=f"width:{100 * count / total:.3f}%",
+            title=f"{name}: {count:,.0f}",
         )
         for name, count, kind in parts
         if count > 0
-    ]  # fmt: skip
+    ]
     return el("div", pieces, class_="stack")

@@ -42,14 +42,18 @@ def write_predictions(records_path: Path, out: Path, profile: str) -> list[str]:
 
     - `predictions.squad.json`: `{question id: answer}`
     - `predictions.nq_open.jsonl`: `{"question", "prediction"}` a line
-    - `predictions.hotpot.json`: `{"answer": {id: …}, "sp": {id: [[title, sentence], …]}}`, profile "hotpot" only
+    - `predictions.hotpot.json`: `{"answer": {id: …}, "sp": {id: [[title, sentence], …]}}`, profile "hotpot"
+        only
     - `predictions.kilt.jsonl`: `{"id", "output": [{"answer", "provenance"}]}`, profile "kilt" only
     - `run.trec`: `qid Q0 passage rank score tag`; left out, with a warning, if an id holds a blank
 
     Returns:
         Names of the files written. A question without an answer gets "".
     """
-    records = lambda: read_records(records_path)  # noqa: E731 - opened anew for every file
+
+    def records() -> Iterator[dict[str, Any]]:  # opened anew for every file
+        return read_records(records_path)
+
     names: list[str] = []
     if any(_has_blank(r["id"]) or any(_has_blank(hit["id"]) for hit in r["hits"]) for r in records()):
         _LOG.warning("run.trec is not written: an id of a question or passage holds a blank")
@@ -95,7 +99,9 @@ def _write_lines(file: TextIO, rows: Iterable[Record]) -> None:
 def _write_object(file: TextIO, items: Iterable[tuple[str, Any]]) -> None:
     separator = "{"
     for key, value in items:
-        file.write(f"{separator}\n  {json.dumps(key, ensure_ascii=False)}: {json.dumps(value, ensure_ascii=False)}")
+        file.write(
+            f"{separator}\n  {json.dumps(key, ensure_ascii=False)}: {json.dumps(value, ensure_ascii=False)}"
+        )
         separator = ","
     file.write("{}\n" if separator == "{" else "\n}\n")
 
@@ -109,7 +115,10 @@ def _write_hotpot(file: TextIO, records: Callable[[], Iterator[Record]]) -> None
 
 
 def _kilt(record: Record) -> Record:
-    return {"id": record["id"], "output": [{"answer": _text(record), "provenance": record.get("provenance", [])}]}
+    return {
+        "id": record["id"],
+        "output": [{"answer": _text(record), "provenance": record.get("provenance", [])}],
+    }
 
 
 def _write_run(file: TextIO, records: Iterable[Record]) -> None:

@@ -1,4 +1,5 @@
-"""Retrieval figures: answer-string accuracy, trec_eval measures, multi-hop coverage. One value per question."""
+"""Retrieval figures: answer-string accuracy, trec_eval measures, multi-hop coverage. One value per
+question."""
 
 from __future__ import annotations
 
@@ -180,14 +181,17 @@ def multihop_scores(retrieved: Sequence[str], gold: Collection[str], ks: Iterabl
     return scores
 
 
-def path_recall(chains: Sequence[Sequence[str]], gold: Collection[str], ks: Iterable[int]) -> dict[str, float]:
+def path_recall(
+    chains: Sequence[Sequence[str]], gold: Collection[str], ks: Iterable[int]
+) -> dict[str, float]:
     """Whether one of the first k chains consists of exactly the gold passages, in any order.
 
     Example:
         >>> path_recall([["a", "x"], ["b", "a"]], ["a", "b"], [1, 2])
         {'path_recall@1': 0.0, 'path_recall@2': 1.0}
 
-    Source: Xiong et al., Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval, 2021, table 3.
+    Source: Xiong et al., Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval, 2021,
+        table 3.
     """
     needed = set(gold)
     rank = first_true([set(chain) == needed for chain in chains])

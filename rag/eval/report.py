@@ -11,16 +11,15 @@ from rag.core.files import atomic_write_text
 from rag.core.progress import format_duration
 from rag.eval.compare import Comparison, Evaluation, compare_evaluations
 from rag.eval.markup import Child, Html, el, join
-from rag.eval.plots import Series, interval_strip, line_plot, stacked_bar
+from rag.eval.plots import interval_strip, stacked_bar
 from rag.eval.predictions import read_records
+from rag.eval.report_curves import curves_section
 from rag.eval.report_labels import describe, main_figures, ordered, percent, with_interval
 from rag.eval.report_questions import pick_records, question_card, worst_records
 from rag.eval.report_style import STYLE
 from rag.eval.scoring import STAGES
 
 __all__ = ["render_report", "write_report"]
-
-_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def write_report(
@@ -50,7 +49,7 @@ def render_report(evaluations: Sequence[Evaluation], *, title: str | None = None
     sections = [
         ("figures", "Figures", _figures(evaluations)),
         ("comparison", "Comparison", _comparison(evaluations, compared)),
-        ("curves", "Retrieval and confidence", _curves(evaluations)),
+        ("curves", "Retrieval and confidence", curves_section(evaluations)),
         ("misses", "Where answers are lost", _stages(evaluations)),
         ("groups", "Kinds of questions", _breakdowns(evaluations)),
         ("time", "Time", _latency(evaluations)),
@@ -72,7 +71,11 @@ def render_report(evaluations: Sequence[Evaluation], *, title: str | None = None
         "head",
         el("meta", charset="utf-8"),
         el("meta", name_="viewport", content="width=device-width, initial-scale=1"),
-        el("meta", http_equiv="Content-Security-Policy", content="default-src 'none'; style-src 'unsafe-inline'"),
+        el(
+            "meta",
+            http_equiv="Content-Security-Policy",
+            content="default-src 'none'; style-src 'unsafe-inline'",
+        ),
         el("title", heading),
         el("style", Html(STYLE)),
     )
@@ -82,10 +85,12 @@ def render_report(evaluations: Sequence[Evaluation], *, title: str | None = None
 def _chips(metrics: Mapping[str, Any]) -> Html:
     questions = metrics["question_set"]
     items = [
-        f"{metrics['n']:,} questions", f"split: {questions['split'] or 'not marked'}",
-        f"profile: {metrics['profile']}", f"{100 * metrics['settings']['level']:g} % bootstrap intervals",
+        f"{metrics['n']:,} questions",
+        f"split: {questions['split'] or 'not marked'}",
+        f"profile: {metrics['profile']}",
+        f"{100 * metrics['settings']['level']:g} % bootstrap intervals",
         f"finished {metrics['finished'][:10]}",
-    ]  # fmt: skip
+    ]
     return el("ul", [el("li", item) for item in items], class_="chips")
 
 
@@ -97,7 +102,10 @@ def _summary(evaluations: Sequence[Evaluation]) -> list[Html]:
         tops = [name for name in names if name.startswith("top")]
         said = [f"{with_interval(figures['em'])} answered exactly right"] if "em" in figures else []
         if tops:
-            said.append(f"an answer stands in the first {tops[-1][3:]} passages for {with_interval(figures[tops[-1]])}")
+            said.append(
+                f"an answer stands in the first {tops[-1][3:]} passages for "
+                f"{with_interval(figures[tops[-1]])}"
+            )
         elif not said and names:
             said.append(f"{describe(names[0])[0]} {with_interval(figures[names[0]])}")
         name = el("b", f"{evaluation.name}: ") if len(evaluations) > 1 else None
@@ -109,16 +117,26 @@ def _tiles(evaluation: Evaluation) -> Html:
     metrics, tiles = evaluation.metrics, []
     for name in main_figures(metrics["figures"]):
         figure = metrics["figures"][name]
-        tiles.append((percent(figure["value"]), describe(name)[0], f"{100 * figure['low']:.1f}–{100 * figure['high']:.1f}"))
+        tiles.append(
+            (
+                percent(figure["value"]),
+                describe(name)[0],
+                f"{100 * figure['low']:.1f}–{100 * figure['high']:.1f}",
+            )
+        )
     if metrics["calibration"]:
         tiles.append((percent(metrics["calibration"]["ece"]), "Calibration error", "mean gap of confidence"))
     if metrics["latency_ms"]:
         total = metrics["latency_ms"]["total"]
         tiles.append((_ms(total["p50"]), "Median time a question", f"95 % within {_ms(total['p95'])}"))
     return el(
-        "div", [el("div", el("span", name), el("b", value), el("span", note), class_="tile") for value, name, note in tiles],
+        "div",
+        [
+            el("div", el("span", name), el("b", value), el("span", note), class_="tile")
+            for value, name, note in tiles
+        ],
         class_="tiles",
-    )  # fmt: skip
+    )
 
 
 def _table(head: Sequence[Child], rows: Sequence[Sequence[Child]]) -> Html:
@@ -132,7 +150,9 @@ def _table(head: Sequence[Child], rows: Sequence[Sequence[Child]]) -> Html:
         el(
             "table",
             el("thead", el("tr", [el("th", name, scope="col") for name in head])),
-            el("tbody", [el("tr", el("th", row[0], scope="row"), [cell(v) for v in row[1:]]) for row in rows]),
+            el(
+                "tbody", [el("tr", el("th", row[0], scope="row"), [cell(v) for v in row[1:]]) for row in rows]
+            ),
         ),
         class_="scroll",
     )
@@ -151,7 +171,9 @@ def _figures(evaluations: Sequence[Evaluation]) -> Html:
     for name in names:
         title, note = describe(name)
         cells: list[Child] = [join([title, el("small", note)])]
-        cells += [_figure_cell(e.metrics["figures"].get(name), number) for number, e in enumerate(evaluations)]
+        cells += [
+            _figure_cell(e.metrics["figures"].get(name), number) for number, e in enumerate(evaluations)
+        ]
         counts = {e.metrics["figures"][name]["n"] for e in evaluations if name in e.metrics["figures"]}
         rows.append([*cells, el("td", f"{max(counts):,}", class_="num")])
     systems = [e.name for e in evaluations] if len(evaluations) > 1 else ["value and interval"]
@@ -169,15 +191,23 @@ def _comparison(evaluations: Sequence[Evaluation], compared: Sequence[Comparison
         rows.append(
             [
                 join([describe(item.figure)[0], el("small", f"{item.b} against {item.a}")]),
-                el("td", percent(item.value_a), class_="nowrap"), el("td", percent(item.value_b), class_="nowrap"),
+                el("td", percent(item.value_a), class_="nowrap"),
+                el("td", percent(item.value_b), class_="nowrap"),
                 el("td", points, class_=f"nowrap {style}" if style else "nowrap"),
                 f"{item.result.wins} / {item.result.ties} / {item.result.losses}",
-                el("td", _p(item.p_holm), el("small", f"{item.result.test}, raw {_p(item.result.p_value)}"), class_="nowrap"),
+                el(
+                    "td",
+                    _p(item.p_holm),
+                    el("small", f"{item.result.test}, raw {_p(item.result.p_value)}"),
+                    class_="nowrap",
+                ),
             ]
-        )  # fmt: skip
+        )
     note = (
-        f"Each system against {evaluations[0].name}, on the same questions. Differences in points with paired bootstrap "
-        "intervals; p-values (exact McNemar for right/wrong figures, paired randomisation otherwise) are corrected by "
+        f"Each system against {evaluations[0].name}, on the same questions. Differences in points "
+        "with paired bootstrap "
+        "intervals; p-values (exact McNemar for right/wrong figures, paired randomisation otherwise) "
+        "are corrected by "
         "Holm over this table. Coloured differences have p < 0.05."
     )
     head = ["", "first", "second", "difference", "better / equal / worse", "p, corrected"]
@@ -186,62 +216,6 @@ def _comparison(evaluations: Sequence[Evaluation], compared: Sequence[Comparison
 
 def _p(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
-
-
-def _curves(evaluations: Sequence[Evaluation]) -> Html | None:
-    plots: list[Html] = []
-    curves = [(e.name, e.metrics["curve"]) for e in evaluations if e.metrics["curve"]]
-    if curves:
-        deepest = max(points[-1]["k"] for _, points in curves)
-        ticks = [k for k in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if k < deepest / 1.25] + [deepest]
-        series = [
-            Series(
-                name, *([p[key] for p in points] for key in ("k", "value", "low", "high")),
-                notes=[f"{name}, k = {p['k']}: {with_interval(p)}" for p in points],
-            )
-            for name, points in curves
-        ]  # fmt: skip
-        plots.append(
-            line_plot(
-                series, label="Share of questions with an answer in the first k passages", x_label="passages retrieved, k",
-                y_label="An answer stands in the first k passages", x_ticks=ticks, log_x=True,
-            )
-        )  # fmt: skip
-    calibrated = [(e.name, e.metrics["calibration"]) for e in evaluations if e.metrics["calibration"]]
-    if calibrated:
-        series = [
-            Series(
-                name, [b["confidence"] for b in c["bins"]], [b["accuracy"] for b in c["bins"]],
-                weight=[b["n"] for b in c["bins"]],
-                notes=[f"{name}: {b['n']:,} answers of confidence about {percent(b['confidence'])}, {percent(b['accuracy'])} right" for b in c["bins"]],
-            )
-            for name, c in calibrated
-        ]  # fmt: skip
-        plots.append(
-            line_plot(
-                series, label="Reliability of the confidence", x_label="confidence of the answer",
-                y_label="Answers that are right (dashed: ideal)", x_ticks=_SHARES, diagonal=True,
-            )
-        )  # fmt: skip
-    risky = [(e.name, e.metrics["risk_coverage"]) for e in evaluations if e.metrics["risk_coverage"]]
-    if risky:
-        plots.append(
-            line_plot(
-                [Series(name, c["coverage"], c["risk"]) for name, c in risky], label="Risk over coverage",
-                x_label="questions answered, the most confident first", y_label="Wrong among the answers given",
-                x_ticks=_SHARES, points=False,
-            )
-        )  # fmt: skip
-    if not plots:
-        return None
-    notes = [
-        f"{name}: calibration error {percent(c['ece'])}, mean confidence {percent(c['mean_confidence'])}, right {percent(c['accuracy'])}, "
-        f"Brier score {c['brier']:.3f}."
-        for name, c in calibrated
-    ] + [
-        f"{name}: area under risk–coverage {c['aurc']:.3f} (best possible ordering {c['oracle_aurc']:.3f})." for name, c in risky
-    ]
-    return join([el("div", plots, class_="grid2"), el("p", " ".join(notes), class_="soft") if notes else None])
 
 
 def _stages(evaluations: Sequence[Evaluation]) -> Html | None:
@@ -256,7 +230,9 @@ def _stages(evaluations: Sequence[Evaluation]) -> Html | None:
     if not parts:
         return None
     legend = [
-        el("span", el("i", "", class_=f"key {name}"), el("b", name), f": {note}") for name, note in STAGES.items() if name in seen
+        el("span", el("i", "", class_=f"key {name}"), el("b", name), f": {note}")
+        for name, note in STAGES.items()
+        if name in seen
     ]
     return join([parts, el("p", legend, class_="legend")])
 
@@ -269,15 +245,20 @@ def _breakdowns(evaluations: Sequence[Evaluation]) -> Html | None:
         figures = list(rows[0]["figures"])
         shown = next((figure for figure in ("em", "top20", "top5", "top1") if figure in figures), figures[0])
         others = [
-            {row["group"]: row["figures"] for row in e.metrics["breakdowns"].get(name, [])} for e in evaluations
+            {row["group"]: row["figures"] for row in e.metrics["breakdowns"].get(name, [])}
+            for e in evaluations
         ]
         cells = [
             [
-                row["group"], el("td", f"{row['n']:,}", class_="num"),
-                *(_figure_cell(other.get(row["group"], {}).get(shown), number) for number, other in enumerate(others)),
+                row["group"],
+                el("td", f"{row['n']:,}", class_="num"),
+                *(
+                    _figure_cell(other.get(row["group"], {}).get(shown), number)
+                    for number, other in enumerate(others)
+                ),
             ]
             for row in rows
-        ]  # fmt: skip
+        ]
         title = describe(shown)[0]
         systems = [f"{e.name}: {title}" for e in evaluations] if len(evaluations) > 1 else [title]
         tables.append(el("div", el("h3", name.capitalize()), _table(["", "n", *systems], cells)))
@@ -295,7 +276,8 @@ def _latency(evaluations: Sequence[Evaluation]) -> Html | None:
     settings = evaluations[0].metrics["settings"]
     asking = evaluations[0].metrics["wall_s"]["asking"]
     note = (
-        f"Wall time a question, asked in batches of {settings['batch_size']} (a batch's time divided by its size). "
+        f"Wall time a question, asked in batches of {settings['batch_size']} (a batch's time divided "
+        "by its size). "
         f"{evaluations[0].name} took {format_duration(asking)} in its last run."
     )
     head = ["stage", *evaluations[0].metrics["latency_ms"]["total"]]
@@ -314,14 +296,19 @@ def _flips(evaluations: Sequence[Evaluation], compared: Sequence[Comparison], li
     for item in compared:
         if item.figure != chosen or not (item.gained or item.lost):
             continue
-        groups = ((f"{item.b} gained", item.gained[:limit], item.result.wins), (f"{item.b} lost", item.lost[:limit], item.result.losses))
+        groups = (
+            (f"{item.b} gained", item.gained[:limit], item.result.wins),
+            (f"{item.b} lost", item.lost[:limit], item.result.losses),
+        )
         ids = [key for _, keys, _ in groups for key in keys]
         records_a = pick_records(read_records(by_name[item.a].records_path), ids)
         records_b = pick_records(read_records(by_name[item.b].records_path), ids)
         for name, keys, count in groups:
             if keys:
                 shown = f"{name} {count:,} questions" + (f", {len(keys)} shown" if count > len(keys) else "")
-                cards = [question_card(records_b[key], [(item.a, records_a[key])], passages=2) for key in keys]
+                cards = [
+                    question_card(records_b[key], [(item.a, records_a[key])], passages=2) for key in keys
+                ]
                 parts.append(el("div", el("h3", shown), cards))
     return el("div", parts, class_="grid2") if parts else None
 
@@ -337,10 +324,13 @@ def _worst(evaluations: Sequence[Evaluation], limit: int) -> Html | None:
         return None
     note = join(
         [
-            "Wrong answers, the most confident first. Highlighted: ", el("mark", "what was read", class_="read"), " and ",
-            el("mark", "where an accepted answer stands", class_="gold"), ".",
+            "Wrong answers, the most confident first. Highlighted: ",
+            el("mark", "what was read", class_="read"),
+            " and ",
+            el("mark", "where an accepted answer stands", class_="gold"),
+            ".",
         ]
-    )  # fmt: skip
+    )
     return join([el("p", note, class_="soft"), parts])
 
 
@@ -349,17 +339,23 @@ def _provenance(evaluations: Sequence[Evaluation]) -> Html:
     for evaluation in evaluations:
         metrics = evaluation.metrics
         questions = metrics["question_set"]
-        rows: list[list[Child]] = [
-            ["questions", f"{questions['path'] or questions['name']} ({questions['split'] or 'split not marked'})"],
-            ["sha256", questions["sha256"] or "–"],
-            *([f"system: {key}", str(value)] for key, value in metrics["system"].items()),
-            *([f"setting: {key}", str(value)] for key, value in metrics["settings"].items()),
-            ["versions", ", ".join(f"{key} {value}" for key, value in metrics["versions"].items())],
+        named: list[tuple[str, object]] = [
+            *((f"system: {key}", value) for key, value in metrics["system"].items()),
+            *((f"setting: {key}", value) for key, value in metrics["settings"].items()),
         ]
+        split = questions["split"] or "split not marked"
+        rows: list[list[Child]] = [
+            ["questions", f"{questions['path'] or questions['name']} ({split})"],
+            ["sha256", questions["sha256"] or "–"],
+        ]
+        rows += [[key, str(value)] for key, value in named]
+        rows.append(["versions", ", ".join(f"{key} {value}" for key, value in metrics["versions"].items())])
         parts.append(
             el(
-                "details", el("summary", evaluation.name),
-                el("pre", metrics["command"] or "no command recorded"), _table(["", "value"], rows),
+                "details",
+                el("summary", evaluation.name),
+                el("pre", metrics["command"] or "no command recorded"),
+                _table(["", "value"], rows),
             )
-        )  # fmt: skip
+        )
     return join(parts)

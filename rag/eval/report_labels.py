@@ -30,7 +30,10 @@ _FIXED = {
     "r_precision": ("R-precision", "gold pages among the first R pages"),
     "n_best_em": ("Any of the n best", "one of all answers returned is right"),
     "answered": ("Answered", "the best answer is more likely than “no answer”"),
-    "gold_passage_em": ("EM from gold passages", "the reader is given the gold passages instead of retrieved ones"),
+    "gold_passage_em": (
+        "EM from gold passages",
+        "the reader is given the gold passages instead of retrieved ones",
+    ),
     "gold_passage_f1": ("F1 from gold passages", "the same, token F1"),
     "gold_span_em": ("Ceiling of reading", "an accepted answer stands in the passages that were read"),
     "mrr": ("Reciprocal rank of the answer", "1 / rank of the first passage that holds an answer"),
@@ -47,7 +50,19 @@ _PATTERNS = (
     (r"passage_any@(\d+)", "Any gold passage in top {}", "at least one of them was found"),
     (r"passage_recall@(\d+)", "Share of gold passages in top {}", "of multi-hop questions"),
 )
-_MAIN = ("em", "f1", "joint_f1", "kilt_em", "top1", "top5", "top20", "top100", "passage_em@2", "passage_em@20", "passage_em@100")
+_MAIN = (
+    "em",
+    "f1",
+    "joint_f1",
+    "kilt_em",
+    "top1",
+    "top5",
+    "top20",
+    "top100",
+    "passage_em@2",
+    "passage_em@20",
+    "passage_em@100",
+)
 
 
 def describe(name: str) -> tuple[str, str]:
@@ -93,8 +108,6 @@ def ordered(names: Iterable[str]) -> list[str]:
 def main_figures(figures: Mapping[str, Any], limit: int = 5) -> list[str]:
     """The figures for the top of the page: those that exist, most telling first."""
     return [name for name in _MAIN if name in figures][:limit]
-
-
 
 
 def percent(value: float | None, digits: int = 1) -> str:

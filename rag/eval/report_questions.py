@@ -16,7 +16,8 @@ Record = Mapping[str, Any]
 
 
 def worst_records(records: Iterable[Record], limit: int) -> list[Record]:
-    """The most confident wrong answers; without answers, the questions whose answer was found last or not at all.
+    """The most confident wrong answers; without answers, the questions whose answer was found last or not
+    at all.
 
     Questions without accepted answers are never shown: nothing says that they went wrong.
     """
@@ -29,7 +30,11 @@ def worst_records(records: Iterable[Record], limit: int) -> list[Record]:
             return float(record["first_rank"] or 10**6)
         return None
 
-    ranked = ((value, -order, record) for order, record in enumerate(records) if (value := badness(record)) is not None)
+    ranked = (
+        (value, -order, record)
+        for order, record in enumerate(records)
+        if (value := badness(record)) is not None
+    )
     return [record for _, _, record in heapq.nlargest(limit, ranked, key=lambda item: item[:2])]
 
 
@@ -90,10 +95,11 @@ def _evidence(record: Record) -> Html | None:
         return None
     return el(
         "div",
-        el("small", "read in "), el("b", evidence["title"] or evidence["passage_id"]),
+        el("small", "read in "),
+        el("b", evidence["title"] or evidence["passage_id"]),
         el("div", marked(evidence["text"], [(evidence["start"], evidence["end"], "read")])),
         class_="passage used",
-    )  # fmt: skip
+    )
 
 
 def _retrieved(record: Record, passages: int) -> Html | None:
@@ -108,11 +114,12 @@ def _retrieved(record: Record, passages: int) -> Html | None:
         shown.append(
             el(
                 "div",
-                el("small", " · ".join(notes) + " · "), el("b", hit["title"] or hit["id"]),
+                el("small", " · ".join(notes) + " · "),
+                el("b", hit["title"] or hit["id"]),
                 el("div", marked(hit["text"], _spans(hit["text"], record["answers"]))),
                 class_="passage hit" if useful else "passage",
             )
-        )  # fmt: skip
+        )
     return el("div", el("small", "retrieved"), shown) if shown else None
 
 

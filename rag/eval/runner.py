@@ -1,6 +1,7 @@
 """Evaluate a system on a question set: streamed, resumable, with everything needed to trust the figures.
 
-The output directory holds `per_question.jsonl`, the official prediction files and, written last, `metrics.json`.
+The output directory holds `per_question.jsonl`, the official prediction files and, written last,
+`metrics.json`.
 While it runs, finished questions stand in `per_question.jsonl.part`; running again continues after them.
 """
 
@@ -20,7 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
-from rag.core.files import atomic_write_json, directory_lock, disk_errors, fsync_dir, read_json, remove_temporaries
+from rag.core.files import (
+    atomic_write_json,
+    directory_lock,
+    disk_errors,
+    fsync_dir,
+    read_json,
+    remove_temporaries,
+)
 from rag.core.progress import Progress
 from rag.core.types import AnswerSet, Question
 from rag.eval.aggregate import summarise
@@ -82,15 +90,16 @@ def evaluate(
     settings = settings or EvaluationSettings()
     place = Path(out)
     asker = _Asker(system, settings, lookup)
-    header = {
+    named: dict[str, Any] = dict(identity or getattr(system, "identity", None) or {})
+    named.setdefault("index_version", str(getattr(system, "index_version", "")))
+    header: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "kind": "evaluation",
         "profile": settings.profile,
         "question_set": source.to_json(),
         "settings": settings.model_dump(mode="json"),
-        "system": dict(identity or getattr(system, "identity", None) or {}),
+        "system": named,
     }
-    header["system"].setdefault("index_version", str(getattr(system, "index_version", "")))
     fingerprint = hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()
     with directory_lock(place):
         finished = _check_state(place, fingerprint, header)
@@ -129,7 +138,9 @@ class _Asker:
         self.retrieves: RetrievesPassages | None = system if isinstance(system, RetrievesPassages) else None
         self.asks: AsksQuestions | None = system if isinstance(system, AsksQuestions) else None
         if self.retrieves is None and self.asks is None:
-            raise ConfigError(f"{type(system).__name__} has neither `retrieve` nor `ask`: there is nothing to evaluate")
+            raise ConfigError(
+                f"{type(system).__name__} has neither `retrieve` nor `ask`: there is nothing to evaluate"
+            )
         if settings.oracle and self.reads is None:
             raise ConfigError(
                 "the gold-passage oracle needs a system that can read given passages",
@@ -145,7 +156,9 @@ class _Asker:
         searched = time.perf_counter()
         answers: Sequence[AnswerSet | None] = [None] * len(batch)
         if self.reads is not None and self.retrieves is not None:
-            answers = self.reads.read(texts, [pairs[: settings.read_top_k] for pairs in retrieved], settings.n_best)
+            answers = self.reads.read(
+                texts, [pairs[: settings.read_top_k] for pairs in retrieved], settings.n_best
+            )
         elif self.asks is not None:
             answers = self.asks.ask(texts, top_k=settings.read_top_k, n_best=settings.n_best)
         ended = time.perf_counter()
@@ -177,14 +190,17 @@ class _Asker:
 
 
 def _check_state(place: Path, fingerprint: str, header: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The finished metrics if this very evaluation was done before; else make sure that it may be continued."""
+    """The finished metrics if this very evaluation was done before; else make sure that it may be
+    continued."""
     remove_temporaries(place)
     for name in (METRICS_NAME, _STATE_NAME):
         if not (place / name).is_file():
             continue
         earlier = read_json(place / name)
         if not isinstance(earlier, dict) or earlier.get("fingerprint") != fingerprint:
-            changed = [key for key in ("settings", "question_set", "system") if earlier.get(key) != header[key]]
+            changed = [
+                key for key in ("settings", "question_set", "system") if earlier.get(key) != header[key]
+            ]
             raise MismatchedArtifactError(
                 f"{place} holds an evaluation with other {', '.join(changed) or 'settings'}",
                 hint="choose another --out, or delete that directory",
@@ -229,7 +245,9 @@ def _ask_all(
             lines = []
             for start in range(0, len(shard), settings.batch_size):
                 batch = shard[start : start + settings.batch_size]
-                records = score_outcomes(asker(batch), settings, overlap=overlap, facts=facts, page_of=page_of)
+                records = score_outcomes(
+                    asker(batch), settings, overlap=overlap, facts=facts, page_of=page_of
+                )
                 lines += [json.dumps(record, ensure_ascii=False) for record in records]
                 progress.update(len(batch))
             file.write(("\n".join(lines) + "\n").encode())
@@ -260,7 +278,9 @@ def _distinct(questions: Iterable[Question]) -> Iterator[Question]:
     seen: set[str] = set()
     for question in questions:
         if question.id in seen:
-            raise DataError(f"two questions have the id {question.id!r}", hint="give every question its own id")
+            raise DataError(
+                f"two questions have the id {question.id!r}", hint="give every question its own id"
+            )
         seen.add(question.id)
         yield question
 

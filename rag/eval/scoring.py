@@ -128,7 +128,9 @@ def _first_text(answers: AnswerSet | None) -> str | None:
     return answers.answers[0].text if answers is not None and answers.answers else None
 
 
-def _measures(outcomes: Sequence[QuestionOutcome], settings: EvaluationSettings) -> dict[str, dict[str, float]]:
+def _measures(
+    outcomes: Sequence[QuestionOutcome], settings: EvaluationSettings
+) -> dict[str, dict[str, float]]:
     """trec_eval measures over the questions whose gold passages are known."""
     rankings: dict[str, list[tuple[str, float]]] = {}
     qrels: dict[str, dict[str, int]] = {}
@@ -146,7 +148,9 @@ def _coverage(outcome: QuestionOutcome, settings: EvaluationSettings) -> dict[st
     kind, keys = gold_keys(outcome.question)
     if not needs_all(outcome.question):
         return {}
-    return multihop_scores([passage_key(passage, kind) for _, passage in outcome.retrieved], keys, settings.ks)
+    return multihop_scores(
+        [passage_key(passage, kind) for _, passage in outcome.retrieved], keys, settings.ks
+    )
 
 
 def _profile_scores(
@@ -160,7 +164,9 @@ def _profile_scores(
     if answers is None or not question.answers:
         return {}
     if settings.profile == "hotpot":
-        gold = HotpotGold(question.id, question.answers[0], gold_facts(question), str(question.meta.get("type") or ""))
+        gold = HotpotGold(
+            question.id, question.answers[0], gold_facts(question), str(question.meta.get("type") or "")
+        )
         values = asdict(score_hotpot(text, support, gold))
         return {name: value for name, value in values.items() if support is not None or "_" not in name}
     if settings.profile == "kilt" and question.meta.get("provenance"):
@@ -211,7 +217,12 @@ def _answers_json(outcome: QuestionOutcome) -> dict[str, Any]:
         "no_answer_confidence": answers.no_answer_confidence,
         "evidence": best.evidence.to_json() if best else None,
         "n_best": [
-            {"text": a.text, "confidence": a.confidence, "score": a.score, "passage_id": a.evidence.passage_id}
+            {
+                "text": a.text,
+                "confidence": a.confidence,
+                "score": a.score,
+                "passage_id": a.evidence.passage_id,
+            }
             for a in answers.answers
         ],
     }
@@ -225,7 +236,12 @@ def _hits_json(outcome: QuestionOutcome, flags: Sequence[bool], kept_texts: int)
     gold = set(keys)
     rows = []
     for rank, ((hit, passage), flag) in enumerate(zip(outcome.retrieved, flags, strict=True)):
-        row: dict[str, Any] = {"id": passage.id, "title": passage.title, "score": hit.score, "has_answer": flag}
+        row: dict[str, Any] = {
+            "id": passage.id,
+            "title": passage.title,
+            "score": hit.score,
+            "has_answer": flag,
+        }
         if gold:
             row["is_gold"] = passage_key(passage, kind) in gold
         if rank < kept_texts:

@@ -107,7 +107,9 @@ class QuestionSource:
     total: int | None = None
 
     @classmethod
-    def of_file(cls, path: str | Path, *, name: str | None = None, split: str | None = None) -> QuestionSource:
+    def of_file(
+        cls, path: str | Path, *, name: str | None = None, split: str | None = None
+    ) -> QuestionSource:
         """Describe a question file; the split is guessed from its name if not given."""
         file = Path(path)
         return cls(name or file.name.split(".")[0], str(path), split or guess_split(file), sha256_file(file))

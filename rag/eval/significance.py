@@ -79,11 +79,14 @@ def bootstrap(
         (0.75, 400, True, True)
 
     Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13.
-    Note: if all values are 0, or all are 1, resampling shows no spread; then the exact binomial (Clopper-Pearson)
+    Note: if all values are 0, or all are 1, resampling shows no spread; then the exact binomial
+        (Clopper-Pearson)
         interval is given, so that 0 of 5 does not read as "surely 0".
     """
     if resamples < 1000:
-        raise ConfigError(f"{resamples} bootstrap resamples are too few for an interval, expected at least 1000")
+        raise ConfigError(
+            f"{resamples} bootstrap resamples are too few for an interval, expected at least 1000"
+        )
     if not 0.0 < level < 1.0:
         raise ConfigError(f"the level of an interval must lie between 0 and 1, found {level}")
     table = np.asarray(values, dtype=np.float64)
@@ -108,7 +111,8 @@ def bootstrap(
 
 
 def _resampled_means(filled: Floats, defined: npt.NDArray[np.bool_], resamples: int, seed: int) -> Floats:
-    """Means of `resamples` question sets drawn with replacement, (B, m); NaN where no defined row was drawn."""
+    """Means of `resamples` question sets drawn with replacement, (B, m); NaN where no defined row was
+    drawn."""
     generator = np.random.default_rng(seed)
     n, m = filled.shape
     rows, repeats = np.unique(np.concatenate([filled, defined], axis=1), axis=0, return_counts=True)
@@ -142,13 +146,16 @@ def _paired(a: npt.ArrayLike, b: npt.ArrayLike) -> Floats:
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if first.shape != second.shape or first.ndim != 1:
         raise DataError(
-            f"a paired test needs one value per question from both systems, found shapes {first.shape} and {second.shape}"
+            "a paired test needs one value per question from both systems, found shapes "
+            f"{first.shape} and {second.shape}"
         )
     difference = second - first
     return difference[~np.isnan(difference)]
 
 
-def randomisation_test(a: npt.ArrayLike, b: npt.ArrayLike, *, resamples: int = 10_000, seed: int = 0) -> float:
+def randomisation_test(
+    a: npt.ArrayLike, b: npt.ArrayLike, *, resamples: int = 10_000, seed: int = 0
+) -> float:
     """Two-sided p-value of the paired randomisation test on the difference of means.
 
     Under the hypothesis that the systems are exchangeable, the sign of each question's difference is a coin
@@ -184,9 +191,10 @@ def randomisation_test(a: npt.ArrayLike, b: npt.ArrayLike, *, resamples: int = 1
         size = (min(chunk, resamples - start), len(magnitudes))
         if repeats.max() == 1:
             bits = np.frombuffer(generator.bytes((size[0] * size[1] + 7) // 8), dtype=np.uint8)
-            heads = np.unpackbits(bits, count=size[0] * size[1]).reshape(size)
+            heads: Floats = np.unpackbits(bits, count=size[0] * size[1]).reshape(size).astype(np.float64)
         else:
-            heads = generator.binomial(repeats, 0.5, size=size)  # how many of equal differences stay positive
+            # how many of equal differences stay positive
+            heads = generator.binomial(repeats, 0.5, size=size).astype(np.float64)
         sums = (2.0 * heads - repeats) @ magnitudes
         extreme += int(np.count_nonzero(np.abs(sums) >= threshold))
     return (1 + extreme) / (1 + resamples)
@@ -195,7 +203,8 @@ def randomisation_test(a: npt.ArrayLike, b: npt.ArrayLike, *, resamples: int = 1
 def mcnemar_exact(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
     """Two-sided exact McNemar p-value for 0/1 values of two systems on the same questions.
 
-    With `w` questions only b answers and `l` only a answers, p = min(1, 2 P[Binomial(w + l, 1/2) <= min(w, l)]).
+    With `w` questions only b answers and `l` only a answers, p = min(1, 2 P[Binomial(w + l, 1/2) <= min(w,
+    l)]).
 
     Raises:
         DataError: if a value is neither 0 nor 1.
@@ -276,7 +285,9 @@ def compare_paired(
         ('mcnemar', 2, 1, 1, 0.25, (3,))
     """
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    difference = bootstrap_difference(first, second, resamples=max(2000, resamples // 5), seed=seed, level=level)
+    difference = bootstrap_difference(
+        first, second, resamples=max(2000, resamples // 5), seed=seed, level=level
+    )
     gained = np.flatnonzero(second > first)
     lost = np.flatnonzero(second < first)
     if _is_binary(first) and _is_binary(second):

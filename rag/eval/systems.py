@@ -134,4 +134,6 @@ class RetrieveThenRead:
             hit, passage = pairs[span.passage_index]
             evidence = Evidence(passage.id, passage.title, passage.text, span.start, span.end, hit.score)
             answers.append(Answer(span.text, span.score, span.confidence, evidence))
-        return AnswerSet(question, tuple(answers), result.no_answer_confidence, self.index_version, timings_ms)
+        return AnswerSet(
+            question, tuple(answers), result.no_answer_confidence, self.index_version, timings_ms
+        )

@@ -67,21 +67,29 @@ def _read_hotpot(path: Path) -> Iterator[Record]:
                 Context("", str(title), join_sentences(sentences), extra={"sentences": list(sentences)})
                 for title, sentences in rest.pop("context")
             )
-            gold = {str(title) for title, _ in rest.get("supporting_facts") or ()} | set(rest.get("gold_titles") or ())
+            gold = {str(title) for title, _ in rest.get("supporting_facts") or ()} | set(
+                rest.get("gold_titles") or ()
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{place}: not a HotpotQA record ({error})") from error
         yield Record(
-            identifier, question, answers, contexts,
-            tuple(c for c in contexts if c.title in gold), (),
-            tuple(c for c in contexts if c.title not in gold) if gold else (), rest,
-        )  # fmt: skip
+            identifier,
+            question,
+            answers,
+            contexts,
+            tuple(c for c in contexts if c.title in gold),
+            (),
+            tuple(c for c in contexts if c.title not in gold) if gold else (),
+            rest,
+        )
 
 
 def _hotpot_json(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
     for record in records:
         if len(record.answers or ()) > 1:
             raise DataError(
-                f"question {record.id!r} has {len(record.answers or ())} answers, HotpotQA's format holds one",
+                f"question {record.id!r} has {len(record.answers or ())} answers, HotpotQA's format "
+                "holds one",
                 hint="convert to dpr-train or nq-open, or keep one answer a question",
             )
         contexts = record.contexts or (*record.positives, *record.hard_negatives, *record.negatives)
@@ -110,7 +118,8 @@ def _read_squad(path: Path) -> Iterator[Record]:
 
 
 def _write_squad(path: Path, records: Iterable[Record]) -> None:
-    """Questions that follow each other with the same paragraph share it, paragraphs with the same title an article."""
+    """Questions that follow each other with the same paragraph share it, paragraphs with the same title an
+    article."""
     with open_text(path) as file:
         title: str | None = None
         key: tuple[str, str] | None = None
@@ -128,7 +137,10 @@ def _write_squad(path: Path, records: Iterable[Record]) -> None:
                 if title == context.title:
                     file.write(",\n")
                 else:
-                    file.write(("" if title is None else "]},\n") + f'{{"title": {dumps(context.title)}, "paragraphs": [\n')
+                    file.write(
+                        ("" if title is None else "]},\n")
+                        + f'{{"title": {dumps(context.title)}, "paragraphs": [\n'
+                    )
                 file.write(f'{{"context": {dumps(context.text)}, "qas": [\n')
             title, key = context.title, this
             file.write(dumps(item))
@@ -146,7 +158,8 @@ def _squad_item(record: Record) -> tuple[Context, dict[str, Any]]:
         ]
         if not answers:
             raise DataError(
-                f"question {record.id!r}: no answer stands literally in its first positive passage, so there is no "
+                f"question {record.id!r}: no answer stands literally in its first positive passage, "
+                "so there is no "
                 "answer_start for SQuAD's format",
                 hint="drop such questions first, or convert to dpr-train",
             )
@@ -155,18 +168,40 @@ def _squad_item(record: Record) -> tuple[Context, dict[str, Any]]:
 
 
 KILT = Format(
-    "kilt", "KILT task or prediction files (JSON lines)",
+    "kilt",
+    "KILT task or prediction files (JSON lines)",
     frozenset({"id", "question", "answers", "positives", "contexts", "passage ids", "titles", "meta"}),
-    frozenset({"id", "question"}), _read_kilt, lambda path, records: write_json_lines(path, _kilt_json(records)),
-)  # fmt: skip
+    frozenset({"id", "question"}),
+    _read_kilt,
+    lambda path, records: write_json_lines(path, _kilt_json(records)),
+)
 HOTPOT = Format(
-    "hotpot", "HotpotQA's JSON (also 2WikiMultiHopQA, MuSiQue in its shape)",
-    frozenset({"id", "question", "answers", "contexts", "positives", "hard_negatives", "negatives", "passage texts", "titles", "passage fields", "meta"}),
-    frozenset({"id", "question", "passage texts", "titles"}), _read_hotpot,
+    "hotpot",
+    "HotpotQA's JSON (also 2WikiMultiHopQA, MuSiQue in its shape)",
+    frozenset(
+        {
+            "id",
+            "question",
+            "answers",
+            "contexts",
+            "positives",
+            "hard_negatives",
+            "negatives",
+            "passage texts",
+            "titles",
+            "passage fields",
+            "meta",
+        }
+    ),
+    frozenset({"id", "question", "passage texts", "titles"}),
+    _read_hotpot,
     lambda path, records: write_json_list(path, _hotpot_json(records)),
-)  # fmt: skip
+)
 SQUAD = Format(
-    "squad", "SQuAD 1.1 and 2.0",
+    "squad",
+    "SQuAD 1.1 and 2.0",
     frozenset({"id", "question", "answers", "positives", "passage ids", "passage texts", "titles", "meta"}),
-    frozenset({"id", "question", "positives", "passage texts"}), _read_squad, _write_squad,
-)  # fmt: skip
+    frozenset({"id", "question", "positives", "passage texts"}),
+    _read_squad,
+    _write_squad,
+)

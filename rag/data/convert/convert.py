@@ -20,9 +20,20 @@ __all__ = ["FORMATS", "ConversionReport", "convert", "get_format"]
 FORMATS: Mapping[str, Format] = {
     fmt.name: fmt
     for fmt in (
-        DPR_RESULTS, DPR_TRAINING, FID, PYSERINI, NQ_OPEN, TREC_RUN, TREC_QRELS, KILT, BEIR, HOTPOT, SQUAD, COLBERT,
+        DPR_RESULTS,
+        DPR_TRAINING,
+        FID,
+        PYSERINI,
+        NQ_OPEN,
+        TREC_RUN,
+        TREC_QRELS,
+        KILT,
+        BEIR,
+        HOTPOT,
+        SQUAD,
+        COLBERT,
     )
-}  # fmt: skip
+}
 
 _ROLES = frozenset({"contexts", "positives"})  # at least one record must have them
 _OF_RECORD = frozenset({"id", "question", "answers"})  # every record must have them
@@ -95,7 +106,8 @@ def convert(
         DataError: a record is malformed, lacks what the target needs, or (strict) would lose something.
 
     Note:
-        Retrieved lists become training sets by answer: with answers known, passages that hold one are positives
+        Retrieved lists become training sets by answer: with answers known, passages that hold one are
+        positives
         and the others hard negatives. Training sets become result lists of their positives, then negatives.
     """
     reader, writer = get_format(source_format), get_format(target_format)
@@ -118,20 +130,26 @@ def convert(
             where = f"record {number}" + (f" ({filled.id!r})" if filled.id else "")
             missing = sorted((writer.needs & _OF_RECORD) - parts | _missing_in_passages(filled, writer))
             if missing:
-                raise DataError(f"{source}: {where} has no {', no '.join(missing)}, which {target_format} needs", hint=_FILL)
+                raise DataError(
+                    f"{source}: {where} has no {', no '.join(missing)}, which {target_format} needs",
+                    hint=_FILL,
+                )
             roles.update(parts & _ROLES)
             lost = (parts | _lost_by_recast(record, filled)) - writer.keeps
             report.dropped.update(lost)
             if strict and lost:
                 raise DataError(
-                    f"{source}: {where} holds {', '.join(sorted(lost))}, for which {target_format} has no place",
+                    f"{source}: {where} holds {', '.join(sorted(lost))}, for which {target_format} "
+                    "has no place",
                     hint="allow losses, or choose another format",
                 )
             report.records += 1
             yield filled
         absent = sorted(writer.needs & _ROLES - roles)
         if absent:
-            raise DataError(f"{source}: no record has {' or '.join(absent)}, which {target_format} is made of", hint=_FILL)
+            raise DataError(
+                f"{source}: no record has {' or '.join(absent)}, which {target_format} is made of", hint=_FILL
+            )
 
     writer.write(Path(target), prepared())
     return report

@@ -38,9 +38,13 @@ def _context(value: Any, place: str) -> Context:
     if text is not None and not isinstance(text, str):
         raise DataError(f"{place}: the text of passage {identifier!r} is not text")
     return Context(
-        identifier, str(rest.pop("title", None) or ""), text, number(rest.pop("score", None), place),
-        None if has_answer is None else bool(has_answer), rest,
-    )  # fmt: skip
+        identifier,
+        str(rest.pop("title", None) or ""),
+        text,
+        number(rest.pop("score", None), place),
+        None if has_answer is None else bool(has_answer),
+        rest,
+    )
 
 
 def _contexts(record: dict[str, Any], key: str, place: str) -> tuple[Context, ...]:
@@ -119,10 +123,14 @@ def _read_pyserini(path: Path) -> Iterator[Record]:
             split = line_end and not context.title
             contexts.append(
                 Context(
-                    context.id, title.strip('"') if split else context.title, text if split else context.text,
-                    context.score, context.has_answer, context.extra,
+                    context.id,
+                    title.strip('"') if split else context.title,
+                    text if split else context.text,
+                    context.score,
+                    context.has_answer,
+                    context.extra,
                 )
-            )  # fmt: skip
+            )
         yield Record(record.id, record.question, record.answers, tuple(contexts), meta=record.meta)
 
 
@@ -160,24 +168,43 @@ _RETRIEVED = frozenset({"id", "question", "answers", "contexts", "meta"}) | _ALL
 _TEXTS = frozenset({"question", "contexts", "passage texts"})
 
 DPR_RESULTS = Format(
-    "dpr-results", "DPR's retrieval results: a JSON list with ctxs", _RETRIEVED, _TEXTS, _read_results,
+    "dpr-results",
+    "DPR's retrieval results: a JSON list with ctxs",
+    _RETRIEVED,
+    _TEXTS,
+    _read_results,
     lambda path, records: write_json_list(path, _results_json(records)),
-)  # fmt: skip
+)
 FID = Format(
-    "fid", "FiD's JSON lines with ctxs", _RETRIEVED, _TEXTS, _read_results,
+    "fid",
+    "FiD's JSON lines with ctxs",
+    _RETRIEVED,
+    _TEXTS,
+    _read_results,
     lambda path, records: write_json_lines(path, _results_json(records)),
-)  # fmt: skip
+)
 PYSERINI = Format(
-    "pyserini", "pyserini's JSON: question id → contexts with docid and “title\\ntext”",
-    _RETRIEVED, _TEXTS, _read_pyserini, _write_pyserini,
-)  # fmt: skip
+    "pyserini",
+    "pyserini's JSON: question id → contexts with docid and “title\\ntext”",
+    _RETRIEVED,
+    _TEXTS,
+    _read_pyserini,
+    _write_pyserini,
+)
 DPR_TRAINING = Format(
-    "dpr-train", "DPR's training JSON: positive, negative and hard negative ctxs",
-    frozenset({"id", "question", "answers", "positives", "negatives", "hard_negatives", "meta"}) | _ALL_CONTEXT_PARTS,
-    frozenset({"question", "positives", "passage texts"}), _read_training,
+    "dpr-train",
+    "DPR's training JSON: positive, negative and hard negative ctxs",
+    frozenset({"id", "question", "answers", "positives", "negatives", "hard_negatives", "meta"})
+    | _ALL_CONTEXT_PARTS,
+    frozenset({"question", "positives", "passage texts"}),
+    _read_training,
     lambda path, records: write_json_list(path, _training_json(records)),
-)  # fmt: skip
+)
 NQ_OPEN = Format(
-    "nq-open", "questions with answers as JSON lines", frozenset({"id", "question", "answers", "meta"}),
-    frozenset({"question"}), _read_results, lambda path, records: write_json_lines(path, _nq_json(records)),
-)  # fmt: skip
+    "nq-open",
+    "questions with answers as JSON lines",
+    frozenset({"id", "question", "answers", "meta"}),
+    frozenset({"question"}),
+    _read_results,
+    lambda path, records: write_json_lines(path, _nq_json(records)),
+)

@@ -81,10 +81,15 @@ class Record:
     def parts(self) -> set[str]:
         """Names of everything that is known, as used by `Format`."""
         known = {
-            "id": bool(self.id), "question": self.question is not None, "answers": bool(self.answers),
-            "contexts": bool(self.contexts), "positives": bool(self.positives), "negatives": bool(self.negatives),
-            "hard_negatives": bool(self.hard_negatives), "meta": bool(self.meta),
-        }  # fmt: skip
+            "id": bool(self.id),
+            "question": self.question is not None,
+            "answers": bool(self.answers),
+            "contexts": bool(self.contexts),
+            "positives": bool(self.positives),
+            "negatives": bool(self.negatives),
+            "hard_negatives": bool(self.hard_negatives),
+            "meta": bool(self.meta),
+        }
         every = [*self.contexts, *self.positives, *self.negatives, *self.hard_negatives]
         known |= {
             "passage ids": any(context.id for context in every),
@@ -109,7 +114,8 @@ class Format:
         name: on the command line.
         about: one line for help.
         keeps: parts of a record (see `Record.parts`) the format has a place for.
-        needs: parts it cannot be written without: "id", "question" and "answers" of every record, "passage ids",
+        needs: parts it cannot be written without: "id", "question" and "answers" of every record, "passage
+            ids",
             "passage texts" and "titles" of every passage, "contexts" or "positives" of at least one record.
         read: a path → records.
         write: a path and records → the file or folder; None if it can only be read.
@@ -126,7 +132,8 @@ class Format:
 
 
 def json_records(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(place, object) for every object of a JSON list, of JSON lines, or of an object by id (key becomes "id").
+    """(place, object) for every object of a JSON list, of JSON lines, or of an object by id (key becomes
+    "id").
 
     Raises:
         DataError: malformed; names the place.
@@ -179,9 +186,12 @@ def text_lines(path: str | Path) -> Iterator[tuple[str, str]]:
 @contextmanager
 def open_text(path: Path) -> Iterator[TextIO]:
     """Write a text file that appears whole."""
-    with atomic_path(path) as temporary, disk_errors(path):
-        with open(temporary, "w", encoding="utf-8", newline="\n") as file:
-            yield file
+    with (
+        atomic_path(path) as temporary,
+        disk_errors(path),
+        open(temporary, "w", encoding="utf-8", newline="\n") as file,
+    ):
+        yield file
 
 
 def write_json_list(path: Path, items: Iterable[Mapping[str, Any]]) -> None:

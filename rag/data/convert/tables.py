@@ -28,7 +28,9 @@ def _read_run(path: Path) -> Iterator[Record]:
                 yield Record(current, contexts=tuple(contexts), meta={"tag": tag})
             current, contexts, tag = fields[0], [], fields[5]
             if current in seen:
-                raise DataError(f"{place}: question {current!r} comes back", hint="sort the run by question first")
+                raise DataError(
+                    f"{place}: question {current!r} comes back", hint="sort the run by question first"
+                )
             seen.add(current)
         contexts.append(Context(fields[2], score=finite(fields[4], place)))
     if contexts:
@@ -96,7 +98,9 @@ def _one_of(folder: Path, pattern: str) -> Path:
     found = sorted(folder.glob(pattern))
     if len(found) != 1:
         names = ", ".join(file.name for file in found) or "none"
-        raise DataError(f"{folder}: expected one file {pattern}, found {names}", hint="keep one split in the folder")
+        raise DataError(
+            f"{folder}: expected one file {pattern}, found {names}", hint="keep one split in the folder"
+        )
     return found[0]
 
 
@@ -109,7 +113,9 @@ def _read_beir(path: Path) -> Iterator[Record]:
         if str(value.get("_id")) in needed:
             if not isinstance(value.get("text"), str):
                 raise DataError(f"{place}: no text")
-            texts[str(value["_id"])] = Context(str(value["_id"]), str(value.get("title") or ""), value["text"])
+            texts[str(value["_id"])] = Context(
+                str(value["_id"]), str(value.get("title") or ""), value["text"]
+            )
     for place, value in json_records(_one_of(path, "queries.jsonl*")):
         identifier = str(value.get("_id"))
         if not isinstance(value.get("text"), str):
@@ -123,7 +129,11 @@ def _read_beir(path: Path) -> Iterator[Record]:
             Context(c.id, texts[c.id].title, texts[c.id].text, extra=c.extra) if c.id in texts else c
             for c in (*record.positives, *record.negatives)
         ]
-        known = {"question": value["text"], "answers": None if answers is None else tuple(answers), "meta": metadata}
+        known = {
+            "question": value["text"],
+            "answers": None if answers is None else tuple(answers),
+            "meta": metadata,
+        }
         yield _judged(identifier, contexts, **known)
 
 
@@ -141,7 +151,9 @@ def _write_beir(path: Path, records: Iterable[Record]) -> None:
             queries.write(dumps({"_id": record.id, "text": record.question, "metadata": metadata}) + "\n")
             for context in (*record.positives, *record.negatives, *record.hard_negatives, *record.contexts):
                 if context.text is not None and _is_new(written, token(context.id, "passage id"), context):
-                    corpus.write(dumps({"_id": context.id, "title": context.title, "text": context.text}) + "\n")
+                    corpus.write(
+                        dumps({"_id": context.id, "title": context.title, "text": context.text}) + "\n"
+                    )
             for passage, grade in _grades(record):
                 qrels.write(f"{token(record.id, 'question id')}\t{token(passage, 'passage id')}\t{grade}\n")
 
@@ -154,14 +166,17 @@ def _is_new(written: dict[str, int], identifier: str, context: Context) -> bool:
     """
     digest = hash((context.title, context.text))
     if written.setdefault(identifier, digest) != digest:
-        raise DataError(f"passage id {identifier!r} stands for two different texts", hint="make passage ids unique")
+        raise DataError(
+            f"passage id {identifier!r} stands for two different texts", hint="make passage ids unique"
+        )
     is_new = f"\x00{identifier}" not in written
     written[f"\x00{identifier}"] = digest
     return is_new
 
 
 def _write_colbert(path: Path, records: Iterable[Record]) -> None:
-    """`queries.tsv`, `collection.tsv`, `ranking.tsv`, `qas.jsonl`; and `pids.tsv`, `qids.tsv` with the ids as they were.
+    """`queries.tsv`, `collection.tsv`, `ranking.tsv`, `qas.jsonl`; and `pids.tsv`, `qids.tsv` with the ids
+    as they were.
 
     ColBERT numbers queries and passages from 0 by their line.
     """
@@ -176,7 +191,9 @@ def _write_colbert(path: Path, records: Iterable[Record]) -> None:
         for qid, record in enumerate(records):
             queries.write(f"{qid}\t{_cell(record.question or '', record.id)}\n")
             qid_map.write(f"{qid}\t{_cell(record.id, record.id)}\n")
-            answers.write(dumps({"qid": qid, "question": record.question, "answers": list(record.answers or ())}) + "\n")
+            answers.write(
+                dumps({"qid": qid, "question": record.question, "answers": list(record.answers or ())}) + "\n"
+            )
             for rank, context in enumerate(record.contexts, start=1):
                 if not context.id or context.text is None:
                     raise DataError(f"question {record.id!r}: passage {rank} lacks an id or its text")
@@ -204,7 +221,10 @@ def _read_colbert(path: Path) -> Iterator[Record]:
     qids = _id_map(path / "qids.tsv")
     answers: dict[str, Any] = {}
     if (path / "qas.jsonl").is_file():
-        answers = {str(value["qid"]): tuple(value.get("answers") or ()) for _, value in json_records(path / "qas.jsonl")}
+        answers = {
+            str(value["qid"]): tuple(value.get("answers") or ())
+            for _, value in json_records(path / "qas.jsonl")
+        }
     hits: dict[str, list[Context]] = {}
     if (path / "ranking.tsv").is_file():
         for cells in _rows(path / "ranking.tsv", 3):
@@ -232,21 +252,49 @@ def _id_map(path: Path) -> Mapping[str, str]:
 
 
 TREC_RUN = Format(
-    "trec-run", "TREC run: qid Q0 docid rank score tag", frozenset({"id", "contexts", "passage ids", "scores"}),
-    frozenset({"id", "contexts", "passage ids"}), _read_run, _write_run,
-)  # fmt: skip
+    "trec-run",
+    "TREC run: qid Q0 docid rank score tag",
+    frozenset({"id", "contexts", "passage ids", "scores"}),
+    frozenset({"id", "contexts", "passage ids"}),
+    _read_run,
+    _write_run,
+)
 TREC_QRELS = Format(
-    "trec-qrels", "TREC relevance judgements: qid 0 docid grade",
+    "trec-qrels",
+    "TREC relevance judgements: qid 0 docid grade",
     frozenset({"id", "positives", "negatives", "passage ids", "passage fields"}),
-    frozenset({"id", "positives", "passage ids"}), _read_qrels, _write_qrels,
-)  # fmt: skip
+    frozenset({"id", "positives", "passage ids"}),
+    _read_qrels,
+    _write_qrels,
+)
 BEIR = Format(
-    "beir", "BEIR folder: corpus.jsonl, queries.jsonl, qrels/",
-    frozenset({"id", "question", "answers", "positives", "negatives", "passage ids", "passage texts", "titles", "passage fields", "meta"}),
-    frozenset({"id", "question", "positives", "passage ids", "passage texts"}), _read_beir, _write_beir, is_folder=True,
-)  # fmt: skip
+    "beir",
+    "BEIR folder: corpus.jsonl, queries.jsonl, qrels/",
+    frozenset(
+        {
+            "id",
+            "question",
+            "answers",
+            "positives",
+            "negatives",
+            "passage ids",
+            "passage texts",
+            "titles",
+            "passage fields",
+            "meta",
+        }
+    ),
+    frozenset({"id", "question", "positives", "passage ids", "passage texts"}),
+    _read_beir,
+    _write_beir,
+    is_folder=True,
+)
 COLBERT = Format(
-    "colbert", "ColBERT folder: queries.tsv, collection.tsv, ranking.tsv, qas.jsonl",
+    "colbert",
+    "ColBERT folder: queries.tsv, collection.tsv, ranking.tsv, qas.jsonl",
     frozenset({"id", "question", "answers", "contexts", "passage ids", "passage texts", "titles", "scores"}),
-    frozenset({"question", "contexts", "passage ids", "passage texts"}), _read_colbert, _write_colbert, is_folder=True,
-)  # fmt: skip
+    frozenset({"question", "contexts", "passage ids", "passage texts"}),
+    _read_colbert,
+    _write_colbert,
+    is_folder=True,
+)

@@ -38,7 +38,14 @@ def test_question_word(text: str, word: str) -> None:
 
 @pytest.mark.parametrize(
     ("answer", "kind"),
-    [("1980s", "year"), ("March 2014", "date"), ("seven", "number"), ("$5", "number"), ("", "none"), ("No", "yes/no")],
+    [
+        ("1980s", "year"),
+        ("March 2014", "date"),
+        ("seven", "number"),
+        ("$5", "number"),
+        ("", "none"),
+        ("No", "yes/no"),
+    ],
 )
 def test_answer_type(answer: str, kind: str) -> None:
     assert answer_type(answer) == kind
@@ -46,9 +53,19 @@ def test_answer_type(answer: str, kind: str) -> None:
 
 def test_answer_length_and_rank_classes() -> None:
     assert [answer_length(a) for a in ("a", "a b", "a b c d", "a b c d e f")] == [
-        "1 word", "2 words", "3–5 words", "6+ words",
-    ]  # fmt: skip
-    assert [rank_bucket(r) for r in (1, 2, 6, 100, 101, None)] == ["1", "2–5", "6–20", "21–100", "> 100", "not retrieved"]
+        "1 word",
+        "2 words",
+        "3–5 words",
+        "6+ words",
+    ]
+    assert [rank_bucket(r) for r in (1, 2, 6, 100, 101, None)] == [
+        "1",
+        "2–5",
+        "6–20",
+        "21–100",
+        "> 100",
+        "not retrieved",
+    ]
 
 
 def test_hops_come_from_facts_titles_or_ids() -> None:
@@ -72,7 +89,10 @@ def test_patterns_are_not_classified_by_their_form() -> None:
 
 def test_table_leaves_out_questions_without_group() -> None:
     rows = breakdown_table(["a", None, "b", "a"], np.array([[1.0], [1.0], [0.0], [np.nan]]), ["em"])
-    assert [(row["group"], row["n"], row["figures"]["em"]["value"]) for row in rows] == [("a", 2, 1.0), ("b", 1, 0.0)]
+    assert [(row["group"], row["n"], row["figures"]["em"]["value"]) for row in rows] == [
+        ("a", 2, 1.0),
+        ("b", 1, 0.0),
+    ]
 
 
 def test_guard_refuses_what_is_marked_or_named_test() -> None:
@@ -87,5 +107,6 @@ def test_guard_refuses_what_is_marked_or_named_test() -> None:
 
 
 def test_split_names_are_whole_words() -> None:
-    assert guess_split("contest.jsonl") is None and guess_split("latest_results.json") is None
+    assert guess_split("contest.jsonl") is None
+    assert guess_split("latest_results.json") is None
     assert guess_split("train/nq-validation.jsonl.gz") == "dev"

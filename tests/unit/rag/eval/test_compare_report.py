@@ -33,25 +33,40 @@ class Silent:
         return [AnswerSet(q, (), 1.0, "v", {}) for q in questions]
 
 
-def run(system: Any, questions: list[Question], out: Path, name: str | None = None, **changes: Any) -> Evaluation:
+def run(
+    system: Any, questions: list[Question], out: Path, name: str | None = None, **changes: Any
+) -> Evaluation:
     settings = EvaluationSettings(ks=(1, 3), read_top_k=3, resamples=1000, oracle=True, **changes)
-    evaluate(system, questions, out, settings, source=QuestionSource(f"toy {NASTY}", split="dev"), command=f"rag {NASTY}")
+    evaluate(
+        system,
+        questions,
+        out,
+        settings,
+        source=QuestionSource(f"toy {NASTY}", split="dev"),
+        command=f"rag {NASTY}",
+    )
     return load_evaluation(out, name)
 
 
 @pytest.fixture
 def pair(tmp_path: Path, system: Any, questions: list[Question]) -> list[Evaluation]:
-    return [run(Silent(system), questions, tmp_path / "silent"), run(system, questions[::-1], tmp_path / f"b{NASTY.replace('/', '')}")]
+    return [
+        run(Silent(system), questions, tmp_path / "silent"),
+        run(system, questions[::-1], tmp_path / f"b{NASTY.replace('/', '')}"),
+    ]
 
 
 def test_comparison_aligns_questions_and_corrects_p_values(pair: list[Evaluation]) -> None:
     rows = {row.figure: row for row in compare_evaluations(pair)}
     assert set(rows) == {"em", "f1", "top1", "mrr"}
     em = rows["em"]
-    assert (em.value_a, em.value_b) == (0.0, pytest.approx(1 / 6)) and em.gained == ("q0",) and em.lost == ()
+    assert (em.value_a, em.value_b) == (0.0, pytest.approx(1 / 6))
+    assert em.gained == ("q0",)
+    assert em.lost == ()
     assert (em.result.wins, em.result.ties, em.result.losses, em.result.test) == (1, 5, 0, "mcnemar")
     assert all(row.p_holm >= row.result.p_value for row in rows.values())
-    assert rows["top1"].result.ties == 5 and rows["top1"].p_holm == 1.0
+    assert rows["top1"].result.ties == 5
+    assert rows["top1"].p_holm == 1.0
     assert json.dumps([row.to_json() for row in rows.values()])
 
 
@@ -110,12 +125,15 @@ class Page(HTMLParser):
 
 def check_page(text: str) -> Page:
     page = Page(text)
-    assert NASTY not in text and not any(tag in ("script", "link", "img", "iframe") for tag, _ in page.tags)
+    assert NASTY not in text
+    assert not any(tag in ("script", "link", "img", "iframe") for tag, _ in page.tags)
     for _, attributes in page.tags:
         assert not any(name.startswith("on") for name in attributes)
         for name in ("src", "href"):
             assert (attributes.get(name) or "#").startswith("#")
-    assert "http://" not in text and "https://" not in text and "url(" not in text
+    assert "http://" not in text
+    assert "https://" not in text
+    assert "url(" not in text
     ids = {attributes["id"] for _, attributes in page.tags if "id" in attributes}
     assert {attributes["href"][1:] for tag, attributes in page.tags if tag == "a"} <= ids  # type: ignore[index]
     return page
@@ -127,16 +145,22 @@ def test_report_of_one_system(tmp_path: Path, system: Any, questions: list[Quest
     write_report([evaluation], tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     page = check_page(text)
-    assert "&lt;script&gt;" in text and "Exact match" in text and with_interval(evaluation.metrics["figures"]["em"]) in text
+    assert "&lt;script&gt;" in text
+    assert "Exact match" in text
+    assert with_interval(evaluation.metrics["figures"]["em"]) in text
     assert sum(tag == "svg" and a.get("class") == "plot" for tag, a in page.tags) == 3
-    assert '<mark class="read">Rotterdam</mark>' not in text and 'class="read">near Rotterdam</mark>' in text
-    assert "prefers-color-scheme: dark" in text and "Comparison" not in text
+    assert '<mark class="read">Rotterdam</mark>' not in text
+    assert 'class="read">near Rotterdam</mark>' in text
+    assert "prefers-color-scheme: dark" in text
+    assert "Comparison" not in text
 
 
 def test_report_side_by_side(pair: list[Evaluation]) -> None:
     text = render_report(pair, title="Two systems")
     check_page(text)
-    assert "Questions that flipped" in text and "p, corrected" in text and "gained 1 questions" in text
+    assert "Questions that flipped" in text
+    assert "p, corrected" in text
+    assert "gained 1 questions" in text
 
 
 def test_report_of_retrieval_alone(tmp_path: Path, system: Any, questions: list[Question]) -> None:
@@ -147,7 +171,8 @@ def test_report_of_retrieval_alone(tmp_path: Path, system: Any, questions: list[
     evaluate(Retrieval(), questions, tmp_path, settings, source=QuestionSource("toy"))
     text = render_report([load_evaluation(tmp_path)])
     check_page(text)
-    assert "Exact match" not in text and "Worst questions" in text
+    assert "Exact match" not in text
+    assert "Worst questions" in text
     with pytest.raises(ConfigError):
         render_report([])
 
@@ -162,7 +187,8 @@ def test_worst_questions_are_the_most_confident_mistakes() -> None:
 
 def test_markup_escapes_everything_but_markup() -> None:
     assert el("a", NASTY, title=NASTY) == (
-        '<a title="&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;">&lt;script&gt;alert("x")&lt;/script&gt;</a>'
+        '<a title="&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;">'
+        '&lt;script&gt;alert("x")&lt;/script&gt;</a>'
     )
     assert join(["<", Html("<b>"), None, [1, ["&"]]]) == "&lt;<b>1&amp;"
 
@@ -170,8 +196,11 @@ def test_markup_escapes_everything_but_markup() -> None:
 def test_marked_text_is_cut_around_the_span_and_overlaps_are_dropped() -> None:
     text = "x" * 2000 + "ANSWER" + "y" * 2000
     shown = marked(text, [(2000, 2006, "read"), (2003, 2010, "gold"), (5000, 5001, "gold")], limit=300)
-    assert '<mark class="read">ANSWER</mark>' in shown and "gold" not in shown
-    assert len(re.sub("<[^>]*>", "", shown)) <= 304 and shown.startswith("… ") and shown.endswith(" …")
+    assert '<mark class="read">ANSWER</mark>' in shown
+    assert "gold" not in shown
+    assert len(re.sub("<[^>]*>", "", shown)) <= 304
+    assert shown.startswith("… ")
+    assert shown.endswith(" …")
 
 
 def test_every_standard_figure_has_a_plain_name(pair: list[Evaluation]) -> None:
@@ -181,5 +210,8 @@ def test_every_standard_figure_has_a_plain_name(pair: list[Evaluation]) -> None:
 
 def test_passages_with_odd_characters_do_not_break_the_page(tmp_path: Path, system: Any) -> None:
     assert marked("İstanbul & co", [(0, 8, "gold")]) == '<mark class="gold">İstanbul</mark> &amp; co'
-    question = Question("q", "Danube İ \u202e \x00?", ("İ",), ("p0",), {"positive_ctxs": [{"title": "T", "text": "İ x y."}]})
-    assert Passage("a", "b", "c") and check_page(render_report([run(system, [question], tmp_path / "odd")]))
+    question = Question(
+        "q", "Danube İ \u202e \x00?", ("İ",), ("p0",), {"positive_ctxs": [{"title": "T", "text": "İ x y."}]}
+    )
+    assert Passage("a", "b", "c")
+    assert check_page(render_report([run(system, [question], tmp_path / "odd")]))

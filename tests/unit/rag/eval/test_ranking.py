@@ -23,7 +23,9 @@ from rag.eval.ranking import (
 MEASURES = {"R@2": "recall_2", "RR": "recip_rank", "AP": "map", "nDCG@10": "ndcg_cut_10", "P@5": "P_5"}
 DOCS = [f"d{i}" for i in range(8)]
 RUNS = st.dictionaries(
-    st.sampled_from(["q1", "q2", "q3"]), st.dictionaries(st.sampled_from(DOCS), st.integers(0, 3), min_size=1), min_size=1
+    st.sampled_from(["q1", "q2", "q3"]),
+    st.dictionaries(st.sampled_from(DOCS), st.integers(0, 3), min_size=1),
+    min_size=1,
 )
 
 
@@ -89,7 +91,8 @@ def test_answer_flags_follow_the_mode_and_guard_empty_answers() -> None:
     assert answer_flags(["art", "1000"], texts, "kilt") == [False, True, True]
     assert answer_flags([r"\d,\d{3}", "("], texts, "regex") == [False, False, True]
     assert answer_flags(["", "\u200b"], texts) == [False, False, False]
-    assert first_true([False, True, True]) == 2 and first_true([]) is None
+    assert first_true([False, True, True]) == 2
+    assert first_true([]) is None
 
 
 @given(st.permutations(DOCS), st.sets(st.sampled_from([*DOCS, "absent"]), min_size=1), st.integers(1, 9))

@@ -20,7 +20,14 @@ SOURCE = QuestionSource("toy", "toy-dev.jsonl", "dev", "0" * 64)
 
 
 def settings(**changes: Any) -> EvaluationSettings:
-    base = {"ks": (1, 3), "read_top_k": 3, "batch_size": 2, "shard_size": 2, "resamples": 1000, "measures": ("RR",)}
+    base = {
+        "ks": (1, 3),
+        "read_top_k": 3,
+        "batch_size": 2,
+        "shard_size": 2,
+        "resamples": 1000,
+        "measures": ("RR",),
+    }
     return EvaluationSettings(**{**base, **changes})
 
 
@@ -34,33 +41,56 @@ def without_times(out: Path) -> list[dict[str, Any]]:
 
 def test_figures_files_and_stages(tmp_path: Path, system: Any, questions: list[Question]) -> None:
     metrics = evaluate(
-        system, questions, tmp_path, settings(), source=SOURCE, command="rag evaluate …", identity={"reader": "toy"}
+        system,
+        questions,
+        tmp_path,
+        settings(),
+        source=SOURCE,
+        command="rag evaluate …",
+        identity={"reader": "toy"},
     )
     figures = metrics["figures"]
-    assert figures["em"]["value"] == pytest.approx(1 / 6) and figures["em"]["n"] == 6  # only the Danube
+    assert figures["em"]["value"] == pytest.approx(1 / 6)
+    assert figures["em"]["n"] == 6
     assert figures["em"]["low"] <= figures["em"]["value"] <= figures["em"]["high"]
     assert figures["top1"]["n"] == 5  # the yes/no question cannot be found in a text
-    assert figures["RR"]["n"] == 5 and figures["passage_em@3"]["n"] == 1
+    assert figures["RR"]["n"] == 5
+    assert figures["passage_em@3"]["n"] == 1
     by_id = {record["id"]: record for record in records(tmp_path)}
-    assert by_id["q0"]["stage"] == "correct" and by_id["q1"]["stage"] == "reading"
-    assert by_id["q4"]["stage"] == "unknown" and by_id["q5"]["stage"] == "retrieval"
-    assert by_id["q0"]["evidence"]["text"][slice(by_id["q0"]["evidence"]["start"], by_id["q0"]["evidence"]["end"])] == "Black Forest"
-    assert by_id["q0"]["hits"][0]["is_gold"] and by_id["q0"]["hits"][0]["has_answer"]
+    assert by_id["q0"]["stage"] == "correct"
+    assert by_id["q1"]["stage"] == "reading"
+    assert by_id["q4"]["stage"] == "unknown"
+    assert by_id["q5"]["stage"] == "retrieval"
+    assert (
+        by_id["q0"]["evidence"]["text"][
+            slice(by_id["q0"]["evidence"]["start"], by_id["q0"]["evidence"]["end"])
+        ]
+        == "Black Forest"
+    )
+    assert by_id["q0"]["hits"][0]["is_gold"]
+    assert by_id["q0"]["hits"][0]["has_answer"]
     assert sum(metrics["stages"].values()) == metrics["n"] == 6
-    assert metrics["profile"] == "squad" and metrics["command"] == "rag evaluate …"
+    assert metrics["profile"] == "squad"
+    assert metrics["command"] == "rag evaluate …"
     assert metrics["system"] == {"reader": "toy", "index_version": "toy-1"}
-    assert metrics["question_set"]["sha256"] == "0" * 64 and "numpy" in metrics["versions"]
-    assert metrics["curve"][0]["k"] == 1 and metrics["calibration"]["n"] == 6
+    assert metrics["question_set"]["sha256"] == "0" * 64
+    assert "numpy" in metrics["versions"]
+    assert metrics["curve"][0]["k"] == 1
+    assert metrics["calibration"]["n"] == 6
     assert json.loads((tmp_path / "metrics.json").read_text()) == metrics
     assert json.loads((tmp_path / "predictions.squad.json").read_text())["q0"] == "Black Forest"
     first = json.loads((tmp_path / "predictions.nq_open.jsonl").read_text().splitlines()[0])
     assert first == {"question": "Where does the Danube rise?", "prediction": "Black Forest"}
     assert (tmp_path / "run.trec").read_text().startswith("q0 Q0 p0 1 2.0 rag\n")
-    assert not (tmp_path / "state.json").exists() and not (tmp_path / "per_question.jsonl.part").exists()
+    assert not (tmp_path / "state.json").exists()
+    assert not (tmp_path / "per_question.jsonl.part").exists()
 
 
 def test_gold_passages_tell_retrieval_from_reading(tmp_path: Path, system: Any) -> None:
-    known = {"p0": Passage("p0", "Danube", "It rises in the Black Forest."), "p9": Passage("p9", "X", "It is called Blue Hole.")}
+    known = {
+        "p0": Passage("p0", "Danube", "It rises in the Black Forest."),
+        "p9": Passage("p9", "X", "It is called Blue Hole."),
+    }
     questions = [
         Question("a", "Danube", ("Black Forest",), ("p0",)),
         Question("b", "Blue Rhine", ("Blue Hole",), ("p9",)),  # not in the corpus: a retrieval miss
@@ -92,7 +122,8 @@ def test_a_killed_run_continues_and_ends_equal(
     assert without_times(out) == without_times(whole)
     assert metrics["figures"] == json.loads((whole / "metrics.json").read_text())["figures"]
     system.asked = []
-    assert evaluate(system, questions, out, settings(), source=SOURCE) == metrics and system.asked == []
+    assert evaluate(system, questions, out, settings(), source=SOURCE) == metrics
+    assert system.asked == []
 
 
 def test_stopped_between_asking_and_summary(tmp_path: Path, system: Any, questions: list[Question]) -> None:
@@ -100,10 +131,13 @@ def test_stopped_between_asking_and_summary(tmp_path: Path, system: Any, questio
     (tmp_path / "metrics.json").unlink()
     system.asked = []
     evaluate(system, questions, tmp_path, settings(), source=SOURCE)
-    assert system.asked == [] and (tmp_path / "metrics.json").is_file()
+    assert system.asked == []
+    assert (tmp_path / "metrics.json").is_file()
 
 
-def test_other_settings_questions_or_system_are_refused(tmp_path: Path, system: Any, questions: list[Question]) -> None:
+def test_other_settings_questions_or_system_are_refused(
+    tmp_path: Path, system: Any, questions: list[Question]
+) -> None:
     evaluate(system, questions, tmp_path, settings(), source=SOURCE)
     with pytest.raises(MismatchedArtifactError, match="other settings"):
         evaluate(system, questions, tmp_path, settings(profile="nq_open"), source=SOURCE)
@@ -141,10 +175,16 @@ def test_bad_requests_are_refused(tmp_path: Path, system: Any, questions: list[Q
 
 def test_retrieval_only_has_no_answer_figures(tmp_path: Path, system: Any, questions: list[Question]) -> None:
     out = tmp_path / "r"
-    metrics = evaluate(RetrieveThenRead(system.retrieve, None, "v"), questions, out, settings(limit=3), source=SOURCE)
-    assert "em" not in metrics["figures"] and metrics["calibration"] is None and metrics["stages"] == {}
-    assert metrics["n"] == 3 and metrics["figures"]["top3"]["value"] == 1.0
-    assert not (out / "predictions.squad.json").exists() and (out / "run.trec").is_file()
+    metrics = evaluate(
+        RetrieveThenRead(system.retrieve, None, "v"), questions, out, settings(limit=3), source=SOURCE
+    )
+    assert "em" not in metrics["figures"]
+    assert metrics["calibration"] is None
+    assert metrics["stages"] == {}
+    assert metrics["n"] == 3
+    assert metrics["figures"]["top3"]["value"] == 1.0
+    assert not (out / "predictions.squad.json").exists()
+    assert (out / "run.trec").is_file()
 
 
 def test_a_system_that_only_asks(tmp_path: Path, system: Any, questions: list[Question]) -> None:
@@ -160,21 +200,28 @@ def test_hotpot_profile_with_facts_and_by_type(tmp_path: Path, system: Any) -> N
     meta = {"supporting_facts": [["Danube", 0], ["Rhine", 0]], "type": "bridge"}
     question = Question("h", "Where does the Danube rise?", ("Black Forest",), (), meta)
     metrics = evaluate(
-        system, [question], tmp_path, settings(profile="hotpot"), source=SOURCE,
+        system,
+        [question],
+        tmp_path,
+        settings(profile="hotpot"),
+        source=SOURCE,
         facts=lambda q, answers, retrieved: [(passage.title, 0) for _, passage in retrieved[:2]],
-    )  # fmt: skip
-    assert metrics["figures"]["em"]["value"] == 1.0 and "joint_f1" in metrics["figures"]
+    )
+    assert metrics["figures"]["em"]["value"] == 1.0
+    assert "joint_f1" in metrics["figures"]
     assert metrics["figures"]["passage_any@1"]["value"] == 1.0
     assert metrics["breakdowns"]["question type"][0]["group"] == "bridge"
     prediction = json.loads((tmp_path / "predictions.hotpot.json").read_text())
-    assert prediction["answer"] == {"h": "Black Forest"} and prediction["sp"]["h"][0] == ["Danube", 0]
+    assert prediction["answer"] == {"h": "Black Forest"}
+    assert prediction["sp"]["h"][0] == ["Danube", 0]
 
 
 def test_kilt_profile(tmp_path: Path, system: Any) -> None:
     gold = [[{"wikipedia_id": "Danube"}]]
     question = Question("k", "Where does the Danube rise?", ("Black Forest",), (), {"provenance": gold})
     metrics = evaluate(system, [question], tmp_path, settings(profile="kilt"), source=SOURCE)
-    assert metrics["figures"]["kilt_em"]["value"] == 1.0 and metrics["figures"]["recall@3"]["value"] == 1.0
+    assert metrics["figures"]["kilt_em"]["value"] == 1.0
+    assert metrics["figures"]["recall@3"]["value"] == 1.0
     line = json.loads((tmp_path / "predictions.kilt.jsonl").read_text())
     assert line["output"][0]["provenance"][0] == {"wikipedia_id": "Danube"}
 
@@ -182,21 +229,25 @@ def test_kilt_profile(tmp_path: Path, system: Any) -> None:
 def test_patterns_as_answers(tmp_path: Path, system: Any) -> None:
     question = Question("t", "How high is Mount Everest?", (r"8,?849|\bmetres high",))
     metrics = evaluate(system, [question], tmp_path, settings(profile="trec_search"), source=SOURCE)
-    assert metrics["figures"]["em"]["value"] == 1.0 and metrics["figures"]["top1"]["value"] == 1.0
-    assert "f1" not in metrics["figures"] and "answer type" not in metrics["breakdowns"]
+    assert metrics["figures"]["em"]["value"] == 1.0
+    assert metrics["figures"]["top1"]["value"] == 1.0
+    assert "f1" not in metrics["figures"]
+    assert "answer type" not in metrics["breakdowns"]
 
 
 def test_ids_with_blanks_leave_out_the_run_file(tmp_path: Path, system: Any, caplog: Any) -> None:
     metrics = evaluate(system, [Question("a b", "Danube", ("x",))], tmp_path, settings(), source=SOURCE)
-    assert "run.trec" not in metrics["files"] and "blank" in caplog.text
+    assert "run.trec" not in metrics["files"]
+    assert "blank" in caplog.text
 
 
 def test_overlap_with_training_is_broken_down(tmp_path: Path, system: Any, questions: list[Question]) -> None:
     overlap = TrainingOverlap.from_training([questions[0]])
     metrics = evaluate(system, questions, tmp_path, settings(), source=SOURCE, overlap=overlap)
     assert {row["group"]: row["n"] for row in metrics["breakdowns"]["training overlap"]} == {
-        "question seen": 1, "nothing seen": 5,
-    }  # fmt: skip
+        "question seen": 1,
+        "nothing seen": 5,
+    }
 
 
 def test_source_of_a_file(tmp_path: Path) -> None:
@@ -213,7 +264,10 @@ def test_bad_settings(change: dict[str, Any]) -> None:
 
 
 def test_alternative_positives_are_not_hops(tmp_path: Path, system: Any) -> None:
-    question = Question("a", "Danube", ("Black Forest",), ("p0", "p9"), {"positive_ctxs": [{"text": "In the Black Forest."}]})
+    question = Question(
+        "a", "Danube", ("Black Forest",), ("p0", "p9"), {"positive_ctxs": [{"text": "In the Black Forest."}]}
+    )
     metrics = evaluate(system, [question], tmp_path, settings(oracle=True), source=SOURCE)
     assert not any(name.startswith("passage_") for name in metrics["figures"])
-    assert metrics["breakdowns"]["hops"][0]["group"] == "1" and metrics["figures"]["gold_passage_em"]["value"] == 1.0
+    assert metrics["breakdowns"]["hops"][0]["group"] == "1"
+    assert metrics["figures"]["gold_passage_em"]["value"] == 1.0

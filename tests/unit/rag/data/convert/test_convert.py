@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -17,46 +18,119 @@ from rag.data.convert.convert import FORMATS, ConversionReport, convert, get_for
 
 RESULTS = [
     {
-        "id": "q1", "question": "who wrote hamlet", "answers": ["Shakespeare", "William “Bill” Shakespeare"],
+        "id": "q1",
+        "question": "who wrote hamlet",
+        "answers": ["Shakespeare", "William “Bill” Shakespeare"],
         "ctxs": [
-            {"id": "7", "title": "Hamlet", "text": "A play by Shakespeare.", "score": 81.25, "has_answer": True, "rank": 1},
-            {"id": "9", "title": "Emma", "text": "A novel.\nBy Austen.", "score": 80.5, "has_answer": False, "rank": 2},
+            {
+                "id": "7",
+                "title": "Hamlet",
+                "text": "A play by Shakespeare.",
+                "score": 81.25,
+                "has_answer": True,
+                "rank": 1,
+            },
+            {
+                "id": "9",
+                "title": "Emma",
+                "text": "A novel.\nBy Austen.",
+                "score": 80.5,
+                "has_answer": False,
+                "rank": 2,
+            },
         ],
     },
-    {"id": "q2", "question": "empty", "answers": [], "ctxs": [{"id": "7", "title": "Hamlet", "text": "A play by Shakespeare.", "score": -1.5}]},
-]  # fmt: skip
+    {
+        "id": "q2",
+        "question": "empty",
+        "answers": [],
+        "ctxs": [{"id": "7", "title": "Hamlet", "text": "A play by Shakespeare.", "score": -1.5}],
+    },
+]
 TRAINING = [
     {
-        "id": "t1", "question": "who wrote hamlet", "answers": ["Shakespeare"], "dataset": "nq_train",
-        "positive_ctxs": [{"passage_id": "7", "title": "Hamlet", "text": "By Shakespeare.", "score": 1000.0, "title_score": 1}],
-        "negative_ctxs": [], "hard_negative_ctxs": [{"passage_id": "9", "title": "Emma", "text": "By Austen."}],
+        "id": "t1",
+        "question": "who wrote hamlet",
+        "answers": ["Shakespeare"],
+        "dataset": "nq_train",
+        "positive_ctxs": [
+            {
+                "passage_id": "7",
+                "title": "Hamlet",
+                "text": "By Shakespeare.",
+                "score": 1000.0,
+                "title_score": 1,
+            }
+        ],
+        "negative_ctxs": [],
+        "hard_negative_ctxs": [{"passage_id": "9", "title": "Emma", "text": "By Austen."}],
     }
-]  # fmt: skip
+]
 HOTPOT = [
     {
-        "_id": "h1", "question": "Where?", "answer": "Rome", "type": "bridge", "level": "hard",
+        "_id": "h1",
+        "question": "Where?",
+        "answer": "Rome",
+        "type": "bridge",
+        "level": "hard",
         "supporting_facts": [["A", 0], ["B", 1]],
         "context": [["A", ["One.", " Two."]], ["C", ["Other."]], ["B", ["Three.", " Rome."]]],
     },
     {"_id": "h2", "question": "No gold?", "context": [["A", ["One."]]]},
-]  # fmt: skip
+]
 SQUAD = {
     "data": [
-        {"title": "Rome", "paragraphs": [
-            {"context": "Rome is old.", "qas": [
-                {"id": "s1", "question": "What is old?", "answers": [{"text": "Rome", "answer_start": 0}, {"text": "Rome", "answer_start": 0}]},
-                {"id": "s2", "question": "How old?", "answers": [], "is_impossible": True},
-            ]},
-            {"context": "Rome is big.", "qas": [{"id": "s3", "question": "Big?", "answers": [{"text": "Rome", "answer_start": 0}]}]},
-        ]},
-        {"title": "Oslo", "paragraphs": [{"context": "Oslo is cold.", "qas": [{"id": "s4", "question": "Cold?", "answers": [{"text": "Oslo", "answer_start": 0}]}]}]},
+        {
+            "title": "Rome",
+            "paragraphs": [
+                {
+                    "context": "Rome is old.",
+                    "qas": [
+                        {
+                            "id": "s1",
+                            "question": "What is old?",
+                            "answers": [
+                                {"text": "Rome", "answer_start": 0},
+                                {"text": "Rome", "answer_start": 0},
+                            ],
+                        },
+                        {"id": "s2", "question": "How old?", "answers": [], "is_impossible": True},
+                    ],
+                },
+                {
+                    "context": "Rome is big.",
+                    "qas": [
+                        {"id": "s3", "question": "Big?", "answers": [{"text": "Rome", "answer_start": 0}]}
+                    ],
+                },
+            ],
+        },
+        {
+            "title": "Oslo",
+            "paragraphs": [
+                {
+                    "context": "Oslo is cold.",
+                    "qas": [
+                        {"id": "s4", "question": "Cold?", "answers": [{"text": "Oslo", "answer_start": 0}]}
+                    ],
+                }
+            ],
+        },
     ],
     "version": "v2.0",
-}  # fmt: skip
+}
 KILT = [
-    {"id": "k1", "input": "who", "output": [{"answer": "A", "provenance": [{"wikipedia_id": "12", "title": "T", "bleu_score": 1.0}]}, {"answer": "B"}], "meta": {"x": 1}},
+    {
+        "id": "k1",
+        "input": "who",
+        "output": [
+            {"answer": "A", "provenance": [{"wikipedia_id": "12", "title": "T", "bleu_score": 1.0}]},
+            {"answer": "B"},
+        ],
+        "meta": {"x": 1},
+    },
     {"id": "k2", "input": "what", "output": []},
-]  # fmt: skip
+]
 
 
 def write_json(path: Path, value: Any) -> Path:
@@ -73,12 +147,14 @@ def read(path: Path) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("dpr-results", RESULTS), ("dpr-train", TRAINING), ("hotpot", HOTPOT), ("squad", SQUAD), ("kilt", KILT)]
+    ("name", "value"),
+    [("dpr-results", RESULTS), ("dpr-train", TRAINING), ("hotpot", HOTPOT), ("squad", SQUAD), ("kilt", KILT)],
 )
 def test_a_file_survives_its_own_format(tmp_path: Path, name: str, value: Any) -> None:
     source = write_json(tmp_path / "in.json", value)
     report = convert(source, name, tmp_path / "out.json", name, strict=True)
-    assert report.is_lossless and read(tmp_path / "out.json") == value
+    assert report.is_lossless
+    assert read(tmp_path / "out.json") == value
 
 
 @pytest.mark.parametrize(
@@ -91,20 +167,39 @@ def test_a_file_survives_its_own_format(tmp_path: Path, name: str, value: Any) -
 )
 def test_lossless_chains(tmp_path: Path, chain: list[str], value: Any) -> None:
     place = write_json(tmp_path / "0", value)
-    for step, (old, new) in enumerate(zip(chain, chain[1:], strict=False), start=1):
+    for step, (old, new) in enumerate(itertools.pairwise(chain), start=1):
         convert(place, old, tmp_path / str(step), new, strict=True)
         place = tmp_path / str(step)
     assert read(place) == value
 
 
-TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x00\r", exclude_categories=("Cs",)), min_size=1, max_size=12)
+TEXT = st.text(
+    st.characters(codec="utf-8", exclude_characters="\x00\r", exclude_categories=("Cs",)),
+    min_size=1,
+    max_size=12,
+)
 CONTEXTS = st.lists(
-    st.fixed_dictionaries({"id": TEXT, "title": TEXT.filter(lambda t: "\n" not in t and t == t.strip('"')), "text": TEXT, "score": st.floats(-1e6, 1e6)}),
-    min_size=1, max_size=3,
-)  # fmt: skip
+    st.fixed_dictionaries(
+        {
+            "id": TEXT,
+            "title": TEXT.filter(lambda t: "\n" not in t and t == t.strip('"')),
+            "text": TEXT,
+            "score": st.floats(-1e6, 1e6),
+        }
+    ),
+    min_size=1,
+    max_size=3,
+)
 
 
-@given(st.lists(st.fixed_dictionaries({"id": TEXT, "question": TEXT, "answers": st.lists(TEXT), "ctxs": CONTEXTS}), min_size=1, max_size=3, unique_by=lambda r: r["id"]))
+@given(
+    st.lists(
+        st.fixed_dictionaries({"id": TEXT, "question": TEXT, "answers": st.lists(TEXT), "ctxs": CONTEXTS}),
+        min_size=1,
+        max_size=3,
+        unique_by=lambda r: r["id"],
+    )
+)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_results_survive_fid_and_pyserini(tmp_path: Path, value: list[dict[str, Any]]) -> None:
     source = write_json(tmp_path / "in", value)
@@ -118,14 +213,20 @@ def test_run_to_results_with_questions_and_passages(tmp_path: Path) -> None:
     run = tmp_path / "run.trec"
     run.write_text("q1 Q0 7 1 2.5 mine\nq1 Q0 9 2 0.1 mine\n")
     again = convert(run, "trec-run", tmp_path / "again", "trec-run")
-    assert (tmp_path / "again").read_text() == run.read_text() and again.records == 1
+    assert (tmp_path / "again").read_text() == run.read_text()
+    assert again.records == 1
     with pytest.raises(DataError, match="no passage texts, no question"):
         convert(run, "trec-run", tmp_path / "x", "dpr-results")
     assert not (tmp_path / "x").exists()
     passages = {"7": Passage("7", "Hamlet", "By Shakespeare."), "9": Passage("9", "Emma", "By Austen.")}
     questions = {"q1": Question("q1", "who wrote hamlet", ("Shakespeare",))}
     convert(run, "trec-run", tmp_path / "full", "dpr-results", questions=questions, passages=passages.get)
-    assert read(tmp_path / "full")[0]["ctxs"][1] == {"id": "9", "title": "Emma", "text": "By Austen.", "score": 0.1}
+    assert read(tmp_path / "full")[0]["ctxs"][1] == {
+        "id": "9",
+        "title": "Emma",
+        "text": "By Austen.",
+        "score": 0.1,
+    }
     convert(run, "trec-run", tmp_path / "train", "dpr-train", questions=questions, passages=passages.get)
     record = read(tmp_path / "train")[0]
     assert [c["passage_id"] for c in record["positive_ctxs"]] == ["7"]
@@ -134,10 +235,20 @@ def test_run_to_results_with_questions_and_passages(tmp_path: Path) -> None:
 
 def test_scores_survive_a_run_exactly_and_strings_become_numbers(tmp_path: Path) -> None:
     score = 0.1 + 0.2
-    source = write_json(tmp_path / "in", [{"question": "x", "answers": ["y"], "ctxs": [{"id": "wiki:1", "title": "", "text": "t", "score": str(score)}]}])
+    source = write_json(
+        tmp_path / "in",
+        [
+            {
+                "question": "x",
+                "answers": ["y"],
+                "ctxs": [{"id": "wiki:1", "title": "", "text": "t", "score": str(score)}],
+            }
+        ],
+    )
     report = convert(source, "dpr-results", tmp_path / "run", "trec-run")
     assert (tmp_path / "run").read_text() == f"q1 Q0 wiki:1 1 {score!r} rag\n"
-    assert set(report.dropped) == {"question", "answers", "passage texts"} and "no place" in report.summary()
+    assert set(report.dropped) == {"question", "answers", "passage texts"}
+    assert "no place" in report.summary()
     with pytest.raises(DataError, match="has no place"):
         convert(source, "dpr-results", tmp_path / "run2", "trec-run", strict=True)
     assert not (tmp_path / "run2").exists()
@@ -151,7 +262,9 @@ def test_qrels_and_beir(tmp_path: Path) -> None:
     passages = {"7": Passage("7", "Hamlet", "A\ttab."), "9": Passage("9", "", "By Austen.")}
     questions = {"q1": Question("q1", "who", ("S",))}
     convert(qrels, "trec-qrels", tmp_path / "beir", "beir", questions=questions, passages=passages.get)
-    assert (tmp_path / "beir/qrels/test.tsv").read_text() == "query-id\tcorpus-id\tscore\nq1\t7\t2\nq1\t9\t0\n"
+    assert (
+        tmp_path / "beir/qrels/test.tsv"
+    ).read_text() == "query-id\tcorpus-id\tscore\nq1\t7\t2\nq1\t9\t0\n"
     convert(tmp_path / "beir", "beir", tmp_path / "beir2", "beir", strict=True)
     for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
         assert (tmp_path / "beir" / name).read_text() == (tmp_path / "beir2" / name).read_text()
@@ -162,11 +275,21 @@ def test_qrels_and_beir(tmp_path: Path) -> None:
 
 
 def test_colbert_folder_keeps_ids(tmp_path: Path) -> None:
-    value = [dict(RESULTS[0], ctxs=[{k: v for k, v in c.items() if k in ("id", "title", "text", "score")} for c in RESULTS[0]["ctxs"]])]  # type: ignore[attr-defined]
+    value = [
+        dict(
+            RESULTS[0],
+            ctxs=[
+                {k: v for k, v in c.items() if k in ("id", "title", "text", "score")}
+                for c in RESULTS[0]["ctxs"]
+            ],
+        )
+    ]  # type: ignore[attr-defined]
     value[0]["ctxs"][1]["text"] = "A novel."
     source = write_json(tmp_path / "in", value)
     convert(source, "dpr-results", tmp_path / "colbert", "colbert", strict=True)
-    assert (tmp_path / "colbert/collection.tsv").read_text().splitlines()[0] == "0\tA play by Shakespeare.\tHamlet"
+    assert (tmp_path / "colbert/collection.tsv").read_text().splitlines()[
+        0
+    ] == "0\tA play by Shakespeare.\tHamlet"
     assert (tmp_path / "colbert/ranking.tsv").read_text().splitlines()[1] == "0\t1\t2\t80.5"
     convert(tmp_path / "colbert", "colbert", tmp_path / "back", "dpr-results", strict=True)
     assert read(tmp_path / "back") == value
@@ -179,7 +302,8 @@ def test_hotpot_to_training_and_squad(tmp_path: Path) -> None:
     source = write_json(tmp_path / "in", HOTPOT[:1])
     convert(source, "hotpot", tmp_path / "train", "dpr-train")
     record = read(tmp_path / "train")[0]
-    assert [c["title"] for c in record["positive_ctxs"]] == ["A", "B"] and record["positive_ctxs"][1]["text"] == "Three. Rome."
+    assert [c["title"] for c in record["positive_ctxs"]] == ["A", "B"]
+    assert record["positive_ctxs"][1]["text"] == "Three. Rome."
     assert [c["title"] for c in record["hard_negative_ctxs"]] == ["C"]
     with pytest.raises(DataError, match="answer_start"):  # the answer stands in the second paragraph only
         convert(source, "hotpot", tmp_path / "squad", "squad")
@@ -207,7 +331,11 @@ def test_training_to_results_says_that_roles_are_lost(tmp_path: Path) -> None:
         ("dpr-results", '[{"answers": []}]', "record 1: no question"),
         ("dpr-results", '[{"question": "x", "ctxs": [3]}]', "not an object"),
         ("dpr-results", '[{"question": "x", "answers": 3, "ctxs": []}]', "list of answers"),
-        ("dpr-results", '[{"question": "x", "ctxs": [{"id": 1, "text": "t", "score": "high"}]}]', "finite number"),
+        (
+            "dpr-results",
+            '[{"question": "x", "ctxs": [{"id": 1, "text": "t", "score": "high"}]}]',
+            "finite number",
+        ),
         ("fid", '{"question": "x", "ctxs": []}\n{"question"', "in:2"),
         ("fid", '{"question": "x", "ctxs": []}\n', "no record has contexts"),
         ("kilt", '{"id": "1"}\n', "not a KILT record"),
@@ -229,11 +357,15 @@ def test_malformed_input_names_its_place(tmp_path: Path, name: str, content: str
 def test_what_a_run_cannot_say_is_refused(tmp_path: Path) -> None:
     def results(**changes: Any) -> Path:
         context = {"id": "1", "title": "", "text": "t", "score": 1.0, **changes}
-        return write_json(tmp_path / "in", [{"question": "x", "answers": [], "ctxs": [{"id": "0", "text": "t", "score": 1.5}, context]}])
+        return write_json(
+            tmp_path / "in",
+            [{"question": "x", "answers": [], "ctxs": [{"id": "0", "text": "t", "score": 1.5}, context]}],
+        )
 
     checks: list[tuple[Callable[[], Path], str]] = [
-        (lambda: results(id="a b"), "white space"), (lambda: results(score=3.0), "score rises"),
-    ]  # fmt: skip
+        (lambda: results(id="a b"), "white space"),
+        (lambda: results(score=3.0), "score rises"),
+    ]
     for make, message in checks:
         with pytest.raises(DataError, match=message):
             convert(make(), "dpr-results", tmp_path / "out", "trec-run")
@@ -249,7 +381,9 @@ def test_unknown_names(tmp_path: Path) -> None:
 
 
 def test_nothing_is_evaluated(tmp_path: Path) -> None:
-    source = write_json(tmp_path / "in", [{"question": "x", "answers": "__import__('os').abort()", "ctxs": [{"text": "t"}]}])
+    source = write_json(
+        tmp_path / "in", [{"question": "x", "answers": "__import__('os').abort()", "ctxs": [{"text": "t"}]}]
+    )
     convert(source, "dpr-results", tmp_path / "out", "fid")
     assert read(tmp_path / "out")["answers"] == ["__import__('os').abort()"]
 
@@ -259,4 +393,5 @@ def test_questions_without_hits_or_positives_are_carried_along(tmp_path: Path) -
     convert(write_json(tmp_path / "in", results), "dpr-results", tmp_path / "out", "dpr-results", strict=True)
     assert read(tmp_path / "out") == results
     report = convert(tmp_path / "out", "dpr-results", tmp_path / "train", "dpr-train")
-    assert report.records == 3 and [len(r["positive_ctxs"]) for r in read(tmp_path / "train")] == [1, 0, 0]
+    assert report.records == 3
+    assert [len(r["positive_ctxs"]) for r in read(tmp_path / "train")] == [1, 0, 0]

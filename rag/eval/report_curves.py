@@ -1,0 +1,96 @@
+"""The plots of the report: accuracy over k, reliability of the confidence, risk over coverage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rag.eval.compare import Evaluation
+from rag.eval.markup import Html, el, join
+from rag.eval.plots import Series, line_plot
+from rag.eval.report_labels import percent, with_interval
+
+__all__ = ["curves_section"]
+
+_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+def curves_section(evaluations: Sequence[Evaluation]) -> Html | None:
+    """The plots that the evaluations have data for, and a sentence about each; None if there are none."""
+    plots: list[Html] = []
+    curves = [(e.name, e.metrics["curve"]) for e in evaluations if e.metrics["curve"]]
+    if curves:
+        deepest = max(points[-1]["k"] for _, points in curves)
+        ticks = [k for k in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if k < deepest / 1.25] + [deepest]
+        series = [
+            Series(
+                name,
+                x=[p["k"] for p in points],
+                y=[p["value"] for p in points],
+                low=[p["low"] for p in points],
+                high=[p["high"] for p in points],
+                notes=[f"{name}, k = {p['k']}: {with_interval(p)}" for p in points],
+            )
+            for name, points in curves
+        ]
+        plots.append(
+            line_plot(
+                series,
+                label="Share of questions with an answer in the first k passages",
+                x_label="passages retrieved, k",
+                y_label="An answer stands in the first k passages",
+                x_ticks=ticks,
+                log_x=True,
+            )
+        )
+    calibrated = [(e.name, e.metrics["calibration"]) for e in evaluations if e.metrics["calibration"]]
+    if calibrated:
+        series = [
+            Series(
+                name,
+                [b["confidence"] for b in c["bins"]],
+                [b["accuracy"] for b in c["bins"]],
+                weight=[b["n"] for b in c["bins"]],
+                notes=[
+                    f"{name}: {b['n']:,} answers of confidence about {percent(b['confidence'])}, "
+                    f"{percent(b['accuracy'])} right"
+                    for b in c["bins"]
+                ],
+            )
+            for name, c in calibrated
+        ]
+        plots.append(
+            line_plot(
+                series,
+                label="Reliability of the confidence",
+                x_label="confidence of the answer",
+                y_label="Answers that are right (dashed: ideal)",
+                x_ticks=_SHARES,
+                diagonal=True,
+            )
+        )
+    risky = [(e.name, e.metrics["risk_coverage"]) for e in evaluations if e.metrics["risk_coverage"]]
+    if risky:
+        plots.append(
+            line_plot(
+                [Series(name, c["coverage"], c["risk"]) for name, c in risky],
+                label="Risk over coverage",
+                x_label="questions answered, the most confident first",
+                y_label="Wrong among the answers given",
+                x_ticks=_SHARES,
+                points=False,
+            )
+        )
+    if not plots:
+        return None
+    notes = [
+        f"{name}: calibration error {percent(c['ece'])}, mean confidence "
+        f"{percent(c['mean_confidence'])}, right {percent(c['accuracy'])}, "
+        f"Brier score {c['brier']:.3f}."
+        for name, c in calibrated
+    ] + [
+        f"{name}: area under risk–coverage {c['aurc']:.3f} (best possible ordering {c['oracle_aurc']:.3f})."
+        for name, c in risky
+    ]
+    return join(
+        [el("div", plots, class_="grid2"), el("p", " ".join(notes), class_="soft") if notes else None]
+    )
