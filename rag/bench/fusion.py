@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rag.bench.common import sample_questions
-from rag.bench.gold import find_gold
+from rag.bench.gold import find_gold, has_gold
 from rag.bench.report import Report, Table, format_interval
 from rag.bench.retrieval import MRR_DEPTH, Searched, ranks_of, search_all
 from rag.eval.significance import bootstrap, compare_paired
@@ -66,7 +66,8 @@ def run_fusion_tuning(
     from indexers.index import Index
     from retrievers.open import open_retriever
 
-    questions = sample_questions(questions_path, limit=limit, seed=seed, format=format)
+    asked = sample_questions(questions_path, limit=limit, seed=seed, format=format)
+    questions = [question for question in asked if has_gold(question)]
     index = Index.open(index_dir)
     rows = find_gold(questions, index.passages, kind=gold)
     settings = {

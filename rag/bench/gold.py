@@ -11,7 +11,7 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.types import Hit, Passage, Question
 from rag.data.text import AnswerMatcher
 
-__all__ = ["GoldKind", "GoldRows", "find_gold", "gold_rank", "gold_texts", "text_key"]
+__all__ = ["GoldKind", "GoldRows", "find_gold", "gold_rank", "gold_texts", "has_gold", "text_key"]
 
 GoldKind = Literal["id", "text", "answer"]
 
@@ -43,6 +43,11 @@ def _text_of(item: Any) -> str:
     return str(item.get("text", "")) if isinstance(item, Mapping) else str(getattr(item, "text", item))
 
 
+def has_gold(question: Question) -> bool:
+    """Whether there is anything to judge a search by; unanswerable questions have nothing."""
+    return bool(question.gold_passage_ids or question.answers or gold_texts(question))
+
+
 @dataclass(frozen=True, slots=True)
 class GoldRows:
     """Gold rows of each question.
@@ -72,6 +77,8 @@ def find_gold(
         ConfigError: unknown kind.
         DataError: fewer than half of the questions have a gold passage in this store.
     """
+    if not questions:
+        raise DataError("no question has a gold passage or an answer", hint="choose another question file")
     if kind not in ("auto", "id", "text", "answer"):
         raise ConfigError(f"--gold {kind!r}: unknown", hint="use auto, id, text or answer")
     if kind in ("auto", "id"):

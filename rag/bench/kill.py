@@ -65,20 +65,11 @@ class Survival:
 class _Runs:
     """Starts `rag index` on one corpus into one directory after another."""
 
-    def __init__(self, corpus: Sequence[str | Path], arguments: Sequence[str], log: Path) -> None:
-        self._corpus, self._arguments, self._log = [str(path) for path in corpus], list(arguments), log
+    def __init__(self, command: Sequence[str], arguments: Sequence[str], log: Path) -> None:
+        self._command, self._arguments, self._log = list(command), list(arguments), log
 
     def start(self, out: Path) -> subprocess.Popen[bytes]:
-        command = [
-            sys.executable,
-            "-m",
-            "rag.cli.main",
-            "index",
-            *self._corpus,
-            "--out",
-            str(out),
-            *self._arguments,
-        ]
+        command = [*self._command, "--out", str(out), *self._arguments]
         with self._log.open("wb") as log:
             return subprocess.Popen(
                 command, stdout=log, stderr=log, env=dict(os.environ), start_new_session=True
@@ -157,6 +148,7 @@ def run_kill_benchmark(
     times: int = 20,
     seed: int = 0,
     work_dir: str | Path | None = None,
+    program: Sequence[str] = (sys.executable, "-m", "rag.cli.main", "index"),
 ) -> Report:
     """Kill `rag index` at random moments between its first and its last write, and let it finish.
 
@@ -168,6 +160,7 @@ def run_kill_benchmark(
         times: how many runs are killed.
         seed: of the moments.
         work_dir: where the indexes are built; the system's temporary folder by default. Removed afterwards.
+        program: what is run with corpus, `--out` and arguments.
 
     Raises:
         DataError: the undisturbed run makes fewer than two embedding shards although it embeds passages.
@@ -190,7 +183,7 @@ def run_kill_benchmark(
         Progress(times, "kills", "kill") as progress,
     ):
         place = Path(holder)
-        runs = _Runs(corpus, arguments, place / "log.txt")
+        runs = _Runs([*program, *map(str, corpus)], arguments, place / "log.txt")
         reference = place / "undisturbed"
         first_s, end_s = runs.undisturbed(reference)
         shards = len(finished_shards(reference))

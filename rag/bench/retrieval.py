@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rag.bench.common import sample_questions
-from rag.bench.gold import GoldRows, find_gold, gold_rank
+from rag.bench.gold import GoldRows, find_gold, gold_rank, has_gold
 from rag.bench.report import Report, Table, format_interval
 from rag.core.errors import ConfigError
 from rag.core.progress import Progress
@@ -165,7 +165,8 @@ def run_retrieval_benchmark(
         raise ConfigError(
             f"--retrievers {', '.join(sorted(unknown))!r}: unknown", hint="use dense, bm25, hybrid"
         )
-    questions = sample_questions(questions_path, limit=limit, seed=seed, format=format)
+    asked = sample_questions(questions_path, limit=limit, seed=seed, format=format)
+    questions = [question for question in asked if has_gold(question)]
     index = Index.open(index_dir)
     rows = find_gold(questions, index.passages, kind=gold)
     settings = {
@@ -195,6 +196,10 @@ def run_retrieval_benchmark(
         table, figures = _compare(systems, top_ks)
         report.tables.append(table)
         report.figures["hybrid_vs_best_single"] = figures
+    if len(questions) < len(asked):
+        report.notes.append(
+            f"{len(asked) - len(questions)} questions without gold passage or answer are left out"
+        )
     if rows.found < len(questions):
         report.notes.append(
             f"{len(questions) - rows.found} questions have no gold passage in the index: counted as not found"

@@ -198,10 +198,11 @@ def search(
     from rag.bench.search import open_vectors, run_search_benchmark
 
     embeddings, queries = open_vectors(index, questions, encoder=encoder, precision=precision, format=format)
+    settings = {"index": index, "queries": questions or "noisy passages"}
+    sizes = parse_numbers(batch_sizes, "--batch-sizes")
     report = run_search_benchmark(
-        embeddings, queries, batch_sizes=parse_numbers(batch_sizes, "--batch-sizes"), top_k=top_k, rounds=rounds,
-        settings={"index": index, "queries": questions or "noisy passages"},
-    )  # fmt: skip
+        embeddings, queries, batch_sizes=sizes, top_k=top_k, rounds=rounds, settings=settings
+    )
     _show(report, json)
 
 

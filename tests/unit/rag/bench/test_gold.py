@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from indexers.passages import PassageStore, PassageStoreWriter
-from rag.bench.gold import find_gold, gold_rank
+from rag.bench.gold import find_gold, gold_rank, has_gold
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Hit, Passage, Question
 
@@ -60,5 +60,8 @@ def test_a_store_cut_otherwise_is_refused(store: PassageStore) -> None:
         find_gold([Question("1", "?", meta={"context": "Elsewhere."})], store)
     with pytest.raises(DataError, match="neither gold passages nor answers"):
         find_gold([Question("1", "?")], store)
+    with pytest.raises(DataError, match="no question"):
+        find_gold([], store)
+    assert not has_gold(Question("1", "?"))
     with pytest.raises(ConfigError, match="unknown"):
         find_gold([Question("1", "?")], store, kind="title")  # type: ignore[arg-type]

@@ -1,8 +1,12 @@
 import json
+import sys
 from pathlib import Path
 
+import pytest
+
 from rag.bench.differences import byte_differences, finished_shards
-from rag.bench.kill import Survival
+from rag.bench.kill import Survival, run_kill_benchmark
+from rag.core.errors import ResourceError
 
 
 def index(directory: Path, *, lucene: bytes = b"lucene", vectors: bytes = b"1") -> Path:
@@ -43,3 +47,44 @@ def test_a_run_is_sound_if_one_shard_at_most_was_made_twice() -> None:
     assert not Survival(1.0, differences=["manifest.json"]).is_sound
     assert not Survival(1.0, looked_complete=True).is_sound
     assert not Survival(1.0, bm25_differs=True).is_sound
+
+
+INDEXER = """
+import json, pathlib, sys, time
+out = pathlib.Path(sys.argv[sys.argv.index("--out") + 1])
+shards = out / "embeddings"
+shards.mkdir(parents=True, exist_ok=True)
+(shards / "embeddings.json").write_text("{}")
+ledger = shards / "ledger.jsonl"
+done = len(ledger.read_text().splitlines()) if ledger.exists() else 0
+for number in range(CAREFUL * done, 4):
+    time.sleep(0.1)
+    (shards / f"shard-{number:05d}.npy").write_bytes(bytes([number]) * 100)
+    if number >= done:
+        with ledger.open("a") as file:
+            file.write(json.dumps({"shard": number}) + "\\n")
+(out / "manifest.json").write_text("{}")
+"""
+
+
+def test_a_careful_indexer_survives_and_one_that_starts_over_is_found_out(tmp_path: Path) -> None:
+    reports = {}
+    for careful in (1, 0):
+        script = tmp_path / f"indexer{careful}.py"
+        script.write_text(INDEXER.replace("CAREFUL", str(careful)))
+        reports[careful] = run_kill_benchmark(
+            ["corpus"], times=2, work_dir=tmp_path, program=(sys.executable, str(script))
+        )
+    assert reports[1].figures["sound"] == reports[1].figures["kills"] == 2
+    assert reports[1].figures["most_shards_redone"] <= 1
+    assert reports[0].figures["most_shards_redone"] > 1
+    assert not all(goal.is_met for goal in reports[0].goals)
+    assert "shards finished" in reports[0].to_text()
+    assert not list(tmp_path.glob("rag-kill-*"))
+
+
+def test_a_failing_indexer_is_reported_with_its_log(tmp_path: Path) -> None:
+    script = tmp_path / "failing.py"
+    script.write_text("raise SystemExit('the corpus is empty')")
+    with pytest.raises(ResourceError, match="the corpus is empty"):
+        run_kill_benchmark(["corpus"], times=1, work_dir=tmp_path, program=(sys.executable, str(script)))
