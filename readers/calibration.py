@@ -54,7 +54,7 @@ def fit_calibration(scores: Floats, correct: npt.NDArray[np.bool_], nulls: Float
         logp = logits.masked_fill(absent, float("-inf")).log_softmax(-1)
         loss = -logp.masked_fill(~right, float("-inf")).logsumexp(-1).mean()
         loss = loss + _PULL * parameters.square().sum()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         return loss
 
     optimizer.step(closure)

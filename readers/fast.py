@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from typing import TypeGuard
 
 import torch
 
@@ -29,14 +30,14 @@ class FastSpanModel(LogitsModel):
 
     def __init__(self, model: SpanModel, precision: str) -> None:
         super().__init__()
-        self._encoder = FastBert.from_model(model.encoder, precision=precision)  # type: ignore[arg-type]
+        self._encoder = FastBert.from_model(model.encoder, precision=precision)
         self._head = model.qa_outputs
         self._segments = model.segments
         self._pool: CorePool | None = None
         self._pool_lock = threading.Lock()
 
     @staticmethod
-    def supports(model: LogitsModel) -> bool:
+    def supports(model: LogitsModel) -> TypeGuard[SpanModel]:
         """Whether `model` can be computed this way."""
         return isinstance(model, SpanModel) and FastBert.supports(model.encoder.config)
 

@@ -140,7 +140,7 @@ def fit(
         for group in optimizer.param_groups:
             group["lr"] = rate
         loss = compute_loss(model, batches[step])
-        loss.value.backward()  # type: ignore[no-untyped-call]
+        loss.value.backward()
         master.gather_gradients()
         norm = float(torch.nn.utils.clip_grad_norm_(master.master, settings.clip_norm))
         value = float(loss.value.detach())

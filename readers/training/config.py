@@ -55,7 +55,7 @@ _RECIPE = (
     ReaderStage(epochs=0.85, max_tokens=108, full_tokens=224, full_fraction=0.12, tokens_per_batch=4096),
     ReaderStage(epochs=0.15, max_tokens=160, full_tokens=224, full_fraction=0.1, tokens_per_batch=4096),
     ReaderStage(
-        epochs=0.18,
+        epochs=0.17,
         negatives=1,
         no_answer_fraction=0.08,
         max_tokens=136,

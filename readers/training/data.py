@@ -218,6 +218,6 @@ def load_examples(
         log.warning("%d questions dropped: answer not at its offset (%s)", len(questions) - len(kept), odd)
     if len(kept) < 0.9 * len(questions):
         raise DataError(f"only {len(kept)} of {len(questions)} questions have their answer at its offset")
-    table = tokenize_texts(tokenizer, [questions[i].question for i in kept])
+    table = tokenize_texts(tokenizer, [questions[i].question for i in kept.tolist()])
     special = (tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id)
     return ReaderExamples(table, titles, texts, gold[kept], spans[kept], negatives[kept], special)

@@ -81,7 +81,7 @@ def _train(config: ReaderTrainConfig) -> Path:
     # model
     model = SpanModel.from_encoder(folder, seed=config.seed, dropout=0.0).to(device)
     if config.freeze_word_embeddings:
-        model.encoder.get_input_embeddings().weight.requires_grad_(False)  # type: ignore[operator, union-attr]
+        model.encoder.get_input_embeddings().weight.requires_grad_(False)  # type: ignore[operator]
     full = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     model.to_compute(resolve_precision(config.precision, device))
     master = MasterWeights(model, full)
