@@ -99,9 +99,8 @@ class Progress:
         elif time.monotonic() - self._started >= 2.0:
             elapsed = format_duration(time.monotonic() - self._started)
             state = "done" if error is None else "stopped"
-            self._write(
-                f"{self.label}: {state}, {self.count:,} {self.unit} in {elapsed}, {self.rate:,.1f} {self.unit}/s"
-            )
+            counted = f"{self.count:,} {self.unit} in {elapsed}"
+            self._write(f"{self.label}: {state}, {counted}, {self.rate:,.1f} {self.unit}/s")
 
     def _write(self, text: str) -> None:
         self._stream.write(text + "\n")
