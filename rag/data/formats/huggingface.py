@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from rag.core.errors import ConfigError, DataError, RagError, ResourceError
-from rag.core.optional import require
+from rag.core.errors import ConfigError, DataError, MissingDependencyError, RagError, ResourceError
 from rag.data.formats.base import ReadOptions, Records, Source
 from rag.data.formats.fields import DocumentFields
 
@@ -46,7 +45,12 @@ def read_huggingface(source: Source, options: ReadOptions) -> Records:
         MissingDependencyError: the package `datasets` is not installed.
     """
     name, configuration, split = parse_name(source.path)
-    datasets = require("datasets", extra="hub")
+    try:
+        import datasets  # takes about a second, and most corpora do not need it
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{source.path}: data sets need the package 'datasets' ({error})", hint="pip install datasets"
+        ) from error
     fields = DocumentFields(options, source.name)
     try:
         rows = datasets.load_dataset(name, configuration, split=split, streaming=True)
