@@ -18,7 +18,6 @@ from typing import Any, Literal, overload
 
 from indexers.build import BuildSettings, build_index
 from indexers.index import Index
-
 from rag.core.errors import ConfigError, DataError
 from rag.core.timing import StageTimer
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage
