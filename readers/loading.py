@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from rag.core.errors import ArtifactError, MismatchedArtifactError
 from rag.core.files import sha256_file
-from readers.model import LogitsModel, load_dpr, load_question_answering, span_model_from_state
+from readers.model import LogitsModel, load_dpr, load_question_answering, longest_row, span_model_from_state
 from readers.quantized import load_int8
 from readers.settings import READER_FILE, Calibration, ReaderSettings, read_manifest
 
@@ -52,14 +52,12 @@ def load_parts(name_or_path: str | Path | None) -> ReaderParts:
             f"{name_or_path}: no reader there ({error})",
             hint="give a folder of `rag train reader`, or a question answering or DPR reader checkpoint",
         ) from error
-    longest = int(getattr(config, "max_position_embeddings", 512) or 512)
+    longest = longest_row(config)
     if config.model_type == "dpr":
         settings = ReaderSettings(
             final_separator=False, max_tokens=min(350, longest), max_answer_tokens=10, words="extend"
         )
         return ReaderParts(load_dpr(name_or_path), tokenizer, settings, Calibration(), str(name_or_path))
-    if config.model_type in ("roberta", "camembert", "xlm-roberta"):
-        longest -= 2  # their positions start after the padding index
     settings = ReaderSettings(titled=False, max_tokens=min(384, longest))
     model = load_question_answering(name_or_path)
     return ReaderParts(model, tokenizer, settings, Calibration(), str(name_or_path))

@@ -19,6 +19,7 @@ __all__ = [
     "SpanModel",
     "load_dpr",
     "load_question_answering",
+    "longest_row",
     "span_model_from_state",
 ]
 
@@ -199,6 +200,14 @@ def span_model_from_state(config: PreTrainedConfig, state: dict[str, torch.Tenso
     except RuntimeError as error:
         raise ArtifactError(f"the weights do not fit the configuration: {error}") from error
     return model.eval()
+
+
+def longest_row(config: Any) -> int:
+    """Most tokens a row may have: the positions the encoder knows."""
+    longest = int(getattr(config, "max_position_embeddings", 512) or 512)
+    if config.model_type in ("roberta", "camembert", "xlm-roberta"):
+        return longest - int(config.pad_token_id) - 1  # positions start after the padding index
+    return longest
 
 
 def _attention(config: Any) -> str:

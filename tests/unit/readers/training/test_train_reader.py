@@ -43,7 +43,7 @@ def test_loss_falls_and_exact_match_rises(run: tuple[Path, dict[str, Any]]) -> N
     records = [json.loads(line) for line in (folder / "out" / "metrics.jsonl").read_text().splitlines()]
     losses = [record["loss"] for record in records if "loss" in record]
     assert losses[-1] < losses[0] / 2
-    figures = json.loads((folder / "out" / "figures.json").read_text())
+    figures = json.loads((folder / "out" / "figures.json").read_text())["figures"]
     assert figures["gold paragraph, test, shipped weights"]["em"] >= 80.0
     assert figures["retrieved, held-out"]["em"] >= 80.0
 
