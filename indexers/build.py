@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -55,7 +56,7 @@ class BuildSettings(BaseModel):
         k1: BM25's term saturation.
         b: BM25's length normalisation.
         probes: queries on which recall is measured.
-        recall_target: recall@100 that a lossy index type is tuned for.
+        recall_target: recall@1, @10 and @100 that a lossy index type is tuned for.
         seed: for sampling and clustering.
         threads: cores for FAISS and Lucene; all if None.
         reproducible: same bytes every time, at the price of a slower `hnsw` build.
@@ -314,8 +315,8 @@ def build_lucene(
     if not ledger.begin("bm25", inputs):
         return
     info = build_bm25(
-        passages, place / BM25_DIR, k1=settings.k1, b=settings.b, threads=settings.threads or 1,
-        heap_mib=settings.java_heap_mib,
+        passages, place / BM25_DIR, k1=settings.k1, b=settings.b,
+        threads=settings.threads or os.cpu_count() or 1, heap_mib=settings.java_heap_mib,
     )  # fmt: skip
     ledger.finish("bm25", info)
 

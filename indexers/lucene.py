@@ -45,6 +45,7 @@ __all__ = ["LuceneIndex", "build_bm25", "java_versions", "start_java"]
 
 INFO_NAME, FOLDER_NAME = "bm25.json", "lucene"
 MAX_QUERY_WORDS, MAX_QUERY_CHARACTERS = 512, 16_384
+_FILE_PASSAGES = 16_384  # of one file that is handed to Lucene; its threads work on different files
 _start_lock = threading.Lock()
 
 
@@ -197,16 +198,16 @@ def _write_documents(passages: PassageStore, folder: Path, digits: int) -> int:
     written = 0
     with disk_errors(folder):
         folder.mkdir()
-        with (
-            open(folder / "documents.jsonl", "w", encoding="utf-8") as file,
-            Progress(len(passages), "passages", "bm25") as progress,
-        ):
-            for row, passage in enumerate(passages):
-                contents = f"{passage.title}\n{passage.text}"
-                if contents.strip():
-                    file.write(json.dumps({"id": f"{row:0{digits}d}", "contents": contents}) + "\n")
-                    written += 1
-                progress.update()
+        with Progress(len(passages), "passages", "bm25") as progress:
+            for number, batch in enumerate(passages.batches(_FILE_PASSAGES)):
+                lines = []
+                for row, passage in enumerate(batch, start=number * _FILE_PASSAGES):
+                    contents = f"{passage.title}\n{passage.text}"
+                    if contents.strip():
+                        lines.append(json.dumps({"id": f"{row:0{digits}d}", "contents": contents}) + "\n")
+                (folder / f"documents-{number:05d}.jsonl").write_text("".join(lines), encoding="utf-8")
+                written += len(lines)
+                progress.update(len(batch))
     return written
 
 

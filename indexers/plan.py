@@ -1,0 +1,304 @@
+"""What an index will need: disk, memory and time, stated before it is built.
+
+Sizes are arithmetic over the file formats; times come from rates measured on this machine. Sizes are in
+bytes, 1 GB = 10^9 bytes.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import faiss
+import numpy as np
+
+from indexers.build import BuildSettings
+from indexers.passages import PassageStoreWriter
+from indexers.presets import HNSW_LINKS, Preset, preset_for
+from rag.core.errors import ConfigError
+from rag.core.progress import format_duration
+from rag.core.types import Passage
+
+__all__ = ["Plan", "Rates", "measure_rates", "plan"]
+
+# A process that has imported torch, transformers, FAISS and the web framework, without models (measured).
+PROCESS_BYTES = 430e6
+JAVA_BYTES = 250e6  # a Java machine that has served some thousand questions (measured)
+LUCENE_SHARE = 0.19  # Lucene's files against the bytes of titles and texts (measured on 100-word passages)
+LOOKUP_BYTES = 16  # id hash and row
+ARROW_BYTES = 3 * 8  # offsets of three strings
+FAULT_AROUND_BYTES = 65_536  # the kernel maps this much around a page that is touched
+KMEANS_ROUNDS, PQ_ROUNDS, PQ_POINTS = 10, 10, 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """How fast this machine is at what a build does.
+
+    Attributes:
+        gflops: float32 matrix products, 10^9 operations a second.
+        stored_per_s: passages written to the store.
+        graph_per_s: vectors of 384 numbers inserted into a small HNSW graph, on one core.
+        lucene_per_s: passages indexed for BM25.
+    """
+
+    gflops: float = 50.0
+    stored_per_s: float = 150_000.0
+    graph_per_s: float = 3_000.0
+    lucene_per_s: float = 4_000.0
+
+
+def measure_rates(dim: int = 384, *, seed: int = 0) -> Rates:
+    """Measure this machine for a second or two; Lucene's rate stays at its default, as Java starts slowly."""
+    draw = np.random.default_rng(seed)
+    vectors = draw.standard_normal((8192, dim), dtype=np.float32)
+    queries = vectors[:512]
+    flops = 2.0 * len(queries) * len(vectors) * dim
+    product_s = _best_of(3, lambda: faiss.knn(queries, vectors, 10, metric=faiss.METRIC_INNER_PRODUCT))
+    graph_rows = 1000
+
+    def build_graph() -> None:
+        graph: Any = faiss.index_factory(dim, f"HNSW{HNSW_LINKS}_SQ8", faiss.METRIC_INNER_PRODUCT)
+        graph.train(vectors[:graph_rows])
+        graph.add(vectors[:graph_rows])
+
+    passages = [Passage(f"passage-{n}", "A title", "word " * 100) for n in range(4096)]
+
+    def store() -> None:
+        with (
+            tempfile.TemporaryDirectory(prefix="rag-plan-") as folder,
+            PassageStoreWriter(folder) as writer,
+        ):
+            writer.add_many(passages)
+
+    return Rates(
+        gflops=flops / product_s / 1e9,
+        stored_per_s=len(passages) / _best_of(2, store),
+        graph_per_s=graph_rows / _best_of(1, build_graph),
+    )
+
+
+def _best_of(times: int, job: Callable[[], object]) -> float:
+    best_s = math.inf
+    for _ in range(times):
+        started = time.perf_counter()
+        job()
+        best_s = min(best_s, time.perf_counter() - started)
+    return best_s
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The figures of one index; every dict adds up to its total.
+
+    Attributes:
+        n_passages: rows.
+        dim: vector size D; 0 without vectors.
+        index_type: FAISS type; empty without vectors.
+        factory: FAISS factory string.
+        dtype: of the embeddings on disk; empty without vectors.
+        disk_bytes: of the finished index, by part.
+        working_disk_bytes: needed besides while it is built.
+        serving_bytes: resident memory of one serving process after `questions` questions, by part. Parts that
+            end in "mapped" are file pages, which the system can drop and read again; the rest is held.
+        build_bytes: peak resident memory of each build stage.
+        build_s: seconds of each build stage; encoding is left out if its rate is not known.
+        questions: how many questions `serving_bytes` is stated for.
+    """
+
+    n_passages: int
+    dim: int
+    index_type: str
+    factory: str
+    dtype: str
+    disk_bytes: dict[str, float]
+    working_disk_bytes: float
+    serving_bytes: dict[str, float]
+    build_bytes: dict[str, float]
+    build_s: dict[str, float]
+    questions: int
+
+    @property
+    def disk_total_bytes(self) -> float:
+        """Size of the finished index."""
+        return sum(self.disk_bytes.values())
+
+    @property
+    def serving_total_bytes(self) -> float:
+        """Resident memory while serving."""
+        return sum(self.serving_bytes.values())
+
+    @property
+    def build_peak_bytes(self) -> float:
+        """Largest of the build stages."""
+        return max(self.build_bytes.values())
+
+    @property
+    def build_total_s(self) -> float:
+        """Seconds of all stages whose rate is known."""
+        return sum(self.build_s.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict ready for `json.dumps`, totals included."""
+        totals = {
+            "disk_total_bytes": self.disk_total_bytes,
+            "serving_total_bytes": self.serving_total_bytes,
+            "build_peak_bytes": self.build_peak_bytes,
+            "build_total_s": self.build_total_s,
+        }
+        return {**asdict(self), **totals}
+
+    def describe(self) -> str:
+        """The figures as a table for people."""
+        kind = f"{self.index_type} × {self.dim} ({self.dtype} embeddings)" if self.dim else "BM25"
+        lines = [f"{self.n_passages:,} passages, {kind}", "disk"]
+        lines += [f"  {name:<22}{_gb(size)}" for name, size in self.disk_bytes.items()]
+        lines.append(f"  {'total':<22}{_gb(self.disk_total_bytes)}")
+        lines.append(f"  {'working space':<22}{_gb(self.working_disk_bytes)}  while building, besides")
+        lines.append(f"memory, serving (after {self.questions:,} questions)")
+        lines += [f"  {name:<22}{_gb(size)}" for name, size in self.serving_bytes.items()]
+        lines.append(f"  {'total':<22}{_gb(self.serving_total_bytes)}")
+        lines.append("memory, building (peak of a stage)")
+        lines += [f"  {name:<22}{_gb(size)}" for name, size in self.build_bytes.items()]
+        lines.append("time, building")
+        lines += [f"  {name:<22}{format_duration(seconds):>12}" for name, seconds in self.build_s.items()]
+        lines.append(f"  {'total':<22}{format_duration(self.build_total_s):>12}")
+        return "\n".join(lines)
+
+
+def _gb(size_bytes: float) -> str:
+    return f"{size_bytes / 1e9:>9,.2f} GB" if size_bytes >= 1e8 else f"{size_bytes / 1e6:>9,.1f} MB"
+
+
+def plan(
+    n_passages: int,
+    dim: int,
+    *,
+    settings: BuildSettings | None = None,
+    encode_per_s: float | None = None,
+    rates: Rates | None = None,
+    passage_bytes: float = 650.0,
+    id_bytes: float = 10.0,
+    model_bytes: float = 0.0,
+    process_bytes: float = PROCESS_BYTES,
+    questions: int = 10_000,
+    top_k: int = 20,
+    over_fetch: int | None = None,
+) -> Plan:
+    """State what an index needs.
+
+    Args:
+        n_passages: rows.
+        dim: vector size D of the encoder.
+        settings: as for `build_index`.
+        encode_per_s: passages the encoder encodes in a second; its stage has no time without it.
+        rates: of this machine, see `measure_rates`.
+        passage_bytes: mean UTF-8 bytes of title and text (100 English words: about 650).
+        id_bytes: mean bytes of an id.
+        model_bytes: weights that the serving process holds (encoder and reader).
+        process_bytes: the process without models and index.
+        questions: how many have been served when the memory is stated.
+        top_k: passages read for a question.
+        over_fetch: candidates re-ranked for each passage wanted; the smallest the index type tries if None.
+
+    Raises:
+        ConfigError: sizes below 1.
+
+    Example:
+        >>> wikipedia = plan(21_015_324, 768, settings=BuildSettings(index_type="sq8"))
+        >>> round(wikipedia.disk_bytes["faiss"] / 1e9, 1), round(wikipedia.disk_bytes["embeddings"] / 1e9, 1)
+        (16.1, 32.3)
+    """
+    settings, rates = settings or BuildSettings(), rates or Rates()
+    if n_passages < 1 or dim < 1:
+        raise ConfigError(f"cannot plan for {n_passages} passages of size {dim}", hint="both are at least 1")
+    text_bytes = n_passages * passage_bytes
+    store_bytes = text_bytes + n_passages * (id_bytes + ARROW_BYTES)
+    lookup_bytes = n_passages * LOOKUP_BYTES
+    disk: dict[str, float] = {"passages": store_bytes + lookup_bytes}
+    serving: dict[str, float] = {"process": process_bytes, "models": model_bytes}
+    serving["passages, mapped"] = touched_bytes(store_bytes, questions * top_k)
+    building: dict[str, float] = {"passages": 150e6 + 32.0 * n_passages}
+    seconds: dict[str, float] = {"passages": n_passages / rates.stored_per_s}
+    working, factory, dtype = 0.0, "", ""
+    if settings.has_dense:
+        preset = preset_for(settings.index_type, n_passages, dim)
+        factory, dtype = preset.factory, settings.stored_dtype
+        item_bytes = 4 if dtype == "float32" else 2
+        embedding_bytes = float(n_passages * dim * item_bytes)
+        index_bytes = n_passages * preset.code_bytes(dim) + preset.fixed_bytes(dim)
+        disk["embeddings"] = embedding_bytes
+        shard = min(settings.shard_rows, n_passages)
+        building["embeddings"] = (
+            process_bytes + model_bytes + shard * (dim * (4 + item_bytes) + 2 * passage_bytes)
+        )
+        if encode_per_s is not None:
+            seconds["embeddings"] = n_passages / encode_per_s
+        if preset.name == "flat":
+            serving["embeddings, mapped"] = embedding_bytes
+            building["dense"] = 150e6 + embedding_bytes
+        else:
+            disk["faiss"] = index_bytes
+            serving["faiss, mapped"] = index_bytes
+            factor = over_fetch or preset.over_fetches[0]
+            fetched = questions * (top_k * factor + 16)
+            serving["embeddings, mapped"] = touched_bytes(embedding_bytes, fetched)
+            # FAISS's arrays double as they grow: old and new copy exist at once.
+            building["dense"] = 150e6 + 2 * index_bytes + 3 * preset.training_rows * dim * 4.0
+            working = max(working, index_bytes)
+        seconds["dense"] = _dense_seconds(preset, n_passages, dim, settings, rates)
+    if settings.has_bm25:
+        lucene_bytes = LUCENE_SHARE * text_bytes
+        disk["lucene"] = lucene_bytes
+        serving["lucene, mapped"] = lucene_bytes
+        serving["java"] = JAVA_BYTES
+        building["bm25"] = 150e6 + settings.java_heap_mib * 2.0**20
+        seconds["bm25"] = n_passages / rates.lucene_per_s
+        working = max(working, 1.1 * text_bytes + lucene_bytes)
+    return Plan(
+        n_passages=n_passages,
+        dim=dim if settings.has_dense else 0,
+        index_type=settings.index_type if settings.has_dense else "",
+        factory=factory,
+        dtype=dtype,
+        disk_bytes=disk,
+        working_disk_bytes=working,
+        serving_bytes=serving,
+        build_bytes=building,
+        build_s=seconds,
+        questions=questions,
+    )
+
+
+def touched_bytes(file_bytes: float, accesses: float) -> float:
+    """Mean bytes of a mapped file that are resident after random accesses, each mapping 64 KiB around it.
+
+    Example:
+        >>> round(touched_bytes(1e9, 1000) / 1e6), round(touched_bytes(1e6, 1000) / 1e6)
+        (63, 1)
+    """
+    blocks = max(file_bytes / FAULT_AROUND_BYTES, 1.0)
+    return file_bytes * (1.0 - math.exp(-accesses / blocks))
+
+
+def _dense_seconds(preset: Preset, rows: int, dim: int, settings: BuildSettings, rates: Rates) -> float:
+    """Training, adding, and the exact search on the probes."""
+    operations = 2.0 * settings.probes * rows * dim
+    if preset.nlist:
+        operations += 2.0 * KMEANS_ROUNDS * preset.training_rows * preset.nlist * dim
+        operations += 2.0 * rows * preset.nlist * dim
+    if preset.pq_bytes:
+        operations += 2.0 * 256 * dim * (PQ_ROUNDS * PQ_POINTS + rows)
+    if preset.name == "rabitq":
+        operations += 2.0 * rows * dim * dim
+    seconds = operations / (rates.gflops * 1e9)
+    if preset.name == "hnsw":
+        # A search before every insertion: its length grows with the logarithm of the graph, the work with D.
+        cores = 1 if settings.reproducible else (settings.threads or faiss.omp_get_max_threads())
+        depth = max(math.log2(max(rows, 2)) / 10.0, 1.0)
+        seconds += rows / rates.graph_per_s * depth * (dim / 384) / cores
+    return seconds

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from indexers.build import BuildSettings, build_index
+from indexers.plan import Rates, measure_rates, plan
+from indexers.presets import INDEX_TYPES
+from rag.core.errors import ConfigError
+from rag.core.types import Passage
+
+WIKIPEDIA = 21_015_324
+
+
+@pytest.mark.parametrize(
+    ("index_type", "part", "gigabytes"),
+    [
+        ("flat", "embeddings", 64.56),
+        ("fp16", "faiss", 32.3),
+        ("sq8", "faiss", 16.1),
+        ("ivfpq", "faiss", 2.69 + 0.17),
+        ("hnsw", "faiss", 16.1 + 5.7),
+    ],
+)
+def test_sizes_of_wikipedia_are_the_published_ones(index_type: Any, part: str, gigabytes: float) -> None:
+    figures = plan(WIKIPEDIA, 768, settings=BuildSettings(index_type=index_type))
+    assert figures.disk_bytes[part] / 1e9 == pytest.approx(gigabytes, rel=0.02)
+
+
+@pytest.mark.parametrize("index_type", INDEX_TYPES)
+def test_disk_agrees_with_a_real_index(tmp_path: Path, make_encoder: Any, index_type: Any) -> None:
+    draw = np.random.default_rng(0)
+    passages = [
+        Passage(f"passage-{n}", "A title", " ".join(f"w{word}" for word in draw.integers(0, 99, 25)))
+        for n in range(1500)
+    ]
+    settings = BuildSettings(index_type=index_type, probes=8, threads=1, shard_rows=500)
+    out = build_index(passages, tmp_path / "i", encoder=make_encoder(dim=48), settings=settings)
+    text_bytes = sum(len(p.title) + len(p.text) for p in passages) / len(passages)
+    figures = plan(1500, 48, settings=settings, passage_bytes=text_bytes, id_bytes=11)
+    for part, size in figures.disk_bytes.items():
+        folder = out / ("dense" if part == "faiss" else part)
+        real = sum(path.stat().st_size for path in folder.iterdir() if path.name not in ("probes.npy",))
+        assert size == pytest.approx(real, rel=0.1), part
+
+
+def test_totals_add_up_and_print() -> None:
+    settings = BuildSettings(retriever="hybrid", index_type="sq8")
+    figures = plan(200_000, 384, settings=settings, encode_per_s=200, model_bytes=9e7)
+    value = json.loads(json.dumps(figures.to_json()))
+    assert value["serving_total_bytes"] == pytest.approx(sum(figures.serving_bytes.values()))
+    assert value["build_s"]["embeddings"] == 1000
+    assert "sq8 × 384" in figures.describe()
+    assert "bm25" in figures.describe()
+    bm25 = plan(1000, 384, settings=BuildSettings(retriever="bm25"))
+    assert set(bm25.disk_bytes) == {"passages", "lucene"}
+    assert (bm25.dim, bm25.dtype) == (0, "")
+
+
+def test_rates_are_used() -> None:
+    slow = plan(10**6, 384, settings=BuildSettings(index_type="ivf"), rates=Rates(gflops=5))
+    fast = plan(10**6, 384, settings=BuildSettings(index_type="ivf"), rates=Rates(gflops=50))
+    assert slow.build_s["dense"] == pytest.approx(10 * fast.build_s["dense"])
+    measured = measure_rates(16)
+    assert min(measured.gflops, measured.stored_per_s, measured.graph_per_s) > 0
+
+
+def test_nonsense_is_refused() -> None:
+    with pytest.raises(ConfigError):
+        plan(0, 384)
