@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -42,7 +42,7 @@ def run_fusion_tuning(
     *,
     top_ks: Sequence[int] = (1, 5, 20, 100),
     depth: int = 200,
-    gold: Literal["auto", "id", "text", "answer"] = "auto",
+    gold: str = "auto",
     limit: int | None = 2000,
     seed: int | None = 0,
     encoder: str | None = None,

@@ -63,9 +63,7 @@ class GoldRows:
     found: int
 
 
-def find_gold(
-    questions: Sequence[Question], passages: Any, *, kind: Literal["auto", "id", "text", "answer"] = "auto"
-) -> GoldRows:
+def find_gold(questions: Sequence[Question], passages: Any, *, kind: str = "auto") -> GoldRows:
     """Look the gold passages of questions up in a passage store.
 
     Args:

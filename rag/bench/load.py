@@ -78,7 +78,8 @@ def run_load(
         raise ConfigError(f"{clients} clients and {requests} requests, expected at least 1 of both")
     numbers = itertools.count()
     lock, start = threading.Lock(), threading.Barrier(min(clients, requests) + 1)
-    result, failures = LoadResult(), []
+    result = LoadResult()
+    failures: list[Exception] = []
 
     def work() -> None:
         connection = http.client.HTTPConnection(host, port, timeout=timeout_s)

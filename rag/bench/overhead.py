@@ -7,12 +7,13 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from rag.bench.common import time_interleaved
 from rag.bench.report import Goal, Report, Table, format_interval, format_seconds
+from rag.config import load_config
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage
 
@@ -109,7 +110,8 @@ def run_overhead_benchmark(
         raise DataError(f"{', '.join(map(str, corpus))}: no passages found")
     loaded = BiEncoder.load(encoder, precision=precision)
     timed = TimedEncoder(loaded)
-    settings = BuildSettings(retriever=retriever, index_type=index_type)
+    given = {"retriever": retriever, "index_type": index_type}
+    settings: BuildSettings = load_config(cast(Any, BuildSettings), overrides=given)
     shard_rows = settings.shard_rows
     report = Report(
         "overhead",

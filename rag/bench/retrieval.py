@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -132,7 +132,7 @@ def run_retrieval_benchmark(
     *,
     retrievers: Sequence[str] = ("dense", "bm25", "hybrid"),
     top_ks: Sequence[int] = (1, 5, 20, 100),
-    gold: Literal["auto", "id", "text", "answer"] = "auto",
+    gold: str = "auto",
     limit: int | None = None,
     seed: int | None = None,
     encoder: str | None = None,

@@ -38,6 +38,10 @@ def _show(report: Report, out: Path | None) -> None:
     typer.echo(report.to_text())
 
 
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
 @app.callback()
 def _group() -> None:
     """Measure this system on this machine, one subcommand a table."""
@@ -46,6 +50,33 @@ def _group() -> None:
 
     setup_logging("WARNING")
     use_threads()
+
+
+@app.command()
+def encode(
+    corpus: _Corpus,
+    n: Annotated[int, typer.Option("--n", help="Passages to encode.")] = 2000,
+    split: Annotated[str, typer.Option(help="words100, sentences or none.")] = "words100",
+    encoder: Annotated[str | None, typer.Option(help="sentence-transformers folder or hub name.")] = None,
+    questions: Annotated[
+        Path | None, typer.Option("--questions", "-q", help="To compare the best ten.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Most texts in a batch, for all.")] = 32,
+    rounds: Annotated[int, typer.Option(help="Interleaved rounds.")] = 3,
+    contestants: Annotated[
+        str, typer.Option(help="Some of: ours bf16, ours fp32, peer bf16, peer fp32.")
+    ] = "ours bf16,ours fp32,peer bf16,peer fp32",
+    format: _Format = "auto",
+    json: _Json = None,
+) -> None:
+    """Passages encoded a second beside sentence-transformers, and whether bf16 finds the same."""
+    from rag.bench.encode import run_encode_benchmark
+
+    report = run_encode_benchmark(
+        corpus, n=n, split=split, encoder=encoder, questions_path=questions, batch_size=batch_size,
+        rounds=rounds, contestants=_names(contestants), format=format,
+    )  # fmt: skip
+    _show(report, json)
 
 
 @app.command()
@@ -81,9 +112,8 @@ def retrieval(
     else:
         from rag.bench.retrieval import run_retrieval_benchmark
 
-        names = [name.strip() for name in retrievers.split(",") if name.strip()]
         report = run_retrieval_benchmark(
-            index, questions, retrievers=names, top_ks=ranks, gold=gold, limit=limit, seed=seed,
+            index, questions, retrievers=_names(retrievers), top_ks=ranks, gold=gold, limit=limit, seed=seed,
             encoder=encoder, precision=precision, format=format,
         )  # fmt: skip
     _show(report, json)
@@ -230,7 +260,7 @@ def lossy(
     )
     assert vectors is not None
     report = run_lossy_benchmark(
-        shards, vectors, index_types=[name.strip() for name in index_types.split(",")],
+        shards, vectors, index_types=_names(index_types),
         batch_sizes=parse_numbers(batch_sizes, "--batch-sizes"), rounds=rounds, work_dir=work_dir,
         settings={"index": embeddings, "questions": queries},
     )  # fmt: skip
