@@ -185,19 +185,28 @@ def randomisation_test(
         return float(np.mean(np.abs((2.0 * patterns - 1.0) @ difference) >= threshold))
     generator = np.random.default_rng(seed)
     magnitudes, repeats = np.unique(np.abs(difference), return_counts=True)
+    few = len(magnitudes) * 8 <= len(difference)
+    partial = None if few else _sums_by_byte(difference)
     extreme = 0
-    chunk = max(1, _CHUNK_CELLS // len(magnitudes))
+    chunk = max(1, _CHUNK_CELLS // (len(magnitudes) if partial is None else len(partial)))
     for start in range(0, resamples, chunk):
-        size = (min(chunk, resamples - start), len(magnitudes))
-        if repeats.max() == 1:
-            bits = np.frombuffer(generator.bytes((size[0] * size[1] + 7) // 8), dtype=np.uint8)
-            heads: Floats = np.unpackbits(bits, count=size[0] * size[1]).reshape(size).astype(np.float64)
-        else:
-            # how many of equal differences stay positive
-            heads = generator.binomial(repeats, 0.5, size=size).astype(np.float64)
-        sums = (2.0 * heads - repeats) @ magnitudes
+        size = min(chunk, resamples - start)
+        if partial is None:  # how many of equal differences stay positive
+            heads = generator.binomial(repeats, 0.5, size=(size, len(magnitudes)))
+            sums = (2.0 * heads - repeats) @ magnitudes
+        else:  # eight coin flips a byte
+            flips = generator.integers(0, 256, size=(size, len(partial)), dtype=np.uint8)
+            sums = partial.ravel()[flips + np.arange(len(partial), dtype=np.int64) * 256].sum(axis=1)
         extreme += int(np.count_nonzero(np.abs(sums) >= threshold))
     return (1 + extreme) / (1 + resamples)
+
+
+def _sums_by_byte(difference: Floats) -> Floats:
+    """Signed sums of every eight differences for each of the 256 sign patterns, (groups, 256)."""
+    groups = np.zeros(-(-len(difference) // 8) * 8)
+    groups[: len(difference)] = difference
+    signs = 2.0 * (np.arange(256)[None, :] >> np.arange(8)[:, None] & 1) - 1.0  # (8, 256)
+    return groups.reshape(-1, 8) @ signs
 
 
 def mcnemar_exact(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
