@@ -1,0 +1,163 @@
+"""Every index type against brute force in numpy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from indexers.embeddings import EmbeddingShards, EmbeddingWriter, VectorDtype
+from indexers.exact import FlatIndex, exact_search, select_best
+from indexers.faiss_index import build_faiss, open_dense, recall_at
+from indexers.presets import INDEX_TYPES
+from indexers.protocols import EncoderIdentity, FloatArray
+from rag.core.errors import ConfigError, MismatchedArtifactError, RetrievalError
+
+ROWS, DIM = 3000, 24
+
+
+def clustered(rows: int, seed: int) -> FloatArray:
+    draw = np.random.default_rng(seed)
+    centres = np.random.default_rng(99).standard_normal((40, DIM))
+    vectors = centres[draw.integers(0, 40, rows)] + 0.7 * draw.standard_normal((rows, DIM))
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def store(directory: Path, vectors: FloatArray, dtype: VectorDtype, shard_rows: int = 700) -> EmbeddingShards:
+    who = EncoderIdentity("toy", "aa", dim=vectors.shape[1])
+    writer = EmbeddingWriter(directory, rows=len(vectors), encoder=who, dtype=dtype, shard_rows=shard_rows)
+    list(writer.write_missing(lambda start, stop: vectors[start:stop]))
+    return EmbeddingShards.open(directory)
+
+
+def brute_force(vectors: FloatArray, queries: FloatArray, top_k: int) -> tuple[FloatArray, np.ndarray]:
+    """Scores and rows by full sort in double precision."""
+    scores = queries.astype(np.float64) @ vectors.astype(np.float64).T
+    rows = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
+    return np.take_along_axis(scores, rows, axis=1).astype(np.float32), rows
+
+
+@pytest.fixture(scope="module")
+def float32(tmp_path_factory: pytest.TempPathFactory) -> EmbeddingShards:
+    return store(tmp_path_factory.mktemp("e32"), clustered(ROWS, 0), "float32")
+
+
+@pytest.fixture(scope="module")
+def float16(tmp_path_factory: pytest.TempPathFactory) -> EmbeddingShards:
+    return store(tmp_path_factory.mktemp("e16"), clustered(ROWS, 0), "float16")
+
+
+@pytest.mark.parametrize("count", [1, 3, 40])
+@pytest.mark.parametrize("top_k", [1, 10, 120])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_flat_equals_brute_force(float32: EmbeddingShards, count: int, top_k: int, threads: int) -> None:
+    queries = clustered(count, 1)
+    scores, rows = FlatIndex(float32, threads=threads).search(queries, top_k)
+    expected_scores, expected_rows = brute_force(float32.rows(np.arange(ROWS)), queries, top_k)
+    np.testing.assert_array_equal(rows, expected_rows)
+    np.testing.assert_allclose(scores, expected_scores, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", INDEX_TYPES)
+def test_lossy_types_reach_their_recall_with_exact_scores(
+    tmp_path: Path, float32: EmbeddingShards, float16: EmbeddingShards, name: str
+) -> None:
+    embeddings = float32 if name == "flat" else float16
+    probes, questions = clustered(100, 5), clustered(300, 6)
+    info = build_faiss(embeddings, tmp_path, index_type=name, probes=probes, threads=1)
+    index = open_dense(tmp_path, embeddings, threads=1)
+    assert (len(index), index.dim) == (ROWS, DIM)
+    vectors = embeddings.rows(np.arange(ROWS))
+    for k in (1, 10, 100):
+        truth, _ = brute_force(vectors, questions, k)
+        assert recall_at(index, questions, truth, k) >= 0.955, k
+        assert info["recall"][str(k)] >= 0.97
+    scores, rows = index.search(questions, 20)
+    np.testing.assert_allclose(scores, np.einsum("qd,qkd->qk", questions, vectors[rows]), rtol=1e-5)
+    assert (np.diff(scores, axis=1) <= 0).all()
+
+
+@pytest.mark.parametrize("name", INDEX_TYPES)
+def test_equal_builds_have_equal_bytes(
+    tmp_path: Path, float32: EmbeddingShards, float16: EmbeddingShards, name: str
+) -> None:
+    embeddings = float32 if name == "flat" else float16
+    for folder in ("a", "b"):
+        build_faiss(embeddings, tmp_path / folder, index_type=name, threads=1)
+    for path in (tmp_path / "a").iterdir():
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["flat", "sq8", "ivf"])
+def test_equal_vectors_have_equal_scores_in_row_order(tmp_path: Path, name: str) -> None:
+    vectors = clustered(600, 2)
+    copies = np.array([3, 77, 205, 340, 511, 599])
+    vectors[copies] = vectors[3]
+    embeddings = store(tmp_path / "e", vectors, "float32" if name == "flat" else "float16", shard_rows=128)
+    build_faiss(embeddings, tmp_path / "d", index_type=name, threads=1)
+    index = open_dense(tmp_path / "d", embeddings, threads=1)
+    alone_scores, alone_rows = index.search(vectors[3:4], 4)
+    assert alone_rows[0].tolist() == [3, 77, 205, 340]
+    assert len(set(alone_scores[0].tolist())) == 1
+    batch = np.concatenate([clustered(30, 3), vectors[3:4]])
+    batch_scores, batch_rows = index.search(batch, 4)
+    np.testing.assert_array_equal(batch_rows[-1:], alone_rows)
+    np.testing.assert_array_equal(batch_scores[-1:], alone_scores)
+
+
+@pytest.mark.parametrize("name", INDEX_TYPES)
+def test_asking_for_more_than_there_is(tmp_path: Path, name: str) -> None:
+    vectors = clustered(50, 4)
+    embeddings = store(tmp_path / "e", vectors, "float32" if name == "flat" else "float16")
+    build_faiss(embeddings, tmp_path / "d", index_type=name, threads=1)
+    scores, rows = open_dense(tmp_path / "d", embeddings).search(vectors[:2], 80)
+    for found_scores, found in zip(scores, rows, strict=True):
+        real = found[found >= 0]
+        assert len(set(real.tolist())) == len(real)
+        assert (found[len(real) :] == -1).all()
+        assert np.isneginf(found_scores[len(real) :]).all()
+        assert np.isfinite(found_scores[: len(real)]).all()
+    if name in ("flat", "fp16", "sq8"):
+        assert set(rows[0].tolist()) == {-1, *range(50)}
+
+
+def test_unnormalised_vectors_are_searched_by_inner_product(tmp_path: Path) -> None:
+    draw = np.random.default_rng(8)
+    vectors = (clustered(400, 7) * draw.uniform(1, 12, (400, 1))).astype(np.float32)
+    embeddings = store(tmp_path / "e", vectors, "float32")
+    queries = clustered(10, 9)
+    _, rows = exact_search(embeddings, queries, 5)
+    np.testing.assert_array_equal(rows, brute_force(vectors, queries, 5)[1])
+
+
+def test_select_best_orders_pads_and_masks() -> None:
+    scores = np.array([[0.5, -np.inf, 2.0, 2.0], [-np.inf] * 4], dtype=np.float32)
+    rows = np.array([[7, -1, 9, 4], [-1] * 4])
+    best_scores, best_rows = select_best(scores, rows, 3)
+    assert best_rows.tolist() == [[4, 9, 7], [-1, -1, -1]]
+    assert best_scores[0].tolist() == [2.0, 2.0, 0.5]
+    assert np.isneginf(best_scores[1]).all()
+
+
+def test_bad_queries_are_refused(float32: EmbeddingShards) -> None:
+    index = FlatIndex(float32)
+    for bad in (np.zeros((1, DIM + 1)), np.zeros(DIM), np.full((1, DIM), np.nan)):
+        with pytest.raises(RetrievalError):
+            index.search(bad.astype(np.float32), 3)
+    with pytest.raises(RetrievalError, match="top_k"):
+        index.search(np.zeros((1, DIM), np.float32), 0)
+    assert index.search(np.zeros((0, DIM), np.float32), 3)[1].shape == (0, 3)
+
+
+def test_what_does_not_belong_together_is_refused(
+    tmp_path: Path, float32: EmbeddingShards, float16: EmbeddingShards
+) -> None:
+    with pytest.raises(ConfigError, match="float32"):
+        build_faiss(float16, tmp_path / "f", index_type="flat")
+    with pytest.raises(ConfigError, match="no index type 'annoy'"):
+        build_faiss(float32, tmp_path / "x", index_type="annoy")
+    small = store(tmp_path / "small", clustered(60, 1), "float16")
+    build_faiss(small, tmp_path / "d", index_type="sq8", threads=1)
+    with pytest.raises(MismatchedArtifactError, match="60 vectors"):
+        open_dense(tmp_path / "d", float16)

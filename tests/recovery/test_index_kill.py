@@ -1,0 +1,227 @@
+"""Builds that are killed, interrupted or run out of disk never look complete, and end in equal bytes."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from indexers import npy
+from indexers.build import BuildSettings, build_index
+from indexers.index import Index
+from indexers.protocols import EncoderIdentity, FloatArray
+from rag.core.errors import IncompleteArtifactError, ResourceError
+from rag.core.types import Passage
+
+SHARD_ROWS, PASSAGES = 50, 700
+SETTINGS = BuildSettings(index_type="ivf", shard_rows=SHARD_ROWS, probes=16, threads=1)
+
+
+class HashEncoder:
+    """Deterministic, and leaves a line for every shard it encodes."""
+
+    dim = 16
+    identity = EncoderIdentity("hash", "c0ffee", dim=16)
+
+    def __init__(self, trace: Path, pause_s: float = 0.0) -> None:
+        self.trace, self.pause_s = trace, pause_s
+
+    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
+        if len(texts) == SHARD_ROWS:
+            with open(self.trace, "a") as file:
+                file.write(f"{texts[0]}\n")
+        time.sleep(self.pause_s)
+        digests = [hashlib.sha512(f"{a}{b}".encode()).digest() for a, b in zip(titles, texts, strict=True)]
+        return np.frombuffer(b"".join(digests), np.uint32).reshape(-1, 16).astype(np.float32) / 2**31 - 1
+
+
+def corpus() -> Iterator[Passage]:
+    for number in range(PASSAGES):
+        yield Passage(f"p{number}", f"title {number % 9}", f"text of passage {number}")
+
+
+def content(place: Path) -> dict[str, str]:
+    return {
+        path.relative_to(place).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(place.rglob("*"))
+        if path.is_file() and path.name not in ("build_log.json", ".lock")
+    }
+
+
+def start(place: Path, trace: Path) -> subprocess.Popen[bytes]:
+    """Build in a process of its own, with pauses so that a kill can fall anywhere."""
+    code = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from pathlib import Path
+from test_index_kill import HashEncoder, SETTINGS, build_index, corpus
+print("ready", flush=True)
+build_index(corpus(), {str(place)!r}, encoder=HashEncoder(Path({str(trace)!r}), 0.01), settings=SETTINGS)
+"""
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    return process
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], float]:
+    place = tmp_path_factory.mktemp("undisturbed")
+    process = start(place / "i", place / "trace")
+    started = time.monotonic()
+    assert process.wait(timeout=120) == 0
+    return content(place / "i"), time.monotonic() - started
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_kill_anywhere_then_rerun_gives_the_same_bytes(
+    tmp_path: Path, undisturbed: tuple[dict[str, str], float], attempt: int
+) -> None:
+    expected, duration_s = undisturbed
+    place, trace = tmp_path / "i", tmp_path / "trace"
+    process = start(place, trace)
+    time.sleep(random.Random(attempt).uniform(0.0, duration_s))
+    process.kill()
+    process.wait(timeout=60)
+    if not (place / "manifest.json").exists():
+        with pytest.raises(IncompleteArtifactError):
+            Index.open(place)
+    build_index(corpus(), place, encoder=HashEncoder(trace), settings=SETTINGS)
+    assert content(place) == expected
+    encoded = trace.read_text().splitlines()
+    assert len(set(encoded)) == PASSAGES // SHARD_ROWS
+    assert len(encoded) - len(set(encoded)) <= 1
+    with Index.open(place, verify="deep") as index:
+        assert len(index.passages) == PASSAGES
+
+
+def test_a_running_writer_keeps_others_out(tmp_path: Path) -> None:
+    process = start(tmp_path / "i", tmp_path / "trace")
+    try:
+        deadline = time.monotonic() + 30
+        while not (tmp_path / "i/.lock").exists() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        os.kill(process.pid, signal.SIGSTOP)
+        with pytest.raises(ResourceError, match="another process"):
+            build_index(corpus(), tmp_path / "i", encoder=HashEncoder(tmp_path / "other"), settings=SETTINGS)
+    finally:
+        process.kill()
+        process.wait(timeout=60)
+
+
+@pytest.mark.parametrize("call", [1, 6, 15])
+def test_ctrl_c_while_encoding_leaves_nothing_that_looks_complete(
+    tmp_path: Path, undisturbed: tuple[dict[str, str], float], call: int
+) -> None:
+    encoder = HashEncoder(tmp_path / "trace")
+    calls = 0
+    encode = encoder.encode_passages
+
+    def interrupted(titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise KeyboardInterrupt
+        return encode(titles, texts)
+
+    encoder.encode_passages = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        build_index(corpus(), tmp_path / "i", encoder=encoder, settings=SETTINGS)
+    assert not list((tmp_path / "i").rglob("*.partial-*"))
+    with pytest.raises(IncompleteArtifactError):
+        Index.open(tmp_path / "i")
+    build_index(corpus(), tmp_path / "i", encoder=encoder, settings=SETTINGS)
+    assert content(tmp_path / "i") == undisturbed[0]
+
+
+@pytest.mark.parametrize("full_at", [1, 4, 9])
+def test_a_full_disk_is_said_and_leaves_nothing_that_looks_complete(
+    tmp_path: Path,
+    undisturbed: tuple[dict[str, str], float],
+    monkeypatch: pytest.MonkeyPatch,
+    full_at: int,
+) -> None:
+    writes = 0
+    original = npy.atomic_path
+
+    def full(path: Path) -> Any:
+        nonlocal writes
+        writes += 1
+        if writes == full_at:
+            raise_full = OSError(errno.ENOSPC, "No space left on device")
+            return _failing(original(path), raise_full)
+        return original(path)
+
+    monkeypatch.setattr(npy, "atomic_path", full)
+    encoder = HashEncoder(tmp_path / "trace")
+    with pytest.raises(ResourceError, match="disk is full"):
+        build_index(corpus(), tmp_path / "i", encoder=encoder, settings=SETTINGS)
+    assert not list((tmp_path / "i").rglob("*.partial-*"))
+    with pytest.raises(IncompleteArtifactError):
+        Index.open(tmp_path / "i")
+    build_index(corpus(), tmp_path / "i", encoder=encoder, settings=SETTINGS)
+    assert content(tmp_path / "i") == undisturbed[0]
+
+
+class _failing:
+    """A context manager whose body finds the disk full after its file was opened."""
+
+    def __init__(self, inner: Any, error: OSError) -> None:
+        self.inner, self.error = inner, error
+
+    def __enter__(self) -> Path:
+        path: Path = self.inner.__enter__()
+        path.write_bytes(b"half")
+        self.inner.__exit__(OSError, self.error, None)
+        raise self.error
+
+    def __exit__(self, *_: object) -> None:
+        raise AssertionError("never entered")
+
+
+def test_faiss_reports_a_full_disk(tmp_path: Path) -> None:
+    code = f"""
+import resource, signal, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from pathlib import Path
+from test_index_kill import HashEncoder, SETTINGS, build_index, corpus
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+place = {str(tmp_path / "i")!r}
+build_index(corpus(), place, encoder=HashEncoder(Path({str(tmp_path / "trace")!r})), settings=SETTINGS,
+            until="embeddings")
+resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+try:
+    build_index(corpus(), place, encoder=HashEncoder(Path({str(tmp_path / "trace")!r})), settings=SETTINGS)
+except Exception as error:
+    print(type(error).__name__)
+"""
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120
+    )
+    assert done.stdout.strip() == "ResourceError", done.stderr
+    assert not list((tmp_path / "i").rglob("*.partial-*"))
+    with pytest.raises(IncompleteArtifactError):
+        Index.open(tmp_path / "i")
