@@ -32,7 +32,7 @@ def model_card(config: ReaderTrainConfig, manifest: ReaderManifest, figures: Map
         manifest: of the finished reader.
         figures: name → value or table of values, as `train_reader` measured them.
     """
-    paths = {"train_file", "negatives_file", "held_out_file", "test_file", "out"}
+    paths = {"notes", "train_file", "negatives_file", "held_out_file", "test_file", "out"}
     shown = {k: v for k, v in config.model_dump(mode="json").items() if k not in paths}
     encoder = Path(config.encoder or _EMBEDDED).name
     shown["encoder"] = encoder
@@ -63,8 +63,8 @@ Weights are int8 with one fp32 scale per output row (`{manifest.weights_file}`, 
 
 ## Training
 Data: SQuAD 1.1 train without {config.validation_articles} held-out articles, on which every choice was made
-and the confidence was calibrated; the test file was read once, after training. The hard negatives are
-passages that BM25 (k1 0.9, b 0.4) retrieved for the training questions and that do not contain the answer.
+and the confidence was calibrated. Hard negatives are passages that were retrieved for the training questions
+and do not contain the answer. A test file is read after training, for the figures below alone.
 
 ```
 {command}
@@ -75,6 +75,8 @@ Configuration:
 ```json
 {json.dumps(shown, indent=2)}
 ```
+
+{config.notes}
 
 ## Figures
 | what | value |

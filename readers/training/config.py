@@ -77,6 +77,7 @@ class ReaderTrainConfig(BaseModel):
             ranking and calibration are fitted on it. None: `negatives_file`.
         test_file: SQuAD v1.1 JSON that the finished reader is scored on, for the model card only.
         name: of the finished reader.
+        notes: a paragraph for the model card: what the configuration does not say.
         encoder: Hugging Face name or folder; None is the embedded `all-MiniLM-L6-v2`.
         validation_articles: articles held out of training, for every choice and for calibration.
         validation_questions: how many of their questions are scored during training.
@@ -96,6 +97,7 @@ class ReaderTrainConfig(BaseModel):
     held_out_file: Path | None = None
     test_file: Path | None = None
     name: str = "squad-minilm"
+    notes: str = ""
     encoder: str | None = None
     stages: tuple[ReaderStage, ...] = Field(default=_RECIPE, min_length=1)
     validation_articles: int = Field(default=20, ge=1)

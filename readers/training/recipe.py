@@ -29,7 +29,16 @@ from readers.training.losses import shared_span_loss
 __all__ = ["train_reader"]
 
 _FINISHING = frozenset(
-    {"out", "threads", "save_every_s", "held_out_file", "test_file", "name", "calibration_questions"}
+    {
+        "out",
+        "threads",
+        "save_every_s",
+        "held_out_file",
+        "test_file",
+        "name",
+        "notes",
+        "calibration_questions",
+    }
 )
 
 
@@ -124,6 +133,8 @@ def _train(config: ReaderTrainConfig) -> Path:
 def _claim(config: ReaderTrainConfig) -> None:
     """Write the configuration beside the run, or check that the run there was started with the same one."""
     wanted = config.model_dump(mode="json")
+    for key in ("train_file", "negatives_file", "held_out_file", "test_file", "out"):
+        wanted[key] = None if wanted[key] is None else str(Path(wanted[key]).resolve())
     path = config.out / "config.json"
     if path.exists() and latest_checkpoint(config.out / "checkpoints") is not None:
         found = read_json(path)
