@@ -76,7 +76,7 @@ class Index:
         *,
         verify: Verify = "size",
         threads: int | None = None,
-        java_heap_mib: int = 2048,
+        java_heap_mib: int = 512,
     ) -> Index:
         """Open an index.
 

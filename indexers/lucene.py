@@ -84,6 +84,7 @@ def start_java(*, heap_mib: int = 2048) -> Any:
             jnius_config.add_classpath(str(_jar()))
             jnius_config.add_options(
                 f"-Xmx{heap_mib}m",
+                "-XX:+UseSerialGC",  # smallest, and a search makes little garbage
                 "-Dslf4j.internal.verbosity=ERROR",
                 "-Djava.util.logging.config.file=/dev/null",  # Lucene's advice about vector modules
                 "--enable-native-access=ALL-UNNAMED",
