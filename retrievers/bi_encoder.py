@@ -14,9 +14,9 @@ from indexers.protocols import EncoderIdentity, FloatArray
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.log import get_logger
 from rag.runtime.core_pool import CorePool
+from rag.runtime.embedded import EMBEDDED_ENCODER_NAMES
 from rag.runtime.hardware import has_fast_bf16, resolve_device
 from rag.runtime.packing import plan_batches
-from retrievers.embedded import EMBEDDED_ENCODER_NAMES
 from retrievers.encoder_settings import EncoderSettings, read_settings
 from retrievers.layout import PAIR, PassageLayout
 from retrievers.model_files import model_folder, tower_folders, weight_files, weights_sha256

@@ -11,9 +11,18 @@ from retrievers.dense import stage
 from retrievers.fusion import Fusion
 from retrievers.protocols import Retriever
 
-__all__ = ["DEFAULT_DEPTH", "HybridRetriever"]
+__all__ = ["DEFAULT_DEPTH", "HybridRetriever", "default_fusion"]
 
 DEFAULT_DEPTH = 200
+
+
+def default_fusion(members: int) -> Fusion:
+    """Scores of each list brought to 0…1, then averaged.
+
+    Chosen on 2,000 SQuAD training questions over 20,958 paragraphs (`rag bench retrieval --tune-fusion`): top-20
+    accuracy as with reciprocal ranks (0.969 against 0.966), top-1 accuracy 0.764 against 0.708.
+    """
+    return Fusion("weighted", (1.0 / members,) * members, normalize="minmax")
 
 
 class HybridRetriever:
@@ -21,7 +30,7 @@ class HybridRetriever:
 
     Args:
         members: retrievers over the same passages, usually dense and sparse.
-        fusion: how; its weights are in the order of `members`.
+        fusion: how; its weights are in the order of `members`. `default_fusion` if None.
         depth: hits taken from each member; never fewer than `top_k`.
 
     Raises:
@@ -32,7 +41,7 @@ class HybridRetriever:
         self, members: Sequence[Retriever], *, fusion: Fusion | None = None, depth: int = DEFAULT_DEPTH
     ) -> None:
         self.members = tuple(members)
-        self.fusion = fusion if fusion is not None else Fusion(weights=(1.0,) * len(self.members))
+        self.fusion = fusion if fusion is not None else default_fusion(len(self.members))
         self.depth = depth
         if len(self.members) != len(self.fusion.weights):
             raise ConfigError(f"{len(self.members)} retrievers, {len(self.fusion.weights)} fusion weights")

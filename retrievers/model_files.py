@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rag.core.errors import ArtifactError, ResourceError
 from rag.core.files import sha256_file
-from retrievers.embedded import EMBEDDED_ENCODER_NAMES, embedded_encoder_dir
+from rag.runtime.embedded import EMBEDDED_ENCODER_NAMES, embedded_encoder_dir
 
 if TYPE_CHECKING:
     from torch import Tensor

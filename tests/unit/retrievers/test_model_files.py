@@ -6,7 +6,7 @@ from safetensors.torch import save_file
 
 from rag.core.errors import ArtifactError, MismatchedArtifactError, MissingDependencyError
 from rag.runtime import embedded
-from retrievers.embedded import EMBEDDED_ENCODER_SHA256, embedded_encoder_dir
+from rag.runtime.embedded import EMBEDDED_ENCODER_SHA256, embedded_encoder_dir
 from retrievers.model_files import backbone_state, model_folder, tower_folders, weight_files, weights_sha256
 
 
