@@ -16,7 +16,7 @@ from rag.core.errors import ConfigError
 
 __all__ = ["Config", "load_config", "parse_overrides", "preset_names"]
 
-ConfigT = TypeVar("ConfigT", bound="Config")
+ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
 
 class Config(BaseModel):

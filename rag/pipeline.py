@@ -160,7 +160,9 @@ class Pipeline:
             ]
 
     @overload
-    def ask(self, questions: str, *, top_k: int = 20, n_best: int = 5) -> AnswerSet: ...
+    def ask(  # type: ignore[overload-overlap]
+        self, questions: str, *, top_k: int = 20, n_best: int = 5
+    ) -> AnswerSet: ...
     @overload
     def ask(self, questions: Sequence[str], *, top_k: int = 20, n_best: int = 5) -> list[AnswerSet]: ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -97,7 +97,7 @@ def index(
         settings=settings,
         source=_describe(inputs, format, asdict(split_options), asdict(read_options)),
         overwrite=overwrite,
-        until=until,
+        until=cast("Any", until),
     )
     if report.total:
         typer.echo(report.summary())
