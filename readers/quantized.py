@@ -42,9 +42,7 @@ def dequantize(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     return codes.float() * scale[:, None]
 
 
-def save_int8(
-    state: Mapping[str, torch.Tensor], path: Path, *, keep: Collection[str] = (), metadata: Mapping[str, str]
-) -> None:
+def save_int8(state: Mapping[str, torch.Tensor], path: Path, *, keep: Collection[str] = ()) -> None:
     """Write a state dict to one safetensors file, atomically; matrices become int8 unless named in `keep`."""
     tensors: dict[str, torch.Tensor] = {}
     for name, tensor in state.items():
@@ -53,7 +51,9 @@ def save_int8(
         elif tensor.is_floating_point():
             tensors[name] = tensor.float().contiguous()
     with atomic_path(path) as temporary:
-        save_file(tensors, temporary, metadata={"format": "pt", "quantization": "int8-per-row", **metadata})
+        # one entry only: the library writes several in random order, and equal weights must be equal bytes
+        save_file(tensors, temporary, metadata={"quantization": "int8-per-row"})
+        temporary.chmod(0o644)
 
 
 def load_int8(path: Path) -> dict[str, torch.Tensor]:

@@ -59,7 +59,7 @@ def export_int8(
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / WEIGHTS_FILE
     keep = [key for key in weights if any(part in key for part in _KEPT)]
-    save_int8(weights, path, keep=keep, metadata={"name": name})
+    save_int8(weights, path, keep=keep)
     _describe(folder, model, tokenizer)
     manifest = ReaderManifest(
         name=name,

@@ -97,7 +97,10 @@ def test_int8_error_is_at_most_half_a_step(tmp_path: Path) -> None:
         "b": torch.randn(7, generator=draw),
         "c": torch.zeros(4, 4),
     }
-    save_int8({**state, "kept": state["a"]}, tmp_path / "w.safetensors", keep=["kept"], metadata={})
+    save_int8({**state, "kept": state["a"]}, tmp_path / "w.safetensors", keep=["kept"])
+    before = (tmp_path / "w.safetensors").read_bytes()
+    save_int8({**state, "kept": state["a"]}, tmp_path / "w.safetensors", keep=["kept"])
+    assert (tmp_path / "w.safetensors").read_bytes() == before
     loaded = load_int8(tmp_path / "w.safetensors")
     assert set(loaded) == {"a", "b", "c", "kept"}
     assert torch.equal(loaded["b"], state["b"])
