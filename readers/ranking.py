@@ -73,7 +73,7 @@ def rank(
             results.append(Ranked([], None))
             continue
         candidates = _candidates(scored, chosen, place, retrieval[question], settings)
-        results.append(Ranked(candidates, _null(scored, chosen, place, settings)))
+        results.append(Ranked(candidates, _null(scored, chosen, place, settings, candidates)))
     return results
 
 
@@ -110,14 +110,22 @@ def _candidates(
     return distinct([(float(flat[i]), int(row_of[i]), int(rank_of[i])) for i in order], resolve, settings)
 
 
-def _null(scored: ScoredPassages, chosen: Ints, place: Ints, settings: ReaderSettings) -> float | None:
+def _null(
+    scored: ScoredPassages,
+    chosen: Ints,
+    place: Ints,
+    settings: ReaderSettings,
+    candidates: Sequence[Candidate],
+) -> float | None:
     """Score of "none of these passages answers it"; DPR readers were not trained to say so."""
     if scored.selects_passages:
         return None
     lowest = np.full(int(place.max()) + 1, np.inf)  # over a passage's windows the least "not here" counts
     np.minimum.at(lowest, place, scored.scores.nulls[chosen].astype(np.float64))
-    lowest = lowest[np.isfinite(lowest)]
-    return float(lowest.max() if settings.null == "max" else lowest.mean())
+    if settings.null == "best":
+        return float(lowest[candidates[0].passage_index]) if candidates else None
+    known = lowest[np.isfinite(lowest)]
+    return float({"max": np.max, "mean": np.mean, "min": np.min}[settings.null](known))
 
 
 def _whole_words(

@@ -37,7 +37,8 @@ class ReaderSettings(BaseModel):
         candidates: different answers kept per question; confidences are relative to these.
         retrieval_weight: w in score = span score − w·ln(1 + rank of the passage by retrieval score).
         merge: the same answer in several passages counts by its best place ("max") or adds up ("sum").
-        null: how the passages' "no answer here" scores become one: their "max" or "mean".
+        null: how the passages' "no answer here" scores become one: their "max", "mean" or "min", or that of
+            the passage with the best answer ("best").
         words: answers may begin and end inside words ("any"), are searched among whole words only
             ("whole"), or are extended to whole words afterwards ("extend", as DPR does). Known for
             WordPiece tokenizers only.
@@ -56,7 +57,7 @@ class ReaderSettings(BaseModel):
     candidates: int = Field(default=20, ge=1)
     retrieval_weight: float = Field(default=0.0, ge=0)
     merge: Literal["max", "sum"] = "max"
-    null: Literal["max", "mean"] = "max"
+    null: Literal["max", "mean", "min", "best"] = "max"
     words: Literal["any", "whole", "extend"] = "whole"
 
     @model_validator(mode="after")
