@@ -15,7 +15,7 @@ from rag.core.errors import ConfigError
 from rag.core.progress import Progress
 from retrievers.hybrid import DEFAULT_DEPTH
 
-__all__ = ["planned_memory", "run_memory_benchmark"]
+__all__ = ["fill_memory", "planned_memory", "run_memory_benchmark"]
 
 PLAN_GOAL = 0.15
 _PARTS = {
@@ -85,7 +85,7 @@ def run_memory_benchmark(
     planned = planned_memory(
         index_dir, retriever=retriever, reader=reader, precision=precision, questions=n, top_k=top_k
     )
-    _fill(report, before, after, n, planned)
+    fill_memory(report, before, after, n, planned)
     return report
 
 
@@ -146,15 +146,20 @@ def _tensor_bytes() -> int:
     import torch
 
     gc.collect()
-    storages = {}
+    storages: dict[int, int] = {}
     for thing in gc.get_objects():
-        if isinstance(thing, torch.Tensor) and thing.device.type == "cpu":
+        if not issubclass(type(thing), torch.Tensor) or thing.device.type != "cpu":
+            continue
+        try:
             storage = thing.untyped_storage()
             storages[storage.data_ptr()] = storage.nbytes()
+        except NotImplementedError:  # packed for the processor: no storage to look at
+            storages[-id(thing)] = thing.nelement() * thing.element_size()
     return sum(storages.values())
 
 
-def _fill(report: Report, before: dict[str, int], after: dict[str, int], n: int, planned: Plan) -> None:
+def fill_memory(report: Report, before: dict[str, int], after: dict[str, int], n: int, planned: Plan) -> None:
+    """Memory before and after the questions beside the plan, as figures and tables."""
     rows = [(label, format_bytes(before[key]), format_bytes(after[key])) for key, label in _PARTS.items()]
     columns = ("", "when ready", f"after {n} questions")
     report.tables.append(Table("memory of the serving process", columns, rows))

@@ -1,0 +1,29 @@
+import pytest
+from typer.testing import CliRunner
+
+from rag.cli.bench import app
+from rag.core.errors import ConfigError
+
+NAMES = ("encode", "retrieval", "reader", "openqa", "overhead", "search", "lossy", "serve", "memory", "kill")
+
+
+def test_every_benchmark_is_a_command_with_help() -> None:
+    runner = CliRunner()
+    listing = runner.invoke(app, ["--help"]).output
+    for name in NAMES:
+        assert name in listing
+        assert runner.invoke(app, [name, "--help"]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["retrieval", "--index", "i", "--questions", "q", "--top-k", "none"],
+        ["openqa", "--index", "i", "--questions", "q", "--weights", "-1"],
+        ["serve", "--index", "i", "--questions", "q", "--clients", "0"],
+        ["overhead", "--corpus", "c", "--retriever", "bm25"],
+    ],
+)
+def test_wrong_values_are_refused_before_anything_is_read(arguments: list[str]) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, ConfigError)
