@@ -125,7 +125,9 @@ def _null(
     if settings.null == "best":
         return float(lowest[candidates[0].passage_index]) if candidates else None
     known = lowest[np.isfinite(lowest)]
-    return float({"max": np.max, "mean": np.mean, "min": np.min}[settings.null](known))
+    if settings.null == "mean":
+        return float(known.mean())
+    return float(known.max() if settings.null == "max" else known.min())
 
 
 def _whole_words(

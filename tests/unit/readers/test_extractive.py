@@ -9,6 +9,7 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage
 from readers.extractive import ExtractiveReader
 from readers.protocols import Reader
+from readers.ranking import rank
 from readers.requests import MAX_PASSAGE_CHARS, MAX_QUESTION_CHARS
 from readers.settings import with_overrides
 
@@ -107,6 +108,18 @@ def test_lists_that_do_not_match_are_refused(reader: ExtractiveReader) -> None:
         reader.read(["a"], [[SHORT]], [[1.0, 2.0]])
     with pytest.raises(ConfigError, match="n_best"):
         reader.read(["a"], [[SHORT]], [[1.0]], n_best=0)
+
+
+def test_null_rules_pick_their_passage(reader: ExtractiveReader) -> None:
+    scored = reader.score(["where?"], [[SHORT, OTHER, ACCENTS]])
+    nulls = scored.scores.nulls.tolist()
+    found = {}
+    for rule in ("max", "mean", "min", "best"):
+        [ranked] = rank(scored, [[1.0, 1.0, 1.0]], with_overrides(reader.settings, {"null": rule}))
+        found[rule] = ranked.null
+    best = ranked.candidates[0].passage_index
+    wanted = {"max": max(nulls), "mean": sum(nulls) / 3, "min": min(nulls), "best": nulls[best]}
+    assert found == pytest.approx(wanted, abs=1e-5)
 
 
 def test_retrieval_weight_prefers_the_passage_ranked_first(reader: ExtractiveReader) -> None:
