@@ -136,7 +136,9 @@ def _weights_bytes(index: Any, retriever: str, reader: str | None, precision: st
     before = _tensor_bytes()
     loaded: list[Any] = [ExtractiveReader.load(reader, precision=precision)]
     if retriever != "bm25":
-        loaded.append(open_encoder(index, precision=precision))
+        encoder = open_encoder(index, precision=precision)
+        encoder.encode_questions(["Is everything loaded?"])  # weights are read when the first text comes
+        loaded.append(encoder)
     return float(_tensor_bytes() - before)
 
 
