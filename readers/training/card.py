@@ -92,7 +92,7 @@ confidence, in [0, 1], an answer counting as right if it overlaps the annotation
 
 ## Limits
 English, short factual answers that stand word for word in a passage. It learnt from Wikipedia paragraphs
-and repeats what a passage says, right or wrong. Long, explanatory, numeric or yes/no answers are outside
+and repeats what a passage says, right or wrong. Long, explanatory, computed or yes/no answers are outside
 its reach.
 
 ## Licence
