@@ -214,7 +214,7 @@ def plan(
         (16.1, 32.3)
     """
     settings, rates = settings or BuildSettings(), rates or Rates()
-    if n_passages < 1 or dim < 1:
+    if n_passages < 1 or (settings.has_dense and dim < 1):
         raise ConfigError(f"cannot plan for {n_passages} passages of size {dim}", hint="both are at least 1")
     text_bytes = n_passages * passage_bytes
     store_bytes = text_bytes + n_passages * (id_bytes + ARROW_BYTES)

@@ -72,3 +72,9 @@ def test_rates_are_used() -> None:
 def test_nonsense_is_refused() -> None:
     with pytest.raises(ConfigError):
         plan(0, 384)
+
+
+def test_bm25_needs_no_vector_size() -> None:
+    result = plan(1000, 0, settings=BuildSettings(retriever="bm25"))
+    assert "embeddings" not in result.disk_bytes
+    assert result.disk_total_bytes > 0
