@@ -64,4 +64,5 @@ class CorePool:
 
 def _begin(ready: threading.Barrier) -> None:
     torch.set_num_threads(1)
+    torch.get_num_threads()  # a thread takes over the global count at its first question: ask while it is 1
     ready.wait()
