@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from rag.core.types import Question
-
 app = typer.Typer(add_completion=False)
 
 
@@ -34,7 +32,7 @@ def convert(
     from rag.data.convert.convert import convert as run
     from rag.data.questions import read_questions
 
-    known = _by_id(questions, read_questions) if questions is not None else None
+    known = None if questions is None else {item.id: item for item in read_questions(questions)}
     with ExitStack() as stack:
         lookup = None
         if index is not None:
@@ -46,8 +44,3 @@ def convert(
 
         report = run(source, from_, target, to, questions=known, passages=lookup, strict=strict)
     typer.echo(f"{report.summary()} → {target}")
-
-
-def _by_id(path: Path, read: object) -> dict[str, Question]:
-    assert callable(read)
-    return {question.id: question for question in read(path)}

@@ -38,7 +38,6 @@ def plan(
 
     given: dict[str, Any] = {"retriever": retriever, "index_type": index_type, "dtype": dtype}
     settings = load_config(BuildSettings, overrides=given)
-    model_bytes = 0.0
     if settings.has_dense and (dim is None or (encode_per_s is None and measure)):
         from retrievers.bi_encoder import BiEncoder
 
@@ -60,7 +59,6 @@ def plan(
         encode_per_s=encode_per_s,
         rates=rates,
         passage_bytes=passage_bytes,
-        model_bytes=model_bytes,
         questions=questions,
         top_k=top_k,
     )
