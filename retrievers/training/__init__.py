@@ -1,0 +1,1 @@
+"""Training of dense retrievers: one readable recipe a file."""
