@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
-import faiss
+import faiss as _faiss
 import numpy as np
+from numpy.typing import NDArray
 
 from indexers.embeddings import EmbeddingShards
 from indexers.protocols import FloatArray, IntArray
@@ -23,9 +25,13 @@ __all__ = [
     "select_best",
 ]
 
+# The stubs that FAISS ships lack much of what the library has.
+faiss: Any = _faiss
+BoolArray = NDArray[np.bool_]
 # Candidates fetched beyond what is asked, so that rounding and ties at the cut are settled by exact scores.
 CANDIDATE_MARGIN = 16
 _GATHER_BYTES = 64 << 20
+_PAIRS_AT_ONCE = 4
 _MERGE_EVERY_SHARDS = 16
 
 
@@ -68,19 +74,55 @@ def exact_scores(embeddings: EmbeddingShards, queries: FloatArray, candidates: I
     """Inner products (n, M) of queries (n, D) with candidate rows (n, M); -inf where the row is -1.
 
     The score of a pair depends on its two vectors only, not on the batch or the position: equal passages
-    get equal scores, and a query gets the same result alone and in a batch.
+    get equal scores, and a query gets the same result alone and in a batch. Float32 vectors are read where
+    they lie in the memory map; float16 ones are converted, each once a step.
     """
     scores = np.full(candidates.shape, -np.inf, dtype=np.float32)
     if candidates.size == 0:
+        return scores
+    if embeddings.dtype == "float32":
+        for first_row, vectors in embeddings.blocks():
+            inside = (candidates >= first_row) & (candidates < first_row + len(vectors))
+            _score_pairs(scores, queries, vectors, candidates - first_row, inside)
         return scores
     step = max(1, _GATHER_BYTES // (4 * embeddings.dim * candidates.shape[1]))
     for start in range(0, len(queries), step):
         part = candidates[start : start + step]  # (q, M)
         wanted, inverse = np.unique(np.maximum(part, 0), return_inverse=True)
-        vectors = embeddings.rows(wanted)[inverse.reshape(part.shape)]  # (q, M, D)
-        products = np.einsum("qmd,qd->qm", vectors, queries[start : start + step], optimize=False)
-        scores[start : start + step] = np.where(part >= 0, products, -np.inf)
+        _score_pairs(
+            scores[start : start + step],
+            queries[start : start + step],
+            embeddings.rows(wanted),
+            inverse.reshape(part.shape),
+            part >= 0,
+        )
     return scores
+
+
+def _score_pairs(
+    scores: FloatArray, queries: FloatArray, vectors: FloatArray, rows: IntArray, wanted: BoolArray
+) -> None:
+    """Fill `scores` (n, M) with queries[i] · vectors[rows[i, j]] wherever `wanted` (n, M) says so.
+
+    FAISS computes the pairs of one query four at a time, and what is left over by another sum order: each
+    query's list is filled up to a multiple of four, so that a pair's place never changes its score.
+    """
+    counts = wanted.sum(axis=1)
+    width = -(-int(counts.max(initial=0)) // _PAIRS_AT_ONCE) * _PAIRS_AT_ONCE
+    if width == 0:
+        return
+    asked = np.flatnonzero(counts)  # queries with a pair here
+    query, place = np.nonzero(wanted[asked])
+    slot = np.arange(len(query)) - np.repeat(np.cumsum(counts[asked]) - counts[asked], counts[asked])
+    ids = np.zeros((len(asked), width), dtype=np.int64)
+    ids[query, slot] = rows[asked[query], place]
+    products = np.empty(ids.shape, dtype=np.float32)
+    some = np.ascontiguousarray(queries[asked])
+    faiss.fvec_inner_products_by_idx(
+        faiss.swig_ptr(products), faiss.swig_ptr(some), faiss.swig_ptr(vectors), faiss.swig_ptr(ids),
+        vectors.shape[1], len(some), width,
+    )  # fmt: skip
+    scores[asked[query], place] = products[query, slot]
 
 
 def exact_search(

@@ -17,6 +17,7 @@ __all__ = ["app", "main"]
 
 _COMMANDS: dict[str, tuple[str, str]] = {
     "index": ("index", "Build an index from a corpus: passages, embeddings, FAISS, BM25, manifest."),
+    "split": ("split", "Split documents into a file of passages, to pool corpora."),
     "ask": ("ask", "Ask a question; prints answers with their evidence."),
     "retrieve": ("retrieve", "Search for many questions; writes DPR's results JSON or a TREC run."),
     "serve": ("serve", "Answer over HTTP, with a web page."),

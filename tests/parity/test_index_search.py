@@ -55,7 +55,12 @@ def test_flat_equals_brute_force(float32: EmbeddingShards, count: int, top_k: in
     queries = clustered(count, 1)
     scores, rows = FlatIndex(float32, threads=threads).search(queries, top_k)
     expected_scores, expected_rows = brute_force(float32.rows(np.arange(ROWS)), queries, top_k)
-    np.testing.assert_array_equal(rows, expected_rows)
+    # two passages whose scores differ by less than float32 can say may stand in either order
+    gaps = np.abs(np.diff(expected_scores, axis=1)) > 1e-6 * np.abs(expected_scores[:, 1:])
+    is_clear = np.pad(gaps, ((0, 0), (1, 0)), constant_values=True)
+    is_clear &= np.pad(gaps, ((0, 0), (0, 1)), constant_values=True)
+    np.testing.assert_array_equal(rows[is_clear], expected_rows[is_clear])
+    assert is_clear.mean() > 0.9
     np.testing.assert_allclose(scores, expected_scores, rtol=1e-5)
 
 

@@ -1,0 +1,69 @@
+"""Passages as files: JSON Lines, or DPR's `psgs_w100` table, compressed by extension."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TextIO
+
+from rag.core.errors import ConfigError, DataError
+from rag.core.files import atomic_path, disk_errors
+from rag.core.types import Passage
+
+__all__ = ["write_passages"]
+
+_SUFFIXES = (".jsonl", ".tsv")
+
+
+def write_passages(path: str | Path, passages: Iterable[Passage]) -> int:
+    """Write passages to one file that is whole or absent, and return their number.
+
+    `.jsonl` gives `{"id", "title", "text"}` a line, `.tsv` the columns `id`, `text`, `title` with a header
+    and quoting as in `psgs_w100.tsv`; `.gz` after either compresses. `rag index … --split none` reads both.
+
+    Raises:
+        ConfigError: the file name has another extension.
+        DataError: there was no passage to write.
+        ResourceError: the disk is full or the place cannot be written.
+    """
+    path = Path(path)
+    is_gzip = path.suffix == ".gz"
+    kind = Path(path.stem).suffix if is_gzip else path.suffix
+    if kind not in _SUFFIXES:
+        raise ConfigError(
+            f"cannot tell the format of {path.name!r} from its name",
+            hint="name it .jsonl or .tsv, with .gz after it to compress",
+        )
+    with disk_errors(path), atomic_path(path) as temporary, ExitStack() as stack:
+        raw: Any = stack.enter_context(temporary.open("wb"))
+        if is_gzip:  # no name and no time inside: the same passages give the same bytes
+            raw = stack.enter_context(gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0))
+        stream = stack.enter_context(io.TextIOWrapper(raw, encoding="utf-8", newline=""))
+        n_passages = (_write_table if kind == ".tsv" else _write_lines)(stream, passages)
+        if n_passages == 0:
+            raise DataError("no passages to write", hint="every document was empty or refused")
+    return n_passages
+
+
+def _write_table(stream: TextIO, passages: Iterable[Passage]) -> int:
+    table = csv.writer(stream, delimiter="\t", lineterminator="\n")
+    table.writerow(("id", "text", "title"))
+    count = 0
+    for passage in passages:
+        table.writerow((passage.id, passage.text, passage.title))
+        count += 1
+    return count
+
+
+def _write_lines(stream: TextIO, passages: Iterable[Passage]) -> int:
+    count = 0
+    for passage in passages:
+        line = {"id": passage.id, "title": passage.title, "text": passage.text}
+        stream.write(json.dumps(line, ensure_ascii=False) + "\n")
+        count += 1
+    return count
