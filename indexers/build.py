@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from indexers.embeddings import EmbeddingShards, EmbeddingWriter, VectorDtype
 from indexers.exact import check_queries
@@ -29,6 +29,7 @@ from indexers.passages import PassageStore, PassageStoreWriter, passages_digest
 from indexers.presets import IndexType
 from indexers.probes import encode_probes, read_probes, save_probes
 from indexers.protocols import FloatArray, PassageEncoder
+from rag.config import Config
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, directory_lock, disk_errors, read_json, remove_temporaries
 from rag.core.manifest import MANIFEST_NAME, file_table, write_manifest
@@ -45,7 +46,7 @@ LOG_NAME = "build_log.json"
 INDEX_KIND = "index"
 
 
-class BuildSettings(BaseModel):
+class BuildSettings(Config):
     """How an index is built; kept in its manifest.
 
     Attributes:
@@ -62,8 +63,6 @@ class BuildSettings(BaseModel):
         reproducible: same bytes every time, at the price of a slower `hnsw` build.
         java_heap_mib: largest heap of the Java machine.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     retriever: RetrieverKind = "dense"
     index_type: IndexType = "flat"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from rag.config import Config
 from rag.core.errors import ArtifactError, ConfigError, DataError, IncompleteArtifactError
 from rag.core.files import atomic_write_json, read_json
 
@@ -23,7 +24,7 @@ READER_FILE = "reader.json"
 FORMAT_VERSION = 1
 
 
-class ReaderSettings(BaseModel):
+class ReaderSettings(Config):
     """How passages are laid out, searched and ranked.
 
     Attributes:
@@ -43,8 +44,6 @@ class ReaderSettings(BaseModel):
             ("whole"), or are extended to whole words afterwards ("extend", as DPR does). Known for
             WordPiece tokenizers only.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     titled: bool = True
     final_separator: bool = True
@@ -71,20 +70,16 @@ class ReaderSettings(BaseModel):
         return self
 
 
-class Calibration(BaseModel):
+class Calibration(Config):
     """Temperature and null bias that turn scores into probabilities; 1 and 0 where nothing was fitted."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     temperature: float = Field(default=1.0, gt=0)
     null_bias: float = 0.0
     questions: int = Field(default=0, ge=0, description="held-out questions it was fitted on; 0 = not fitted")
 
 
-class ReaderManifest(BaseModel):
+class ReaderManifest(Config):
     """The content of `reader.json`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format_version: int = FORMAT_VERSION
     name: str

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from rag.config import Config
 
 __all__ = ["ReaderStage", "ReaderTrainConfig"]
 
 
-class ReaderStage(BaseModel):
+class ReaderStage(Config):
     """A part of the run: how many questions, beside how many negatives, and how long the texts may be.
 
     Attributes:
@@ -22,8 +24,6 @@ class ReaderStage(BaseModel):
         full_fraction: share of examples that are spared.
         tokens_per_batch: padded tokens of one step.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     epochs: float = Field(gt=0)
     negatives: int = Field(default=0, ge=0)
@@ -66,7 +66,7 @@ _RECIPE = (
 )
 
 
-class ReaderTrainConfig(BaseModel):
+class ReaderTrainConfig(Config):
     """Everything `train_reader` reads.
 
     Attributes:
@@ -89,7 +89,7 @@ class ReaderTrainConfig(BaseModel):
             gold passage, summed ("mml") or the best of them ("hard-em").
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    recipe: ClassVar[str] = "reader"
 
     train_file: Path
     out: Path
