@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from rag.core.errors import ConfigError
 from rag.core.progress import Progress
 from retrievers.hybrid import DEFAULT_DEPTH
 
-__all__ = ["fill_memory", "planned_memory", "run_memory_benchmark"]
+__all__ = ["fill_memory", "loaded_model_bytes", "planned_memory", "run_memory_benchmark"]
 
 PLAN_GOAL = 0.15
 _PARTS = {
@@ -130,13 +131,32 @@ def planned_memory(
 
 def _weights_bytes(index: Any, retriever: str, reader: str | None, precision: str) -> float:
     """Bytes of all tensors that encoder and reader hold once they are loaded."""
-    from readers.extractive import ExtractiveReader
     from retrievers.open import open_encoder
+
+    def load_encoder() -> Any:
+        return open_encoder(index, precision=precision)
+
+    return loaded_model_bytes(
+        load_encoder if retriever != "bm25" else None, reader=reader, precision=precision
+    )
+
+
+def loaded_model_bytes(
+    load_encoder: Callable[[], Any] | None, *, reader: str | None = None, precision: str = "auto"
+) -> float:
+    """Bytes of the tensors that a serving process holds for its models, found by loading them.
+
+    Args:
+        load_encoder: returns the bi-encoder; None if the server has none.
+        reader: folder or name of the reader; the one in the package by default.
+        precision: of the reader.
+    """
+    from readers.extractive import ExtractiveReader
 
     before = _tensor_bytes()
     loaded: list[Any] = [ExtractiveReader.load(reader, precision=precision)]
-    if retriever != "bm25":
-        encoder = open_encoder(index, precision=precision)
+    if load_encoder is not None:
+        encoder = load_encoder()
         encoder.encode_questions(["Is everything loaded?"])  # weights are read when the first text comes
         loaded.append(encoder)
     return float(_tensor_bytes() - before)

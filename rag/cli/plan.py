@@ -38,10 +38,16 @@ def plan(
 
     given: dict[str, Any] = {"retriever": retriever, "index_type": index_type, "dtype": dtype}
     settings = load_config(BuildSettings, overrides=given)
-    if settings.has_dense and (dim is None or (encode_per_s is None and measure)):
+    from rag.bench.memory import loaded_model_bytes
+
+    def load_encoder() -> Any:
         from retrievers.bi_encoder import BiEncoder
 
-        loaded = BiEncoder.load(encoder)
+        return BiEncoder.load(encoder)
+
+    model_bytes = loaded_model_bytes(load_encoder if settings.has_dense else None)
+    if settings.has_dense and (dim is None or (encode_per_s is None and measure)):
+        loaded = load_encoder()
         dim = dim or loaded.dim
         if encode_per_s is None and measure:
             encode_per_s = _encode_rate(loaded)
@@ -59,6 +65,7 @@ def plan(
         encode_per_s=encode_per_s,
         rates=rates,
         passage_bytes=passage_bytes,
+        model_bytes=model_bytes,
         questions=questions,
         top_k=top_k,
     )
