@@ -19,15 +19,29 @@ __all__ = ["Config", "load_config", "parse_overrides", "preset_names"]
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
 
+RECIPE_KEY = "recipe"
+
+
 class Config(BaseModel):
-    """Base of every configuration: frozen, typed, no unknown keys."""
+    """Base of every configuration: frozen, typed, no unknown keys.
+
+    A class for one recipe names it in the class variable `recipe`; a file may name it in a key of the same
+    name, and then loads into that class alone.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
 
-def preset_names() -> list[str]:
-    """Names of the configurations that ship with the package."""
-    return sorted(entry.name[:-5] for entry in files("rag.presets").iterdir() if entry.name.endswith(".yaml"))
+def preset_names(recipe: str = "") -> list[str]:
+    """Names of the configurations that ship with the package; with `recipe`, those for it.
+
+    Example:
+        >>> preset_names("reader")
+        ['reader-squad']
+    """
+    entries = files("rag.presets").iterdir()
+    names = sorted(entry.name[:-5] for entry in entries if entry.name.endswith(".yaml"))
+    return [name for name in names if not recipe or _read_source(name).get(RECIPE_KEY) == recipe]
 
 
 def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
@@ -107,15 +121,29 @@ def load_config(
         overrides: nested values that win over `source`.
 
     Raises:
-        ConfigError: lists every wrong key (with the nearest right one) and every wrong value.
+        ConfigError: lists every wrong key (with the nearest right one) and every wrong value; or says that
+            `source` is for another recipe.
     """
-    data = _merge(_read_source(source) if source is not None else {}, overrides or {})
+    given = _read_source(source) if source is not None else {}
+    _check_recipe(kind, source, given.pop(RECIPE_KEY, None))
+    data = _merge(given, overrides or {})
     try:
         return kind.model_validate(data)
     except ValidationError as error:
         lines = [_explain(kind, issue) for issue in error.errors()]
         where = f"{source}: " if source is not None else ""
         raise ConfigError(where + "; ".join(lines)) from error
+
+
+def _check_recipe(kind: type[BaseModel], source: str | Path | None, found: Any) -> None:
+    wanted = getattr(kind, RECIPE_KEY, "")
+    if found is None or not wanted or found == wanted:
+        return
+    names = preset_names(wanted)
+    raise ConfigError(
+        f"{source} is a configuration of {found!r}, expected one of {wanted!r}",
+        hint=f"presets for {wanted}: {', '.join(names) or 'none'}; `rag train {found}` takes this one",
+    )
 
 
 def _explain(kind: type[BaseModel], issue: Any) -> str:

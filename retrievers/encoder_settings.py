@@ -181,6 +181,7 @@ def _sentence_transformers(folder: Path) -> EncoderSettings:
         max_length=min(int(length), limit),
         query_prefix=query,
         passage_prefix=passage,
+        layout=str(own.get("passage_layout") or "{title} {text}"),
         lower_case=bool(transformer.get("do_lower_case")),
         projections=tuple(
             folder / module["path"] for module, kind in zip(modules, kinds, strict=True) if kind == "Dense"

@@ -18,6 +18,7 @@ class RetrieverTrainConfig(Config):
     Attributes:
         out: folder of the run: configuration, metrics, curves, checkpoints and the finished encoder.
         train_files: training examples (DPR's training JSON, JSONL, .gz); several are read one after another.
+        train_questions: train on a random sample of so many; 0 is all.
         validation_file: examples that are never trained on; None cuts `validation_fraction` out of training.
         validation_fraction: share of the training questions that is held out if there is no file.
         validation_questions: at most so many held-out questions are scored.
@@ -66,6 +67,7 @@ class RetrieverTrainConfig(Config):
     # data
     out: Path
     train_files: tuple[Path, ...] = Field(min_length=1)
+    train_questions: int = Field(default=0, ge=0)
     validation_file: Path | None = None
     validation_fraction: float = Field(default=0.02, ge=0, lt=1)
     validation_questions: int = Field(default=1000, ge=1)

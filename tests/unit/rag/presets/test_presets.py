@@ -1,12 +1,14 @@
-"""Presets: each can be loaded, and the shipped reader's is the recipe its code defaults to."""
+"""Presets: each can be loaded by its recipe alone, and the shipped reader's is what its code defaults to."""
 
 import pytest
 
-from rag.config import load_config, preset_names
+from rag.config import Config, load_config, preset_names
 from rag.core.errors import ConfigError
 from readers.training.config import ReaderTrainConfig
+from retrievers.training.config import DprTrainConfig
 
 _PATHS = {"train_file": "train.json", "negatives_file": "negatives.json", "out": "run"}
+_DPR_PATHS = {"train_files": ["train.json"], "out": "run"}
 
 
 def test_the_readers_preset_is_the_default_recipe() -> None:
@@ -17,3 +19,40 @@ def test_the_readers_preset_is_the_default_recipe() -> None:
 def test_a_misspelt_preset_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match="did you mean 'reader-squad'"):
         load_config(ReaderTrainConfig, "reader-sqad", overrides=_PATHS)
+
+
+def test_every_preset_names_its_recipe() -> None:
+    by_recipe = {recipe: preset_names(recipe) for recipe in ("reader", "dpr", "ance", "adore")}
+    assert sorted(name for names in by_recipe.values() for name in names) == preset_names()
+    assert {"dpr-nq", "dpr-nq-round2", "dpr-small", "dpr-hard-small", "dpr-round2-small"} == set(
+        by_recipe["dpr"]
+    )
+
+
+@pytest.mark.parametrize("name", preset_names("dpr"))
+def test_dpr_presets(name: str) -> None:
+    config = load_config(DprTrainConfig, name, overrides=_DPR_PATHS)
+    assert config.name == name
+    if "nq" in name:  # as published
+        assert (config.batch_size, config.epochs, config.learning_rate) == (128, 40, 2e-5)
+        assert (config.warmup_steps, config.clip_norm, config.dropout, config.shared) == (
+            1237,
+            2.0,
+            0.1,
+            False,
+        )
+    else:
+        assert config.question_encoder is None
+        assert config.passage_tokens <= 128
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "paths", "recipe"),
+    [(DprTrainConfig, "reader-squad", _DPR_PATHS, "dpr"), (ReaderTrainConfig, "dpr-small", _PATHS, "reader")],
+)
+def test_a_preset_of_another_recipe_is_refused(
+    kind: type[Config], name: str, paths: dict[str, object], recipe: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"expected one of '{recipe}'") as caught:
+        load_config(kind, name, overrides=paths)
+    assert all(preset in str(caught.value) for preset in preset_names(recipe))

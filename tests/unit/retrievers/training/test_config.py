@@ -1,0 +1,46 @@
+"""Configuration of retriever training: settings that cannot work together are refused with a way out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rag.config import load_config
+from rag.core.errors import ConfigError
+from retrievers.training.config import DprTrainConfig
+
+_PATHS: dict[str, Any] = {"train_files": ["train.json"], "out": "run"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"shared": True, "passage_encoder": "other"}, "set shared=false"),
+        ({"normalize": True, "temperature": 1.0}, "hardly learns"),
+        ({"select_by": "nll", "validation_fraction": 0.0}, "set validation_fraction"),
+        ({"select_by": "mrr"}, "set index"),
+        ({"early_stop": 3}, "early_stop needs select_by"),
+        ({"early_stop": 3, "select_by": "nll"}, "validate_every_steps above 0"),
+        ({"validation_passages": 100}, "set index"),
+        ({"chunk_size": 8, "accumulate": 2}, "raise batch_size"),
+        ({"batch_size": 1, "hard_negatives": 0}, "nothing to tell its positive from"),
+        ({"train_files": []}, "train_files"),
+        ({"temprature": 2}, "did you mean 'temperature'"),
+        ({"temperature": 0}, "temperature"),
+        ({"pooling": "median"}, "pooling"),
+    ],
+)
+def test_what_cannot_work_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(DprTrainConfig, overrides={**_PATHS, **settings})
+
+
+def test_what_works() -> None:
+    config = load_config(DprTrainConfig, overrides={**_PATHS, "normalize": True, "learn_temperature": True})
+    assert config.validates
+    assert not load_config(DprTrainConfig, overrides={**_PATHS, "validation_fraction": 0}).validates
+    assert (
+        load_config(DprTrainConfig, overrides={**_PATHS, "shared": False, "passage_encoder": "b"}).shared
+        is False
+    )
