@@ -1,0 +1,272 @@
+"""A folder of published generations: one process builds the next, others use the newest, nobody waits.
+
+    newest.json                     name of the generation to use, replaced atomically, last of all
+    generation-00000003/            what was built, with manifest.json; never changed afterwards
+    .staging-00001500-1f0c…/        being built
+
+Whoever is killed at whatever moment, `newest` is whole: a generation is built in a staging folder, flushed,
+renamed, and only then pointed to. A generation that somebody `hold`s is not deleted by `prune`, and a hold
+ends with its process, however that ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rag.core.errors import ArtifactError, ConfigError, DataError, IncompleteArtifactError
+from rag.core.files import (
+    atomic_write_json,
+    directory_lock,
+    disk_errors,
+    fsync_dir,
+    read_json,
+    remove_temporaries,
+)
+from rag.core.log import get_logger
+from rag.core.manifest import MANIFEST_NAME, file_table, read_manifest, verify_files, write_manifest
+
+__all__ = ["Generation", "Generations"]
+
+KIND = "generation"
+POINTER_NAME = "newest.json"
+LEASE_NAME = ".lease"
+_PREFIX, _STAGING, _GONE = "generation-", ".staging-", ".gone-"
+_RETRIES = 100
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One published generation.
+
+    Attributes:
+        path: its folder.
+        number: 1 for the first.
+        step: step of the model it was built with.
+        version: number and a hash of all its content, for logs and answers.
+        meta: what the builder said about it.
+        files: size and sha256 of every file.
+    """
+
+    path: Path
+    number: int
+    step: int
+    version: str
+    meta: dict[str, Any]
+    files: dict[str, dict[str, Any]] = field(repr=False)
+
+    def verify(self, *, deep: bool = True) -> None:
+        """Compare the files with the manifest.
+
+        Raises:
+            ArtifactError: names the first that differs.
+        """
+        verify_files(self.path, self.files, deep=deep)
+
+
+class Generations:
+    """The folder, for its one publisher and for any number of readers in any process.
+
+    Args:
+        directory: made if it is missing.
+
+    Example:
+        >>> import tempfile
+        >>> generations = Generations(tempfile.mkdtemp())
+        >>> generations.newest() is None
+        True
+        >>> def build(folder: Path) -> None:
+        ...     _ = (folder / "rows.txt").write_text("4 8 15")
+        >>> _ = generations.publish(build, step=500, meta={"encoder": "tiny"})
+        >>> with generations.hold() as generation:
+        ...     generation.step, generation.version[:2], (generation.path / "rows.txt").read_text()
+        (500, '1-', '4 8 15')
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+        with disk_errors(self.directory):
+            self.directory.mkdir(parents=True, exist_ok=True)
+
+    def publish(
+        self,
+        build: Callable[[Path], None],
+        *,
+        step: int,
+        meta: Mapping[str, Any] | None = None,
+        resume: bool = False,
+    ) -> Generation:
+        """Build the next generation and make it the newest.
+
+        Args:
+            build: fills the folder it is given.
+            step: of the model that is read.
+            meta: kept with the generation; JSON.
+            resume: give `build` the folder that a killed build for the same `step` and `meta` left behind,
+                so that it can go on; otherwise the folder is always empty.
+
+        Raises:
+            ConfigError: `build` wrote a file manifest.json at the top, which is this module's.
+            ResourceError: another process publishes here, or the disk is full.
+        """
+        described = json.loads(json.dumps(dict(meta or {}), sort_keys=True))
+        digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+        staging = self.directory / f"{_STAGING}{step:08d}-{digest[:8]}"
+        with directory_lock(self.directory), disk_errors(self.directory):
+            self._settle(keep=staging if resume else None)
+            staging.mkdir(exist_ok=True)
+            build(staging)
+            if (staging / MANIFEST_NAME).exists():
+                raise ConfigError(
+                    f"what is published has a {MANIFEST_NAME} of its own", hint="build into a sub-folder"
+                )
+            (staging / LEASE_NAME).touch()
+            number = max((generation.number for generation in self.all()), default=0) + 1
+            self._seal(staging, number, step, described)
+            target = self.directory / f"{_PREFIX}{number:08d}"
+            os.replace(staging, target)
+            fsync_dir(self.directory)
+            self._point_to(target)
+            return _read(target)
+
+    def newest(self) -> Generation | None:
+        """The generation to use now, or None if nothing was published yet. Never waits."""
+        try:
+            name = str(read_json(self.directory / POINTER_NAME)["newest"])
+            return _read(self.directory / name)
+        except (DataError, ArtifactError):
+            # Pointed to nothing: the folder was copied in part, or the pointer is not there yet.
+            found = self.all() if (self.directory / POINTER_NAME).exists() else []
+            return found[-1] if found else None
+
+    def all(self) -> list[Generation]:
+        """Every complete generation, oldest first."""
+        found = []
+        for path in sorted(self.directory.glob(f"{_PREFIX}*")):
+            with suppress(ArtifactError, DataError):
+                found.append(_read(path))
+        return found
+
+    def find(self, version: str) -> Generation | None:
+        """The generation of this version, or None if it was pruned."""
+        return next((generation for generation in self.all() if generation.version == version), None)
+
+    @contextmanager
+    def hold(self, generation: Generation | None = None) -> Iterator[Generation]:
+        """Keep a generation (the newest by default) from being pruned while it is read.
+
+        Raises:
+            IncompleteArtifactError: nothing was published yet, or `generation` is gone.
+        """
+        descriptor, held = self._lease(generation)
+        try:
+            yield held
+        finally:
+            os.close(descriptor)
+
+    def _lease(self, generation: Generation | None) -> tuple[int, Generation]:
+        for _ in range(_RETRIES):
+            wanted = generation or self.newest()
+            if wanted is None:
+                break
+            try:
+                descriptor = os.open(wanted.path / LEASE_NAME, os.O_RDONLY)
+            except FileNotFoundError:
+                if generation is not None:
+                    break
+                continue  # pruned between looking and opening
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            if wanted.path.exists():
+                return descriptor, wanted
+            os.close(descriptor)
+        what = f"generation {generation.version} is no longer" if generation else "nothing was published yet"
+        raise IncompleteArtifactError(f"{what} in {self.directory}", hint="publish one, or use the newest")
+
+    def prune(self, keep: int = 2) -> list[int]:
+        """Delete all but the `keep` newest generations and those that are held; returns deleted numbers.
+
+        Raises:
+            ResourceError: another process publishes here.
+        """
+        deleted = []
+        with directory_lock(self.directory):
+            newest = self.newest()
+            for generation in self.all()[: -max(1, keep)]:
+                if newest is not None and generation.number == newest.number:
+                    continue
+                if self._retire(generation):
+                    deleted.append(generation.number)
+        return deleted
+
+    def _retire(self, generation: Generation) -> bool:
+        descriptor = os.open(generation.path / LEASE_NAME, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            gone = self.directory / f"{_GONE}{generation.path.name}"
+            os.replace(generation.path, gone)
+        except BlockingIOError:
+            log.info("generation %s is in use and stays", generation.version)
+            return False
+        finally:
+            os.close(descriptor)
+        shutil.rmtree(gone, ignore_errors=True)
+        return True
+
+    def _settle(self, keep: Path | None) -> None:
+        """Finish or remove what a killed publisher left."""
+        remove_temporaries(self.directory)
+        for pattern in (f"{_STAGING}*", f"{_GONE}*"):
+            for path in self.directory.glob(pattern):
+                if path != keep:
+                    shutil.rmtree(path)
+        if keep is not None and keep.exists():
+            remove_temporaries(keep)
+            (keep / MANIFEST_NAME).unlink(missing_ok=True)
+        complete, newest = self.all(), self.newest()
+        if complete and (newest is None or complete[-1].number > newest.number):
+            self._point_to(complete[-1].path)  # renamed, not yet pointed to
+
+    def _seal(self, staging: Path, number: int, step: int, meta: Mapping[str, Any]) -> None:
+        paths = [path for path in staging.rglob("*") if path.is_file() and path.name != LEASE_NAME]
+        table = file_table(staging, (path.relative_to(staging).as_posix() for path in paths))
+        content = json.dumps([number, step, meta, table], sort_keys=True)
+        version = f"{number}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
+        for path in paths:
+            _flush(path)
+        for folder in [path for path in staging.rglob("*") if path.is_dir()]:
+            fsync_dir(folder)
+        write_manifest(
+            staging,
+            {"kind": KIND, "number": number, "step": step, "version": version, "meta": meta, "files": table},
+        )
+        fsync_dir(staging)
+
+    def _point_to(self, target: Path) -> None:
+        atomic_write_json(self.directory / POINTER_NAME, {"newest": target.name})
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read(path: Path) -> Generation:
+    manifest = read_manifest(path, kind=KIND)
+    try:
+        fields = [manifest[key] for key in ("number", "step", "version", "meta", "files")]
+    except KeyError as error:
+        raise ArtifactError(f"{path / MANIFEST_NAME} lacks {error}", hint="delete this generation") from error
+    return Generation(path, *fields)

@@ -1,0 +1,108 @@
+"""A publisher that is killed at any moment leaves a folder whose newest generation is whole."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from indexers import generations as module
+from indexers.generations import Generations
+from rag.core.errors import ArtifactError
+
+
+def build(folder: Path) -> None:
+    for number in range(8):
+        (folder / f"part-{number}").write_bytes(os.urandom(2000))
+
+
+def publish_for_ever(place: Path) -> None:
+    generations = Generations(place)
+    for step in range(100_000):
+        generations.publish(build, step=step)
+        generations.prune(keep=2)
+
+
+@pytest.mark.parametrize("attempt", range(6))
+def test_kill_anywhere(tmp_path: Path, attempt: int) -> None:
+    child = multiprocessing.get_context("fork").Process(target=publish_for_ever, args=(tmp_path,))
+    child.start()
+    generations = Generations(tmp_path)
+    deadline = time.monotonic() + 60
+    while generations.newest() is None and time.monotonic() < deadline:
+        time.sleep(0.002)
+    numbers = []
+    until = time.monotonic() + random.Random(attempt).uniform(0.05, 0.4)
+    while time.monotonic() < until:  # a reader beside the publisher, which prunes all the time
+        with generations.hold() as held:
+            held.verify()
+            numbers.append(held.number)
+    assert child.pid is not None
+    os.kill(child.pid, signal.SIGKILL)
+    child.join()
+    assert numbers == sorted(numbers)
+    newest = generations.newest()
+    assert newest is not None
+    newest.verify()
+    assert newest.number >= numbers[-1]
+    after = generations.publish(build, step=0)
+    assert after.number > newest.number
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith((".staging", ".gone"))]
+    for generation in generations.all():
+        generation.verify()
+
+
+def _die(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def publish_and_die_at(place: Path, where: str) -> None:
+    if where == "build":
+        Generations(place).publish(_die, step=2)
+    owner, name = (module, where) if hasattr(module, where) else (Generations, where)
+    setattr(owner, name, _die)
+    Generations(place).publish(build, step=2)
+
+
+@pytest.mark.parametrize("where", ["build", "file_table", "write_manifest", "_seal", "_point_to", "_flush"])
+def test_kill_at_every_stage(tmp_path: Path, where: str) -> None:
+    generations = Generations(tmp_path)
+    first = generations.publish(build, step=1)
+    child = multiprocessing.get_context("fork").Process(target=publish_and_die_at, args=(tmp_path, where))
+    child.start()
+    child.join(60)
+    assert child.exitcode == -signal.SIGKILL
+    assert generations.newest() == first
+    third = generations.publish(build, step=3)
+    assert third.number == (3 if where == "_point_to" else 2)
+    assert generations.newest() == third
+
+
+def hold_and_wait(place: Path, ready: Path) -> None:
+    with Generations(place).hold():
+        ready.touch()
+        time.sleep(120)
+
+
+def test_a_hold_ends_with_its_process(tmp_path: Path) -> None:
+    place, ready = tmp_path / "g", tmp_path / "ready"
+    generations = Generations(place)
+    first = generations.publish(build, step=1)
+    child = multiprocessing.get_context("fork").Process(target=hold_and_wait, args=(place, ready))
+    child.start()
+    while not ready.exists():
+        time.sleep(0.005)
+    generations.publish(build, step=2)
+    assert generations.prune(keep=1) == []
+    first.verify()
+    assert child.pid is not None
+    os.kill(child.pid, signal.SIGKILL)
+    child.join()
+    assert generations.prune(keep=1) == [1]
+    with pytest.raises(ArtifactError):
+        first.verify()
