@@ -16,7 +16,7 @@ app = typer.Typer(add_completion=False)
 def evaluate(
     index: Annotated[str, typer.Option("--index", "-i", help="Directory written by `rag index`.")],
     questions: Annotated[
-        str, typer.Option("--questions", "-q", help="Question set (SQuAD, NQ, HotpotQA, …).")
+        str, typer.Option("--questions", "-q", help="Question file, or hf:owner/name[:config][:split].")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Result folder; an unfinished one is continued.")],
     retriever: Annotated[str, typer.Option(help="auto, dense, bm25 or hybrid.")] = "auto",
@@ -74,7 +74,7 @@ def evaluate(
         read_questions(questions, format=format),
         out,
         settings,
-        source=QuestionSource.of_file(questions, split=split),
+        source=QuestionSource.of_file(questions, split=split, format=format),
         command=shlex.join(["rag", *sys.argv[1:]]),
         overlap=overlap,
         lookup=pipeline.passage,

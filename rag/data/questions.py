@@ -11,8 +11,10 @@ from typing import Any
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Question
 from rag.data.formats.delimited import read_rows
+from rag.data.formats.huggingface import HF_PREFIX
 from rag.data.formats.json_file import first_mark, squad_paragraph_id
 from rag.data.formats.question_fields import check_text, parse_answer_cell, question_from_mapping
+from rag.data.formats.question_rows import hub_rows, is_article, parquet_rows
 from rag.data.json_stream import iter_json_array, load_json, parse_json
 from rag.data.records import BadRecord
 from rag.data.sources import is_json_record
@@ -20,31 +22,39 @@ from rag.data.streams import STDIN, open_binary, read_lines, strip_compression
 
 __all__ = ["QUESTION_FORMATS", "read_questions"]
 
-QUESTION_FORMATS = ("jsonl", "json", "csv", "tsv", "text")
+QUESTION_FORMATS = ("jsonl", "json", "csv", "tsv", "parquet", "text", "hf")
 _HEAD_BYTES = 1 << 16
 Numbered = Iterator[tuple[str, Question]]  # where it stands, for messages
 
 
 def read_questions(path: str | Path, format: str = "auto", *, encoding: str = "utf-8") -> Iterator[Question]:
-    """Stream the questions of one file.
+    """Stream the questions of one file, or of a data set of the Hugging Face Hub.
 
     | format | holds |
     |---|---|
     | `jsonl` | one record a line: this system's sample, NQ-open, KILT, BEIR queries, FiD, MDR, … |
     | `json` | a list of records (DPR training and results, HotpotQA), SQuAD 1.1 or 2.0, or id → record |
     | `csv`, `tsv` | DPR's question and `['answer', …]`; id and question; any columns with a header |
+    | `parquet` | one record a row, as data-set hubs keep them |
     | `text` | one question a line |
+    | `hf` | a data set by name; only its data files are read, its own code is never run |
+
+    Records of the usual sets (NQ-open, SQuAD, TriviaQA, WebQuestions, CuratedTREC, HotpotQA, 2WikiMultiHopQA,
+    MuSiQue, EntityQuestions, PopQA, KILT) are known in their official shape and in that of their copies on
+    the hub, see `rag.data.formats.question_shapes`.
 
     A question without id is called `q` and its 1-based line or record number. Unlike corpora, question sets
     tolerate no bad record: a figure over an unknown part of a test set means nothing.
 
     Args:
-        path: the file (also .gz, .bz2, .zst, .xz), a BEIR folder, or "-" for standard input.
+        path: the file (also .gz, .bz2, .zst, .xz), a BEIR folder, "-" for standard input, or
+            `hf:owner/name[:config][:split]`. The split must be named unless the data set has only one.
         format: one of `QUESTION_FORMATS`, or "auto" to decide by first bytes and file name.
         encoding: of the text.
 
     Raises:
-        ConfigError: unknown format.
+        ConfigError: unknown format, or a data set with several splits of which none is named.
+        ResourceError: the hub cannot be reached.
         DataError: no such file, a malformed record or a repeated id (with its place), or no question at all.
 
     Example:
@@ -57,6 +67,8 @@ def read_questions(path: str | Path, format: str = "auto", *, encoding: str = "u
     if format != "auto" and format not in QUESTION_FORMATS:
         known = ", ".join(QUESTION_FORMATS)
         raise ConfigError(f"unknown question format {format!r}", hint=f"use auto or one of: {known}")
+    if format == "hf" or str(path).startswith(HF_PREFIX):
+        return _checked(_hub(HF_PREFIX + str(path).removeprefix(HF_PREFIX)), str(path))
     place = Path(path)
     if str(path) != STDIN:
         if not place.exists():
@@ -70,33 +82,51 @@ def read_questions(path: str | Path, format: str = "auto", *, encoding: str = "u
     return _read(str(place), format, encoding)
 
 
-def _read(path: str, format: str, encoding: str) -> Iterator[Question]:
+def _checked(numbered: Numbered, path: str) -> Iterator[Question]:
     places: dict[str, str] = {}
+    for place, question in numbered:
+        if question.id in places:
+            raise DataError(
+                f"{place}: the question id {question.id!r} was used before, at {places[question.id]}",
+                hint="make the ids unique, or leave them out",
+            )
+        places[question.id] = place
+        yield question
+    if not places:
+        raise DataError(f"{path}: no questions in it")
+
+
+def _read(path: str, format: str, encoding: str) -> Iterator[Question]:
     with open_binary(path) as stream:
         chosen = _detect(stream, path) if format == "auto" else format
         if chosen == "jsonl":
             numbered = _json_lines(stream, path, encoding)
         elif chosen == "json":
             numbered = _json_file(stream, path, encoding)
+        elif chosen == "parquet":
+            if path == STDIN:
+                raise ConfigError("Parquet cannot be read from standard input", hint="give the file's name")
+            numbered = _records(parquet_rows(path), path)
         elif chosen == "text":
             numbered = _plain_lines(stream, path, encoding)
         else:
             numbered = _table(stream, path, encoding, "\t" if chosen == "tsv" else ",")
-        for place, question in numbered:
-            if question.id in places:
-                raise DataError(
-                    f"{place}: the question id {question.id!r} was used before, at {places[question.id]}",
-                    hint="make the ids unique, or leave them out",
-                )
-            places[question.id] = place
-            yield question
-    if not places:
-        raise DataError(f"{path}: no questions in it")
+        yield from _checked(numbered, path)
+
+
+def _hub(name: str) -> Numbered:
+    for number, row in hub_rows(name):
+        if is_article(row):
+            yield from _squad([row], f"{name}: article {number}")
+        else:
+            yield from _records(iter([(number, row)]), name)
 
 
 def _detect(stream: io.BufferedReader, path: str) -> str:
     name = strip_compression(path).lower()
     head = stream.peek(_HEAD_BYTES)[:_HEAD_BYTES].removeprefix(b"\xef\xbb\xbf").lstrip()
+    if head.startswith(b"PAR1"):
+        return "parquet"
     first, line_end, _ = head.partition(b"\n")
     if name.endswith(".txt"):
         return "text"

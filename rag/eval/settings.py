@@ -10,6 +10,7 @@ from pydantic import field_validator
 
 from rag.config import Config
 from rag.core.files import sha256_file
+from rag.data.formats.huggingface import HF_PREFIX, parse_name, revision_of
 from rag.data.text import MatchMode
 from rag.eval.answers import REGEX_PROFILES, check_profile
 from rag.eval.guard import guess_split
@@ -97,6 +98,7 @@ class QuestionSource:
         path: file, or data-set name.
         split: "train", "dev", "test" or None if unknown.
         sha256: of the file; empty if there is none.
+        revision: commit of a data set of the hub; empty for files.
         total: number of questions if known, for the progress display.
     """
 
@@ -104,16 +106,30 @@ class QuestionSource:
     path: str = ""
     split: str | None = None
     sha256: str = ""
+    revision: str = ""
     total: int | None = None
 
     @classmethod
     def of_file(
-        cls, path: str | Path, *, name: str | None = None, split: str | None = None
+        cls, path: str | Path, *, name: str | None = None, split: str | None = None, format: str = "auto"
     ) -> QuestionSource:
-        """Describe a question file; the split is guessed from its name if not given."""
+        """Describe a question file, or a data set `hf:owner/name[:config][:split]`; the split is guessed from
+        its name if not given. With the format "hf" the prefix may be left out.
+
+        Raises:
+            DataError: there is no such file or data set.
+            ResourceError: the hub cannot be reached.
+        """
+        if format == "hf" or str(path).startswith(HF_PREFIX):
+            full = HF_PREFIX + str(path).removeprefix(HF_PREFIX)
+            place, configuration, part = parse_name(full)
+            shown = f"{place} ({configuration})" if configuration else place
+            marked = split or (guess_split(part) if part else None)
+            return cls(name or shown, full, marked, revision=revision_of(full))
         file = Path(path)
         return cls(name or file.name.split(".")[0], str(path), split or guess_split(file), sha256_file(file))
 
     def to_json(self) -> dict[str, Any]:
-        """A dict ready for `json.dumps`."""
-        return {key: value for key, value in asdict(self).items() if key != "total"}
+        """A dict ready for `json.dumps`; only data sets have a revision."""
+        left_out = {"total"} if self.revision else {"total", "revision"}
+        return {key: value for key, value in asdict(self).items() if key not in left_out}

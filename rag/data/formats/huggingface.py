@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
 from rag.core.errors import ConfigError, DataError, MissingDependencyError, RagError, ResourceError
 from rag.data.formats.base import ReadOptions, Records, Source
 from rag.data.formats.fields import DocumentFields
 
-__all__ = ["HF_PREFIX", "parse_name", "read_huggingface"]
+__all__ = ["HF_PREFIX", "parse_name", "read_huggingface", "revision_of", "stream_rows"]
 
 HF_PREFIX = "hf:"
 _USUAL_SPLITS = ("train", "test", "validation", "dev")
 
 
-def parse_name(name: str) -> tuple[str, str | None, str]:
-    """Split `hf:owner/name[:config][:split]` into name, configuration and split ("train" if none is given).
+def parse_name(name: str) -> tuple[str, str | None, str | None]:
+    """Split `hf:owner/name[:config][:split]` into name, configuration and split, None if not given.
 
     A single extra part is a split if it is one of the usual names (slices such as `train[:100]` are not
     streamed), otherwise a configuration.
@@ -31,35 +35,80 @@ def parse_name(name: str) -> tuple[str, str | None, str]:
     if len(parts) == 3:
         return parts[0], parts[1], parts[2]
     if len(parts) == 2:
-        return (parts[0], None, parts[1]) if parts[1] in _USUAL_SPLITS else (parts[0], parts[1], "train")
-    return parts[0], None, "train"
+        return (parts[0], None, parts[1]) if parts[1] in _USUAL_SPLITS else (parts[0], parts[1], None)
+    return parts[0], None, None
 
 
 def read_huggingface(source: Source, options: ReadOptions) -> Records:
-    """Positions are 1-based row numbers. Only data files are read; a data set's own code is never run.
+    """Positions are 1-based row numbers; the split is "train" if none is named. Raises as `stream_rows`."""
+    fields = DocumentFields(options, source.name)
+    for position, row in stream_rows(source.path, default_split="train"):
+        yield position, fields.document(row, position)
+
+
+def stream_rows(name: str, *, default_split: str | None = None) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Rows of a data set with their 1-based numbers. Only data files (Parquet, JSON, CSV, …) are read; a data
+    set's own code is never run.
+
+    Args:
+        name: `hf:owner/name[:config][:split]`; a folder with data files stands for owner/name too.
+        default_split: taken if the name has none; if None, the data set's only split is.
 
     Raises:
-        ConfigError: a malformed name, an unknown configuration or split.
+        ConfigError: a malformed name, an unknown configuration or split, or several splits and none named.
         DataError: the data set is missing, private, or needs a script.
         ResourceError: the hub cannot be reached.
         MissingDependencyError: the package `datasets` is not installed.
     """
-    name, configuration, split = parse_name(source.path)
+    place, configuration, split = parse_name(name)
     try:
-        import datasets  # takes about a second, and most corpora do not need it
+        import datasets  # takes about a second, and most inputs do not need it
     except ImportError as error:
         raise MissingDependencyError(
-            f"{source.path}: data sets need the package 'datasets' ({error})", hint="pip install datasets"
+            f"{name}: data sets need the package 'datasets' ({error})", hint="pip install datasets"
         ) from error
-    fields = DocumentFields(options, source.name)
     try:
-        rows = datasets.load_dataset(name, configuration, split=split, streaming=True)
-        for position, row in enumerate(rows, start=1):
-            yield position, fields.document(row, position)
+        wanted = split or default_split
+        rows: Any = datasets.load_dataset(place, configuration, split=wanted, streaming=True)
+        if wanted is None:
+            if len(rows) != 1:
+                raise ConfigError(
+                    f"{name} has the splits {', '.join(rows)}, and none was named",
+                    hint=f"write for example {name}:{_measured(list(rows))}",
+                )
+            rows = next(iter(rows.values()))
+        yield from enumerate(rows, start=1)
     except RagError:
         raise
     except Exception as error:
-        raise _explained(source.path, error) from error
+        raise _explained(name, error) from error
+
+
+def revision_of(name: str) -> str:
+    """The commit a data set's default branch stands at; "" for a local folder.
+
+    Raises:
+        DataError: the data set is missing or private.
+        ResourceError: the hub cannot be reached.
+    """
+    place = parse_name(name)[0]
+    if Path(place).exists():
+        return ""
+    try:
+        from huggingface_hub import HfApi
+
+        return HfApi().dataset_info(place).sha or ""
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{name}: data sets need the package 'datasets' ({error})", hint="pip install datasets"
+        ) from error
+    except Exception as error:
+        raise _explained(name, error) from error
+
+
+def _measured(splits: list[str]) -> str:
+    """The split to propose for measuring: not the one for training."""
+    return next((split for split in ("validation", "dev", "test") if split in splits), splits[-1])
 
 
 def _explained(name: str, error: Exception) -> RagError:

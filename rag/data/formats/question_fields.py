@@ -8,27 +8,29 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rag.core.types import Question
+from rag.data.formats.question_shapes import official_shape
 from rag.data.json_stream import parse_json
 
 __all__ = ["QUESTION_FIELDS", "parse_answer_cell", "question_from_mapping"]
 
 QUESTION_FIELDS = ("question", "query", "input", "text")
 _ID_FIELDS = ("id", "_id", "qid", "question_id", "query_id", "example_id")
-_ANSWER_FIELDS = ("answers", "answer", "output", "short_answers")
+_ANSWER_FIELDS = ("answers", "answer", "golden_answers", "possible_answers", "output", "short_answers")
 _PASSAGE_ID_FIELDS = ("passage_id", "psg_id", "id", "docid")
 
 
 def question_from_mapping(record: Any, fallback_id: str) -> Question:
     """Read one record of any known shape; fields that are not understood are kept in `meta`.
 
-    Known are this system's sample, DPR's training and result files, NQ-open, SQuAD (as single records),
-    HotpotQA, KILT (answers and provenance out of `output`), BEIR queries and FiD.
+    Known are this system's sample, DPR's training and result files, NQ-open, KILT (answers and provenance out
+    of `output`), BEIR queries, FiD, and the sets of `rag.data.formats.question_shapes`.
 
     Raises:
         ValueError: no question, or answers of an unknown shape; the message says which.
     """
     if not isinstance(record, Mapping):
         raise ValueError(f"expected an object, found {type(record).__name__}")
+    record = official_shape(record)
     used: set[str] = set()
     text_field = next((name for name in QUESTION_FIELDS if record.get(name) is not None), None)
     if text_field is None:

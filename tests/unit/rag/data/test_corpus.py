@@ -380,8 +380,8 @@ def test_hugging_face_errors_are_explained(monkeypatch: pytest.MonkeyPatch, erro
 
 
 def test_hugging_face_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert parse_name("hf:name") == ("name", None, "train")
-    assert parse_name("hf:o/n:config") == ("o/n", "config", "train")
+    assert parse_name("hf:name") == ("name", None, None)
+    assert parse_name("hf:o/n:config") == ("o/n", "config", None)
     for name in ("hf:", "hf:a:b:c:d", "hf:a::b"):
         with pytest.raises(ConfigError):
             parse_name(name)

@@ -1,0 +1,272 @@
+"""The usual question sets in their official shape and in that of their copies on data-set hubs."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rag.core.errors import ConfigError, DataError, ResourceError
+from rag.core.types import Question
+from rag.data.formats.question_fields import question_from_mapping
+from rag.data.formats.question_shapes import official_shape, rows_of_columns
+from rag.data.questions import read_questions
+from rag.eval.gold import gold_facts, gold_keys, gold_passages, needs_all
+from rag.eval.settings import QuestionSource
+
+HOTPOT = {
+    "id": "h1",
+    "question": "Were A and B of the same nationality?",
+    "answer": "yes",
+    "type": "comparison",
+    "level": "hard",
+    "supporting_facts": {"title": ["A", "B"], "sent_id": [0, 1]},
+    "context": {"title": ["A", "B"], "sentences": [["A was American.", " More."], ["One.", " Two."]]},
+}
+TRIVIA = {
+    "question": "Which band?",
+    "question_id": "tc_1",
+    "answer": {
+        "aliases": ["Beatles", "The Beatles"],
+        "normalized_aliases": ["beatles"],
+        "value": "The Beatles",
+        "type": "WikipediaEntity",
+    },
+}
+KILT = {
+    "id": "k1",
+    "input": "who?",
+    "meta": {"left_context": ""},
+    "output": [
+        {"answer": "X", "provenance": [{"wikipedia_id": "12", "title": "P"}]},
+        {"answer": "", "provenance": [{"wikipedia_id": "13", "title": "Q"}, {"wikipedia_id": "14"}]},
+    ],
+}
+MUSIQUE = {
+    "id": "2hop__1_2",
+    "question": "Where?",
+    "answer": "Stanley",
+    "answer_aliases": ["Stanley, ND"],
+    "answerable": True,
+    "question_decomposition": [{"id": 1, "question": "q", "answer": "a", "paragraph_support_idx": 0}],
+    "paragraphs": [
+        {"idx": 0, "title": "County", "paragraph_text": "Its seat is Stanley.", "is_supporting": True},
+        {"idx": 1, "title": "Noise", "paragraph_text": "No.", "is_supporting": False},
+        {"idx": 2, "title": "Town", "paragraph_text": "It lies in County.", "is_supporting": True},
+    ],
+}
+SQUAD = {
+    "id": "s1",
+    "title": "Nikola_Tesla",
+    "context": "Tesla was born in Smiljan.",
+    "question": "Where?",
+    "answers": {"text": ["Smiljan"], "answer_start": [18]},
+}
+
+
+def question(record: dict) -> Question:
+    return question_from_mapping(record, "q1")
+
+
+def test_hotpot_columns_become_the_official_pairs() -> None:
+    found = question(HOTPOT)
+    assert found.meta["supporting_facts"] == [["A", 0], ["B", 1]]
+    assert found.meta["context"][0] == ["A", ["A was American.", " More."]]
+    assert gold_facts(found) == (("A", 0), ("B", 1))
+    assert needs_all(found)
+    assert [passage.text for passage in gold_passages(found)] == ["A was American. More.", "One. Two."]
+
+
+def test_2wiki_keeps_its_lists_as_json_text() -> None:
+    record = {
+        "_id": "w1",
+        "question": "q",
+        "answer": "a",
+        "supporting_facts": '[["A", 0]]',
+        "context": '[["A", ["S."]]]',
+    }
+    found = question(record)
+    assert (found.id, found.meta["supporting_facts"], found.meta["context"]) == (
+        "w1",
+        [["A", 0]],
+        [["A", ["S."]]],
+    )
+
+
+def test_triviaqa_from_the_hub_and_from_its_official_file() -> None:
+    found = question(TRIVIA)
+    assert (found.id, found.answers) == ("tc_1", ("The Beatles", "Beatles"))
+    official = {
+        "Question": "Which band?",
+        "QuestionId": "tc_1",
+        "Answer": {"Value": "The Beatles", "Aliases": ["Beatles"], "HumanAnswers": ["Fab Four"]},
+    }
+    assert question(official).answers == ("The Beatles", "Beatles", "Fab Four")
+    assert question({**TRIVIA, "answer": {"value": "<unk>", "aliases": []}}).answers == ()
+
+
+def test_musique_paragraphs_become_context_and_gold_titles() -> None:
+    found = question(MUSIQUE)
+    assert found.answers == ("Stanley", "Stanley, ND")
+    assert gold_keys(found) == ("title", ("County", "Town"))
+    assert [passage.title for passage in gold_passages(found)] == ["County", "Town"]
+    assert question({**MUSIQUE, "answerable": False}).answers == ()
+
+
+def test_kilt_evidence_without_answer_and_as_columns() -> None:
+    found = question(KILT)
+    assert found.answers == ("X",)
+    assert [[page["wikipedia_id"] for page in pages] for pages in found.meta["provenance"]] == [
+        ["12"],
+        ["13", "14"],
+    ]
+    columns = {"answer": ["X"], "provenance": [{"wikipedia_id": ["12"], "title": ["P"]}]}
+    assert question({**KILT, "output": columns}).meta["provenance"] == [
+        [{"wikipedia_id": "12", "title": "P"}]
+    ]
+
+
+def test_other_sets() -> None:
+    assert question({"question": "q", "answer": ["a", "b"]}).answers == ("a", "b")  # NQ-open
+    assert question({"url": "u", "question": "q", "answers": ["a"]}).answers == ("a",)  # WebQuestions
+    assert question({"question": "q", "possible_answers": '["a", "b"]'}).answers == ("a", "b")  # PopQA
+    assert question({"id": "1", "question": "q", "golden_answers": ["a"]}).answers == ("a",)  # FlashRAG
+    found = question(SQUAD)
+    assert (found.answers, found.meta["title"], found.meta["answer_starts"]) == (
+        ("Smiljan",),
+        "Nikola Tesla",
+        [18],
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"supporting_facts": {"title": ["A"], "sent_id": [0, 1]}}, "columns of different length"),
+        ({"supporting_facts": [["A"]]}, "something else than pairs"),
+        ({"context": 3}, "expected a list"),
+    ],
+)
+def test_malformed_fields_are_refused(change: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        official_shape({**HOTPOT, **change})
+
+
+def test_rows_of_columns() -> None:
+    assert rows_of_columns(None) == rows_of_columns({}) == []
+    assert rows_of_columns([1]) == [1]
+    with pytest.raises(ValueError, match="found int"):
+        rows_of_columns(3)
+
+
+def test_parquet_files(tmp_path: Path) -> None:
+    path = tmp_path / "dev"  # told by its first bytes
+    pq.write_table(pa.Table.from_pylist([HOTPOT]), path)
+    assert [q.meta["supporting_facts"] for q in read_questions(path)] == [[["A", 0], ["B", 1]]]
+    pq.write_table(pa.Table.from_pylist([SQUAD, SQUAD]), path)
+    with pytest.raises(DataError, match="record 2: the question id 's1' was used before"):
+        list(read_questions(path))
+    path.write_bytes(b"PAR1 and no more")
+    with pytest.raises(DataError, match="not a readable Parquet file"):
+        list(read_questions(path))
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.usefixtures("offline")
+def test_a_folder_of_data_files_stands_for_a_data_set(tmp_path: Path) -> None:
+    folder = tmp_path / "nq"
+    folder.mkdir()
+    rows = [{"question": f"q{n}", "answer": ["a", "b"]} for n in range(3)]
+    pq.write_table(pa.Table.from_pylist(rows), folder / "train.parquet")
+    pq.write_table(pa.Table.from_pylist(rows[:2]), folder / "validation.parquet")
+    assert [q.answers for q in read_questions(f"hf:{folder}:validation")] == [("a", "b")] * 2
+    with pytest.raises(ConfigError, match="splits train, validation, and none was named") as caught:
+        list(read_questions(f"hf:{folder}"))
+    assert caught.value.hint.endswith(":validation")
+    with pytest.raises(ConfigError, match="split"):
+        list(read_questions(f"hf:{folder}:test"))
+    source = QuestionSource.of_file(f"hf:{folder}:validation")
+    assert (source.name, source.split, source.sha256) == (str(folder), "dev", "")
+
+
+@pytest.mark.usefixtures("offline")
+@pytest.mark.parametrize("suffix", ["jsonl", "json", "csv"])
+def test_other_data_files(tmp_path: Path, suffix: str) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    if suffix == "csv":
+        (folder / "questions.csv").write_text("id,question,answer\nx,Who?,Me\n")
+        expected = [("x", ("Me",))]
+    else:
+        records = [KILT, {**KILT, "id": "k2"}]
+        lines = "\n".join(map(json.dumps, records)) if suffix == "jsonl" else json.dumps(records)
+        (folder / f"questions.{suffix}").write_text(lines)
+        expected = [("k1", ("X",)), ("k2", ("X",))]
+    assert [(q.id, q.answers) for q in read_questions(f"hf:{folder}")] == expected
+
+
+@pytest.mark.usefixtures("offline")
+def test_the_official_squad_file_in_a_repository(tmp_path: Path) -> None:
+    folder = tmp_path / "squad"
+    folder.mkdir()
+    inner = {"id": "s1", "question": "Where?", "answers": [{"text": "Smiljan", "answer_start": 18}]}
+    articles = [{"title": "Nikola_Tesla", "paragraphs": [{"context": SQUAD["context"], "qas": [inner]}]}]
+    (folder / "dev.json").write_text(json.dumps({"version": "1.1", "data": articles}))
+    found = list(read_questions(f"hf:{folder}"))
+    assert [(q.id, q.answers) for q in found] == [("s1", ("Smiljan",))]
+    assert (found[0].meta["title"], found[0].meta["answer_starts"]) == ("Nikola Tesla", [18])
+
+
+def hub(monkeypatch: pytest.MonkeyPatch, result: object) -> list:
+    calls = []
+
+    def load_dataset(name, configuration, *, split, streaming):
+        calls.append((name, configuration, split, streaming))
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    return calls
+
+
+def test_names_and_errors_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = hub(monkeypatch, iter([TRIVIA]))
+    assert [q.id for q in read_questions("hf:owner/trivia:rc:validation")] == ["tc_1"]
+    assert calls == [("owner/trivia", "rc", "validation", True)]
+    hub(monkeypatch, {"test": iter([SQUAD])})
+    assert [q.id for q in read_questions("owner/squad", format="hf")] == ["s1"]
+    hub(monkeypatch, RuntimeError("Dataset scripts are no longer supported, but found nq.py"))
+    with pytest.raises(DataError, match="with a script, which is never run"):
+        list(read_questions("hf:owner/nq:validation"))
+    hub(monkeypatch, ConnectionError("no route"))
+    with pytest.raises(ResourceError, match="cannot be reached"):
+        list(read_questions("hf:owner/nq:validation"))
+    hub(monkeypatch, {"test": iter([{"answers": ["a"]}])})
+    with pytest.raises(DataError, match="hf:owner/nq: record 1: no question"):
+        list(read_questions("hf:owner/nq"))
+
+
+def test_the_revision_of_a_data_set_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = types.SimpleNamespace(dataset_info=lambda name: types.SimpleNamespace(sha=f"sha of {name}"))
+    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(HfApi=lambda: api))
+    source = QuestionSource.of_file("hf:owner/nq:open:validation")
+    assert source.to_json() == {
+        "name": "owner/nq (open)",
+        "path": "hf:owner/nq:open:validation",
+        "split": "dev",
+        "sha256": "",
+        "revision": "sha of owner/nq",
+    }
+    assert QuestionSource.of_file("owner/nq:open:validation", format="hf") == source
