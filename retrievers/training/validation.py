@@ -1,0 +1,210 @@
+"""How good a bi-encoder is on held-out questions: rank of the positive, and true retrieval over a corpus."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, Protocol
+
+import numpy as np
+
+from indexers.exact import select_best
+from indexers.protocols import FloatArray, IntArray
+from rag.core.errors import DataError
+from rag.core.log import get_logger
+from rag.core.types import Passage
+from rag.data.text import AnswerMatcher
+from rag.runtime.seeds import generator
+from retrievers.training.records import TrainingExample
+
+__all__ = ["TOP_KS", "Corpus", "CorpusSearch", "Encoder", "average_rank", "pool_rank", "retrieval_scores"]
+
+TOP_KS = (1, 5, 20, 100)
+POOL_NEGATIVES = 30
+_DEPTH = TOP_KS[-1]
+_BLOCK = 8192  # passages encoded and searched at once
+_QUESTIONS = 256
+_SHOWN = 3
+
+
+class Encoder(Protocol):
+    """The part of a bi-encoder that measuring needs; `BiEncoder` has it."""
+
+    def encode_questions(self, questions: Sequence[str]) -> FloatArray:
+        """Vectors (n, D)."""
+        ...
+
+    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
+        """Vectors (n, D)."""
+        ...
+
+
+class Corpus(Protocol):
+    """The part of a passage store that measuring needs; `PassageStore` has it."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Passage]: ...
+
+    def get_many(self, rows: IntArray) -> list[Passage]:
+        """The passages of these rows."""
+        ...
+
+
+def average_rank(questions: FloatArray, passages: FloatArray, positives: Sequence[Sequence[int]]) -> float:
+    """Mean number of pool passages that score above the gold one; 0 is perfect.
+
+    Args:
+        questions: (B, D).
+        passages: (P, D), the pool.
+        positives: rows of each question's positives, the gold one first; the others do not count.
+
+    Source:
+        Karpukhin et al. 2020 and its code: validation by the average rank of the gold passage.
+
+    Example:
+        >>> pool = np.float32([[1, 0], [0, 1], [2, 0]])
+        >>> average_rank(np.float32([[1, 0], [0, 1]]), pool, [[0], [1]])
+        0.5
+    """
+    total = 0
+    for start in range(0, len(questions), _QUESTIONS):
+        scores = questions[start : start + _QUESTIONS] @ passages.T  # (b, P)
+        for row, own in enumerate(positives[start : start + _QUESTIONS]):
+            above = scores[row] > scores[row, own[0]]
+            above[list(own)] = False
+            total += int(above.sum())
+    return total / max(1, len(questions))
+
+
+def pool_rank(encoder: Encoder, examples: Sequence[TrainingExample]) -> float:
+    """`average_rank` in the pool of all positives and up to 30 hard negatives of each of `examples`."""
+    rows: dict[tuple[str, str], int] = {}
+    positives = []
+    for example in examples:
+        positives.append([rows.setdefault((p.title, p.text), len(rows)) for p in example.positives])
+        for negative in example.negatives[:POOL_NEGATIVES]:
+            rows.setdefault((negative.passage.title, negative.passage.text), len(rows))
+    vectors = encoder.encode_passages([title for title, _ in rows], [text for _, text in rows])
+    questions = encoder.encode_questions([example.question for example in examples])
+    return average_rank(questions, vectors, positives)
+
+
+def retrieval_scores(ranks: Sequence[int | None]) -> dict[str, float]:
+    """Top-k accuracy and MRR (of the best 100) in percent, from 1-based ranks of the first right passage.
+
+    Example:
+        >>> retrieval_scores([1, 4, None, 2])["mrr"], retrieval_scores([1, 4, None, 2])["top1"]
+        (43.75, 25.0)
+    """
+    total = max(1, len(ranks))
+    found = [rank for rank in ranks if rank is not None and rank <= _DEPTH]
+    scores = {f"top{k}": 100.0 * sum(rank <= k for rank in found) / total for k in TOP_KS}
+    return {"mrr": 100.0 * sum(1 / rank for rank in found) / total, **scores}
+
+
+class CorpusSearch:
+    """Held-out questions, the passages they are searched among, and which of those are right.
+
+    A passage is right if it is one of the question's positives (the same text, up to white space). Where the
+    corpus is cut differently from the training file, so that fewer than half of the questions have a positive
+    in it, a passage is right if it holds an answer.
+
+    Args:
+        corpus: passage store of an index.
+        examples: held-out questions.
+        limit: search a pool of about so many passages: the right ones and a random sample; 0 searches all.
+        seed: of the sample.
+
+    Attributes:
+        kind: "positive" or "answer": how right passages are known.
+        missing: questions whose positives are not in the corpus; they count as not found.
+
+    Raises:
+        DataError: the corpus is empty, or has almost no positive while the questions have no answers.
+    """
+
+    def __init__(
+        self, corpus: Corpus, examples: Sequence[TrainingExample], *, limit: int = 0, seed: int = 0
+    ) -> None:
+        if not len(corpus) or not examples:
+            raise DataError(f"{len(examples)} held-out questions and a corpus of {len(corpus)} passages")
+        self.examples = list(examples)
+        self._corpus = corpus
+        self._right = _right_rows(corpus, examples)
+        missing = [e for e, rows in zip(examples, self._right, strict=True) if not rows]
+        self.missing = len(missing)
+        self.kind: Literal["positive", "answer"] = "positive"
+        shown = ", ".join(repr(example.positives[0].title or example.id) for example in missing[:_SHOWN])
+        where = f"{len(missing)} of {len(examples)} held-out questions have no positive in the corpus"
+        if 2 * len(missing) > len(examples):
+            if not all(example.answers for example in examples):
+                raise DataError(
+                    f"{where} (the first: {shown}), and they have no answers to judge passages by",
+                    hint="index the passages the training file was made from (--split none keeps them whole)",
+                )
+            self.kind = "answer"
+        if missing:
+            judged = (
+                ": passages are judged by answers" if self.kind == "answer" else ": those count as not found"
+            )
+            get_logger(__name__).warning("%s (the first: %s)%s", where, shown, judged)
+        self._rows = self._pool(limit, seed)
+
+    def __len__(self) -> int:
+        """Passages that are searched."""
+        return len(self._rows)
+
+    def measure(self, encoder: Encoder) -> dict[str, float]:
+        """Encode pool and questions, search exactly; see `retrieval_scores`."""
+        questions = encoder.encode_questions([example.question for example in self.examples])
+        scores = np.full((len(questions), _DEPTH), -np.inf, np.float32)
+        rows = np.full((len(questions), _DEPTH), -1, np.int64)
+        for start in range(0, len(self._rows), _BLOCK):
+            block = self._rows[start : start + _BLOCK]
+            passages = self._corpus.get_many(block)
+            vectors = encoder.encode_passages([p.title for p in passages], [p.text for p in passages])
+            for first in range(0, len(questions), _QUESTIONS):
+                part = slice(first, first + _QUESTIONS)
+                found = questions[part] @ vectors.T  # (b, block)
+                kept = min(_DEPTH, found.shape[1])
+                best = np.argpartition(-found, kept - 1, axis=1)[:, :kept]
+                scores[part], rows[part] = select_best(
+                    np.concatenate([scores[part], np.take_along_axis(found, best, axis=1)], axis=1),
+                    np.concatenate([rows[part], block[best]], axis=1),
+                    _DEPTH,
+                )
+        return retrieval_scores([self._rank(number, row) for number, row in enumerate(rows)])
+
+    def _rank(self, number: int, rows: IntArray) -> int | None:
+        if self.kind == "positive":
+            right = self._right[number]
+            return next((rank for rank, row in enumerate(rows.tolist(), 1) if row in right), None)
+        matcher = AnswerMatcher(self.examples[number].answers)
+        passages = self._corpus.get_many(rows[rows >= 0])
+        return next((rank for rank, p in enumerate(passages, 1) if matcher.matches(p.text)), None)
+
+    def _pool(self, limit: int, seed: int) -> IntArray:
+        total = len(self._corpus)
+        if not limit or limit >= total:
+            return np.arange(total)
+        right = np.fromiter(sorted({row for rows in self._right for row in rows}), np.int64)
+        sample = generator(seed, 11).choice(total, size=limit, replace=False)
+        return np.union1d(right, sample[: max(0, limit - len(right))])
+
+
+def _key(text: str) -> bytes:
+    plain = " ".join(text.split())
+    return hashlib.blake2b(plain.encode("utf-8", "surrogatepass"), digest_size=12).digest()
+
+
+def _right_rows(corpus: Iterable[Passage], examples: Sequence[TrainingExample]) -> list[frozenset[int]]:
+    """Rows of each question's positives: a corpus may hold a passage twice."""
+    wanted: list[list[bytes]] = [[_key(p.text) for p in e.positives] for e in examples]
+    needed = {key for keys in wanted for key in keys}
+    rows_of: dict[bytes, list[int]] = {}
+    for row, passage in enumerate(corpus):
+        key = _key(passage.text)
+        if key in needed:
+            rows_of.setdefault(key, []).append(row)
+    return [frozenset(row for key in keys for row in rows_of.get(key, ())) for keys in wanted]
