@@ -17,7 +17,16 @@ from rag.data.text import AnswerMatcher
 from rag.runtime.seeds import generator
 from retrievers.training.records import TrainingExample
 
-__all__ = ["TOP_KS", "Corpus", "CorpusSearch", "Encoder", "average_rank", "pool_rank", "retrieval_scores"]
+__all__ = [
+    "TOP_KS",
+    "Corpus",
+    "CorpusSearch",
+    "Encoder",
+    "average_rank",
+    "pool_rank",
+    "retrieval_scores",
+    "right_rows",
+]
 
 TOP_KS = (1, 5, 20, 100)
 POOL_NEGATIVES = 30
@@ -131,7 +140,7 @@ class CorpusSearch:
             raise DataError(f"{len(examples)} held-out questions and a corpus of {len(corpus)} passages")
         self.examples = list(examples)
         self._corpus = corpus
-        self._right = _right_rows(corpus, examples)
+        self._right = right_rows(corpus, examples)
         missing = [e for e, rows in zip(examples, self._right, strict=True) if not rows]
         self.missing = len(missing)
         self.kind: Literal["positive", "answer"] = "positive"
@@ -174,6 +183,10 @@ class CorpusSearch:
                     np.concatenate([rows[part], block[best]], axis=1),
                     _DEPTH,
                 )
+        return self.judge(rows)
+
+    def judge(self, rows: IntArray) -> dict[str, float]:
+        """Figures of rows (n, K) found for `examples`, best first, -1 where there is nothing."""
         return retrieval_scores([self._rank(number, row) for number, row in enumerate(rows)])
 
     def _rank(self, number: int, rows: IntArray) -> int | None:
@@ -198,7 +211,7 @@ def _key(text: str) -> bytes:
     return hashlib.blake2b(plain.encode("utf-8", "surrogatepass"), digest_size=12).digest()
 
 
-def _right_rows(corpus: Iterable[Passage], examples: Sequence[TrainingExample]) -> list[frozenset[int]]:
+def right_rows(corpus: Iterable[Passage], examples: Sequence[TrainingExample]) -> list[frozenset[int]]:
     """Rows of each question's positives: a corpus may hold a passage twice."""
     wanted: list[list[bytes]] = [[_key(p.text) for p in e.positives] for e in examples]
     needed = {key for keys in wanted for key in keys}
