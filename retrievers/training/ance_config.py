@@ -1,0 +1,124 @@
+"""Configurations of ANCE and ADORE: training against an index that the model itself is searched with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from rag.core.errors import ConfigError
+from rag.runtime.refresh import RefreshSchedule
+from retrievers.training.config import RetrieverTrainConfig
+
+__all__ = ["AdoreTrainConfig", "AnceTrainConfig"]
+
+
+class AnceTrainConfig(RetrieverTrainConfig):
+    """Everything `train_ance` reads, in both roles.
+
+    Attributes:
+        index: its passages are the corpus that is encoded again at every refresh, and searched.
+        hard_negatives: mined passages beside each question's positive, drawn anew at every visit.
+        positives: "first" is the gold passage; "random" draws one of several at each visit.
+        mask_false_negatives: for `loss: in_batch`; see `DprTrainConfig`.
+        loss: "pairwise" scores each positive against its own mined passages only, as published; "in_batch"
+            adds all other passages of the batch.
+        refresh: when a snapshot of the model is handed over to be mined with: "never", "every 500",
+            "0:500,2000:2000" (from step:every), "drift>0.05" (1 - mean cosine of probe passages).
+        poll_every_steps: how often the trainer looks for newer negatives and measures drift.
+        poll_s: how often the inferencer looks for a newer snapshot, in seconds.
+        depth: passages searched for each question.
+        kept: at most so many of them become a question's negatives, best first.
+        skip: so many of the best are passed over first.
+        answer_filter: leave out passages that hold one of the question's answers.
+        refresh_questions: questions mined for in one refresh, taken in turn; 0 is all.
+        probe_questions: questions of the staleness figures.
+        probe_passages: passages of the staleness figures and of drift.
+        keep_generations: published snapshots and negatives that stay on disk.
+
+    Example:
+        >>> config = AnceTrainConfig(out="run", train_files=("train.json",), index="index")
+        >>> config.loss, config.schedule_of_refresh.every(0)
+        ('pairwise', 500)
+    """
+
+    recipe: ClassVar[str] = "ance"
+
+    index: Path
+    hard_negatives: int = Field(default=1, ge=1)
+    positives: Literal["first", "random"] = "first"
+    mask_false_negatives: bool = True
+    loss: Literal["pairwise", "in_batch"] = "pairwise"
+    refresh: str = "every 500"
+    poll_every_steps: int = Field(default=100, ge=1)
+    poll_s: float = Field(default=5.0, gt=0)
+    depth: int = Field(default=200, ge=1)
+    kept: int = Field(default=100, ge=1)
+    skip: int = Field(default=0, ge=0)
+    answer_filter: bool = True
+    refresh_questions: int = Field(default=0, ge=0)
+    probe_questions: int = Field(default=500, ge=1)
+    probe_passages: int = Field(default=1000, ge=2)
+    keep_generations: int = Field(default=2, ge=1)
+
+    @property
+    def schedule_of_refresh(self) -> RefreshSchedule:
+        """`refresh`, parsed."""
+        return RefreshSchedule.parse(self.refresh)
+
+    @field_validator("refresh")
+    @classmethod
+    def _check_refresh(cls, value: str) -> str:
+        try:
+            return str(RefreshSchedule.parse(value))
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+
+    @model_validator(mode="after")
+    def _cross_check_ance(self) -> AnceTrainConfig:
+        if self.depth - self.skip < self.kept:
+            raise ValueError(
+                f"kept ({self.kept}) is more than what remains of depth ({self.depth}) after skip "
+                f"({self.skip}): raise depth"
+            )
+        if self.kept < self.hard_negatives:
+            raise ValueError(f"hard_negatives ({self.hard_negatives}) are drawn from kept ({self.kept})")
+        return self
+
+
+class AdoreTrainConfig(RetrieverTrainConfig):
+    """Everything `train_adore` reads: only the question encoder learns, the index stays as it is.
+
+    Attributes:
+        index: built index with vectors; `question_encoder` None takes the encoder it was built with.
+        depth: passages searched for each question at every step, under the current question encoder.
+        metric_cut: rank from which on the loss sees no difference (reciprocal rank 0); None: `depth`.
+
+    Example:
+        >>> AdoreTrainConfig(out="run", train_files=("train.json",), index="index").depth
+        200
+    """
+
+    recipe: ClassVar[str] = "adore"
+
+    index: Path
+    shared: bool = False
+    depth: int = Field(default=200, ge=2)
+    metric_cut: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _cross_check_adore(self) -> AdoreTrainConfig:
+        fixed = {
+            "shared": (self.shared, False),
+            "passage_encoder": (self.passage_encoder, None),
+            "projection_dim": (self.projection_dim, 0),
+            "chunk_size": (self.chunk_size, None),
+        }
+        wrong = [f"{name}={given}" for name, (given, wanted) in fixed.items() if given != wanted]
+        if wrong:
+            raise ValueError(
+                f"{', '.join(wrong)}: the passage encoder and its vectors stay as they are in the index, "
+                "only questions are encoded"
+            )
+        return self

@@ -1,0 +1,315 @@
+"""ANCE's inferencer: encode the corpus with the newest snapshot, search, mine, measure, publish; again.
+
+It shares nothing with the trainer but a folder, and neither waits for the other:
+
+    snapshots/      encoders that the trainer publishes
+    negatives/      what is mined with them, published here
+    inferencer/     vectors of the refresh at hand; a killed one goes on shard by shard
+
+Source:
+    Xiong et al. 2021, "Approximate Nearest Neighbor Negative Contrastive Learning for Dense Text Retrieval",
+    section 4, figure 2.
+
+Note:
+    The published inferencer measures itself on the test questions. Here held-out training questions are
+    searched, and nothing else.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from indexers.embeddings import EmbeddingShards, EmbeddingWriter
+from indexers.exact import exact_search
+from indexers.generations import Generation, Generations
+from indexers.passages import PassageStore
+from indexers.protocols import FloatArray, IntArray, PassageEncoder
+from rag.core.errors import DataError, IncompleteArtifactError
+from rag.core.files import directory_lock
+from rag.core.log import get_logger
+from rag.core.progress import Progress
+from rag.data.text import AnswerMatcher
+from rag.runtime.seeds import generator
+from retrievers.bi_encoder import BiEncoder
+from retrievers.training.ance_config import AnceTrainConfig
+from retrievers.training.data import matchable_answers
+from retrievers.training.mined import MinedNegatives, Probes
+from retrievers.training.records import TrainingExample
+from retrievers.training.staleness import TOP_K, ProbeSet, compare
+from retrievers.training.tokens import TokenTable
+from retrievers.training.validation import TOP_KS, CorpusSearch, right_rows
+
+__all__ = ["Inferencer", "SearchEncoder", "select_negatives"]
+
+_SHARD_ROWS = 16_384
+_QUESTIONS_AT_ONCE = 2048
+_TURN_STREAM = 77_001
+
+log = get_logger(__name__)
+
+
+class SearchEncoder(PassageEncoder, Protocol):
+    """Encodes both sides."""
+
+    def encode_questions(self, questions: Sequence[str]) -> FloatArray:
+        """Vectors (n, D) float32."""
+        ...
+
+
+class Inferencer:
+    """Makes negatives out of snapshots.
+
+    Args:
+        config: of the run.
+        corpus: passages that are searched; their rows are what is published.
+        train: questions to mine for, in the trainer's order.
+        held_out: questions to measure on; never mined for.
+        key: fingerprint of questions and corpus, the same in the trainer.
+        load: snapshot folder → encoder.
+    """
+
+    def __init__(
+        self,
+        config: AnceTrainConfig,
+        corpus: PassageStore,
+        train: Sequence[TrainingExample],
+        held_out: Sequence[TrainingExample],
+        *,
+        key: str,
+        load: Callable[[Path], SearchEncoder] = BiEncoder.load,
+    ) -> None:
+        self.config, self.corpus, self.train, self.held_out = config, corpus, train, held_out
+        self.key, self._load = key, load
+        self.snapshots = Generations(config.out / "snapshots")
+        self.negatives = Generations(config.out / "negatives")
+        self.probes = ProbeSet.draw(
+            len(train), len(corpus), questions=config.probe_questions, passages=config.probe_passages,
+            seed=config.seed,
+        )  # fmt: skip
+        self._right = right_rows(corpus, train)
+        watched = list(held_out[: config.validation_questions])
+        self._held_out = CorpusSearch(corpus, watched) if watched else None
+        missing = sum(not rows for rows in self._right)
+        if missing:
+            log.warning(
+                "%d of %d training questions have no positive in the corpus: only the answer filter keeps "
+                "right passages out of their negatives",
+                *(missing, len(train)),
+            )
+
+    def watch(self, finished: Callable[[], bool], *, sleep: Callable[[float], None] = time.sleep) -> int:
+        """Refresh for every newer snapshot until `finished()`; returns how many refreshes that were."""
+        refreshes = 0
+        while True:
+            snapshot, newest = self.snapshots.newest(), self.negatives.newest()
+            if snapshot is None or (newest is not None and newest.meta["snapshot"] == snapshot.version):
+                if finished():
+                    return refreshes
+                sleep(self.config.poll_s)
+                continue
+            try:
+                self.refresh(snapshot, before=newest)
+            except IncompleteArtifactError:
+                log.info("snapshot %s was replaced by a newer one", snapshot.version)
+                continue
+            refreshes += 1
+
+    def refresh(self, snapshot: Generation, *, before: Generation | None) -> Generation:
+        """Mine with one snapshot and publish the negatives, or find them published already.
+
+        Args:
+            snapshot: the trainer's.
+            before: the negatives these follow on; lists that are not mined anew are taken over from it.
+
+        Raises:
+            IncompleteArtifactError: the snapshot is gone.
+            DataError: not one negative was found.
+        """
+        turn = int(before.meta["turn"]) + 1 if before is not None else 0
+        meta = {
+            "key": self.key,
+            "snapshot": snapshot.version,
+            "turn": turn,
+            "before": before.version if before is not None else None,
+        }
+        for known in self.negatives.all():
+            if known.meta == meta and known.step == snapshot.step:
+                log.info("negatives %s of this snapshot are published already", known.version)
+                return known
+        started = time.monotonic()
+        with directory_lock(self.config.out / "inferencer"), self.snapshots.hold(snapshot) as held:
+            encoder = self._load(held.path / "encoder")
+            embeddings = self._encode(encoder)
+            mined = self._mine(encoder, embeddings, snapshot, before, turn)
+        published = self.negatives.publish(mined.write, step=snapshot.step, meta=meta)
+        self.negatives.prune(self.config.keep_generations)
+        shown = {
+            name: value for name, value in mined.figures.items() if name.startswith(("held_out/", "refresh/"))
+        }
+        log.info(
+            "negatives %s of step %d after %.0f s: %s", published.version, published.step,
+            time.monotonic() - started, "  ".join(f"{name} {value:.4g}" for name, value in shown.items()),
+        )  # fmt: skip
+        return published
+
+    def _encode(self, encoder: SearchEncoder) -> EmbeddingShards:
+        """Vectors of the whole corpus; shards that an earlier, killed attempt finished are kept."""
+        work = self.config.out / "inferencer"
+        place = work / f"embeddings-{encoder.identity.fingerprint()}"
+        for other in work.glob("embeddings-*"):
+            if other != place:
+                shutil.rmtree(other)
+        writer = EmbeddingWriter(
+            place, rows=len(self.corpus), encoder=encoder.identity, dtype="float16", shard_rows=_SHARD_ROWS
+        )
+
+        def encode(start: int, stop: int) -> FloatArray:
+            batch = list(itertools.chain.from_iterable(self.corpus.batches(4096, start=start, stop=stop)))
+            return encoder.encode_passages([p.title for p in batch], [p.text for p in batch])
+
+        with Progress(len(self.corpus), "passages", "encode", initial=writer.finished_rows) as progress:
+            for rows in writer.write_missing(encode):
+                progress.update(rows)
+        return EmbeddingShards.open(place)
+
+    def _mine(
+        self,
+        encoder: SearchEncoder,
+        embeddings: EmbeddingShards,
+        snapshot: Generation,
+        before: Generation | None,
+        turn: int,
+    ) -> MinedNegatives:
+        config = self.config
+        questions = [example.question for example in self.train]
+        lists: list[list[int]] = [[] for _ in questions]
+        with Progress(None, "questions", "mine") as progress:
+            for examples, _, rows in self._search(
+                encoder, embeddings, questions, self._due(turn), config.depth
+            ):
+                for example, found in zip(examples.tolist(), rows.tolist(), strict=True):
+                    lists[example] = self._select(example, found)
+                progress.update(len(examples))
+        table = TokenTable.of(lists)
+        if not len(table.values):
+            raise DataError(
+                f"of the {config.depth} best passages of {len(questions)} questions not one is a negative",
+                hint="raise depth, or set answer_filter=false if every passage holds an answer",
+            )
+        found_rows, found_scores = [], []
+        for _, scores, rows in self._search(
+            encoder, embeddings, questions, self.probes.questions, min(TOP_K, config.depth)
+        ):
+            found_rows.append(rows)
+            found_scores.append(scores)
+        after = Probes(embeddings.rows(self.probes.passages), np.concatenate(found_rows))
+        known = self._read(before)
+        staleness = compare(
+            known.probes if known is not None else None,
+            after,
+            np.concatenate(found_scores),
+            age_steps=snapshot.step - before.step if before is not None else 0,
+            corpus=len(self.corpus),
+            temperature=self._temperature(encoder),
+        )
+        for sentence in staleness.alarms():
+            log.warning("%s", sentence)
+        figures: dict[str, Any] = {
+            **{f"held_out/{name}": value for name, value in self._measure(encoder, embeddings).items()},
+            **staleness.record(),
+            "mined/questions": int((table.lengths > 0).sum()),
+            "mined/negatives_per_question": float(table.lengths.mean()),
+            "alarms": staleness.alarms(),
+        }
+        return MinedNegatives(known.updated(table) if known is not None else table, after, figures)
+
+    def _temperature(self, encoder: SearchEncoder) -> float:
+        if self.config.temperature != "auto":
+            return self.config.temperature
+        return 0.05 if encoder.identity.normalize else 1.0
+
+    def _read(self, generation: Generation | None) -> MinedNegatives | None:
+        if generation is None:
+            return None
+        with self.negatives.hold(generation) as held:
+            return MinedNegatives.read(held, examples=len(self.train), key=self.key)
+
+    def _due(self, turn: int) -> IntArray:
+        """Examples whose turn it is: all, or a slice of a permutation that is worked off in turns."""
+        size = self.config.refresh_questions or len(self.train)
+        turns = -(-len(self.train) // size)
+        order = generator(self.config.seed, _TURN_STREAM).permutation(len(self.train)).astype(np.int64)
+        return np.sort(order[turn % turns :: turns])
+
+    def _search(
+        self,
+        encoder: SearchEncoder,
+        embeddings: EmbeddingShards,
+        questions: Sequence[str],
+        chosen: IntArray,
+        top_k: int,
+    ) -> Iterator[tuple[IntArray, FloatArray, IntArray]]:
+        """(chosen questions, scores (n, K), rows (n, K)), block by block, exact."""
+        for start in range(0, len(chosen), _QUESTIONS_AT_ONCE):
+            block = chosen[start : start + _QUESTIONS_AT_ONCE]
+            vectors = encoder.encode_questions([questions[i] for i in block.tolist()])
+            yield (block, *exact_search(embeddings, vectors, top_k))
+
+    def _select(self, example: int, found: Sequence[int]) -> list[int]:
+        config = self.config
+        answers = matchable_answers(self.train[example].answers) if config.answer_filter else ()
+        return select_negatives(
+            found, self._right[example], answers, lambda row: self.corpus[row].text,
+            skip=config.skip, kept=config.kept,
+        )  # fmt: skip
+
+    def _measure(self, encoder: SearchEncoder, embeddings: EmbeddingShards) -> dict[str, float]:
+        """Retrieval of the held-out questions."""
+        if self._held_out is None:
+            return {}
+        questions = [example.question for example in self._held_out.examples]
+        every = np.arange(len(questions), dtype=np.int64)
+        found = [rows for _, _, rows in self._search(encoder, embeddings, questions, every, TOP_KS[-1])]
+        return self._held_out.judge(np.concatenate(found))
+
+
+def select_negatives(
+    found: Sequence[int],
+    gold: Collection[int],
+    answers: Sequence[str],
+    text_of: Callable[[int], str],
+    *,
+    skip: int,
+    kept: int,
+) -> list[int]:
+    """The best `kept` of the found passages that are neither a positive nor hold an answer.
+
+    Args:
+        found: rows, best first; -1 where nothing was found.
+        gold: rows of the positives.
+        answers: none filters nothing.
+        text_of: row → text.
+        skip: so many of the best are passed over.
+        kept: most rows to return.
+
+    Example:
+        >>> texts = ["about Bonn", "the gold one", "about Vienna", "about Rome"]
+        >>> select_negatives([1, 2, 0, 3, -1], {1}, ["Vienna"], texts.__getitem__, skip=0, kept=5)
+        [0, 3]
+    """
+    matcher = AnswerMatcher(answers) if answers else None
+    chosen: list[int] = []
+    for row in found[skip:]:
+        if len(chosen) == kept:
+            break
+        if row < 0 or row in gold or (matcher is not None and matcher.matches(text_of(row))):
+            continue
+        chosen.append(row)
+    return chosen

@@ -1,0 +1,100 @@
+"""How far a model has moved from the version that encoded the corpus, on fixed questions and passages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from indexers.protocols import FloatArray, IntArray
+from rag.core.types import Passage
+from rag.runtime.refresh import Staleness, distinct_share, mean_cosine, score_entropy, top_k_overlap
+from rag.runtime.seeds import generator
+from retrievers.training.mined import Probes
+
+__all__ = ["DriftMeter", "ProbeSet", "compare"]
+
+TOP_K = 100
+_PROBE_STREAM = 77_003  # apart from the streams of other uses of the same seed
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeSet:
+    """Which questions and passages are watched; the same ones for a whole run.
+
+    Attributes:
+        questions: (n,) examples.
+        passages: (m,) rows of the corpus.
+    """
+
+    questions: IntArray
+    passages: IntArray
+
+    @classmethod
+    def draw(cls, examples: int, corpus: int, *, questions: int, passages: int, seed: int) -> ProbeSet:
+        """At most so many of each, drawn without replacement, in order.
+
+        Example:
+            >>> probes = ProbeSet.draw(10, 4, questions=3, passages=50, seed=1)
+            >>> len(probes.questions), probes.passages.tolist()
+            (3, [0, 1, 2, 3])
+        """
+        draw = generator(seed, _PROBE_STREAM)
+        some = np.sort(draw.choice(examples, min(questions, examples), replace=False))
+        others = np.sort(draw.choice(corpus, min(passages, corpus), replace=False))
+        return cls(some.astype(np.int64), others.astype(np.int64))
+
+
+def compare(
+    before: Probes | None,
+    after: Probes,
+    scores: FloatArray,
+    *,
+    age_steps: int,
+    corpus: int,
+    temperature: float,
+) -> Staleness:
+    """Figures of a refresh.
+
+    Args:
+        before: probes of the version that is replaced; None if there was none.
+        after: of the new version.
+        scores: (n, K) of `after.rows`.
+        age_steps: steps between the two.
+        corpus: number of passages.
+        temperature: the loss's.
+    """
+    known = before if before is not None and before.vectors.shape == after.vectors.shape else after
+    return Staleness(
+        age_steps=age_steps,
+        overlap=top_k_overlap(known.rows, after.rows),
+        cosine=mean_cosine(known.vectors, after.vectors),
+        entropy=score_entropy(scores, temperature),
+        distinct=distinct_share(after.rows, corpus),
+    )
+
+
+class DriftMeter:
+    """Measures how far the model in training has moved from its last snapshot: 1 - mean cosine.
+
+    Args:
+        passages: probe passages.
+        encode: vectors (n, D) float32 of passages by the model as it is now.
+    """
+
+    def __init__(
+        self, passages: Sequence[Passage], encode: Callable[[Sequence[Passage]], FloatArray]
+    ) -> None:
+        self._passages, self._encode = passages, encode
+        self._reference: FloatArray | None = None
+
+    def reset(self) -> None:
+        """Measure from the model as it is now."""
+        self._reference = self._encode(self._passages)
+
+    def __call__(self) -> float | None:
+        """Drift since the last `reset`; None if there was none."""
+        if self._reference is None:
+            return None
+        return 1.0 - mean_cosine(self._reference, self._encode(self._passages))
