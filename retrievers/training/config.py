@@ -37,7 +37,9 @@ class RetrieverTrainConfig(Config):
         projection_dim: size of a linear layer after pooling; 0 has none.
         query_prefix, passage_prefix: put before every text; None is what the folder says.
         layout: "pair" or a template of title and text; None is what the folder says.
-        question_tokens, passage_tokens: longest texts, special tokens included.
+        question_tokens, passage_tokens: longest texts in training, special tokens included.
+        export_tokens: longest text of the finished encoder; None is `passage_tokens`, or what the
+            sentence-transformers folder it started from says, if that is more.
         batch_size: questions in a step, over all processes together.
         chunk_size: texts that go through the encoder at once, by the gradient cache; None: the whole batch.
         accumulate: batches whose gradients are added before a step; in-batch negatives stay those of a batch.
@@ -90,6 +92,7 @@ class RetrieverTrainConfig(Config):
     layout: str | None = None
     question_tokens: int = Field(default=64, ge=4, le=4096)
     passage_tokens: int = Field(default=256, ge=8, le=4096)
+    export_tokens: int | None = Field(default=None, ge=8, le=4096)
 
     # batches
     batch_size: int = Field(default=128, ge=1)
@@ -157,6 +160,8 @@ class DprTrainConfig(RetrieverTrainConfig):
 
     Attributes:
         hard_negatives: mined passages beside each question's positive; fewer where a question has fewer.
+        negatives_depth: they are drawn from so many of a question's mined passages, the hardest; 0 is all.
+        pool_batches: batches whose questions are sorted by length among themselves; 1 sorts nothing.
         positives: "first" is the gold passage; "random" draws one of several at each visit.
         mask_false_negatives: leave passages out of a question's denominator that are one of its positives or
             hold one of its answers.
@@ -170,6 +175,8 @@ class DprTrainConfig(RetrieverTrainConfig):
     recipe: ClassVar[str] = "dpr"
 
     hard_negatives: int = Field(default=1, ge=0)
+    negatives_depth: int = Field(default=0, ge=0)
+    pool_batches: int = Field(default=1, ge=1)
     positives: Literal["first", "random"] = "first"
     mask_false_negatives: bool = True
 

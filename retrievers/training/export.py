@@ -63,10 +63,11 @@ class EncoderForm:
     layout: str
     query_prefix: str = ""
     passage_prefix: str = ""
+    lower_case: bool = False
 
     def is_dpr(self, question: TowerWeights, passage: TowerWeights) -> bool:
         """Whether DPR's layout says all there is to say."""
-        plain = not (self.normalize or self.query_prefix or self.passage_prefix)
+        plain = not (self.normalize or self.query_prefix or self.passage_prefix or self.lower_case)
         biased = all(t.projection is None or t.projection[1] is not None for t in (question, passage))
         berts = all(t.config.get("model_type") == "bert" for t in (question, passage))
         return berts and plain and biased and self.pooling == "cls" and self.layout == PAIR
@@ -134,7 +135,8 @@ def _write_sentence_tower(folder: Path, tower: TowerWeights, form: EncoderForm) 
     _write_model(folder, tower.config, tower.state)
     _copy_tokenizer(tower.tokenizer_dir, folder)
     _write_json(
-        folder / "sentence_bert_config.json", {"max_seq_length": form.max_length, "do_lower_case": False}
+        folder / "sentence_bert_config.json",
+        {"max_seq_length": form.max_length, "do_lower_case": form.lower_case},
     )
     pooling = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens", "lasttoken": "lasttoken"}
     modes = {f"pooling_mode_{name}": how == form.pooling for how, name in pooling.items()}

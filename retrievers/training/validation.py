@@ -212,7 +212,7 @@ def _key(text: str) -> bytes:
 
 
 def right_rows(corpus: Iterable[Passage], examples: Sequence[TrainingExample]) -> list[frozenset[int]]:
-    """Rows of each question's positives: a corpus may hold a passage twice."""
+    """Rows of each question's positives, by text up to white space: a corpus may hold a passage twice."""
     wanted: list[list[bytes]] = [[_key(p.text) for p in e.positives] for e in examples]
     needed = {key for keys in wanted for key in keys}
     rows_of: dict[bytes, list[int]] = {}
