@@ -1,0 +1,112 @@
+"""The same passage vectors under another question encoder.
+
+An index states which encoder made it, both towers together. Where only the question tower was trained on, its
+vectors are still right, and encoding the corpus again would give the same numbers: here the statement is
+renewed instead, over hard links to the same files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from indexers.build import EMBEDDINGS_DIR, write_index_manifest
+from indexers.embeddings import HEADER_NAME
+from indexers.embeddings import LEDGER_NAME as SHARDS_NAME
+from indexers.index import Index
+from indexers.ledger import LEDGER_NAME, StageLedger, stage_fingerprint
+from indexers.protocols import EncoderIdentity, PassageEncoder
+from rag.core.errors import ConfigError, MismatchedArtifactError
+from rag.core.files import atomic_path, atomic_write_json, atomic_write_text, read_json
+
+__all__ = ["reissue_index"]
+
+_CHECKED_PASSAGES = 16
+_LOWEST_COSINE = 0.995  # float16 storage and bf16 encoding stay above it, another encoder does not
+
+
+def reissue_index(source: str | Path, out: str | Path, encoder: PassageEncoder, *, seed: int = 0) -> Path:
+    """Write an index with the vectors of `source` that states `encoder`.
+
+    Args:
+        source: finished index with vectors.
+        out: new directory; it shares the large files with `source` where the file system allows it.
+        encoder: its passage tower must be the one `source` was built with; a sample of passages is encoded
+            to be sure of it.
+        seed: of the sample.
+
+    Returns:
+        `out`.
+
+    Raises:
+        ConfigError: `source` has no vectors, or `out` exists.
+        MismatchedArtifactError: the encoder gives passages other vectors.
+    """
+    origin, target = Path(source), Path(out)
+    if target.exists() and any(target.iterdir()):
+        raise ConfigError(f"{target} exists and is not empty", hint="choose another directory")
+    with Index.open(origin) as index:
+        if index.embeddings is None:
+            raise ConfigError(f"{origin} has no vectors", hint="give an index with dense retrieval")
+        _compare(index, encoder, seed)
+        stages, names = list(index.manifest["stages"]), list(index.manifest["files"])
+    with atomic_path(target) as temporary:
+        for name in names:
+            copy = temporary / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            _link(origin / name, copy)
+        _restate(temporary, encoder.identity, stages)
+        write_index_manifest(temporary, StageLedger(temporary))
+        if target.exists():
+            target.rmdir()
+    return target
+
+
+def _compare(index: Index, encoder: PassageEncoder, seed: int) -> None:
+    assert index.embeddings is not None
+    count = min(_CHECKED_PASSAGES, len(index.passages))
+    rows = np.sort(np.random.default_rng(seed).choice(len(index.passages), count, replace=False))
+    stored = index.embeddings.rows(rows)
+    passages = index.passages.get_many(rows)
+    made = encoder.encode_passages([p.title for p in passages], [p.text for p in passages])
+    if made.shape != stored.shape:
+        raise MismatchedArtifactError(
+            f"{index.directory} holds vectors of {stored.shape[1]} numbers, {encoder.identity.name} makes "
+            f"{made.shape[1]}"
+        )
+    lengths = np.linalg.norm(stored, axis=1) * np.linalg.norm(made, axis=1)
+    worst = float((np.sum(stored * made, axis=1) / np.maximum(lengths, 1e-30)).min())
+    if worst < _LOWEST_COSINE:
+        raise MismatchedArtifactError(
+            f"{encoder.identity.name} gives passages of {index.directory} other vectors (cosine {worst:.3f})",
+            hint="build the index again with this encoder",
+        )
+
+
+def _link(origin: Path, copy: Path) -> None:
+    try:
+        os.link(origin, copy)
+    except OSError:
+        shutil.copyfile(origin, copy)
+
+
+def _restate(place: Path, identity: EncoderIdentity, stages: list[str]) -> None:
+    """Put the identity where the old one stands; these files become this index's own."""
+    header = place / EMBEDDINGS_DIR / HEADER_NAME
+    atomic_write_json(header, {**read_json(header), "encoder": identity.to_json()})
+    shards = place / EMBEDDINGS_DIR / SHARDS_NAME
+    lines: list[dict[str, Any]] = [json.loads(line) for line in shards.read_text("utf-8").splitlines()]
+    renewed = [{**line, "encoder": identity.fingerprint()} for line in lines]
+    atomic_write_text(shards, "".join(json.dumps(line, sort_keys=True) + "\n" for line in renewed))
+    ledger = read_json(place / LEDGER_NAME)
+    name = "" if identity.weights_sha256 else identity.name
+    ledger["embeddings"]["inputs"]["encoder"] = {**identity.to_json(), "name": name}
+    if "dense" in stages:
+        fingerprint = stage_fingerprint(ledger["embeddings"]["inputs"])
+        ledger["dense"]["inputs"]["embeddings"] = fingerprint
+    atomic_write_json(place / LEDGER_NAME, ledger)
