@@ -3,6 +3,7 @@
 checkpoints/step-00001200/
     weights.safetensors     fp32 master weights of the trained parameters
     optimizer.safetensors   AdamW's moments and step counts, keyed by parameter name
+    average.safetensors     moving average of the weights, if there is one
     state.json              step, counters, the best score so far, torch's generator state
 """
 
@@ -32,6 +33,11 @@ class Checkpoint:
     path: Path
     state: dict[str, Any]
 
+    @classmethod
+    def open(cls, path: Path) -> Checkpoint:
+        """Read the state of the checkpoint in `path`."""
+        return cls(path, json.loads((path / "state.json").read_text(encoding="utf-8")))
+
 
 def save_checkpoint(
     folder: Path,
@@ -41,6 +47,7 @@ def save_checkpoint(
     state: Mapping[str, Any],
     *,
     keep: int = 2,
+    average: Mapping[str, torch.Tensor] | None = None,
 ) -> Path:
     """Write the checkpoint of `step` atomically and delete all but the `keep` newest."""
     target = folder / f"step-{step:08d}"
@@ -55,6 +62,8 @@ def save_checkpoint(
         weights = {name: tensor.contiguous() for name, tensor in master.state().items()}
         save_file(weights, temporary / "weights.safetensors")
         save_file(moments, temporary / "optimizer.safetensors")
+        if average is not None:
+            save_file(dict(average), temporary / "average.safetensors")
         generator_state = torch.get_rng_state().tolist()
         (temporary / "state.json").write_text(
             json.dumps({**state, "step": step, "torch_generator": generator_state}), encoding="utf-8"
@@ -70,16 +79,24 @@ def latest_checkpoint(folder: Path) -> Checkpoint | None:
         return None
     remove_temporaries(folder)
     for path in sorted(folder.glob("step-*"), reverse=True):
-        state_file = path / "state.json"
-        if state_file.exists():
-            return Checkpoint(path, json.loads(state_file.read_text(encoding="utf-8")))
+        if (path / "state.json").exists():
+            return Checkpoint.open(path)
     return None
 
 
 def load_checkpoint(
-    checkpoint: Checkpoint, master: MasterWeights, optimizer: torch.optim.Optimizer | None
+    checkpoint: Checkpoint,
+    master: MasterWeights,
+    optimizer: torch.optim.Optimizer | None,
+    average: dict[str, torch.Tensor] | None = None,
 ) -> None:
     """Put weights, optimiser moments and torch's generator back exactly as they were.
+
+    Args:
+        checkpoint: what `latest_checkpoint` found.
+        master: receives the weights.
+        optimizer: receives the moments, if given.
+        average: receives the moving average, if given.
 
     Raises:
         IncompleteArtifactError: if a file is missing.
@@ -88,6 +105,7 @@ def load_checkpoint(
     try:
         weights = load_file(checkpoint.path / "weights.safetensors")
         moments = load_file(checkpoint.path / "optimizer.safetensors")
+        averaged = {} if average is None else load_file(checkpoint.path / "average.safetensors")
     except FileNotFoundError as error:
         raise IncompleteArtifactError(
             f"{checkpoint.path}: a file of this checkpoint is missing ({error})",
@@ -102,10 +120,15 @@ def load_checkpoint(
             hint="use another output folder, or the configuration this run was started with",
         )
     master.load(weights)
+    if average is not None:
+        for name, tensor in average.items():
+            tensor.copy_(averaged[name])
     if optimizer is not None:
         for name, tensor in zip(master.names, master.master, strict=True):
             prefix = f"{name}//"
             entries = {k[len(prefix) :]: v for k, v in moments.items() if k.startswith(prefix)}
             if entries:
-                optimizer.state[tensor] = entries
+                optimizer.state[tensor] = {
+                    key: value if key == "step" else value.to(tensor.device) for key, value in entries.items()
+                }
     torch.set_rng_state(torch.tensor(checkpoint.state["torch_generator"], dtype=torch.uint8))

@@ -7,7 +7,7 @@ thus never lost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 
@@ -51,16 +51,31 @@ class MasterWeights:
             )
 
     def gather_gradients(self) -> None:
-        """Move the model's gradients to the fp32 copies and free them."""
+        """Add the model's gradients to those of the fp32 copies and free them.
+
+        Called after every backward pass, so that sums of many passes are made in fp32.
+        """
         for master, parameter in zip(self.master, self.parameters, strict=True):
-            master.grad = None if parameter.grad is None else parameter.grad.float()
+            if parameter.grad is None:
+                continue
+            if master.grad is None:
+                master.grad = parameter.grad.float()
+            else:
+                master.grad += parameter.grad
             parameter.grad = None
 
     @torch.no_grad()
     def write_back(self) -> None:
-        """Round the fp32 copies into the model."""
+        """Round the fp32 copies into the model; their gradients are used up."""
         for master, parameter in zip(self.master, self.parameters, strict=True):
             parameter.copy_(master)
+            master.grad = None
+
+    @torch.no_grad()
+    def show(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Round other values (an average, a checkpoint's) into the model; `write_back` undoes it."""
+        for name, parameter in zip(self.names, self.parameters, strict=True):
+            parameter.copy_(tensors[name])
 
     @torch.no_grad()
     def load(self, tensors: dict[str, torch.Tensor]) -> None:

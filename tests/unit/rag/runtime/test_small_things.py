@@ -8,20 +8,32 @@ import torch
 from rag.core.errors import ConfigError
 from rag.runtime.hardware import available_cores, has_fast_bf16, resolve_device
 from rag.runtime.precision import MasterWeights, resolve_precision
-from rag.runtime.schedule import linear_schedule
+from rag.runtime.schedule import ScheduleName, schedule_factor
 from rag.runtime.seeds import generator
 
 
-def test_schedule_rises_then_falls_to_the_floor() -> None:
-    factors = [linear_schedule(step, 100, 0.1, floor=0.2) for step in range(100)]
+@pytest.mark.parametrize("name", ["linear", "cosine", "wsd"])
+def test_schedules_rise_then_fall(name: ScheduleName) -> None:
+    factors = [schedule_factor(name, step, 100, warmup_fraction=0.1) for step in range(100)]
     assert factors[9] == 1.0
     assert factors[:10] == sorted(factors[:10])
     assert factors[10:] == sorted(factors[10:], reverse=True)
-    assert 0.2 < factors[-1] < 0.22
+    assert 0 < factors[-1] < 0.06
+
+
+def test_linear_schedule_is_a_straight_line_after_the_warmup() -> None:
+    factors = [schedule_factor("linear", step, 1000, warmup_steps=200) for step in (0, 199, 200, 600, 999)]
+    assert factors == pytest.approx([1 / 200, 1.0, 1.0, 0.5, 1 / 800])
+
+
+def test_constant_schedule_stays_and_warmup_steps_win() -> None:
+    factors = [schedule_factor("constant", s, 10, warmup_fraction=0.9, warmup_steps=2) for s in range(10)]
+    assert factors == [0.5] + [1.0] * 9
 
 
 def test_schedule_without_warmup_starts_at_the_peak() -> None:
-    assert linear_schedule(0, 10, 0.0) == 1.0
+    assert schedule_factor("linear", 0, 10, warmup_fraction=0.0) == 1.0
+    assert schedule_factor("linear", 0, 10, warmup_steps=0) == 1.0
 
 
 def test_generator_depends_on_every_key() -> None:

@@ -1,0 +1,192 @@
+"""The processes of one training run and what they exchange.
+
+There is no wrapper around the model: every process computes its share of the gradient, and the shares are
+added in fp32 once a step, whatever number of backward passes the step took. Shares add up, nothing is
+averaged, so the sum is the gradient of the loss over the whole batch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from rag.core.errors import ConfigError, ResourceError
+from rag.runtime.hardware import resolve_device
+
+__all__ = ["World"]
+
+_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_TIMEOUT = timedelta(hours=12)  # the others wait while one process validates
+_BUCKET_NUMBERS = 1 << 23
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The processes of a run, as one of them sees it. As a context manager it leaves the group at the end.
+
+    Attributes:
+        rank: number of this process, from 0.
+        size: number of processes.
+        device: what this process computes on, "cpu" or "cuda:N".
+
+    Example:
+        >>> world = World.single("cpu")
+        >>> world.is_main, world.all_gather(torch.ones(2, 3)).shape
+        (True, torch.Size([2, 3]))
+    """
+
+    rank: int = 0
+    size: int = 1
+    device: str = "cpu"
+
+    @classmethod
+    def single(cls, device: str = "auto") -> World:
+        """One process on its own."""
+        return cls(0, 1, resolve_device(device))
+
+    @classmethod
+    def from_environment(cls, device: str = "auto") -> World:
+        """Join the processes that `torchrun` started; without torchrun, one process on its own.
+
+        Processes talk over gloo on CPUs and over NCCL on GPUs, one GPU a process.
+
+        Raises:
+            ConfigError: only some of torchrun's variables are set, or there are fewer GPUs than processes.
+            ResourceError: the other processes cannot be reached.
+        """
+        size = os.environ.get("WORLD_SIZE", "1")
+        if size == "1" and not dist.is_initialized():
+            return cls.single(device)
+        missing = [name for name in _VARIABLES if not os.environ.get(name)]
+        if missing:
+            raise ConfigError(
+                f"WORLD_SIZE is {size}, but {', '.join(missing)} is not set",
+                hint="start the processes with torchrun --nproc-per-node N -m rag.cli.main train ...",
+            )
+        where = resolve_device(device)
+        local = int(os.environ.get("LOCAL_RANK", os.environ["RANK"]))
+        if where.startswith("cuda"):
+            if local >= torch.cuda.device_count():
+                raise ConfigError(
+                    f"process {local} of this machine has no GPU: there are {torch.cuda.device_count()}",
+                    hint="start as many processes as there are GPUs (torchrun --nproc-per-node)",
+                )
+            where = f"cuda:{local}"
+            torch.cuda.set_device(local)
+        if not dist.is_initialized():
+            try:
+                dist.init_process_group("nccl" if where.startswith("cuda") else "gloo", timeout=_TIMEOUT)
+            except (RuntimeError, ValueError) as error:
+                raise ResourceError(
+                    f"process {os.environ['RANK']} of {size} cannot reach the others ({error})",
+                    hint="check MASTER_ADDR and MASTER_PORT, and that all processes were started",
+                ) from error
+        return cls(dist.get_rank(), dist.get_world_size(), where)
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # After an error the others may be inside a collective: the process ends without a farewell.
+        if self.size > 1 and error is None and dist.is_initialized():
+            dist.destroy_process_group()
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the process that logs, validates and writes files."""
+        return self.rank == 0
+
+    def barrier(self) -> None:
+        """Wait for all processes."""
+        if self.size > 1:
+            dist.barrier()
+
+    def all_gather(self, tensor: Tensor) -> Tensor:
+        """The processes' tensors one below the other, in order of rank; gradients do not flow back.
+
+        Args:
+            tensor: (n, …) on this world's device; n may differ between processes, the rest may not.
+
+        Returns:
+            (sum of n, …), the same bits in every process.
+        """
+        tensor = tensor.detach()
+        if self.size == 1:
+            return tensor
+        rows = torch.zeros(self.size, dtype=torch.int64, device=tensor.device)
+        rows[self.rank] = tensor.shape[0]
+        dist.all_reduce(rows)
+        counts = rows.tolist()
+        padded = tensor.new_zeros((max(counts), *tensor.shape[1:]))
+        padded[: tensor.shape[0]] = tensor
+        parts = [torch.empty_like(padded) for _ in counts]
+        dist.all_gather(parts, padded)
+        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+    @torch.no_grad()
+    def sum_(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each tensor by its sum over the processes; many small ones travel together.
+
+        Tensors must agree in number, shapes and dtype between processes, and in dtype with each other.
+        """
+        if self.size == 1:
+            return
+        bucket: list[Tensor] = []
+        numbers = 0
+        for tensor in tensors:
+            if bucket and numbers + tensor.numel() > _BUCKET_NUMBERS:
+                _sum_bucket(bucket)
+                bucket, numbers = [], 0
+            bucket.append(tensor)
+            numbers += tensor.numel()
+        _sum_bucket(bucket)
+
+    @torch.no_grad()
+    def broadcast_(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each tensor by the main process's."""
+        if self.size > 1:
+            for tensor in tensors:
+                dist.broadcast(tensor, src=0)
+
+    def broadcast_object(self, value: Any) -> Any:
+        """The main process's `value` in every process. It travels as JSON: tuples become lists."""
+        if self.size == 1:
+            return value
+        text = json.dumps(value).encode() if self.is_main else b""
+        length = torch.tensor([len(text)], dtype=torch.int64, device=self.device)
+        dist.broadcast(length, src=0)
+        data = torch.zeros(int(length), dtype=torch.uint8, device=self.device)
+        if self.is_main:
+            data.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
+        dist.broadcast(data, src=0)
+        return json.loads(bytes(data.cpu().tolist()))
+
+    def shared_seed(self) -> int:
+        """A number from torch's global generator of the main process, the same in every process."""
+        drawn = torch.randint(1 << 62, (1,), dtype=torch.int64)
+        if self.size == 1:
+            return int(drawn)
+        drawn = drawn.to(self.device)
+        dist.broadcast(drawn, src=0)
+        return int(drawn)
+
+
+def _sum_bucket(tensors: Sequence[Tensor]) -> None:
+    if len(tensors) == 1 and tensors[0].is_contiguous():
+        dist.all_reduce(tensors[0])
+    elif tensors:
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        dist.all_reduce(flat)
+        for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+            tensor.copy_(part.view_as(tensor))

@@ -1,0 +1,112 @@
+"""Losses of dense retrievers: functions of scores alone."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from rag.core.errors import DataError
+
+__all__ = ["in_batch_loss", "pairwise_loss", "ranknet_loss"]
+
+
+def in_batch_loss(scores: Tensor, positives: Tensor, ignored: Tensor | None = None) -> Tensor:
+    r"""Negative log-likelihood of each question's positive among all passages of the batch.
+
+        L = −(1/B) Σ_i log( exp s_{i,p(i)} / Σ_{j not ignored for i} exp s_{ij} )
+
+    Args:
+        scores: (B, P) of B questions with P passages: positives and hard negatives of all questions.
+        positives: (B,) int64, p(i).
+        ignored: (B, P) bool, passages left out of a question's denominator (false negatives), or None.
+
+    Returns:
+        A scalar, the mean over the questions.
+
+    Raises:
+        DataError: a question's own positive is ignored.
+
+    Source:
+        Karpukhin et al. 2020, "Dense Passage Retrieval for Open-Domain Question Answering", equation 2.
+
+    Note:
+        The paper ignores nothing: there a passage that answers two questions of a batch is a negative of
+        both.
+
+    Example:
+        >>> scores = torch.tensor([[2.0, 0.0, 0.0], [0.0, 2.0, 2.0]])
+        >>> round(float(in_batch_loss(scores, torch.tensor([0, 1]))), 4)
+        0.4998
+        >>> ignored = torch.tensor([[False, False, False], [False, False, True]])
+        >>> round(float(in_batch_loss(scores, torch.tensor([0, 1]), ignored)), 4)
+        0.1833
+    """
+    if ignored is not None:
+        if bool(ignored.gather(1, positives[:, None]).any()):
+            raise DataError("a question's own positive is among the passages ignored for it")
+        scores = scores.masked_fill(ignored, float("-inf"))
+    return functional.cross_entropy(scores, positives)
+
+
+def pairwise_loss(positive: Tensor, negative: Tensor) -> Tensor:
+    r"""Two-way softmax of (question, positive, negative) triples.
+
+        L = −(1/T) Σ_t log( exp s⁺_t / (exp s⁺_t + exp s⁻_t) ) = (1/T) Σ_t softplus(s⁻_t − s⁺_t)
+
+    Args:
+        positive: (T,) scores of the positives.
+        negative: (T,) scores of the negatives.
+
+    Returns:
+        A scalar, the mean over the triples.
+
+    Source:
+        Xiong et al. 2021, "Approximate Nearest Neighbor Negative Contrastive Learning for Dense Text
+        Retrieval", section 4 and the published code's loss for questions.
+
+    Example:
+        >>> round(float(pairwise_loss(torch.tensor([1.0, 0.0]), torch.tensor([1.0, 0.0]))), 4)
+        0.6931
+    """
+    return functional.softplus(negative - positive).mean()
+
+
+def ranknet_loss(scores: Tensor, relevant: Tensor, cut: int | None = None) -> Tensor:
+    r"""RankNet over each question's list, pairs weighted by what their exchange would change.
+
+        L = mean over all pairs (i, j) with i relevant, j not, of  w_ij · log(1 + exp(−(s_i − s_j)))
+        w_ij = |ρ(r_i) − ρ(r_j)|,   ρ(r) = 1/r for r ≤ cut, else 0
+
+    with r the rank by the present scores, from 1. The weights are constants to the gradient.
+
+    Args:
+        scores: (B, K) of the retrieved passages, in any order; −inf marks empty places.
+        relevant: (B, K) bool.
+        cut: ranks beyond it weigh nothing; None: all count.
+
+    Returns:
+        A scalar; 0 if no question has both kinds.
+
+    Source:
+        Zhan et al. 2021, "Optimizing Dense Retrieval Model Training with Hard Negatives" (ADORE), section 4;
+        the published code normalises by the number of pairs.
+
+    Example:
+        >>> scores = torch.tensor([[1.0, 1.0]])
+        >>> round(float(ranknet_loss(scores, torch.tensor([[False, True]]))), 4)  # ½ · log 2
+        0.3466
+    """
+    present = torch.isfinite(scores)
+    order = scores.detach().argsort(dim=1, descending=True, stable=True)  # (B, K)
+    places = torch.arange(1, scores.shape[1] + 1, device=scores.device).expand_as(order)
+    ranks = torch.empty_like(order).scatter_(1, order, places)
+    gains = ranks.to(scores.dtype).reciprocal()  # (B, K)
+    if cut is not None:
+        gains = gains.masked_fill(ranks > cut, 0.0)
+    pairs = (relevant & present)[:, :, None] & (~relevant & present)[:, None, :]  # (B, K, K)
+    rows, first, second = pairs.nonzero(as_tuple=True)
+    if not len(rows):
+        return scores.masked_fill(~present, 0.0).sum() * 0.0
+    weights = (gains[rows, first] - gains[rows, second]).abs()
+    return (weights * functional.softplus(scores[rows, second] - scores[rows, first])).mean()

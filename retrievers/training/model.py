@@ -1,0 +1,267 @@
+"""The bi-encoder as it is trained: one tower or two over any encoder, and the score between them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from rag.core.errors import ConfigError, MismatchedArtifactError
+from rag.runtime.packing import plan_batches
+from retrievers.encoder_settings import EncoderSettings, read_settings
+from retrievers.model_files import model_folder, tower_folders
+from retrievers.training.towers import TrainableTower
+
+__all__ = ["BiEncoderModel", "EncoderFolderSettings"]
+
+Int32 = npt.NDArray[np.int32]
+
+UNIT_TEMPERATURE = 0.05
+_LARGEST_SCALE = 100.0
+_CPU_CHUNK = (64, 1 << 13)  # texts, tokens
+_GPU_CHUNK = (1024, 1 << 16)
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderFolderSettings:
+    """Everything but the weights that decides which vector a text gets.
+
+    Attributes:
+        pooling: "cls", "mean", "max" or "lasttoken".
+        normalize: whether vectors have unit length.
+        similarity: "dot" or "cosine".
+        layout: see `PassageLayout`.
+        query_prefix, passage_prefix: put before every text.
+        question_tokens, passage_tokens: tokens after which texts are cut, special tokens included.
+        question: settings of the question tower's folder, from which its tokenizer is loaded.
+        passage: the same of the passage tower.
+    """
+
+    pooling: str
+    normalize: bool
+    similarity: str
+    layout: str
+    query_prefix: str
+    passage_prefix: str
+    question_tokens: int
+    passage_tokens: int
+    question: EncoderSettings
+    passage: EncoderSettings
+
+
+class BiEncoderModel(nn.Module):
+    """Question tower, passage tower (the same module if shared) and the scale of their scores.
+
+    Made by `from_folder`. Parameters are named `question.…`, `passage.…` (two towers only) and `log_scale`
+    (learned temperature only).
+
+    Attributes:
+        question, passage: the towers.
+        shared: whether they are one.
+        settings: what a finished encoder's folder has to say.
+        dim: size D of the vectors.
+    """
+
+    def __init__(
+        self,
+        question: TrainableTower,
+        passage: TrainableTower,
+        settings: EncoderFolderSettings,
+        *,
+        temperature: float = 1.0,
+        learn_temperature: bool = False,
+    ) -> None:
+        super().__init__()
+        self.question, self.passage = question, passage
+        self.settings = settings
+        self.dim = question.dim
+        scale = torch.tensor(-math.log(temperature))
+        self.log_scale = nn.Parameter(scale, requires_grad=learn_temperature)
+
+    @classmethod
+    def from_folder(
+        cls,
+        question_encoder: str | Path | None = None,
+        passage_encoder: str | Path | None = None,
+        *,
+        shared: bool = True,
+        pooling: str = "auto",
+        normalize: bool | Literal["auto"] = "auto",
+        temperature: float | Literal["auto"] = "auto",
+        learn_temperature: bool = False,
+        projection_dim: int = 0,
+        query_prefix: str | None = None,
+        passage_prefix: str | None = None,
+        layout: str | None = None,
+        question_tokens: int = 64,
+        passage_tokens: int = 256,
+        dropout: float | None = None,
+        seed: int = 0,
+        device: str = "cpu",
+    ) -> BiEncoderModel:
+        """Load the encoders that training starts from, in fp32 and training mode.
+
+        Args:
+            question_encoder: folder or Hugging Face name; None is the embedded all-MiniLM-L6-v2. A folder
+                with two towers gives both.
+            passage_encoder: another one for passages; None: the same.
+            shared: one tower for both sides.
+            pooling: "auto" is what the folder says, "cls" where it says nothing.
+            normalize: unit vectors; "auto" is what the folder says.
+            temperature: scores are divided by it; "auto" is 0.05 for unit vectors, else 1.
+            learn_temperature: train it, starting from `temperature`.
+            projection_dim: size of a new linear layer after pooling; 0 keeps what the folder has.
+            query_prefix, passage_prefix, layout: replace what the folder says.
+            question_tokens, passage_tokens: longest texts, special tokens included.
+            dropout: replaces the configuration's probabilities, if given.
+            seed: of a new layer's weights.
+            device: "cpu" or "cuda:N".
+
+        Raises:
+            ArtifactError: an encoder cannot be loaded.
+            MismatchedArtifactError: the towers' vectors differ in size.
+            ConfigError: a setting does not fit the encoders.
+        """
+        question_folder = tower_folders(model_folder(question_encoder))[1]
+        source = question_encoder if passage_encoder is None else passage_encoder
+        passage_folder = question_folder if shared else tower_folders(model_folder(source))[0]
+        if shared and passage_encoder is not None and str(passage_encoder) != str(question_encoder):
+            raise ConfigError(
+                f"a shared tower cannot start from two encoders ({question_encoder}, {passage_encoder})",
+                hint="set shared=false for two towers",
+            )
+        sides = []
+        for folder, tokens in ((question_folder, question_tokens), (passage_folder, passage_tokens)):
+            found = read_settings(folder)
+            unsaid = pooling == "auto" and found.kind == "transformers"
+            sides.append(
+                found.override(
+                    pooling="cls" if unsaid else None if pooling == "auto" else pooling,
+                    normalize=None if normalize == "auto" else normalize,
+                    query_prefix=query_prefix,
+                    passage_prefix=passage_prefix,
+                    layout=layout,
+                    max_length=tokens,
+                )
+            )
+        of_question, of_passage = sides
+        if (of_question.pooling, of_question.normalize) != (of_passage.pooling, of_passage.normalize):
+            raise ConfigError(
+                f"the towers pool differently: {of_question.pooling}, normalised: {of_question.normalize}, "
+                f"and {of_passage.pooling}, normalised: {of_passage.normalize}",
+                hint="set pooling and normalize",
+            )
+        question = TrainableTower.load(
+            of_question, projection_dim=projection_dim, dropout=dropout, seed=seed, device=device
+        )
+        passage = question
+        if not shared:
+            passage = TrainableTower.load(
+                of_passage, projection_dim=projection_dim, dropout=dropout, seed=seed + 1, device=device
+            )
+        if question.dim != passage.dim:
+            raise MismatchedArtifactError(
+                f"{question_folder} makes vectors of {question.dim} numbers, {passage_folder} of "
+                f"{passage.dim}",
+                hint="set projection_dim to bring both to one size",
+            )
+        if temperature == "auto":
+            temperature = UNIT_TEMPERATURE if of_question.normalize else 1.0
+        settings = EncoderFolderSettings(
+            pooling=of_passage.pooling,
+            normalize=of_passage.normalize,
+            similarity=of_passage.similarity,
+            layout=of_passage.layout,
+            query_prefix=of_question.query_prefix,
+            passage_prefix=of_passage.passage_prefix,
+            question_tokens=question_tokens,
+            passage_tokens=passage_tokens,
+            question=of_question,
+            passage=of_passage,
+        )
+        model = cls(question, passage, settings, temperature=temperature, learn_temperature=learn_temperature)
+        return model.to(device).train()
+
+    @property
+    def shared(self) -> bool:
+        """Whether one tower does both."""
+        return self.question is self.passage
+
+    @property
+    def device(self) -> str:
+        """Where the parameters are."""
+        return str(self.log_scale.device)
+
+    @property
+    def temperature(self) -> float:
+        """What scores are divided by at present."""
+        return 1.0 / float(self.scale)
+
+    @property
+    def scale(self) -> Tensor:
+        """Factor on inner products, 1 / temperature; learned ones stay at or below 100."""
+        scale = self.log_scale.exp()
+        return scale.clamp(max=_LARGEST_SCALE) if self.log_scale.requires_grad else scale
+
+    def score_parameters(self) -> list[nn.Parameter]:
+        """Trained parameters that act on scores, not on vectors."""
+        return [self.log_scale] if self.log_scale.requires_grad else []
+
+    def to_compute(self, dtype: torch.dtype) -> BiEncoderModel:
+        """Compute encoders in `dtype`; pooling, projections and scores stay fp32. Returns self."""
+        for tower in dict.fromkeys((self.question, self.passage)):
+            tower.to_compute(dtype)
+        return self
+
+    def freeze_passages(self) -> BiEncoderModel:
+        """Train the question tower only.
+
+        Raises:
+            ConfigError: there is one tower for both.
+        """
+        if self.shared:
+            raise ConfigError("a shared tower cannot be frozen for passages alone", hint="set shared=false")
+        self.passage.requires_grad_(False)
+        return self
+
+    def chunk(self, rows: int | None = None) -> tuple[int, int]:
+        """Most texts and most tokens that go through a tower at once; `rows` replaces the usual number."""
+        usual, tokens = _CPU_CHUNK if self.device == "cpu" else _GPU_CHUNK
+        return (usual, tokens) if rows is None else (rows, 1 << 62)
+
+    def encode_questions(self, texts: Sequence[Int32]) -> Tensor:
+        """Vectors (B, D) float32 of questions' token ids, in order; differentiable unless grad is off."""
+        return self._encode(self.question, texts)
+
+    def encode_passages(self, texts: Sequence[Int32]) -> Tensor:
+        """Vectors (P, D) float32 of passages' token ids, in order; differentiable unless grad is off."""
+        return self._encode(self.passage, texts)
+
+    def score(self, questions: Tensor, passages: Tensor) -> Tensor:
+        """Scores (B, P) of (B, D) and (P, D): inner products over the temperature."""
+        return questions @ passages.T * self.scale
+
+    def forward(self, questions: Sequence[Int32], passages: Sequence[Int32]) -> Tensor:
+        """Scores (B, P) of token ids."""
+        return self.score(self.encode_questions(questions), self.encode_passages(passages))
+
+    def _encode(self, tower: TrainableTower, texts: Sequence[Int32]) -> Tensor:
+        rows, tokens = self.chunk()
+        plan = plan_batches([len(text) for text in texts], max_rows=rows, max_tokens=tokens)
+        order = [row for chunk in plan for row in chunk]
+        parts = torch.cat([tower([texts[row] for row in chunk]) for chunk in plan])
+        places = np.argsort(np.array(order, dtype=np.int64))
+        return parts[torch.from_numpy(places).to(parts.device)]
+
+    def towers(self) -> Iterator[tuple[str, TrainableTower]]:
+        """Prefix of the parameter names and tower, once each."""
+        yield "question.", self.question
+        if not self.shared:
+            yield "passage.", self.passage
