@@ -186,8 +186,8 @@ class CorpusSearch:
         return self.judge(rows)
 
     def judge(self, rows: IntArray) -> dict[str, float]:
-        """Figures of rows (n, K) found for `examples`, best first, -1 where there is nothing."""
-        return retrieval_scores([self._rank(number, row) for number, row in enumerate(rows)])
+        """Scores of rows (n, K) found for `examples`, best first, -1 where there is nothing."""
+        return retrieval_scores([self._rank(number, found) for number, found in enumerate(rows)])
 
     def _rank(self, number: int, rows: IntArray) -> int | None:
         if self.kind == "positive":

@@ -1,0 +1,188 @@
+"""Train a dense retriever with in-batch and hard negatives (DPR): the recipe, top to bottom."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+
+from indexers.index import Index
+from rag.core.files import atomic_write_json, directory_lock
+from rag.core.log import get_logger
+from rag.runtime.distributed import World
+from rag.runtime.fit import Loss, fit
+from rag.runtime.hardware import use_threads
+from rag.runtime.seeds import seed_everything
+from retrievers.bi_encoder import BiEncoder
+from retrievers.training.batches import RetrieverBatch, RetrieverBatches
+from retrievers.training.card import model_card
+from retrievers.training.config import DprTrainConfig
+from retrievers.training.data import TrainingSet
+from retrievers.training.examples import ExampleSplit, split_examples
+from retrievers.training.model import BiEncoderModel
+from retrievers.training.run import (
+    claim_run,
+    encoder_form,
+    export_model,
+    final_figures,
+    fit_settings,
+    load_model,
+)
+from retrievers.training.step import contrastive_step
+from retrievers.training.tokens import RetrieverTokenizer
+from retrievers.training.validation import CorpusSearch, pool_rank
+
+__all__ = ["train_dpr"]
+
+
+def train_dpr(config: DprTrainConfig) -> Path:
+    """Train a retriever as `config` says, or resume the run that `config.out` holds.
+
+    Under torchrun every process calls this; the batch is shared among them and the gradients are those of one
+    process. Writes into `config.out`: `config.json`, `metrics.jsonl`, `curves.svg`, `data/` (tokenised),
+    `checkpoints/`, `figures.json`, and `encoder/`, the finished encoder with its model card.
+
+    Returns:
+        The folder of the finished encoder, `config.out / "encoder"`.
+
+    Raises:
+        DataError: an input file is wrong, or no held-out question can be judged.
+        ConfigError: the configuration cannot work.
+        MismatchedArtifactError: `config.out` holds a run with another configuration.
+
+    Source:
+        Karpukhin et al. 2020, "Dense Passage Retrieval for Open-Domain Question Answering", section 3.
+
+    Note:
+        Unlike the paper, passages that answer a question are left out of its negatives
+        (`mask_false_negatives`).
+    """
+    with World.from_environment() as world, directory_lock(config.out) if world.is_main else nullcontext():
+        if world.is_main:
+            claim_run(config)
+        world.barrier()
+        return _train(config, world)
+
+
+def _train(config: DprTrainConfig, world: World) -> Path:
+    log = get_logger(__name__)
+    seed_everything(config.seed)
+    use_threads(config.threads)
+
+    # model
+    model, master = load_model(config, world.device)
+    tokenizer = RetrieverTokenizer(model.settings.question, model.settings.passage)
+
+    # data
+    if not world.is_main:
+        world.barrier()  # the main process divides and tokenises, the others find it done
+    split = split_examples(config, config.out / "data")
+    data = TrainingSet.build(
+        split.training(),
+        tokenizer,
+        max_negatives=config.negatives_depth or None,
+        match_answers=config.mask_false_negatives,
+        folder=config.out / "data",
+        key=split.key,
+    )
+    if world.is_main:
+        world.barrier()
+    batches = _batches(config, data)
+    log.info(
+        "%d questions to train on, %d held out, %d passages, %d batches of %d questions",
+        *(len(data), len(split.held_out), len(data.passages), len(batches), batches.batch_size),
+    )
+
+    # optimisation
+    def compute_loss(_: torch.nn.Module, batch: RetrieverBatch) -> Loss:
+        return contrastive_step(model, batch, world, config.chunk_size)
+
+    validation = _Validation(config, split, tokenizer) if world.is_main and split.held_out else None
+    result = fit(
+        model,
+        master,
+        batches,
+        compute_loss,
+        fit_settings(config),
+        config.out,
+        evaluate=None if not split.held_out else lambda _: {} if validation is None else validation(model),
+        world=world,
+    )
+
+    # export
+    finished = config.out / "encoder"
+    if world.is_main:
+        step = result.steps if result.best_step is None else result.best_step
+        figures = final_figures(config, step)
+        atomic_write_json(config.out / "figures.json", {"step": step, "figures": figures})
+        described = {
+            "training questions": len(data),
+            "held-out questions": len(split.held_out),
+            "passages": len(data.passages),
+            "files": ", ".join(path.name for path in config.train_files),
+            "steps": step,
+            "questions a step": batches.batch_size,
+            "temperature": model.temperature,
+        }
+        form = encoder_form(config, model)
+        card = model_card(config, form, data=described, figures=figures)
+        export_model(finished, model, result.weights, form, card=card)
+    world.barrier()
+    return finished
+
+
+def _batches(config: DprTrainConfig, data: TrainingSet) -> RetrieverBatches:
+    batches = None if config.max_steps is None else config.max_steps * config.accumulate
+    return RetrieverBatches(
+        data,
+        batch_size=config.batch_size,
+        hard_negatives=config.hard_negatives,
+        epochs=config.epochs,
+        max_batches=batches,
+        positives=config.positives,
+        mask_false_negatives=config.mask_false_negatives,
+        pool_batches=config.pool_batches,
+        seed=config.seed,
+    )
+
+
+class _Validation:
+    """Scores the model on held-out questions: loss, average rank, retrieval over a corpus."""
+
+    def __init__(self, config: DprTrainConfig, split: ExampleSplit, tokenizer: RetrieverTokenizer) -> None:
+        self.config, self.held_out = config, split.held_out
+        data = TrainingSet.build(split.held_out, tokenizer, match_answers=config.mask_false_negatives)
+        self.batches = _batches(config.model_copy(update={"epochs": 1.0, "max_steps": None}), data)
+        self.search = None
+        if config.index is not None:
+            self.search = CorpusSearch(
+                Index.open(config.index).passages,
+                split.held_out,
+                limit=config.validation_passages,
+                seed=config.seed,
+            )
+
+    def __call__(self, model: BiEncoderModel) -> dict[str, float]:
+        """{"nll", "average_rank"} and, with an index, {"mrr", "top1", …} in percent."""
+        scores = {"nll": self._loss(model)}
+        folder = self.config.out / "validation"  # measured as a finished encoder is used, on its fast path
+        export_model(folder, model, {}, encoder_form(self.config, model))
+        encoder = BiEncoder.load(folder, device=model.device, precision=self.config.precision)
+        scores["average_rank"] = pool_rank(encoder, self.held_out)
+        if self.search is not None:
+            scores |= self.search.measure(encoder)
+        encoder.close()
+        return scores
+
+    @torch.no_grad()
+    def _loss(self, model: BiEncoderModel) -> float:
+        model.eval()
+        world = World.single(model.device)
+        with torch.random.fork_rng(devices=[]):
+            steps = [
+                contrastive_step(model, self.batches[number], world, self.config.chunk_size)
+                for number in range(len(self.batches))
+            ]
+        model.train()
+        return sum(float(loss.value) for loss in steps) / len(steps)

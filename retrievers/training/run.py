@@ -1,0 +1,163 @@
+"""What the recipes of retriever training share: claiming a folder, loading the model, exporting it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rag.core.errors import MismatchedArtifactError
+from rag.core.files import atomic_write_json, read_json
+from rag.runtime.checkpoints import latest_checkpoint
+from rag.runtime.fit import FitSettings
+from rag.runtime.precision import MasterWeights, resolve_precision
+from rag.runtime.run_log import read_metrics
+from retrievers.encoder_settings import read_config, read_settings
+from retrievers.model_files import model_folder, tower_folders
+from retrievers.training.config import RetrieverTrainConfig
+from retrievers.training.export import EncoderForm, TowerWeights, write_encoder
+from retrievers.training.model import BiEncoderModel
+from retrievers.training.towers import TrainableTower
+
+__all__ = ["claim_run", "encoder_form", "export_model", "final_figures", "fit_settings", "load_model"]
+
+_LOWEST = ("nll", "average_rank")
+_PATHS = ("out", "train_files", "validation_file", "index")
+_FREE = frozenset(  # may differ when a run is resumed: they change neither steps nor batches
+    {
+        *("out", "threads", "save_every_s", "log_every_steps", "tensorboard", "name", "notes", "index"),
+        *("validation_passages", "export_tokens"),
+    }
+)
+
+
+def claim_run(config: RetrieverTrainConfig) -> None:
+    """Write `config.json` into the run's folder, or check that the run there has the same settings.
+
+    Raises:
+        MismatchedArtifactError: it was started with others; they are named.
+    """
+    wanted = {"recipe": config.recipe, **config.model_dump(mode="json")}
+    for key in _PATHS:
+        value = getattr(config, key)
+        if isinstance(value, tuple):
+            wanted[key] = [str(path.resolve()) for path in value]
+        elif value is not None:
+            wanted[key] = str(value.resolve())
+    path = config.out / "config.json"
+    if path.exists() and latest_checkpoint(config.out / "checkpoints") is not None:
+        found = read_json(path)
+        differing = sorted(k for k in (wanted.keys() | found.keys()) - _FREE if wanted.get(k) != found.get(k))
+        if differing:
+            raise MismatchedArtifactError(
+                f"{config.out} holds a run with other values of {', '.join(differing)}",
+                hint="choose another --out, or repeat the command that started the run",
+            )
+    atomic_write_json(path, wanted)
+
+
+def load_model(config: RetrieverTrainConfig, device: str) -> tuple[BiEncoderModel, MasterWeights]:
+    """The model in its compute dtype, and fp32 copies of what is trained."""
+    model = BiEncoderModel.from_folder(
+        config.question_encoder,
+        config.passage_encoder,
+        shared=config.shared,
+        pooling=config.pooling,
+        normalize=config.normalize,
+        temperature=config.temperature,
+        learn_temperature=config.learn_temperature,
+        projection_dim=config.projection_dim,
+        query_prefix=config.query_prefix,
+        passage_prefix=config.passage_prefix,
+        layout=config.layout,
+        question_tokens=config.question_tokens,
+        passage_tokens=config.passage_tokens,
+        dropout=config.dropout,
+        seed=config.seed,
+        device=device,
+    )
+    full = {
+        name: tensor.detach().clone() for name, tensor in model.named_parameters() if tensor.requires_grad
+    }
+    model.to_compute(resolve_precision(config.precision, device))
+    return model, MasterWeights(model, full)
+
+
+def fit_settings(config: RetrieverTrainConfig) -> FitSettings:
+    """The optimisation settings of a run."""
+    return FitSettings(
+        learning_rate=config.learning_rate,
+        warmup_fraction=config.warmup_fraction,
+        warmup_steps=config.warmup_steps,
+        schedule=config.schedule,
+        weight_decay=config.weight_decay,
+        clip_norm=config.clip_norm,
+        accumulate=config.accumulate,
+        ema=config.ema,
+        log_every_steps=config.log_every_steps,
+        evaluate_every_steps=config.validate_every_steps,
+        select_by="" if config.select_by == "last" else config.select_by,
+        select_lowest=config.select_by in _LOWEST,
+        early_stop=config.early_stop,
+        save_every_s=config.save_every_s,
+        tensorboard=config.tensorboard,
+    )
+
+
+def encoder_form(config: RetrieverTrainConfig, model: BiEncoderModel) -> EncoderForm:
+    """How the finished encoder reads texts: as in training, but maybe longer ones."""
+    settings = model.settings
+    length = config.export_tokens
+    if length is None:
+        source = config.passage_encoder or config.question_encoder
+        started = read_settings(tower_folders(model_folder(source))[0])
+        said = started.max_length if started.kind == "sentence-transformers" else 0
+        length = max(said, config.passage_tokens)
+    return EncoderForm(
+        pooling=settings.pooling,
+        normalize=settings.normalize,
+        max_length=min(length, settings.passage.max_length_limit()),
+        layout=settings.layout,
+        query_prefix=settings.query_prefix,
+        passage_prefix=settings.passage_prefix,
+        lower_case=settings.passage.lower_case,
+    )
+
+
+def export_model(
+    folder: Path, model: BiEncoderModel, weights: Mapping[str, Tensor], form: EncoderForm, *, card: str = ""
+) -> Path:
+    """Write the encoder with these weights; see `write_encoder` for the layouts.
+
+    Args:
+        folder: to be written; what it held is replaced.
+        model: gives configuration, tokenizers and the weights that are not in `weights`.
+        weights: fp32, by the model's parameter names; empty takes the model's present ones.
+        form: see `encoder_form`.
+        card: README.md.
+    """
+    with torch.no_grad():
+        towers = [_tower_weights(tower, weights, prefix) for prefix, tower in model.towers()]
+    return write_encoder(folder, towers[0], towers[1] if len(towers) > 1 else None, form, card=card)
+
+
+def _tower_weights(tower: TrainableTower, weights: Mapping[str, Tensor], prefix: str) -> TowerWeights:
+    stated = read_config(tower.folder)  # as the folder states it: dropout may be another in training
+    config: dict[str, Any] = {k: v for k, v in stated.items() if k != "projection_dim"}
+    if config["model_type"] == "dpr":
+        config["model_type"] = "bert"
+    config["architectures"] = [type(tower.encoder).__name__]
+    state, projection = tower.bare_state(weights, prefix), tower.bare_projection(weights, prefix)
+    return TowerWeights(config, state, tower.folder, projection)
+
+
+def final_figures(config: RetrieverTrainConfig, step: int) -> dict[str, float]:
+    """What was measured on held-out questions at `step`, from metrics.jsonl."""
+    found: dict[str, float] = {}
+    for record in read_metrics(config.out / "metrics.jsonl"):
+        if record.get("step") == step:
+            found |= {k.removeprefix("eval/"): v for k, v in record.items() if k.startswith("eval/")}
+    return found
