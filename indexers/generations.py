@@ -53,7 +53,8 @@ class Generation:
         path: its folder.
         number: 1 for the first.
         step: step of the model it was built with.
-        version: number and a hash of all its content, for logs and answers.
+        version: hash of step, meta and all files, for logs and answers: what is built again to the same bytes
+            has the same version under another number.
         meta: what the builder said about it.
         files: size and sha256 of every file.
     """
@@ -89,8 +90,8 @@ class Generations:
         ...     _ = (folder / "rows.txt").write_text("4 8 15")
         >>> _ = generations.publish(build, step=500, meta={"encoder": "tiny"})
         >>> with generations.hold() as generation:
-        ...     generation.step, generation.version[:2], (generation.path / "rows.txt").read_text()
-        (500, '1-', '4 8 15')
+        ...     generation.step, len(generation.version), (generation.path / "rows.txt").read_text()
+        (500, 12, '4 8 15')
     """
 
     def __init__(self, directory: str | Path) -> None:
@@ -158,8 +159,9 @@ class Generations:
         return found
 
     def find(self, version: str) -> Generation | None:
-        """The generation of this version, or None if it was pruned."""
-        return next((generation for generation in self.all() if generation.version == version), None)
+        """The latest generation of this version, or None if it was pruned."""
+        found = [generation for generation in self.all() if generation.version == version]
+        return found[-1] if found else None
 
     @contextmanager
     def hold(self, generation: Generation | None = None) -> Iterator[Generation]:
@@ -239,8 +241,8 @@ class Generations:
     def _seal(self, staging: Path, number: int, step: int, meta: Mapping[str, Any]) -> None:
         paths = [path for path in staging.rglob("*") if path.is_file() and path.name != LEASE_NAME]
         table = file_table(staging, (path.relative_to(staging).as_posix() for path in paths))
-        content = json.dumps([number, step, meta, table], sort_keys=True)
-        version = f"{number}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
+        content = json.dumps([step, meta, table], sort_keys=True)
+        version = hashlib.sha256(content.encode()).hexdigest()[:12]
         for path in paths:
             _flush(path)
         for folder in [path for path in staging.rglob("*") if path.is_dir()]:

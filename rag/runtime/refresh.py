@@ -128,10 +128,10 @@ class IndexAge:
     """Which version is in use and how old it is: part of every log line.
 
     Example:
-        >>> IndexAge("3-5fa1c2d0", step=1500).describe(2100)
-        'index 3-5fa1c2d0, 600 steps old'
-        >>> IndexAge("3-5fa1c2d0", step=1500).record(2100)
-        {'index_version': '3-5fa1c2d0', 'index_age_steps': 600}
+        >>> IndexAge("5fa1c2d0", step=1500).describe(2100)
+        'index 5fa1c2d0, 600 steps old'
+        >>> IndexAge("5fa1c2d0", step=1500).record(2100)
+        {'index_version': '5fa1c2d0', 'index_age_steps': 600}
     """
 
     version: str

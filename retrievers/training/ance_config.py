@@ -20,7 +20,7 @@ class AnceTrainConfig(RetrieverTrainConfig):
     Attributes:
         index: its passages are the corpus that is encoded again at every refresh, and searched.
         hard_negatives: mined passages beside each question's positive, drawn anew at every visit.
-        positives: "first" is the gold passage; "random" draws one of several at each visit.
+        pool_batches, positives: see `DprTrainConfig`.
         mask_false_negatives: for `loss: in_batch`; see `DprTrainConfig`.
         loss: "pairwise" scores each positive against its own mined passages only, as published; "in_batch"
             adds all other passages of the batch.
@@ -47,6 +47,7 @@ class AnceTrainConfig(RetrieverTrainConfig):
 
     index: Path
     hard_negatives: int = Field(default=1, ge=1)
+    pool_batches: int = Field(default=1, ge=1)
     positives: Literal["first", "random"] = "first"
     mask_false_negatives: bool = True
     loss: Literal["pairwise", "in_batch"] = "pairwise"

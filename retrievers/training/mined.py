@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from indexers.generations import Generation
 from indexers.npy import load_npy, save_npy
@@ -43,7 +42,7 @@ class Probes:
     rows: IntArray
 
 
-class MinedNegatives(Mapping[int, NDArray[np.int32]]):
+class MinedNegatives(Mapping[int, IntArray]):
     """Example → passage rows, for the examples that have any.
 
     Attributes:
@@ -56,11 +55,11 @@ class MinedNegatives(Mapping[int, NDArray[np.int32]]):
         self.table, self.probes, self.figures = table, probes, dict(figures)
         self._present = np.flatnonzero(table.lengths)
 
-    def __getitem__(self, example: int) -> NDArray[np.int32]:
+    def __getitem__(self, example: int) -> IntArray:
         rows = self.table[example] if 0 <= example < len(self.table) else self.table.values[:0]
         if not len(rows):
             raise KeyError(example)
-        return rows
+        return rows.astype(np.int64)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._present.tolist())

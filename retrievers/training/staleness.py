@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from indexers.protocols import FloatArray, IntArray
-from rag.core.types import Passage
 from rag.runtime.refresh import Staleness, distinct_share, mean_cosine, score_entropy, top_k_overlap
 from rag.runtime.seeds import generator
 from retrievers.training.mined import Probes
@@ -79,22 +78,20 @@ class DriftMeter:
     """Measures how far the model in training has moved from its last snapshot: 1 - mean cosine.
 
     Args:
-        passages: probe passages.
-        encode: vectors (n, D) float32 of passages by the model as it is now.
+        encode: vectors (m, D) float32 of the probe passages by the model as it is now.
     """
 
-    def __init__(
-        self, passages: Sequence[Passage], encode: Callable[[Sequence[Passage]], FloatArray]
-    ) -> None:
-        self._passages, self._encode = passages, encode
-        self._reference: FloatArray | None = None
+    def __init__(self, encode: Callable[[], FloatArray]) -> None:
+        self._encode = encode
+        self.reference: FloatArray | None = None
 
-    def reset(self) -> None:
-        """Measure from the model as it is now."""
-        self._reference = self._encode(self._passages)
+    def reset(self) -> FloatArray:
+        """Measure from the model as it is now; returns its vectors."""
+        self.reference = self._encode()
+        return self.reference
 
     def __call__(self) -> float | None:
-        """Drift since the last `reset`; None if there was none."""
-        if self._reference is None:
+        """Drift since `reference` was taken; None if there is none."""
+        if self.reference is None:
             return None
-        return 1.0 - mean_cosine(self._reference, self._encode(self._passages))
+        return 1.0 - mean_cosine(self.reference, self._encode())
