@@ -193,6 +193,8 @@ def fit(
     optimizer = torch.optim.AdamW(
         list(master.groups(settings.weight_decay)), lr=settings.learning_rate, eps=1e-8, fused=True
     )
+    world.broadcast_(master.master)  # all start from the same numbers
+    master.write_back()
     average = MovingAverage(master, settings.ema) if settings.ema else None
     selection = Selection(
         out / "best.safetensors",
@@ -210,9 +212,6 @@ def fit(
         selection.load_state(state.get("selection", selection.state()))
         hooks.load_extra_state(state.get("hooks", {}))
         log.info("resumed from %s (step %d of %d)", checkpoint.path, step, total_steps)
-    else:
-        world.broadcast_(master.master)
-        master.write_back()
     saved = time.monotonic()
     model.train()
     with RunLog(

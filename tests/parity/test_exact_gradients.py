@@ -1,0 +1,232 @@
+"""Gradients of 1, 2 and 4 processes, with and without the cache, are those of one big batch.
+
+The oracle is transformers and torch alone: every text encoded by itself, all scores in one matrix,
+cross-entropy, one backward pass.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertModel
+
+from rag.runtime.distributed import World
+from rag.runtime.fit import FitSettings, Loss, fit
+from rag.runtime.precision import MasterWeights
+from retrievers.training import model as model_module
+from retrievers.training.batches import RetrieverBatch
+from retrievers.training.model import BiEncoderModel
+from retrievers.training.step import contrastive_step, in_batch_objective, pairwise_objective
+from tests.conftest import TinyModels
+from tests.worlds import run_world
+
+B = 8
+Gradients = dict[str, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def folders(tiny: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    base = tmp_path_factory.mktemp("towers")
+    return tiny.bert(base / "questions", seed=1), tiny.bert(base / "passages", seed=2)
+
+
+def texts(draw: np.random.Generator, count: int, low: int, high: int) -> list[Any]:
+    return [draw.integers(5, 120, draw.integers(low, high)).astype(np.int32) for _ in range(count)]
+
+
+def make_batch(seed: int, *, equal_lengths: bool = False, negatives: int = 1) -> RetrieverBatch:
+    """B questions with 1 + `negatives` passages each, the positive anywhere, some passages ignored."""
+    draw = np.random.default_rng(seed)
+    each = 1 + negatives
+    owners = np.repeat(np.arange(B), each)
+    positives = np.arange(B) * each + draw.integers(0, each, B)
+    ignored = draw.random((B, B * each)) < 0.2
+    ignored[np.arange(B), positives] = False
+    short, long = ((9, 10), (13, 14)) if equal_lengths else ((3, 12), (4, 30))
+    return RetrieverBatch(
+        texts(draw, B, *short), texts(draw, B * each, *long), positives, ignored, owners, np.arange(B)
+    )
+
+
+def load(folders: tuple[Path, Path], *, shared: bool, dropout: float) -> BiEncoderModel:
+    return BiEncoderModel.from_folder(
+        folders[0],
+        None if shared else folders[1],
+        shared=shared,
+        pooling="mean",
+        normalize=True,
+        temperature=0.1,
+        learn_temperature=True,
+        question_tokens=16,
+        passage_tokens=32,
+        dropout=dropout,
+    )
+
+
+def step_gradients(
+    world: World,
+    folders: tuple[Path, Path],
+    batch: RetrieverBatch,
+    chunk: int | None,
+    *,
+    shared: bool = False,
+    dropout: float = 0.0,
+    objective: Any = in_batch_objective,
+) -> tuple[float, Gradients]:
+    """Loss and gradients as the fit loop combines them."""
+    model = load(folders, shared=shared, dropout=dropout)
+    master = MasterWeights(model)
+    torch.manual_seed(5 + world.rank)  # processes need not agree on this
+    loss = contrastive_step(model, batch, world, chunk, objective=objective)
+    loss.compute_gradients(master.gather_gradients)
+    value = loss.value.detach().double().reshape(1)
+    world.sum_([value])
+    gradients = {n: m.grad for n, m in zip(master.names, master.master, strict=True) if m.grad is not None}
+    if world.size > 1 and "log_scale" not in gradients:
+        gradients["log_scale"] = torch.zeros(())
+    ordered = dict(sorted(gradients.items()))
+    world.sum_(list(ordered.values()))
+    return float(value), ordered
+
+
+def oracle(
+    folders: tuple[Path, Path], batch: RetrieverBatch, *, shared: bool = False
+) -> tuple[float, Gradients]:
+    questions = BertModel.from_pretrained(folders[0], add_pooling_layer=False).eval()
+    passages = questions if shared else BertModel.from_pretrained(folders[1], add_pooling_layer=False).eval()
+    log_scale = torch.tensor(-np.log(0.1), dtype=torch.float32, requires_grad=True)
+
+    def vector(tower: BertModel, ids: Any) -> torch.Tensor:
+        hidden = tower(torch.from_numpy(ids.astype(np.int64))[None]).last_hidden_state[0]
+        return torch.nn.functional.normalize(hidden.mean(0), dim=0)
+
+    q = torch.stack([vector(questions, ids) for ids in batch.questions])
+    p = torch.stack([vector(passages, ids) for ids in batch.passages])
+    scores = (q @ p.T) * log_scale.exp()
+    scores = scores.masked_fill(torch.from_numpy(batch.ignored), -torch.inf)
+    loss = torch.nn.functional.cross_entropy(scores, torch.from_numpy(batch.positives))
+    loss.backward()
+    found: Gradients = {"log_scale": log_scale.grad} if log_scale.grad is not None else {}
+    towers = [("question.encoder.", questions)] + ([] if shared else [("passage.encoder.", passages)])
+    for prefix, tower in towers:
+        found.update({prefix + n: p.grad for n, p in tower.named_parameters() if p.grad is not None})
+    return float(loss.detach()), found
+
+
+def assert_same(found: tuple[float, Gradients], expected: tuple[float, Gradients]) -> None:
+    assert found[0] == pytest.approx(expected[0], abs=1e-6)
+    assert found[1].keys() == expected[1].keys()
+    for name, gradient in expected[1].items():
+        assert float(gradient.abs().max()) > 0 or "key.bias" in name, name
+        torch.testing.assert_close(
+            found[1][name], gradient, rtol=1e-4, atol=2e-6, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+@pytest.mark.parametrize("chunk", [None, 3])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_two_towers(folders: tuple[Path, Path], tmp_path: Path, size: int, chunk: int | None) -> None:
+    batch = make_batch(1, negatives=2)
+    results = run_world(size, tmp_path, step_gradients, folders, batch, chunk)
+    expected = oracle(folders, batch)
+    for found in results:
+        assert_same(found, expected)
+
+
+@pytest.mark.parametrize(("size", "chunk"), [(1, 5), (2, None), (4, 1)])
+def test_shared_tower(folders: tuple[Path, Path], tmp_path: Path, size: int, chunk: int | None) -> None:
+    batch = make_batch(2)
+    expected = oracle(folders, batch, shared=True)
+
+    def run(world: World) -> tuple[float, Gradients]:
+        return step_gradients(world, folders, batch, chunk, shared=True)
+
+    for found in run_world(size, tmp_path, run):
+        assert_same(found, expected)
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_dropout_is_the_same_for_any_number_of_processes(
+    folders: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    size: int,
+    chunk: int | None,
+) -> None:
+    """Texts of one length in chunks of two: every process draws the masks one process would have drawn."""
+    monkeypatch.setattr(model_module, "_CPU_CHUNK", (2, 1 << 20))
+    batch = make_batch(3, equal_lengths=True)
+
+    def run(world: World) -> tuple[float, Gradients]:
+        return step_gradients(world, folders, batch, chunk, dropout=0.3)
+
+    expected = step_gradients(World.single("cpu"), folders, batch, None, dropout=0.3)
+    without = step_gradients(World.single("cpu"), folders, batch, None)
+    assert abs(expected[0] - without[0]) > 1e-3
+    for found in run_world(size, tmp_path, run):
+        assert_same(found, expected)
+
+
+def test_the_cache_replays_dropout(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts of all lengths: with the same chunks, kept graphs and graphs computed again agree to the bit."""
+    monkeypatch.setattr(model_module, "_CPU_CHUNK", (3, 1 << 62))
+    batch = make_batch(4)
+    kept = step_gradients(World.single("cpu"), folders, batch, None, dropout=0.3)
+    again = step_gradients(World.single("cpu"), folders, batch, 3, dropout=0.3)
+    assert kept[0] == again[0]
+    assert all(torch.equal(kept[1][name], again[1][name]) for name in kept[1])
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_pairs_are_exact_too(folders: tuple[Path, Path], tmp_path: Path, size: int) -> None:
+    batch = make_batch(5, negatives=2)
+
+    def run(world: World) -> tuple[float, Gradients]:
+        return step_gradients(world, folders, batch, 4, objective=pairwise_objective)
+
+    expected = step_gradients(World.single("cpu"), folders, batch, None, objective=pairwise_objective)
+    for found in run_world(size, tmp_path, run):
+        assert_same(found, expected)
+
+
+class Batches:
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, number: int) -> RetrieverBatch:
+        return make_batch(10 + number)
+
+
+def train(world: World, folders: tuple[Path, Path], out: Path, chunk: int | None) -> dict[str, Any]:
+    model = load(folders, shared=True, dropout=0.0)
+    if world.rank:  # what the main process starts from counts
+        torch.nn.init.normal_(model.question.encoder.embeddings.word_embeddings.weight)  # type: ignore[union-attr,arg-type]
+
+    def loss(module: torch.nn.Module, batch: RetrieverBatch) -> Loss:
+        assert isinstance(module, BiEncoderModel)
+        return contrastive_step(module, batch, world, chunk)
+
+    settings = FitSettings(
+        learning_rate=1e-3, log_every_steps=1, accumulate=2, clip_norm=0.5, schedule="constant", ema=0.5
+    )
+    result = fit(model, MasterWeights(model), Batches(), loss, settings, out, world=world)
+    return {"loss": result.loss, **result.weights}
+
+
+def test_a_run_of_two_processes_is_a_run_of_one(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    """Accumulation, clipping (which sees the scale of gradients), optimiser and average included."""
+    one = train(World.single("cpu"), folders, tmp_path / "one", None)
+    both = run_world(2, tmp_path / "ranks", train, folders, tmp_path / "two", 3)
+    for name, value in both[0].items():
+        if name != "loss":
+            assert torch.equal(value, both[1][name]), name
+            # a gradient that is nothing but rounding (all of key.bias) still gives Adam steps of full length
+            close = (value - one[name]).abs() < 1e-5
+            assert "key.bias" in name or close.float().mean() > 0.99, name
+    assert both[0]["loss"] == pytest.approx(one["loss"], abs=1e-5)
+    assert len((tmp_path / "two" / "metrics.jsonl").read_text().splitlines()) == 2
