@@ -9,19 +9,17 @@ from pydantic import Field, field_validator, model_validator
 
 from rag.core.errors import ConfigError
 from rag.runtime.refresh import RefreshSchedule
-from retrievers.training.config import RetrieverTrainConfig
+from retrievers.training.config import ContrastiveTrainConfig, RetrieverTrainConfig
 
 __all__ = ["AdoreTrainConfig", "AnceTrainConfig"]
 
 
-class AnceTrainConfig(RetrieverTrainConfig):
+class AnceTrainConfig(ContrastiveTrainConfig):
     """Everything `train_ance` reads, in both roles.
 
     Attributes:
         index: its passages are the corpus that is encoded again at every refresh, and searched.
         hard_negatives: mined passages beside each question's positive, drawn anew at every visit.
-        pool_batches, positives: see `DprTrainConfig`.
-        mask_false_negatives: for `loss: in_batch`; see `DprTrainConfig`.
         loss: "pairwise" scores each positive against its own mined passages only, as published; "in_batch"
             adds all other passages of the batch.
         refresh: when a snapshot of the model is handed over to be mined with: "never", "every 500",
@@ -47,9 +45,6 @@ class AnceTrainConfig(RetrieverTrainConfig):
 
     index: Path
     hard_negatives: int = Field(default=1, ge=1)
-    pool_batches: int = Field(default=1, ge=1)
-    positives: Literal["first", "random"] = "first"
-    mask_false_negatives: bool = True
     loss: Literal["pairwise", "in_batch"] = "pairwise"
     refresh: str = "every 500"
     poll_every_steps: int = Field(default=100, ge=1)

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from rag.config import Config
 
-__all__ = ["DprTrainConfig", "RetrieverTrainConfig"]
+__all__ = ["ContrastiveTrainConfig", "DprTrainConfig", "RetrieverTrainConfig"]
 
 
 class RetrieverTrainConfig(Config):
@@ -155,8 +155,8 @@ class RetrieverTrainConfig(Config):
         return self
 
 
-class DprTrainConfig(RetrieverTrainConfig):
-    """Everything `train_dpr` reads. The defaults fine-tune the embedded encoder on a CPU.
+class ContrastiveTrainConfig(RetrieverTrainConfig):
+    """What the recipes share that tell positives from negatives, in the batch and mined.
 
     Attributes:
         hard_negatives: mined passages beside each question's positive; fewer where a question has fewer.
@@ -165,14 +165,7 @@ class DprTrainConfig(RetrieverTrainConfig):
         positives: "first" is the gold passage; "random" draws one of several at each visit.
         mask_false_negatives: leave passages out of a question's denominator that are one of its positives or
             hold one of its answers.
-
-    Example:
-        >>> config = DprTrainConfig(out="run", train_files=("train.json",))
-        >>> config.batch_size, config.shared, config.recipe
-        (128, True, 'dpr')
     """
-
-    recipe: ClassVar[str] = "dpr"
 
     hard_negatives: int = Field(default=1, ge=0)
     negatives_depth: int = Field(default=0, ge=0)
@@ -181,10 +174,22 @@ class DprTrainConfig(RetrieverTrainConfig):
     mask_false_negatives: bool = True
 
     @model_validator(mode="after")
-    def _cross_check_dpr(self) -> DprTrainConfig:
+    def _cross_check_contrast(self) -> ContrastiveTrainConfig:
         if self.batch_size == 1 and self.hard_negatives == 0:
             raise ValueError(
                 "one question a batch without hard_negatives has nothing to tell its positive from; "
                 "raise batch_size or hard_negatives"
             )
         return self
+
+
+class DprTrainConfig(ContrastiveTrainConfig):
+    """Everything `train_dpr` reads. The defaults fine-tune the embedded encoder on a CPU.
+
+    Example:
+        >>> config = DprTrainConfig(out="run", train_files=("train.json",))
+        >>> config.batch_size, config.shared, config.recipe
+        (128, True, 'dpr')
+    """
+
+    recipe: ClassVar[str] = "dpr"

@@ -7,20 +7,18 @@ from pathlib import Path
 
 import torch
 
-from indexers.index import Index
 from rag.core.files import atomic_write_json, directory_lock
 from rag.core.log import get_logger
 from rag.runtime.distributed import World
 from rag.runtime.fit import Loss, fit
 from rag.runtime.hardware import use_threads
 from rag.runtime.seeds import seed_everything
-from retrievers.bi_encoder import BiEncoder
-from retrievers.training.batches import RetrieverBatch, RetrieverBatches
+from retrievers.training.batches import RetrieverBatch
 from retrievers.training.card import model_card
 from retrievers.training.config import DprTrainConfig
 from retrievers.training.data import TrainingSet
-from retrievers.training.examples import ExampleSplit, split_examples
-from retrievers.training.model import BiEncoderModel
+from retrievers.training.examples import split_examples
+from retrievers.training.held_out import HeldOutScores, make_batches
 from retrievers.training.run import (
     claim_run,
     encoder_form,
@@ -31,7 +29,6 @@ from retrievers.training.run import (
 )
 from retrievers.training.step import contrastive_step
 from retrievers.training.tokens import RetrieverTokenizer
-from retrievers.training.validation import CorpusSearch, pool_rank
 
 __all__ = ["train_dpr"]
 
@@ -88,7 +85,7 @@ def _train(config: DprTrainConfig, world: World) -> Path:
     )
     if world.is_main:
         world.barrier()
-    batches = _batches(config, data)
+    batches = make_batches(config, data)
     log.info(
         "%d questions to train on, %d held out, %d passages, %d batches of %d questions",
         *(len(data), len(split.held_out), len(data.passages), len(batches), batches.batch_size),
@@ -98,7 +95,7 @@ def _train(config: DprTrainConfig, world: World) -> Path:
     def compute_loss(_: torch.nn.Module, batch: RetrieverBatch) -> Loss:
         return contrastive_step(model, batch, world, config.chunk_size)
 
-    validation = _Validation(config, split, tokenizer) if world.is_main and split.held_out else None
+    validation = HeldOutScores(config, split, tokenizer) if world.is_main and split.held_out else None
     result = fit(
         model,
         master,
@@ -130,59 +127,3 @@ def _train(config: DprTrainConfig, world: World) -> Path:
         export_model(finished, model, result.weights, form, card=card)
     world.barrier()
     return finished
-
-
-def _batches(config: DprTrainConfig, data: TrainingSet) -> RetrieverBatches:
-    batches = None if config.max_steps is None else config.max_steps * config.accumulate
-    return RetrieverBatches(
-        data,
-        batch_size=config.batch_size,
-        hard_negatives=config.hard_negatives,
-        epochs=config.epochs,
-        max_batches=batches,
-        positives=config.positives,
-        mask_false_negatives=config.mask_false_negatives,
-        pool_batches=config.pool_batches,
-        seed=config.seed,
-    )
-
-
-class _Validation:
-    """Scores the model on held-out questions: loss, average rank, retrieval over a corpus."""
-
-    def __init__(self, config: DprTrainConfig, split: ExampleSplit, tokenizer: RetrieverTokenizer) -> None:
-        self.config, self.held_out = config, split.held_out
-        data = TrainingSet.build(split.held_out, tokenizer, match_answers=config.mask_false_negatives)
-        self.batches = _batches(config.model_copy(update={"epochs": 1.0, "max_steps": None}), data)
-        self.search = None
-        if config.index is not None:
-            self.search = CorpusSearch(
-                Index.open(config.index).passages,
-                split.held_out,
-                limit=config.validation_passages,
-                seed=config.seed,
-            )
-
-    def __call__(self, model: BiEncoderModel) -> dict[str, float]:
-        """{"nll", "average_rank"} and, with an index, {"mrr", "top1", …} in percent."""
-        scores = {"nll": self._loss(model)}
-        folder = self.config.out / "validation"  # measured as a finished encoder is used, on its fast path
-        export_model(folder, model, {}, encoder_form(self.config, model))
-        encoder = BiEncoder.load(folder, device=model.device, precision=self.config.precision)
-        scores["average_rank"] = pool_rank(encoder, self.held_out)
-        if self.search is not None:
-            scores |= self.search.measure(encoder)
-        encoder.close()
-        return scores
-
-    @torch.no_grad()
-    def _loss(self, model: BiEncoderModel) -> float:
-        model.eval()
-        world = World.single(model.device)
-        with torch.random.fork_rng(devices=[]):
-            steps = [
-                contrastive_step(model, self.batches[number], world, self.config.chunk_size)
-                for number in range(len(self.batches))
-            ]
-        model.train()
-        return sum(float(loss.value) for loss in steps) / len(steps)
