@@ -1,0 +1,159 @@
+"""`train_dpr` learns, its encoder is what was validated, and errors are said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from indexers.build import BuildSettings, build_index
+from indexers.index import Index
+from rag.cli.main import main
+from rag.core.errors import ConfigError, DataError, MismatchedArtifactError, RagError
+from retrievers.bi_encoder import BiEncoder
+from retrievers.open import open_retriever
+from retrievers.training.config import DprTrainConfig
+from retrievers.training.dpr import train_dpr
+from retrievers.training.examples import split_examples
+from retrievers.training.records import read_training_examples
+from retrievers.training.validation import CorpusSearch, pool_rank
+
+_SMALL: dict[str, Any] = {
+    "precision": "fp32", "question_tokens": 16, "passage_tokens": 16, "batch_size": 32, "learning_rate": 3e-3,
+    "dropout": 0.0, "threads": 1, "log_every_steps": 1, "validation_fraction": 0.2,
+}  # fmt: skip
+
+
+def _records(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+class _Store(list[Any]):
+    def get_many(self, rows: Any) -> list[Any]:
+        return [self[row] for row in rows]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"shared": False, "pooling": "cls", "normalize": False, "layout": "pair"},  # DPR's own shape
+        {"shared": False, "pooling": "mean", "normalize": True, "projection_dim": 16, "chunk_size": 16},
+        {"shared": True, "pooling": "mean", "normalize": True, "learn_temperature": True},
+    ],
+)
+def test_the_loss_falls_and_retrieval_rises(
+    tmp_path: Path, tiny_bert: Path, cipher_file: Callable[..., Path], settings: dict[str, Any]
+) -> None:
+    train = cipher_file(240)
+    config = DprTrainConfig(
+        out=tmp_path / "run", train_files=(train,), question_encoder=str(tiny_bert), epochs=10,
+        validate_every_steps=40, select_by="nll", **{**_SMALL, **settings},
+    )  # fmt: skip
+    finished = train_dpr(config)
+    assert finished == tmp_path / "run" / "encoder"
+    losses = [record["loss"] for record in _records(config.out) if "loss" in record]
+    assert np.mean(losses[-5:]) < 0.5 * np.mean(losses[:5])
+
+    held_out = split_examples(config, config.out / "data").held_out
+    search = CorpusSearch(_Store(example.positives[0] for example in held_out), held_out)
+    before = search.measure(BiEncoder.load(tiny_bert, precision="fp32", pooling="mean"))
+    encoder = BiEncoder.load(finished, precision="fp32")
+    after = search.measure(encoder)
+    assert before["mrr"] < 25
+    assert after["mrr"] > before["mrr"] + 30
+
+    figures = json.loads((config.out / "figures.json").read_text())
+    best = min((r["eval/nll"], r["step"]) for r in _records(config.out) if "eval/nll" in r)
+    assert (figures["figures"]["nll"], figures["step"]) == best
+    assert figures["figures"]["average_rank"] == pytest.approx(pool_rank(encoder, held_out), abs=0.2)
+    card = (finished / "README.md").read_text()
+    assert "rag train dpr" in card
+    assert str(tmp_path) not in card
+    is_dpr = settings.get("layout") == "pair"
+    assert (finished / "ctx_encoder" / "config.json").exists() == is_dpr
+    assert (finished / "modules.json").exists() == config.shared
+    assert sorted(path.name for path in config.out.iterdir() if path.suffix == ".svg") == ["curves.svg"]
+
+
+def test_true_retrieval_over_an_index(
+    tmp_path: Path, tiny_bert: Path, cipher_file: Callable[..., Path]
+) -> None:
+    train = cipher_file(60)
+    passages = [example.positives[0] for example in read_training_examples(train)]
+    settings = BuildSettings(retriever="dense")
+    encoder = BiEncoder.load(tiny_bert, precision="fp32", pooling="mean")
+    build_index(passages, tmp_path / "index", encoder=encoder, settings=settings)
+    config = DprTrainConfig(
+        out=tmp_path / "run", train_files=(train,), question_encoder=str(tiny_bert), max_steps=2,
+        index=tmp_path / "index", select_by="mrr", validation_passages=40, **{**_SMALL, "batch_size": 8},
+    )  # fmt: skip
+    finished = train_dpr(config)
+    figures = json.loads((config.out / "figures.json").read_text())["figures"]
+    assert {"nll", "average_rank", "mrr", "top1", "top5", "top20", "top100"} == set(figures)
+    rebuilt = BiEncoder.load(finished, precision="fp32")
+    build_index(passages, tmp_path / "again", encoder=rebuilt, settings=settings)
+    with Index.open(tmp_path / "again") as index:
+        assert open_retriever(index, encoder=rebuilt).search(["who wrote a b c d"], 3)
+
+
+def test_a_finished_run_is_not_repeated_and_another_configuration_is_refused(
+    tmp_path: Path, tiny_bert: Path, cipher_file: Callable[..., Path]
+) -> None:
+    config = DprTrainConfig(
+        out=tmp_path / "run", train_files=(cipher_file(60),), question_encoder=str(tiny_bert), max_steps=2,
+        **{**_SMALL, "batch_size": 8},
+    )  # fmt: skip
+    finished = train_dpr(config)
+    files = {p: p.read_bytes() for p in finished.rglob("*") if p.is_file()}
+    records = _records(config.out)
+    train_dpr(config.model_copy(update={"name": "bi-encoder", "threads": None}))
+    assert {p: p.read_bytes() for p in finished.rglob("*") if p.is_file()} == files
+    assert _records(config.out) == records
+    with pytest.raises(MismatchedArtifactError, match="other values of batch_size, learning_rate"):
+        train_dpr(config.model_copy(update={"learning_rate": 1e-5, "batch_size": 4}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"learning_rate": 1e30}, RagError, "is not finite"),
+        ({"train_files": (Path("nowhere.json"),)}, DataError, "nowhere.json: no such file"),
+        ({"question_encoder": "./nowhere"}, RagError, "nowhere"),
+        ({"passage_tokens": 1000}, ConfigError, "this encoder takes 2 to 64"),
+    ],
+)
+def test_wrong_inputs_are_said(
+    tmp_path: Path, tiny_bert: Path, cipher_file: Callable[..., Path], settings: dict[str, Any],
+    error: type[Exception], message: str,
+) -> None:  # fmt: skip
+    given = {
+        "out": tmp_path / "run", "train_files": (cipher_file(60),), "question_encoder": str(tiny_bert),
+        "max_steps": 3, **_SMALL, "batch_size": 8, **settings,
+    }  # fmt: skip
+    with pytest.raises(error, match=message):
+        train_dpr(DprTrainConfig(**given))
+
+
+def test_one_question_without_negatives_is_said(
+    tmp_path: Path, tiny_bert: Path, cipher_file: Callable[..., Path]
+) -> None:
+    config = DprTrainConfig(
+        out=tmp_path / "run", train_files=(cipher_file(20, negatives=0),), question_encoder=str(tiny_bert),
+        **{**_SMALL, "batch_size": 1, "validation_fraction": 0.0},
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="nothing to tell its positive from"):
+        train_dpr(config)
+
+
+def test_the_command_refuses_presets_of_other_recipes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rag.core.log.setup_logging", lambda level: None)
+    with pytest.raises(SystemExit) as caught:
+        main(["train", "dpr", "--out", str(tmp_path), "--train", "x.json", "--config", "reader-squad"])
+    assert caught.value.code
+    assert "reader-squad is a configuration of 'reader', expected one of 'dpr'" in capsys.readouterr().err
