@@ -1,0 +1,143 @@
+"""Mined examples on their way: a block of questions a file, so that a killed run goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rag.core.errors import MismatchedArtifactError
+from rag.core.files import atomic_write_json, fsync_dir, read_json, remove_temporaries
+from rag.core.types import Passage
+from rag.data.convert.record import json_records, write_json_lines
+from retrievers.training.records import (
+    Negative,
+    TrainingExample,
+    example_from_json,
+    example_to_json,
+    read_training_examples,
+)
+
+__all__ = ["BlockFolder", "merge_examples"]
+
+_RUN = "run.json"
+
+
+class BlockFolder:
+    """Finished blocks of a run: `block-000000.jsonl` with its counts, which are written last.
+
+    Args:
+        folder: made if it is not there.
+        run: what decides the result: settings, index, questions.
+
+    Raises:
+        MismatchedArtifactError: the folder holds blocks of another run.
+    """
+
+    def __init__(self, folder: Path, run: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self.folder.mkdir(parents=True, exist_ok=True)
+        remove_temporaries(folder)
+        if (folder / _RUN).is_file():
+            found = read_json(folder / _RUN)
+            if found != run:
+                names = sorted(key for key in {*found, *run} if found.get(key) != run.get(key))
+                raise MismatchedArtifactError(
+                    f"{folder} holds blocks of an unfinished run with other {', '.join(names)}",
+                    hint=f"repeat that run's command to finish it, or delete {folder} to begin anew",
+                )
+        else:
+            atomic_write_json(folder / _RUN, dict(run))
+        self.finished = 0
+        while self._counts(self.finished).is_file():
+            self.finished += 1
+
+    def _block(self, number: int) -> Path:
+        return self.folder / f"block-{number:06d}.jsonl"
+
+    def _counts(self, number: int) -> Path:
+        return self.folder / f"block-{number:06d}.counts.json"
+
+    def add(self, examples: Iterable[TrainingExample], counts: Mapping[str, int]) -> None:
+        """Write the next block."""
+        write_json_lines(self._block(self.finished), map(example_to_json, examples))
+        atomic_write_json(self._counts(self.finished), dict(counts))
+        self.finished += 1
+
+    def counts(self) -> Counter[str]:
+        """Counts of all blocks together."""
+        total: Counter[str] = Counter()
+        for number in range(self.finished):
+            total.update(read_json(self._counts(number)))
+        return total
+
+    def examples(self) -> Iterator[TrainingExample]:
+        """All examples, in order."""
+        for number in range(self.finished):
+            if self._block(number).stat().st_size:
+                for _, record in json_records(self._block(number)):
+                    yield example_from_json(record, "")
+
+    def remove(self) -> None:
+        """Delete the folder; its run file goes first, so that a half-deleted one is never taken up."""
+        (self.folder / _RUN).unlink()
+        fsync_dir(self.folder)
+        shutil.rmtree(self.folder)
+
+
+def merge_examples(
+    mined: Iterable[TrainingExample], other: Path, workspace: Path
+) -> Iterator[TrainingExample]:
+    """The union of two training sets, by question text; memory grows by a few bytes a question.
+
+    Positives and negatives of a question in both are put together, the mined ones first, each passage once,
+    and no positive of either is left among the negatives. Questions of `other` alone follow at the end.
+
+    Args:
+        mined: one set.
+        other: file of the other one.
+        workspace: folder for a temporary copy of `other` that can be read from anywhere.
+
+    Source: Karpukhin et al.'s second round (`biencoder-nq-adv-hn-train`): trained on first and mined
+        negatives together.
+    """
+    spool = workspace / "merged.jsonl"
+    places: dict[str, list[int]] = {}
+    with open(spool, "wb") as out:
+        for example in read_training_examples(other):
+            places.setdefault(_key(example), []).append(out.tell())
+            out.write(json.dumps(example_to_json(example)).encode() + b"\n")
+    with open(spool, "rb") as file:
+
+        def read(place: int) -> TrainingExample:
+            file.seek(place)
+            return example_from_json(json.loads(file.readline()), "")
+
+        for example in mined:
+            yield _union([example, *map(read, places.pop(_key(example), []))])
+        for same in places.values():
+            yield _union([read(place) for place in same])
+    spool.unlink()
+
+
+def _key(example: TrainingExample) -> str:
+    return " ".join(example.question.lower().split())
+
+
+def _union(same: Sequence[TrainingExample]) -> TrainingExample:
+    if len(same) == 1:
+        return same[0]
+    positives: dict[tuple[str, str], Passage] = {}
+    negatives: dict[tuple[str, str], Negative] = {}
+    for example in same:
+        for passage in example.positives:
+            positives.setdefault((passage.title, passage.text), passage)
+        for negative in example.negatives:
+            negatives.setdefault((negative.passage.title, negative.passage.text), negative)
+    answers = dict.fromkeys(answer for example in same for answer in example.answers)
+    kept = tuple(negative for key, negative in negatives.items() if key not in positives)
+    first = same[0]
+    return TrainingExample(first.id, first.question, tuple(answers), tuple(positives.values()), kept)

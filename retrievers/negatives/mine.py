@@ -1,0 +1,297 @@
+"""Questions and a corpus to training examples: positives, and hard negatives with provenance."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from indexers.index import Index
+from indexers.protocols import FloatArray
+from rag.core.errors import ConfigError, DataError
+from rag.core.files import atomic_write_json, directory_lock, sha256_file
+from rag.core.log import get_logger
+from rag.core.progress import Progress
+from rag.core.types import Passage, Question
+from rag.data.questions import read_questions
+from rag.data.streams import STDIN
+from rag.data.text import AnswerMatcher
+from rag.runtime.seeds import generator
+from retrievers.cross_encoder import CrossEncoder
+from retrievers.negatives.blocks import BlockFolder, merge_examples
+from retrievers.negatives.gold import CorpusTexts, Positives, find_positives
+from retrievers.negatives.search import MiningSearch
+from retrievers.negatives.select import Candidate, NegativeFilter, below_margin, candidates_by_rank, choose
+from retrievers.negatives.settings import MiningSettings
+from retrievers.training.data import matchable_answers
+from retrievers.training.records import Negative, TrainingExample, write_training_examples
+
+__all__ = ["MiningReport", "mine", "mine_block"]
+
+BLOCK_QUESTIONS = 512
+
+
+@dataclass(slots=True)
+class MiningReport:
+    """What a run found; written beside its result as `NAME.report.json`.
+
+    Attributes:
+        counts: by name: questions, examples, written, negatives, short (examples with fewer negatives than
+            asked for), empty (with none), "positive …" by how it was found, "source …" of negatives,
+            "removed …" candidates by reason.
+        run: settings, index and questions.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    run: dict[str, Any] = field(default_factory=dict)
+
+    def lines(self) -> list[str]:
+        """The report for people."""
+        counts = self.counts
+
+        def part(prefix: str) -> str:
+            found = {k.removeprefix(prefix): v for k, v in sorted(counts.items()) if k.startswith(prefix)}
+            return ", ".join(f"{name} {value:,}" for name, value in found.items()) or "none"
+
+        mean = counts["negatives"] / max(1, counts["examples"])
+        lines = [
+            f"{counts['questions']:,} questions, {counts['examples']:,} with a positive; "
+            f"positives found by: {part('positive ')}",
+            f"{counts['negatives']:,} negatives ({mean:.1f} a question): {part('source ')}; "
+            f"{counts['short']:,} questions have fewer than asked for, {counts['empty']:,} none",
+            f"candidates thrown out: {part('removed ')}",
+        ]
+        if missing := counts["gold passages outside the corpus"]:
+            lines.append(
+                f"{missing:,} gold passages are not in the corpus: they can be trained on, but never be found"
+            )
+        if counts["written"] != counts["examples"]:
+            lines.append(f"{counts['written']:,} examples in all after merging")
+        return lines
+
+
+def mine(
+    index_dir: str | Path,
+    questions: str | Path,
+    out: str | Path,
+    settings: MiningSettings,
+    *,
+    encoder: str | None = None,
+    format: str = "auto",
+    limit: int | None = None,
+    merge: Path | None = None,
+) -> MiningReport:
+    """Write DPR's training JSON for a question set, with negatives from the index.
+
+    Memory does not grow with the questions. Every 512 questions a block is written into `OUT.mining/`; a
+    killed run that is started again goes on with the next block, and gives the same bytes.
+
+    Args:
+        index_dir: the corpus as `rag index` built it.
+        questions: whatever `read_questions` reads from files.
+        out: the result; `OUT.report.json` beside it says how it was made.
+        settings: what is mined.
+        encoder: the index's encoder, if it is not where the index says.
+        format: of the questions.
+        limit: only the first so many questions.
+        merge: another training file, for the union of both.
+
+    Raises:
+        ConfigError: the index lacks what the settings need, or the questions come from standard input.
+        DataError: no question has a positive.
+        MismatchedArtifactError: unfinished blocks of another run are in the way.
+    """
+    if str(questions) == STDIN:
+        raise ConfigError("questions are read twice, and standard input only once", hint="give a file")
+    target = Path(out)
+    work = target.with_name(target.name + ".mining")
+    total = sum(1 for _ in islice(read_questions(questions, format), limit))
+    with Index.open(index_dir) as index, directory_lock(work):
+        run = {
+            "settings": settings.model_dump(mode="json"),
+            "index": index.version,
+            "questions": sha256_file(questions) if Path(questions).is_file() else str(questions),
+            "limit": limit,
+        }
+        blocks = BlockFolder(work, run)
+        search = MiningSearch(index, settings, encoder=encoder)
+        judge = None if settings.cross_encoder is None else CrossEncoder.load(settings.cross_encoder)
+        texts = cache(lambda: CorpusTexts(index.passages))
+        done = min(total, blocks.finished * BLOCK_QUESTIONS)
+        if done:
+            get_logger(__name__).info("%s: %d questions are mined already", work, done)
+        asked = islice(read_questions(questions, format), done, limit)
+        with Progress(total, "questions", "mine", initial=done) as progress:
+            while block := list(islice(asked, BLOCK_QUESTIONS)):
+                counts: Counter[str] = Counter()
+                examples = mine_block(block, search, settings, texts=texts, judge=judge, counts=counts)
+                blocks.add(examples, counts)
+                progress.update(len(block))
+        report = MiningReport(
+            blocks.counts(), {**run, "merge": None if merge is None else sha256_file(merge)}
+        )
+        if not report.counts["examples"]:
+            raise DataError(
+                f"{questions}: no question has a positive passage in {index_dir} ({report.lines()[0]})",
+                hint="give gold passages or answers with the questions, or another corpus",
+            )
+        mined: Iterator[TrainingExample] = blocks.examples()
+        if merge is not None:
+            mined = merge_examples(mined, merge, work)
+        report.counts["written"] = write_training_examples(target, mined)
+        atomic_write_json(
+            target.with_name(target.name + ".report.json"), {"counts": dict(report.counts), **report.run}
+        )
+        blocks.remove()
+    return report
+
+
+def mine_block(
+    questions: Sequence[Question],
+    search: MiningSearch,
+    settings: MiningSettings,
+    *,
+    texts: Any,
+    judge: CrossEncoder | None,
+    counts: Counter[str],
+) -> list[TrainingExample]:
+    """Examples of one block; questions without a positive are left out and counted.
+
+    Args:
+        questions: the block.
+        search: the index.
+        settings: what is mined.
+        texts: makes the corpus's lookup by text when it is needed.
+        judge: the cross-encoder, if one is used.
+        counts: what `MiningReport.counts` says is added here.
+    """
+    passages = search.index.passages
+    hits, vectors = search.search([question.text for question in questions])
+    gold = find_positives(
+        questions, passages, texts=texts, search=search.near, keep_given=settings.gold == "given"
+    )
+    mode = "regex" if settings.regex else "tokens"
+    work: list[_Question] = []
+    counts["questions"] += len(questions)
+    for number, question in enumerate(questions):
+        matcher = AnswerMatcher(matchable_answers(question.answers), mode)  # type: ignore[arg-type]
+        found = {source: lists[number] for source, lists in hits.items()}
+        positives = gold[number]
+        if positives.how == "none" and settings.weak_positives:
+            ranked = [hit.row for hit in next(iter(found.values()))[: settings.weak_depth]]
+            weak = next((row for row in ranked if matcher.matches(passages[row].text)), None)
+            positives = positives if weak is None else Positives((weak,), (), "weak")
+        counts[f"positive {positives.how}"] += 1
+        counts["gold passages outside the corpus"] += len(positives.given)
+        if positives.how == "none":
+            continue
+        listed = (*passages.get_many(positives.rows), *positives.given)
+        candidates = candidates_by_rank(found, settings.first_rank, settings.last_rank)
+        vector = None if vectors is None else vectors[number]
+        work.append(_Question(question, positives, listed, candidates, matcher, vector))
+    if settings.margin is not None:
+        _apply_margin(work, search, settings.margin, counts)
+    examples = _select(work, search, settings, judge, counts)
+    counts["examples"] += len(examples)
+    for example in examples:
+        counts["negatives"] += len(example.negatives)
+        counts["short"] += len(example.negatives) < settings.per_question
+        counts["empty"] += not example.negatives
+        counts.update(f"source {negative.source}" for negative in example.negatives)
+    return examples
+
+
+@dataclass(slots=True)
+class _Question:
+    question: Question
+    positives: Positives
+    listed: tuple[Passage, ...]
+    candidates: list[Candidate]
+    matcher: AnswerMatcher
+    vector: FloatArray | None
+
+
+def _apply_margin(
+    work: Sequence[_Question], search: MiningSearch, margin: float, counts: Counter[str]
+) -> None:
+    """Keep candidates that the model scores below the gold passage's score, with a margin."""
+    outside = [item for item in work if not item.positives.rows]
+    given: dict[int, float] = {}
+    if outside:
+        vectors = np.stack([item.vector for item in outside if item.vector is not None])
+        scores = search.scores_of(vectors, [item.listed[0] for item in outside])
+        given = {id(item): float(score) for item, score in zip(outside, scores, strict=True)}
+    removed: Counter[str] = Counter()
+    for item in work:
+        assert item.vector is not None
+        rows = [candidate.row for candidate in item.candidates]
+        scores = search.scores(item.vector, [*item.positives.rows[:1], *rows])
+        positive = given[id(item)] if id(item) in given else float(scores[0])
+        item.candidates = below_margin(
+            item.candidates, scores[len(scores) - len(rows) :], positive, margin, removed
+        )
+    counts.update({f"removed {reason}": count for reason, count in removed.items()})
+
+
+def _select(
+    work: Sequence[_Question],
+    search: MiningSearch,
+    settings: MiningSettings,
+    judge: CrossEncoder | None,
+    counts: Counter[str],
+) -> list[TrainingExample]:
+    removed: Counter[str] = Counter()
+    wanted: int | None = settings.per_question
+    if judge is not None:
+        wanted = settings.cross_encoder_depth
+    elif settings.pick == "random":
+        wanted = None
+    passing: list[list[tuple[Candidate, Passage]]] = []
+    for item in work:
+        chosen = NegativeFilter(
+            item.matcher if settings.answer_filter else None,
+            item.positives.rows,
+            [passage.text for passage in item.listed],
+            removed,
+        )
+        passing.append(list(islice(chosen.passing(item.candidates, search.index.passages), wanted)))
+    if judge is not None:
+        passing = _denoised(work, passing, judge, settings.keep_below, removed)
+    examples: list[TrainingExample] = []
+    for item, kept in zip(work, passing, strict=True):
+        draw = None
+        if settings.pick == "random":
+            draw = generator(settings.seed, *item.question.id.encode())
+        negatives = tuple(
+            Negative(passage, candidate.source, candidate.rank, round(candidate.score, 5))
+            for candidate, passage in choose(kept, settings.per_question, draw)
+        )
+        asked = item.question
+        examples.append(TrainingExample(asked.id, asked.text, asked.answers, item.listed, negatives))
+    counts.update({f"removed {reason}": count for reason, count in removed.items()})
+    return examples
+
+
+def _denoised(
+    work: Sequence[_Question],
+    passing: list[list[tuple[Candidate, Passage]]],
+    judge: CrossEncoder,
+    keep_below: float,
+    removed: Counter[str],
+) -> list[list[tuple[Candidate, Passage]]]:
+    """Only what the cross-encoder is sure is no answer.
+
+    Source: Qu et al. 2021, "RocketQA", section 4.2 (denoised hard negatives).
+    """
+    questions = [item.question.text for item, kept in zip(work, passing, strict=True) for _ in kept]
+    scores = judge.score(questions, [passage for kept in passing for _, passage in kept])
+    chances = iter((scores < keep_below).tolist())
+    denoised = [[entry for entry in kept if next(chances)] for kept in passing]
+    removed["cross-encoder"] += len(scores) - sum(map(len, denoised))
+    return denoised

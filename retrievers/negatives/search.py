@@ -1,0 +1,88 @@
+"""Candidates for a block of questions: BM25, the index's model, or both; and the model's scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from indexers.index import Index
+from indexers.protocols import FloatArray
+from rag.core.errors import ConfigError
+from rag.core.types import Hit, Passage
+from retrievers.bi_encoder import BiEncoder
+from retrievers.dense import DenseRetriever
+from retrievers.negatives.settings import MiningSettings
+from retrievers.open import open_encoder
+from retrievers.sparse import SparseRetriever
+
+__all__ = ["MiningSearch"]
+
+
+class MiningSearch:
+    """Searches an index for mining.
+
+    Args:
+        index: an open index.
+        settings: which sources are asked, how deep, and whether the model must score candidates.
+        encoder: the index's encoder, if it is not where the index says: a folder, a name, or a loaded one.
+
+    Raises:
+        ConfigError: the index was built without what the settings need.
+        MismatchedArtifactError: the encoder is not the one the index was built with.
+    """
+
+    def __init__(
+        self, index: Index, settings: MiningSettings, *, encoder: str | BiEncoder | None = None
+    ) -> None:
+        wanted = ("bm25", "dense") if settings.source == "both" else (settings.source,)
+        for part, there in (("bm25", index.has_bm25), ("dense", index.has_dense)):
+            if part in wanted and not there:
+                raise ConfigError(
+                    f"source {settings.source} needs a {part} index, which {index.directory} has not",
+                    hint="build it with `rag index … --retriever hybrid`, or mine from what there is",
+                )
+        if settings.margin is not None and not index.has_dense:
+            raise ConfigError(
+                f"margin compares scores of a model, and {index.directory} has no vectors",
+                hint="build the index with --retriever hybrid, or leave margin out",
+            )
+        self.index, self._top_k = index, settings.top_k
+        self._sparse: SparseRetriever | None = None
+        self._dense: DenseRetriever | None = None
+        if "bm25" in wanted:
+            assert index.lucene is not None
+            self._sparse = SparseRetriever(index.lucene, index.passages)
+        if "dense" in wanted or settings.margin is not None:
+            assert index.dense is not None
+            self._encoder = open_encoder(index, encoder=encoder)
+            self._dense = DenseRetriever(index.dense, index.passages, self._encoder)
+        self._asks_dense = "dense" in wanted
+
+    def search(self, questions: Sequence[str]) -> tuple[dict[str, list[list[Hit]]], FloatArray | None]:
+        """Hits by source, one list a question; and question vectors (B, D), if there is a model."""
+        found: dict[str, list[list[Hit]]] = {}
+        if self._sparse is not None:
+            found["bm25"] = self._sparse.search(questions, self._top_k)
+        if self._dense is None:
+            return found, None
+        vectors = self._encoder.encode_questions(questions)
+        if self._asks_dense:
+            found["dense"] = self._dense.search_vectors(vectors, self._top_k)
+        return found, vectors
+
+    def near(self, texts: Sequence[str], top_k: int) -> list[list[Hit]]:
+        """Passages like these texts, by BM25 where there is one."""
+        searcher = self._sparse or self._dense
+        assert searcher is not None
+        return searcher.search(texts, top_k)
+
+    def scores(self, vector: FloatArray, rows: Sequence[int]) -> FloatArray:
+        """The model's scores (n,) of passages for a question's vector (D,)."""
+        assert self.index.embeddings is not None
+        return np.asarray(self.index.embeddings.rows(np.asarray(rows, np.int64)) @ vector, np.float32)
+
+    def scores_of(self, vectors: FloatArray, passages: Sequence[Passage]) -> FloatArray:
+        """The model's scores (n,) of passages that are not in the corpus, for the vectors (n, D)."""
+        encoded = self._encoder.encode_passages([p.title for p in passages], [p.text for p in passages])
+        return np.asarray((encoded * vectors).sum(axis=1), np.float32)

@@ -1,0 +1,135 @@
+"""From hits to hard negatives: candidates in turns by rank, filters, the choice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from rag.core.types import Hit, Passage
+from rag.data.text import AnswerMatcher
+from retrievers.negatives.gold import text_key
+
+__all__ = ["Candidate", "NegativeFilter", "PassageRows", "below_margin", "candidates_by_rank", "choose"]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A hit that may become a negative.
+
+    Attributes:
+        row: row in the corpus.
+        source: "bm25", "dense", or "bm25+dense" if both found it.
+        rank: 1-based, the better one if both found it.
+        score: of the search whose rank this is.
+    """
+
+    row: int
+    source: str
+    rank: int
+    score: float
+
+
+def candidates_by_rank(
+    found: Mapping[str, Sequence[Hit]], first_rank: int, last_rank: int
+) -> list[Candidate]:
+    """Hits of ranks first … last of every source, in turns by rank; a passage of two sources stands once.
+
+    Example:
+        >>> bm25, dense = [Hit(7, "g", 9.0), Hit(3, "c", 8.0)], [Hit(3, "c", 0.5)]
+        >>> [(c.row, c.source) for c in candidates_by_rank({"bm25": bm25, "dense": dense}, 1, 2)]
+        [(7, 'bm25'), (3, 'bm25+dense')]
+    """
+    merged: dict[int, Candidate] = {}
+    for rank in range(first_rank, last_rank + 1):
+        for source, hits in found.items():
+            if rank > len(hits):
+                continue
+            hit = hits[rank - 1]
+            known = merged.get(hit.row)
+            if known is None:
+                merged[hit.row] = Candidate(hit.row, source, rank, hit.score)
+            else:
+                merged[hit.row] = replace(known, source="+".join(found))
+    return list(merged.values())
+
+
+class PassageRows(Protocol):
+    """The part of a passage store that filtering needs."""
+
+    def __getitem__(self, row: int) -> Passage:
+        """The passage in `row`."""
+        ...
+
+
+class NegativeFilter:
+    """Throws out what is not a negative: the positives themselves, their copies, passages with an answer.
+
+    Args:
+        matcher: finds the question's answers; None lets passages with an answer pass.
+        positive_rows: rows of the positives.
+        positive_texts: their texts, wherever they come from.
+        removed: counts what is thrown out, by reason.
+    """
+
+    def __init__(
+        self,
+        matcher: AnswerMatcher | None,
+        positive_rows: Collection[int],
+        positive_texts: Sequence[str],
+        removed: Counter[str],
+    ) -> None:
+        self._matcher = matcher
+        self._rows = set(positive_rows)
+        self._texts = {text_key(text) for text in positive_texts}
+        self._removed = removed
+
+    def accepts(self, row: int, passage: Passage) -> bool:
+        """Whether the passage may be a negative of this question."""
+        if row in self._rows or text_key(passage.text) in self._texts:
+            self._removed["gold"] += 1
+            return False
+        if self._matcher is not None and self._matcher.matches(passage.text):
+            self._removed["answer"] += 1
+            return False
+        return True
+
+    def passing(
+        self, candidates: Sequence[Candidate], passages: PassageRows
+    ) -> Iterator[tuple[Candidate, Passage]]:
+        """The candidates that pass, in order; texts are read one by one, as they are asked for."""
+        for candidate in candidates:
+            passage = passages[candidate.row]
+            if self.accepts(candidate.row, passage):
+                yield candidate, passage
+
+
+def below_margin(
+    candidates: Sequence[Candidate],
+    scores: np.ndarray,
+    positive_score: float,
+    margin: float,
+    removed: Counter[str],
+) -> list[Candidate]:
+    """Candidates whose model score (n,) is under the positive's by a margin: s ≤ s⁺ − (1 − margin) · |s⁺|.
+
+    Source: Moreira et al. 2024, "NV-Retriever: Improving text embedding models with effective hard-negative
+        mining", TopK-PercPos; the form with |s⁺| is the same for positive scores and right for negative ones.
+    """
+    limit = positive_score - (1 - margin) * abs(positive_score)
+    kept = [candidate for candidate, score in zip(candidates, scores.tolist(), strict=True) if score <= limit]
+    removed["margin"] += len(candidates) - len(kept)
+    return kept
+
+
+def choose(
+    passing: Sequence[tuple[Candidate, Passage]], count: int, draw: np.random.Generator | None
+) -> list[tuple[Candidate, Passage]]:
+    """The first `count`, or (with `draw`) any `count` of them, by rank."""
+    if draw is None or len(passing) <= count:
+        return list(passing[:count])
+    taken = np.sort(draw.permutation(len(passing))[:count])
+    return [passing[i] for i in taken.tolist()]

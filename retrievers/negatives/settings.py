@@ -1,0 +1,95 @@
+"""What is mined, how deep, and what is thrown out."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from rag.config import Config
+from rag.core.errors import ConfigError
+
+__all__ = ["MiningSettings", "parse_depth"]
+
+
+class MiningSettings(Config):
+    """Settings of `mine`; kept beside the result.
+
+    Attributes:
+        source: what proposes candidates: BM25, the index's model, or both, taken in turns by rank.
+        first_rank, last_rank: candidates are the hits of these ranks, 1-based, both included.
+        per_question: most negatives kept of a question.
+        pick: "top" keeps the best-ranked of those that pass, "random" any of them.
+        answer_filter: throw out passages that hold an answer.
+        regex: answers are regular expressions.
+        margin: keep only passages that the model scores below this share of the positive's score; None keeps
+            all.
+        cross_encoder: folder or Hugging Face name of a model that reads question and passage together; None
+            does without.
+        keep_below: keep only passages whose cross-encoder probability of being relevant is below this.
+        cross_encoder_depth: candidates of a question that the cross-encoder reads, best-ranked first.
+        gold: "given" keeps a gold passage that is not in the corpus as positive, by its text; "corpus" takes
+            positives from the corpus alone.
+        weak_positives: where no gold passage is known, take the best hit that holds an answer (of the first
+            `weak_depth`).
+        weak_depth: see there.
+        seed: of random picks.
+
+    Source: Karpukhin et al. 2020 (BM25 negatives without an answer; weak positives); Xiong et al. 2020, ANCE
+        (`pick="random"` of the top 200); Qu et al. 2021, RocketQA (cross-encoder); Moreira et al. 2024,
+        NV-Retriever (margin to the positive's score).
+    """
+
+    recipe: ClassVar[str] = "mine"
+
+    source: Literal["bm25", "dense", "both"] = "bm25"
+    first_rank: int = Field(default=1, ge=1)
+    last_rank: int = Field(default=100, ge=1)
+    per_question: int = Field(default=10, ge=1)
+    pick: Literal["top", "random"] = "top"
+    answer_filter: bool = True
+    regex: bool = False
+    margin: float | None = Field(default=None, gt=0, le=1)
+    cross_encoder: str | None = None
+    keep_below: float = Field(default=0.1, gt=0, lt=1)
+    cross_encoder_depth: int = Field(default=40, ge=1)
+    gold: Literal["given", "corpus"] = "given"
+    weak_positives: bool = True
+    weak_depth: int = Field(default=100, ge=1)
+    seed: int = 13
+
+    @model_validator(mode="after")
+    def _cross_check(self) -> MiningSettings:
+        if self.last_rank < self.first_rank:
+            raise ValueError(f"ranks {self.first_rank} to {self.last_rank} are none")
+        if self.cross_encoder is not None and self.cross_encoder_depth < self.per_question:
+            raise ValueError(
+                f"cross_encoder_depth ({self.cross_encoder_depth}) is less than per_question "
+                f"({self.per_question})"
+            )
+        return self
+
+    @property
+    def top_k(self) -> int:
+        """How deep searches go."""
+        return max(self.last_rank, self.weak_depth if self.weak_positives else 0)
+
+
+def parse_depth(text: str) -> tuple[int, int]:
+    """First and last rank of "first:last", or of "last".
+
+    Raises:
+        ConfigError: it is neither.
+
+    Example:
+        >>> parse_depth("5:100"), parse_depth("30")
+        ((5, 100), (1, 30))
+    """
+    first, _, last = text.rpartition(":")
+    try:
+        ranks = int(first or 1), int(last)
+    except ValueError as error:
+        raise ConfigError(f"depth {text!r}: expected first:last, for example 5:100") from error
+    if not 1 <= ranks[0] <= ranks[1]:
+        raise ConfigError(f"depth {text!r}: ranks start at 1, and the first is not behind the last")
+    return ranks

@@ -1,0 +1,145 @@
+"""Batches of retriever training: what holds for every data set, step and setting, against brute force."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rag.core.errors import ConfigError
+from rag.core.types import Passage
+from rag.data.text import AnswerMatcher
+from retrievers.training.batches import RetrieverBatches
+from retrievers.training.data import TrainingSet, matchable_answers
+from retrievers.training.records import Negative, TrainingExample
+
+WORDS = ("a", "b", "É", "e\u0301", "c", "U.S.", "ΟΔΟΣ", "οδος", "İ", ".", "\u200b", "no")
+text = st.lists(st.sampled_from(WORDS), min_size=1, max_size=8).map(" ".join)
+passage = st.builds(Passage, st.just(""), st.sampled_from(["", "A"]), text)
+short = st.lists(st.sampled_from(WORDS), min_size=0, max_size=3).map(" ".join)
+example = st.builds(
+    TrainingExample,
+    st.just("q"),
+    text,
+    st.lists(short, max_size=3).map(tuple),
+    st.lists(passage, min_size=1, max_size=2).map(tuple),
+    st.lists(passage.map(Negative), max_size=4).map(tuple),
+)
+
+
+class Letters:
+    """A tokenizer whose ids spell the passage, so that tests can read batches."""
+
+    fingerprint = "letters"
+
+    def questions(self, texts):
+        return [[ord(c) for c in t] for t in texts]
+
+    def passages(self, titles, texts):
+        return [[ord(c) for c in f"{a}|{b}"] for a, b in zip(titles, texts, strict=True)]
+
+
+def spelled(tokens):
+    title, _, body = "".join(map(chr, tokens)).partition("|")
+    return title, body
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    examples=st.lists(example, min_size=1, max_size=6),
+    batch_size=st.integers(1, 5),
+    hard=st.integers(0, 3),
+    seed=st.integers(0, 5),
+    draw=st.sampled_from(["first", "random"]),
+    pool=st.integers(1, 3),
+)
+def test_invariants(examples, batch_size, hard, seed, draw, pool):
+    data = TrainingSet.build(examples, Letters())
+    try:
+        batches = RetrieverBatches(
+            data, batch_size=batch_size, hard_negatives=hard, epochs=2, positives=draw, pool_batches=pool,
+            seed=seed,
+        )  # fmt: skip
+    except ConfigError:
+        assert min(batch_size, len(examples)) == 1
+        return
+    for step in range(len(batches)):
+        batch = batch_or_none(batches, step)
+        if batch is None:  # everything was masked, or nothing was there
+            batches.mask_false_negatives = False
+            whole = batch_or_none(batches, step)
+            batches.mask_false_negatives = True
+            assert whole is None or all_false(whole, examples)
+            continue
+        check(batch, examples, hard, draw)
+        parts = [batch.shard(rank, 2) for rank in range(2)] if len(batch.questions) > 1 else [batch]
+        assert [t.tolist() for p in parts for t in p.passages] == [t.tolist() for t in batch.passages]
+        assert [t.tolist() for p in parts for t in p.questions] == [t.tolist() for t in batch.questions]
+        assert all((part.owners == batch.owners).all() for part in parts)
+        for part in parts:
+            first, last = part.first_passage, part.first_passage + len(part.passages)
+            own = np.arange(len(part.questions)) + part.first_question
+            assert set(batch.owners[first:last]) == set(own)
+    visited = np.concatenate([batches.examples(step) for step in range(batches.per_epoch)])
+    assert len(set(visited.tolist())) == len(visited) == batches.per_epoch * batches.batch_size
+
+
+def batch_or_none(batches, step):
+    try:
+        return batches[step]
+    except ConfigError:
+        return None
+
+
+def all_false(batch, examples):
+    """Whether every passage that is not the positive is a false negative, for every question."""
+    texts = [spelled(tokens) for tokens in batch.passages]
+    for b, number in enumerate(batch.examples.tolist()):
+        gold = {(p.title, p.text) for p in examples[number].positives}
+        matcher = AnswerMatcher(matchable_answers(examples[number].answers))
+        others = [t for p, t in enumerate(texts) if p != batch.positives[b]]
+        if not all(t in gold or matcher.matches(t[1]) for t in others):
+            return False
+    return True
+
+
+def check(batch, examples, hard, draw):
+    assert (np.diff(batch.owners) >= 0).all()
+    texts = [spelled(tokens) for tokens in batch.passages]
+    for b, number in enumerate(batch.examples.tolist()):
+        asked = examples[number]
+        gold = [(p.title, p.text) for p in asked.positives]
+        assert "".join(map(chr, batch.questions[b])) == asked.question
+        assert texts[batch.positives[b]] in (gold if draw == "random" else gold[:1])
+        assert batch.owners[batch.positives[b]] == b
+        own = [texts[p] for p in np.flatnonzero(batch.owners == b) if p != batch.positives[b]]
+        known = {(n.passage.title, n.passage.text) for n in asked.negatives}
+        assert len(set(own)) == len(own) == min(hard, len(known))
+        assert set(own) <= known
+        matcher = AnswerMatcher(matchable_answers(asked.answers))
+        expected = [
+            p != batch.positives[b] and (texts[p] in gold or matcher.matches(texts[p][1]))
+            for p in range(len(texts))
+        ]
+        assert batch.ignored[b].tolist() == expected
+
+
+@pytest.mark.parametrize("length", [1, 3, 40])
+def test_long_answers(length):
+    rng = np.random.default_rng(length)
+    words = [f"w{i}" for i in rng.integers(0, 4 if length > 1 else 50, 400)]
+    chunks = [" ".join(words[i : i + 60]) for i in range(0, 400, 60)]
+    answers = [" ".join(words[i : i + length]) for i in range(0, 350, 7)]
+    examples = [
+        TrainingExample(str(i), "q", (answer,), (Passage("", "", chunks[i % len(chunks)]),))
+        for i, answer in enumerate(answers)
+    ]
+    batch = RetrieverBatches(
+        TrainingSet.build(examples, Letters()), batch_size=len(examples), hard_negatives=0
+    )[0]
+    for b, number in enumerate(batch.examples.tolist()):
+        matcher = AnswerMatcher([answers[number]])
+        chunk = chunks[number % len(chunks)]
+        for p, tokens in enumerate(batch.passages):
+            _, body = spelled(tokens)
+            expected = p != batch.positives[b] and (body == chunk or matcher.matches(body))
+            assert batch.ignored[b, p] == expected
