@@ -15,7 +15,7 @@ from readers.model import Item, Logits, LogitsModel, Result, SpanModel
 
 __all__ = ["FastSpanModel"]
 
-_BATCH_TOKENS = 2048  # what one core works on at a time; more does not fit its cache
+_BATCH_TOKENS = 1024  # what one core works on at a time; more does not fit its cache
 
 
 class FastSpanModel(LogitsModel):
@@ -62,12 +62,14 @@ class FastSpanModel(LogitsModel):
         padded[mask] = self._head(hidden)
         return padded[..., 0], padded[..., 1], None
 
+    @property
+    def workers(self) -> int:
+        """Threads that work side by side."""
+        return self._open().workers
+
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """`function` over `items`, each item on one core; results in order."""
-        with self._pool_lock:
-            if self._pool is None:
-                self._pool = CorePool()
-        return self._pool.map(function, items)
+        return self._open().map(function, items)
 
     def close(self) -> None:
         """End the worker threads; the next `map` starts them again."""
@@ -75,3 +77,9 @@ class FastSpanModel(LogitsModel):
             if self._pool is not None:
                 self._pool.close()
                 self._pool = None
+
+    def _open(self) -> CorePool:
+        with self._pool_lock:
+            if self._pool is None:
+                self._pool = CorePool()
+            return self._pool

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rag.runtime.packing import plan_batches
+from rag.runtime.packing import plan_even_batches
 from readers.layout import Row, RowLayout
 from readers.model import LogitsModel
 from readers.spans import best_spans
@@ -47,7 +47,7 @@ def score_rows(
     continues: npt.NDArray[np.bool_] | None = None,
     device: str = "cpu",
 ) -> RowScores:
-    """Run all rows, longest first, in batches of at most `model.batch_tokens` tokens.
+    """Run all rows, longest first, in even batches of about `model.batch_tokens` tokens.
 
     Args:
         model, layout, rows: the network, and what to run through it.
@@ -77,7 +77,12 @@ def score_rows(
         if relevance is not None:
             relevances[part] = relevance.float().cpu().numpy()
 
-    plan = plan_batches([len(row.ids) for row in rows], max_rows=_MAX_ROWS, max_tokens=model.batch_tokens)
+    plan = plan_even_batches(
+        [len(row.ids) for row in rows],
+        max_rows=_MAX_ROWS,
+        max_tokens=model.batch_tokens,
+        workers=model.workers,
+    )
     for _ in model.map(run, plan):
         pass
     return RowScores(spans, starts, ends, nulls, relevances)

@@ -37,6 +37,11 @@ class LogitsModel(nn.Module):
     selects_passages = False
     batch_tokens = 4096
 
+    @property
+    def workers(self) -> int:
+        """How many items `map` works on at a time."""
+        return 1
+
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """`function` over `items`, in order; networks that leave cores idle run several items at once."""
         return map(function, items)

@@ -9,7 +9,7 @@ from itertools import chain, groupby
 import numpy as np
 import torch
 
-__all__ = ["PackedTokens", "pack", "plan_batches"]
+__all__ = ["PackedTokens", "pack", "plan_batches", "plan_even_batches"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,4 +94,41 @@ def plan_batches(lengths: Sequence[int], *, max_rows: int, max_tokens: int) -> l
         tokens += lengths[row]
     if current:
         batches.append(current)
+    return batches
+
+
+def plan_even_batches(
+    lengths: Sequence[int], *, max_rows: int, max_tokens: int, workers: int
+) -> list[list[int]]:
+    """Split rows into batches of similar length and nearly equal size, a multiple of `workers` in number.
+
+    Workers that take the next batch when they finish one then end at nearly the same time; batches filled to
+    the brim leave some of them without work while the others finish.
+
+    Args:
+        lengths: tokens of each row.
+        max_rows: most rows in a batch.
+        max_tokens: size of a batch aimed at; sizes differ from the mean by less than the longest row.
+        workers: how many batches run at a time.
+
+    Example:
+        >>> plan_even_batches([3, 9, 3, 5], max_rows=8, max_tokens=16, workers=2)
+        [[1], [3, 0, 2]]
+        >>> plan_batches([3, 9, 3, 5], max_rows=8, max_tokens=16)
+        [[1, 3], [0, 2]]
+    """
+    total = sum(lengths)
+    if total == 0:
+        return plan_batches(lengths, max_rows=max_rows, max_tokens=max_tokens)
+    count = workers * -(-total // (workers * max_tokens))
+    order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
+    batches: list[list[int]] = [[]]
+    place, before = 0, 0
+    for row in order:
+        part = min(count - 1, (2 * before + lengths[row]) * count // (2 * total))  # where its middle falls
+        if batches[-1] and (part != place or len(batches[-1]) >= max_rows):
+            batches.append([])
+        place = part
+        batches[-1].append(row)
+        before += lengths[row]
     return batches
