@@ -202,7 +202,7 @@ class BiEncoderModel(nn.Module):
     @property
     def temperature(self) -> float:
         """What scores are divided by at present."""
-        return 1.0 / float(self.scale)
+        return 1.0 / float(self.scale.detach())
 
     @property
     def scale(self) -> Tensor:

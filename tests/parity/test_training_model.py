@@ -1,0 +1,140 @@
+"""The trainable bi-encoder and its loss against transformers' DPR classes and sentence-transformers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, DPRContextEncoder, DPRQuestionEncoder
+
+from retrievers.bi_encoder import BiEncoder
+from retrievers.tokenization import TextTokenizer
+from retrievers.training.batches import RetrieverBatch
+from retrievers.training.model import BiEncoderModel
+from retrievers.training.step import contrastive_step
+from tests.conftest import TinyModels
+
+QUESTIONS = ["who wrote the title", "danube", "where in the black forest rises the river"]
+PASSAGES = ["the danube rises in the black forest", "text", "who wrote the river text in the forest"]
+NEGATIVES = ["black title", "the river", "forest danube in the text title"]
+
+
+def padded(texts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    rows = [torch.tensor(text) for text in texts]
+    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+    return ids, mask
+
+
+def arrays(texts: list[list[int]]) -> list[np.ndarray]:
+    return [np.array(text, dtype=np.int32) for text in texts]
+
+
+@pytest.mark.parametrize("projection_dim", [0, 12])
+def test_dpr_towers_are_transformers_dpr(tiny: TinyModels, tmp_path: Path, projection_dim: int) -> None:
+    folder = tiny.dpr(tmp_path, projection_dim=projection_dim)
+    model = BiEncoderModel.from_folder(
+        folder, shared=False, question_tokens=24, passage_tokens=48, dropout=0.0
+    )
+    assert model.dim == (projection_dim or 32)
+    assert (model.settings.pooling, model.settings.layout, model.temperature) == ("cls", "pair", 1.0)
+    tokens = TextTokenizer(model.settings.question)
+    questions, passages = tokens(QUESTIONS), tokens(["title"] * 3, PASSAGES)
+    ask = DPRQuestionEncoder.from_pretrained(folder / "question_encoder").eval()
+    tell = DPRContextEncoder.from_pretrained(folder / "ctx_encoder").eval()
+    with torch.no_grad():
+        ids, mask = padded(questions)
+        q = ask(ids, attention_mask=mask).pooler_output
+        ids, mask = padded(passages)
+        p = tell(ids, attention_mask=mask).pooler_output
+        torch.testing.assert_close(model.encode_questions(arrays(questions)), q, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(model.encode_passages(arrays(passages)), p, atol=1e-5, rtol=1e-5)
+        scores = model(arrays(questions), arrays(passages))
+    torch.testing.assert_close(scores, q @ p.T, atol=1e-4, rtol=1e-5)
+
+
+def test_the_step_is_multiple_negatives_ranking(tiny: TinyModels, tmp_path: Path) -> None:
+    """Same weights, same texts: same loss and same gradients as sentence-transformers' class."""
+    library = pytest.importorskip("sentence_transformers")
+    from sentence_transformers.losses import MultipleNegativesRankingLoss
+
+    folder = tiny.sentence_transformer(tmp_path)
+    theirs = library.SentenceTransformer(str(folder), device="cpu").eval()
+    objective = MultipleNegativesRankingLoss(theirs, scale=20.0)
+    columns = [QUESTIONS, PASSAGES, NEGATIVES]
+    expected = objective([theirs.preprocess(column) for column in columns], torch.zeros(3))
+    expected.backward()
+
+    ours = BiEncoderModel.from_folder(folder, question_tokens=24, passage_tokens=24, dropout=0.0)
+    assert (ours.settings.pooling, ours.settings.normalize) == ("mean", True)
+    assert ours.temperature == pytest.approx(0.05)
+    tokens = TextTokenizer(ours.settings.question)
+    passages = [text for pair in zip(PASSAGES, NEGATIVES, strict=True) for text in pair]
+    batch = RetrieverBatch(
+        arrays(tokens(QUESTIONS)),
+        arrays(tokens(passages)),
+        np.arange(3) * 2,
+        np.zeros((3, 6), dtype=bool),
+        np.repeat(np.arange(3), 2),
+        np.arange(3),
+    )
+    loss = contrastive_step(ours, batch)
+    assert float(loss.value) == pytest.approx(float(expected.detach()), abs=1e-5)
+    loss.compute_gradients(lambda: None)
+    wanted = dict(theirs[0].named_parameters())
+    compared = 0
+    for name, parameter in ours.question.encoder.named_parameters():
+        other = next(p for n, p in wanted.items() if n.endswith("." + name))
+        torch.testing.assert_close(parameter.grad, other.grad, atol=1e-5, rtol=1e-3, msg=name)
+        compared += 1
+    assert compared > 30
+
+
+def test_trained_vectors_are_the_inference_encoders(tiny: TinyModels, tmp_path: Path) -> None:
+    """What is trained is what `BiEncoder` later computes from the folder."""
+    folder = tiny.sentence_transformer(tmp_path, dense=16)
+    dense = folder / "2_Dense" / "config.json"
+    stated = json.loads(dense.read_text())
+    dense.write_text(json.dumps({**stated, "activation_function": "torch.nn.modules.linear.Identity"}))
+    model = BiEncoderModel.from_folder(folder, question_tokens=24, passage_tokens=24, dropout=0.0)
+    tokens = TextTokenizer(model.settings.question)
+    encoder = BiEncoder.load(folder, precision="fp32", device="cpu")
+    assert model.dim == 16
+    with torch.no_grad():
+        ours = model.encode_questions(arrays(tokens(QUESTIONS))).numpy()
+    np.testing.assert_allclose(ours, encoder.encode_questions(QUESTIONS), atol=1e-5)
+
+
+FAMILIES = ["bert", "roberta", "electra", "distilbert", "albert", "mpnet", "longformer"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_any_encoder_family_is_transformers(family: str, tmp_path: Path) -> None:
+    """Our padding, masks and attention give what the family's own default forward pass gives a lone text."""
+    from transformers import AutoConfig
+
+    sizes = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    own = {"distilbert": {"dim": 32, "hidden_dim": 64, "n_layers": 2, "n_heads": 4, "vocab_size": 99}}
+    extra = {"attention_window": [8, 8]} if family == "longformer" else {}
+    config = AutoConfig.for_model(
+        family, **own.get(family, {**sizes, "intermediate_size": 64, **extra}), pad_token_id=1
+    )
+    torch.manual_seed(0)
+    AutoModel.from_config(config).save_pretrained(tmp_path)
+    model = BiEncoderModel.from_folder(
+        tmp_path, pooling="mean", question_tokens=32, passage_tokens=32, dropout=0.0
+    )
+    draw = np.random.default_rng(0)
+    texts = [draw.integers(5, 99, length).astype(np.int32) for length in (3, 12, 7)]
+    plain = AutoModel.from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        found = model.encode_passages(texts)
+        for text, vector in zip(texts, found, strict=True):
+            alone = plain(torch.from_numpy(text.astype(np.int64))[None])[0][0].mean(0)
+            torch.testing.assert_close(vector, alone, atol=1e-5, rtol=1e-4)
+    model.encode_passages(texts).sum().backward()
+    first = next(iter(model.question.encoder.parameters()))
+    assert first.grad is not None

@@ -1,0 +1,179 @@
+"""The trainable bi-encoder: what folders say, what is refused, what is trained, what export gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
+from rag.runtime.precision import MasterWeights
+from retrievers.training.batches import RetrieverBatch
+from retrievers.training.model import BiEncoderModel
+from retrievers.training.step import contrastive_step, pairwise_objective
+from tests.conftest import TinyModels
+
+TOKENS = {"question_tokens": 16, "passage_tokens": 32}
+
+
+def texts(count: int, seed: int = 0) -> list[np.ndarray]:
+    draw = np.random.default_rng(seed)
+    return [draw.integers(5, 120, draw.integers(3, 30)).astype(np.int32) for _ in range(count)]
+
+
+def batch(questions: int, each: int = 1) -> RetrieverBatch:
+    total = questions * each
+    return RetrieverBatch(
+        texts(questions), texts(total, 1), np.arange(questions) * each,
+        np.zeros((questions, total), dtype=bool), np.repeat(np.arange(questions), each), np.arange(questions),
+    )  # fmt: skip
+
+
+def test_a_plain_folder_is_pooled_by_cls_with_dot_products(tiny_bert: Path) -> None:
+    model = BiEncoderModel.from_folder(tiny_bert, **TOKENS)
+    assert (model.settings.pooling, model.settings.normalize, model.temperature) == ("cls", False, 1.0)
+    assert model.shared
+    assert all(name.startswith(("question.", "log_scale")) for name, _ in model.named_parameters())
+    assert model.question.encoder.pooler is None
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max", "lasttoken"])
+def test_order_and_padding_do_not_matter(tiny_bert: Path, pooling: str) -> None:
+    model = BiEncoderModel.from_folder(tiny_bert, pooling=pooling, normalize=True, dropout=0.0, **TOKENS)
+    rows = texts(9)
+    with torch.no_grad():
+        together = model.encode_passages(rows)
+        alone = torch.cat([model.encode_questions([row]) for row in rows])
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(together.norm(dim=1), torch.ones(9))
+
+
+def test_a_new_projection_follows_the_seed_and_differs_between_towers(tiny_bert: Path) -> None:
+    def load(seed: int) -> BiEncoderModel:
+        return BiEncoderModel.from_folder(tiny_bert, shared=False, projection_dim=6, seed=seed, **TOKENS)
+
+    first, again, other = load(1), load(1), load(3)
+    assert first.dim == 6
+    assert first.question.projection is not None
+    assert first.passage.projection is not None
+    weight = first.question.projection.weight
+    assert torch.equal(weight, again.question.projection.weight)  # type: ignore[union-attr]
+    assert not torch.equal(weight, other.question.projection.weight)  # type: ignore[union-attr]
+    assert not torch.equal(weight, first.passage.projection.weight)
+
+
+def test_dropout_is_what_is_asked_for(tiny_bert: Path) -> None:
+    rows = texts(4)
+    for dropout, same in ((0.0, True), (0.4, False), (None, False)):
+        model = BiEncoderModel.from_folder(tiny_bert, dropout=dropout, **TOKENS)
+        assert torch.equal(model.encode_passages(rows), model.encode_passages(rows)) is same
+        model.eval()
+        assert torch.equal(model.encode_passages(rows), model.encode_passages(rows))
+
+
+def test_temperature(tiny_bert: Path) -> None:
+    fixed = BiEncoderModel.from_folder(tiny_bert, normalize=True, **TOKENS)
+    assert fixed.temperature == pytest.approx(0.05)
+    assert fixed.score_parameters() == []
+    learned = BiEncoderModel.from_folder(
+        tiny_bert, normalize=True, temperature=0.2, learn_temperature=True, **TOKENS
+    )
+    assert learned.temperature == pytest.approx(0.2)
+    contrastive_step(learned, batch(3)).compute_gradients(lambda: None)
+    assert learned.log_scale.grad is not None
+    with torch.no_grad():
+        learned.log_scale.fill_(10.0)
+    assert learned.temperature == pytest.approx(0.01)
+
+
+def test_a_frozen_passage_tower_takes_no_gradients(tiny_bert: Path) -> None:
+    model = BiEncoderModel.from_folder(tiny_bert, shared=False, **TOKENS).freeze_passages()
+    contrastive_step(model, batch(3), chunk_size=1).compute_gradients(lambda: None)
+    grads = {name: p.grad is not None for name, p in model.named_parameters()}
+    assert not any(given for name, given in grads.items() if name.startswith("passage."))
+    assert any(given for name, given in grads.items() if name.startswith("question."))
+    with pytest.raises(ConfigError, match="shared"):
+        BiEncoderModel.from_folder(tiny_bert, **TOKENS).freeze_passages()
+
+
+def test_bf16_keeps_vectors_and_scores_in_fp32(tiny_bert: Path) -> None:
+    exact = BiEncoderModel.from_folder(tiny_bert, normalize=True, dropout=0.0, **TOKENS)
+    model = BiEncoderModel.from_folder(tiny_bert, normalize=True, dropout=0.0, **TOKENS)
+    full = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    model.to_compute(torch.bfloat16)
+    master = MasterWeights(model, full)
+    rows = texts(5)
+    found = model.encode_passages(rows)
+    assert found.dtype == torch.float32
+    assert torch.nn.functional.cosine_similarity(found, exact.encode_passages(rows)).min() > 0.99
+    loss = contrastive_step(model, batch(4, 2), chunk_size=2)
+    loss.compute_gradients(master.gather_gradients)
+    contrastive_step(exact, batch(4, 2)).compute_gradients(lambda: None)
+    ours = torch.cat([tensor.grad.flatten() for tensor in master.master if tensor.grad is not None])
+    theirs = torch.cat([p.grad.flatten() for p in exact.parameters() if p.grad is not None])
+    assert ours.dtype == torch.float32
+    assert torch.nn.functional.cosine_similarity(ours, theirs, dim=0) > 0.98
+
+
+def test_export_gets_bare_names(tiny: TinyModels, tmp_path: Path) -> None:
+    from transformers import BertModel
+
+    folder = tiny.dpr(tmp_path, projection_dim=8)
+    model = BiEncoderModel.from_folder(folder, shared=False, **TOKENS)
+    master = MasterWeights(model)
+    changed = {name: tensor + 1 for name, tensor in master.state().items()}
+    for prefix, tower in model.towers():
+        state = tower.bare_state(changed, prefix)
+        names = set(dict(BertModel(tiny_config(tower)).named_parameters()))
+        assert {name for name in state if "pooler" not in name} == {n for n in names if "pooler" not in n}
+        before = dict(tower.encoder.named_parameters())
+        name = "embeddings.word_embeddings.weight"
+        assert torch.equal(state[name], before[name] + 1)
+        projection = tower.bare_projection(changed, prefix)
+        assert projection is not None
+        assert tower.projection is not None
+        assert torch.equal(projection[0], tower.projection.weight + 1)
+        assert projection[1] is not None
+
+
+def tiny_config(tower: object) -> object:
+    from transformers import BertConfig
+
+    return BertConfig(**{k: v for k, v in tower.config.items() if k != "model_type"})  # type: ignore[attr-defined]
+
+
+def test_what_cannot_be_trained_is_refused(tiny: TinyModels, tiny_bert: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="two encoders"):
+        BiEncoderModel.from_folder(tiny_bert, tmp_path, **TOKENS)
+    with pytest.raises(ConfigError, match="encoder takes 2 to 64"):
+        BiEncoderModel.from_folder(tiny_bert, passage_tokens=100)
+    with pytest.raises(ArtifactError, match="config.json"):
+        BiEncoderModel.from_folder(tmp_path, **TOKENS)
+    wide = tiny.bert(tmp_path / "wide", hidden_size=48)
+    with pytest.raises(MismatchedArtifactError, match="projection_dim"):
+        BiEncoderModel.from_folder(tiny_bert, wide, shared=False, **TOKENS)
+    BiEncoderModel.from_folder(tiny_bert, wide, shared=False, projection_dim=8, **TOKENS)
+    dpr = tiny.dpr(tmp_path / "dpr", projection_dim=8)
+    with pytest.raises(ConfigError, match="projection to 8 numbers, projection_dim is 9"):
+        BiEncoderModel.from_folder(dpr, shared=False, projection_dim=9, **TOKENS)
+
+
+def test_a_layer_with_an_activation_is_refused(tiny: TinyModels, tmp_path: Path) -> None:
+    folder = tiny.sentence_transformer(tmp_path, dense=16)
+    with pytest.raises(ConfigError, match="Tanh"):
+        BiEncoderModel.from_folder(folder, question_tokens=16, passage_tokens=16)
+
+
+def test_a_batch_without_negatives_is_refused(tiny_bert: Path) -> None:
+    model = BiEncoderModel.from_folder(tiny_bert, **TOKENS)
+    with pytest.raises(ConfigError, match="no question of a batch of 1 has a negative"):
+        contrastive_step(model, batch(1))
+    masked = batch(3)
+    masked.ignored[:] = ~np.eye(3, dtype=bool)
+    with pytest.raises(ConfigError, match="no question of a batch of 3 has a negative"):
+        contrastive_step(model, masked)
+    with pytest.raises(ConfigError, match="mined negative"):
+        contrastive_step(model, batch(3), objective=pairwise_objective)
+    assert float(contrastive_step(model, batch(1, 2)).value) > 0
