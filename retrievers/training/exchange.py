@@ -28,6 +28,10 @@ from retrievers.training.staleness import DriftMeter
 __all__ = ["NegativesExchange", "Refresher"]
 
 _DRIFT_NAME = "probe_vectors.npy"
+_SHOWN = (
+    *("held_out/mrr", "held_out/top1", "held_out/top20"),
+    *("refresh/overlap", "refresh/cosine", "refresh/entropy", "refresh/distinct"),
+)
 _FROM_FILE = IndexAge("file", 0)
 
 log = get_logger(__name__)
@@ -50,8 +54,9 @@ class NegativesExchange(FitHooks):
         write_encoder: puts the encoder as it is now into a folder; called in the main process.
         key: fingerprint of examples and corpus, the same in the inferencer.
         world: the processes.
-        inline: mines at once, in the main process, whenever a snapshot goes out; None leaves it to another
-            process.
+        in_line: mine at once, in the main process, whenever a snapshot goes out; otherwise another process
+            mines.
+        inline: what mines, if `in_line` and this is the main process.
         drift: measures how far the model has moved; None if the schedule does not ask for it.
         sleep: waits for a number of seconds.
     """
@@ -60,16 +65,18 @@ class NegativesExchange(FitHooks):
         self,
         config: AnceTrainConfig,
         batches: RetrieverBatches,
-        write_encoder: Callable[[Path], None],
+        write_encoder: Callable[[Path], object],
         *,
         key: str,
         world: World,
-        inline: Refresher | None,
+        in_line: bool,
+        inline: Refresher | None = None,
         drift: DriftMeter | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._config, self._batches, self._write_encoder = config, batches, write_encoder
         self._key, self._world, self._inline, self._sleep = key, world, inline, sleep
+        self._in_line = in_line
         self._schedule: RefreshSchedule = config.schedule_of_refresh
         self._drift = drift
         self._snapshots = Generations(config.out / "snapshots")
@@ -86,9 +93,9 @@ class NegativesExchange(FitHooks):
         polls = step % self._config.poll_every_steps == 0
         if self._is_due(step, polls):
             snapshot = self._publish(step)
-            if self._inline is not None:
-                self._take_up(self._mine(self._inline, snapshot), step)
-        if polls and self._inline is None and not self._schedule.is_never:
+            if self._in_line:
+                self._take_up(self._mine(snapshot), step)
+        if polls and not self._in_line and not self._schedule.is_never:
             self._look_for_newer(step)
 
     def log_fields(self, step: int) -> Mapping[str, Any]:
@@ -159,11 +166,11 @@ class NegativesExchange(FitHooks):
         now = self._drift.reset()
         return load_npy(snapshot.path / _DRIFT_NAME, dtype=now.dtype, shape=now.shape).copy()
 
-    def _mine(self, inline: Refresher, snapshot: Generation | None) -> Generation:
+    def _mine(self, snapshot: Generation | None) -> Generation:
         version = None
-        if snapshot is not None:
+        if snapshot is not None and self._inline is not None:
             with torch.random.fork_rng():
-                version = inline.refresh(snapshot, before=self._current).version
+                version = self._inline.refresh(snapshot, before=self._current).version
         return self._find(self._world.broadcast_object(version))
 
     def _look_for_newer(self, step: int) -> None:
@@ -201,7 +208,6 @@ class NegativesExchange(FitHooks):
             self._batches.use_negatives(mined, generation.version)
         self._current, self._taken_up_at = generation, step
         self._age = IndexAge(generation.version, generation.step)
-        measured = {name: value for name, value in mined.figures.items() if isinstance(value, int | float)}
-        self._figures = {name: round(value, 4) for name, value in measured.items()}
+        self._figures = {name: round(mined.figures[name], 4) for name in _SHOWN if name in mined.figures}
         if self._world.is_main:
             log.info("step %d: negatives now from %s", step, self._age.describe(step))

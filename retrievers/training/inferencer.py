@@ -107,11 +107,9 @@ class Inferencer:
     def watch(self, finished: Callable[[], bool], *, sleep: Callable[[float], None] = time.sleep) -> int:
         """Refresh for every newer snapshot until `finished()`; returns how many refreshes that were."""
         refreshes = 0
-        while True:
+        while not finished():
             snapshot, newest = self.snapshots.newest(), self.negatives.newest()
             if snapshot is None or (newest is not None and newest.meta["snapshot"] == snapshot.version):
-                if finished():
-                    return refreshes
                 sleep(self.config.poll_s)
                 continue
             try:
@@ -120,6 +118,7 @@ class Inferencer:
                 log.info("snapshot %s was replaced by a newer one", snapshot.version)
                 continue
             refreshes += 1
+        return refreshes
 
     def refresh(self, snapshot: Generation, *, before: Generation | None) -> Generation:
         """Mine with one snapshot and publish the negatives, or find them published already.

@@ -149,7 +149,7 @@ def test_what_cannot_be_trained_is_refused(tiny: TinyModels, tiny_bert: Path, tm
         BiEncoderModel.from_folder(tiny_bert, tmp_path, **TOKENS)
     with pytest.raises(ConfigError, match="encoder takes 2 to 64"):
         BiEncoderModel.from_folder(tiny_bert, passage_tokens=100)
-    with pytest.raises(ArtifactError, match="config.json"):
+    with pytest.raises(ArtifactError, match=r"config\.json"):
         BiEncoderModel.from_folder(tmp_path, **TOKENS)
     wide = tiny.bert(tmp_path / "wide", hidden_size=48)
     with pytest.raises(MismatchedArtifactError, match="projection_dim"):
