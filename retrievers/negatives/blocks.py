@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rag.core.errors import MismatchedArtifactError
-from rag.core.files import atomic_write_json, fsync_dir, read_json, remove_temporaries
+from rag.core.files import atomic_write_json, read_json, remove_temporaries
 from rag.core.types import Passage
 from rag.data.convert.record import json_records, write_json_lines
 from retrievers.training.records import (
@@ -41,19 +41,17 @@ class BlockFolder:
         self.folder = folder
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_temporaries(folder)
-        if (folder / _RUN).is_file():
-            found = read_json(folder / _RUN)
-            if found != run:
-                names = sorted(key for key in {*found, *run} if found.get(key) != run.get(key))
-                raise MismatchedArtifactError(
-                    f"{folder} holds blocks of an unfinished run with other {', '.join(names)}",
-                    hint=f"repeat that run's command to finish it, or delete {folder} to begin anew",
-                )
-        else:
-            atomic_write_json(folder / _RUN, dict(run))
         self.finished = 0
         while self._counts(self.finished).is_file():
             self.finished += 1
+        found = read_json(folder / _RUN) if self.finished and (folder / _RUN).is_file() else dict(run)
+        if found != run:
+            names = sorted(key for key in {*found, *run} if found.get(key) != run.get(key))
+            raise MismatchedArtifactError(
+                f"{folder} holds blocks of an unfinished run with other {', '.join(names)}",
+                hint=f"repeat that run's command to finish it, or delete {folder} to begin anew",
+            )
+        atomic_write_json(folder / _RUN, dict(run))
 
     def _block(self, number: int) -> Path:
         return self.folder / f"block-{number:06d}.jsonl"
@@ -82,9 +80,9 @@ class BlockFolder:
                     yield example_from_json(record, "")
 
     def remove(self) -> None:
-        """Delete the folder; its run file goes first, so that a half-deleted one is never taken up."""
-        (self.folder / _RUN).unlink()
-        fsync_dir(self.folder)
+        """Delete the folder, from the last block on: what a killed deletion leaves is still a run."""
+        for number in reversed(range(self.finished)):
+            self._counts(number).unlink()
         shutil.rmtree(self.folder)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
@@ -112,7 +113,11 @@ def mine(
     target = Path(out)
     work = target.with_name(target.name + ".mining")
     total = sum(1 for _ in islice(read_questions(questions, format), limit))
-    with Index.open(index_dir) as index, directory_lock(work):
+    with ExitStack() as stack:
+        index = stack.enter_context(Index.open(index_dir))
+        search = MiningSearch(index, settings, encoder=encoder)
+        judge = None if settings.cross_encoder is None else CrossEncoder.load(settings.cross_encoder)
+        stack.enter_context(directory_lock(work))
         run = {
             "settings": settings.model_dump(mode="json"),
             "index": index.version,
@@ -120,8 +125,6 @@ def mine(
             "limit": limit,
         }
         blocks = BlockFolder(work, run)
-        search = MiningSearch(index, settings, encoder=encoder)
-        judge = None if settings.cross_encoder is None else CrossEncoder.load(settings.cross_encoder)
         texts = cache(lambda: CorpusTexts(index.passages))
         done = min(total, blocks.finished * BLOCK_QUESTIONS)
         if done:
@@ -137,6 +140,7 @@ def mine(
             blocks.counts(), {**run, "merge": None if merge is None else sha256_file(merge)}
         )
         if not report.counts["examples"]:
+            blocks.remove()
             raise DataError(
                 f"{questions}: no question has a positive passage in {index_dir} ({report.lines()[0]})",
                 hint="give gold passages or answers with the questions, or another corpus",

@@ -22,9 +22,9 @@ class Candidate:
 
     Attributes:
         row: row in the corpus.
-        source: "bm25", "dense", or "bm25+dense" if both found it.
-        rank: 1-based, the better one if both found it.
-        score: of the search whose rank this is.
+        source: "bm25" or "dense"; "bm25+dense" if both found it, the one with the better rank first.
+        rank: 1-based, in the search named first.
+        score: of the search named first.
     """
 
     row: int
@@ -41,7 +41,7 @@ def candidates_by_rank(
     Example:
         >>> bm25, dense = [Hit(7, "g", 9.0), Hit(3, "c", 8.0)], [Hit(3, "c", 0.5)]
         >>> [(c.row, c.source) for c in candidates_by_rank({"bm25": bm25, "dense": dense}, 1, 2)]
-        [(7, 'bm25'), (3, 'bm25+dense')]
+        [(7, 'bm25'), (3, 'dense+bm25')]
     """
     merged: dict[int, Candidate] = {}
     for rank in range(first_rank, last_rank + 1):
@@ -53,7 +53,7 @@ def candidates_by_rank(
             if known is None:
                 merged[hit.row] = Candidate(hit.row, source, rank, hit.score)
             else:
-                merged[hit.row] = replace(known, source="+".join(found))
+                merged[hit.row] = replace(known, source=f"{known.source}+{source}")
     return list(merged.values())
 
 

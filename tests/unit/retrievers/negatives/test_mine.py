@@ -1,0 +1,244 @@
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from indexers.build import BuildSettings, build_index
+from indexers.index import Index
+from rag.cli.main import main
+from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
+from rag.core.types import Hit, Passage, Question
+from rag.data.text import AnswerMatcher
+from retrievers.bi_encoder import BiEncoder
+from retrievers.negatives import mine as module
+from retrievers.negatives.gold import gold_texts, overlap_share
+from retrievers.negatives.mine import mine
+from retrievers.negatives.select import below_margin, candidates_by_rank, choose
+from retrievers.negatives.settings import MiningSettings, parse_depth
+from retrievers.training.records import read_training_examples
+
+RIVERS = ("Danube", "Rhine", "Elbe", "Oder", "Main", "Neckar", "Isar", "Inn", "Spree", "Havel")
+
+
+def text_of(river, number):
+    return f"The {river} rises in forest {number} and the river flows past town {number} to the sea."
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_bert):
+    return BiEncoder.load(tiny_bert, precision="fp32")
+
+
+@pytest.fixture(scope="module")
+def index_dir(tmp_path_factory, encoder):
+    out = tmp_path_factory.mktemp("mining") / "index"
+    passages = [Passage(f"p{n}", river, text_of(river, n)) for n, river in enumerate(RIVERS)]
+    passages.append(Passage("copy", "Danube again", text_of("Danube", 0).replace(" and ", "  and\n")))
+    passages.append(Passage("answer", "Towns", "In town 0 the river is wide."))
+    build_index(passages, out, encoder=encoder, settings=BuildSettings(retriever="hybrid"))
+    return out
+
+
+@pytest.fixture
+def questions(tmp_path):
+    """The river's town is the answer; gold passages are given in every way there is."""
+    rows = [
+        {"id": "by-id", "question": "where does the river Danube rise", "answers": ["town 0"],
+         "gold_passage_ids": ["p0"]},
+        {"id": "by-text", "question": "the river Rhine flows to", "answers": ["town 1"],
+         "positive_ctxs": [{"title": "Rhine", "text": text_of("Rhine", 1).replace(" ", "  ")}]},
+        {"id": "clash", "question": "the river Elbe flows to", "answers": ["town 2"],
+         "positive_ctxs": [{"id": "p0", "title": "Elbe", "text": text_of("Elbe", 2)}]},
+        {"id": "overlap", "question": "the river Oder flows to", "answers": ["town 3"],
+         "positive_ctxs": [{"title": "Oder", "text": "As we know: " + text_of("Oder", 3) + " It is long."}]},
+        {"id": "outside", "question": "the river Seine", "answers": ["Paris"],
+         "positive_ctxs": [{"title": "Seine", "text": "Paris lies on the Seine"}]},
+        {"id": "weak", "question": "river Isar flows past which town", "answers": ["town 6"]},
+        {"id": "none", "question": "river Amazon", "answers": ["Atlantic"]},
+    ]  # fmt: skip
+    path = tmp_path / "questions.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+def mined(path):
+    return {example.id: example for example in read_training_examples(path)}
+
+
+def test_positives_are_found_in_every_way(index_dir, questions, tmp_path):
+    report = mine(index_dir, questions, tmp_path / "out.json", MiningSettings(last_rank=20))
+    found = mined(tmp_path / "out.json")
+    assert {name: [p.id for p in example.positives] for name, example in found.items()} == {
+        "by-id": ["p0"], "by-text": ["p1"], "clash": ["p2"], "overlap": ["p3"], "outside": [""],
+        "weak": ["p6"],
+    }  # fmt: skip
+    counts = report.counts
+    ways = {k.removeprefix("positive "): v for k, v in counts.items() if k.startswith("positive ")}
+    assert ways == {"id": 1, "text": 2, "overlap": 1, "given": 1, "weak": 1, "none": 1}
+    assert (counts["questions"], counts["examples"], counts["written"]) == (7, 6, 6)
+    assert counts["gold passages outside the corpus"] == 1
+    assert "1 gold passages are not in the corpus" in "\n".join(report.lines())
+    ids = {negative.passage.id for negative in found["by-id"].negatives}
+    assert not ids & {"p0", "copy", "answer"}  # the gold passage, its copy, and one with the answer
+    for example in found.values():
+        matcher = AnswerMatcher(example.answers)
+        assert example.negatives
+        assert not any(matcher.matches(negative.passage.text) for negative in example.negatives)
+        assert all(negative.source == "bm25" for negative in example.negatives)
+        ranks = [negative.rank for negative in example.negatives]
+        assert ranks == sorted(ranks)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "out.json",
+        "out.json.report.json",
+        "questions.jsonl",
+    ]
+
+
+def test_positives_from_the_corpus_alone(index_dir, questions, tmp_path):
+    settings = MiningSettings(gold="corpus", weak_positives=False)
+    mine(index_dir, questions, tmp_path / "out.json", settings)
+    assert set(mined(tmp_path / "out.json")) == {"by-id", "by-text", "clash", "overlap"}
+
+
+def test_provenance_is_that_of_the_searches(index_dir, questions, tmp_path, encoder):
+    settings = MiningSettings(source="both", first_rank=2, last_rank=6, answer_filter=False)
+    mine(index_dir, questions, tmp_path / "out.json", settings)
+    with Index.open(index_dir) as index:
+        for example in mined(tmp_path / "out.json").values():
+            scores = index.embeddings.rows(np.arange(len(index.passages)))
+            scores = scores @ encoder.encode_questions([example.question])[0]
+            dense = [index.passages[int(row)].id for row in np.argsort(-scores, kind="stable")]
+            bm25 = [index.passages[row].id for row, _ in index.lucene.search([example.question], 20)[0]]
+            for negative in example.negatives:
+                assert 2 <= negative.rank <= 6
+                ranking = dense if negative.source.startswith("dense") else bm25
+                assert ranking[negative.rank - 1] == negative.passage.id
+
+
+def test_margin(index_dir, questions, tmp_path, encoder):
+    mine(index_dir, questions, tmp_path / "out.json", MiningSettings(margin=0.99))
+    for example in mined(tmp_path / "out.json").values():
+        vector = encoder.encode_questions([example.question])[0]
+        gold = example.positives[0]
+        limit = encoder.encode_passages([gold.title], [gold.text])[0] @ vector
+        limit -= 0.01 * abs(limit)
+        for negative in example.negatives:
+            score = encoder.encode_passages([negative.passage.title], [negative.passage.text])[0] @ vector
+            assert score <= limit + 1e-2 * abs(limit)  # stored vectors are rounded
+
+
+def test_a_run_goes_on_block_by_block(index_dir, questions, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "BLOCK_QUESTIONS", 2)
+    settings = MiningSettings(source="both", pick="random", per_question=3)
+    whole = mine(index_dir, questions, tmp_path / "whole.json", settings)
+    real, calls = module.mine_block, []
+
+    def fails_third(block, *args, **kwargs):
+        calls.append([question.id for question in block])
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(block, *args, **kwargs)
+
+    monkeypatch.setattr(module, "mine_block", fails_third)
+    with pytest.raises(KeyboardInterrupt):
+        mine(index_dir, questions, tmp_path / "out.json", settings)
+    assert not (tmp_path / "out.json").exists()
+    with pytest.raises(MismatchedArtifactError, match="unfinished run with other settings"):
+        mine(index_dir, questions, tmp_path / "out.json", MiningSettings())
+    again = mine(index_dir, questions, tmp_path / "out.json", settings)
+    assert calls[2] == calls[3] == ["outside", "weak"]
+    assert (tmp_path / "out.json").read_bytes() == (tmp_path / "whole.json").read_bytes()
+    assert again.counts == whole.counts
+    monkeypatch.setattr(module, "BLOCK_QUESTIONS", 100)
+    mine(index_dir, questions, tmp_path / "large.json", settings)
+    assert (tmp_path / "large.json").read_bytes() == (tmp_path / "whole.json").read_bytes()
+
+
+def test_union_of_two_rounds(index_dir, questions, tmp_path):
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    mine(index_dir, questions, first, MiningSettings(per_question=2), limit=3)
+    settings = MiningSettings(source="dense", per_question=2, first_rank=3)
+    alone = mine(index_dir, questions, tmp_path / "alone.json", settings, limit=5)
+    report = mine(index_dir, questions, second, settings, limit=5, merge=first)
+    both, one, other = mined(second), mined(first), mined(tmp_path / "alone.json")
+    assert report.counts["written"] == len(both) == 5 == alone.counts["examples"]
+    for name in one:
+        texts = {n.passage.text for n in one[name].negatives + other[name].negatives}
+        assert {n.passage.text for n in both[name].negatives} == texts
+        assert both[name].negatives[:2] == other[name].negatives
+    mine(index_dir, questions, second, settings, limit=1, merge=first)
+    assert list(mined(second)) == ["by-id", "by-text", "clash"]
+
+
+def test_what_cannot_be_done_is_said(index_dir, questions, tmp_path):
+    bm25 = tmp_path / "bm25"
+    build_index([Passage("a", "", "Some text.")], bm25, settings=BuildSettings(retriever="bm25"))
+    with pytest.raises(ConfigError, match="source dense needs a dense index"):
+        mine(bm25, questions, tmp_path / "o.json", MiningSettings(source="dense"))
+    with pytest.raises(ConfigError, match="margin compares scores of a model"):
+        mine(bm25, questions, tmp_path / "o.json", MiningSettings(margin=0.9))
+    with pytest.raises(DataError, match="no question has a positive passage"):
+        mine(bm25, questions, tmp_path / "o.json", MiningSettings(gold="corpus"))
+    assert not (tmp_path / "o.json.mining").exists()
+    with pytest.raises(ConfigError, match="standard input"):
+        mine(bm25, "-", tmp_path / "o.json", MiningSettings())
+    for wrong in ("x", "5:", "9:3", "0:4"):
+        with pytest.raises(ConfigError, match="depth"):
+            parse_depth(wrong)
+    with pytest.raises(ValidationError, match="ranks 9 to 3 are none"):
+        MiningSettings(first_rank=9, last_rank=3)
+
+
+def test_the_command(index_dir, questions, tmp_path, capsys):
+    out = tmp_path / "negatives.json"
+    command = ["mine", "-i", str(index_dir), "-q", str(questions), "-o", str(out), "--source", "both"]
+    with pytest.raises(SystemExit) as stop:
+        main([*command, "--depth", "2:9", "--per-question", "3", "--margin", "0.999"])
+    assert stop.value.code == 0
+    printed = capsys.readouterr().out
+    assert "7 questions, 6 with a positive" in printed
+    assert f"→ {out}" in printed
+    assert all(len(example.negatives) <= 3 for example in mined(out).values())
+    report = json.loads((tmp_path / "negatives.json.report.json").read_text())
+    assert report["settings"]["first_rank"] == 2
+    with pytest.raises(SystemExit) as stop:
+        main([*command, "--depth", "9:2"])
+    assert stop.value.code == 2
+
+
+def test_gold_texts_of_hotpot_in_both_shapes():
+    rows = {
+        "context": [["A", ["a."]], ["B", ["b.", " c."]]],
+        "supporting_facts": [["B", 1], ["A", 0], ["B", 0]],
+    }
+    columns = {
+        "context": {"title": ["A", "B"], "sentences": [["a."], ["b.", " c."]]},
+        "supporting_facts": {"title": ["B", "A"], "sent_id": [1, 0]},
+    }
+    expected = [Passage("", "B", "b. c."), Passage("", "A", "a.")]
+    assert gold_texts(Question("1", "q", meta=rows)) == expected
+    assert gold_texts(Question("1", "q", meta=columns)) == expected
+    assert gold_texts(Question("1", "q", meta={"context": "text", "title": "T"})) == [
+        Passage("", "T", "text")
+    ]
+    assert gold_texts(Question("1", "q")) == []
+
+
+def test_small_parts():
+    hits = [Hit(row, str(row), 9.0 - row) for row in range(6)]
+    assert [c.rank for c in candidates_by_rank({"bm25": hits}, 3, 9)] == [3, 4, 5, 6]
+    removed = Counter()
+    candidates = candidates_by_rank({"bm25": hits[:3]}, 1, 3)
+    kept = below_margin(candidates, np.array([0.96, 0.95, -1.0]), 1.0, 0.95, removed)
+    assert [c.row for c in kept] == [1, 2]
+    kept = below_margin(candidates, np.array([-0.9, -1.04, -1.06]), -1.0, 0.95, removed)
+    assert [c.row for c in kept] == [2]
+    assert removed["margin"] == 3
+    pairs = [(candidate, Passage("", "", "")) for candidate in candidates]
+    assert choose(pairs, 2, None) == pairs[:2]
+    drawn = choose(pairs, 2, np.random.default_rng(1))
+    assert [c.rank for c, _ in drawn] == sorted(c.rank for c, _ in drawn)
+    assert overlap_share("one two", "one two") == 1
+    assert overlap_share("one two", "three four") == 0
