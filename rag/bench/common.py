@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -16,7 +18,15 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.types import Question
 from rag.eval.significance import Interval
 
-__all__ = ["Timings", "parse_numbers", "parse_weights", "ratio", "sample_questions", "time_interleaved"]
+__all__ = [
+    "Timings",
+    "parse_numbers",
+    "parse_weights",
+    "ratio",
+    "sample_questions",
+    "time_interleaved",
+    "working_folder",
+]
 
 ItemT = TypeVar("ItemT")
 
@@ -166,3 +176,12 @@ def sample_questions(
         return questions
     chosen = np.random.default_rng(seed).choice(len(questions), size=limit, replace=False)
     return [questions[row] for row in sorted(chosen.tolist())]
+
+
+@contextmanager
+def working_folder(name: str, inside: str | Path | None = None) -> Iterator[Path]:
+    """A new folder, removed afterwards, in `inside` (made if absent) or in the system's temporary place."""
+    if inside is not None:
+        Path(inside).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f"rag-{name}-", dir=inside) as holder:
+        yield Path(holder)

@@ -8,12 +8,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from rag.bench.common import working_folder
 from rag.bench.differences import byte_differences, finished_shards, lucene_folders
 from rag.bench.report import Goal, Report, Table, format_seconds
 from rag.core.errors import DataError, ResourceError
@@ -181,10 +181,9 @@ def run_kill_benchmark(
     results: list[Survival] = []
     too_late = 0
     with (
-        tempfile.TemporaryDirectory(prefix="rag-kill-", dir=work_dir) as holder,
+        working_folder("kill", work_dir) as place,
         Progress(times, "kills", "kill") as progress,
     ):
-        place = Path(holder)
         runs = _Runs([*program, *map(str, corpus)], arguments, place / "log.txt")
         reference = place / "undisturbed"
         first_s, end_s = runs.undisturbed(reference)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from indexers.faiss_index import build_faiss, open_dense
 from indexers.presets import INDEX_TYPES
 from indexers.probes import read_probes
 from indexers.protocols import FloatArray, VectorIndex
+from rag.bench.common import working_folder
 from rag.bench.report import Goal, Report, Table, format_bytes, format_interval, format_seconds
 from rag.bench.search import bare_flat, time_searches
 from rag.core.errors import ConfigError
@@ -70,9 +70,9 @@ def run_lossy_benchmark(
     flat: Any = FlatIndex(embeddings) if embeddings.dtype == "float32" else bare_flat(embeddings)
     searchers: dict[str, Any] = {"flat": flat}
     figures: dict[str, dict[str, Any]] = {}
-    with tempfile.TemporaryDirectory(prefix="rag-lossy-", dir=work_dir) as holder:
+    with working_folder("lossy", work_dir) as holder:
         for name in index_types:
-            place = Path(holder) / name
+            place = holder / name
             started = time.perf_counter()
             info = build_faiss(embeddings, place, index_type=name, probes=read_probes(embeddings))
             build_s = time.perf_counter() - started

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -11,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from rag.bench.common import time_interleaved
+from rag.bench.common import time_interleaved, working_folder
 from rag.bench.report import Goal, Report, Table, format_interval, format_seconds
 from rag.config import load_config
 from rag.core.errors import ConfigError, DataError
@@ -126,14 +125,14 @@ def run_overhead_benchmark(
         },
     )
     inside: list[float] = []
-    with tempfile.TemporaryDirectory(prefix="rag-overhead-", dir=work_dir) as holder:
+    with working_folder("overhead", work_dir) as holder:
         built = 0
 
         def build() -> None:
             nonlocal built
             before = timed.seconds
             source = corpus_passages(corpus, split=split, n=n, format=format)
-            build_index(source, Path(holder) / str(built), encoder=timed, settings=settings)
+            build_index(source, holder / str(built), encoder=timed, settings=settings)
             built += 1
             inside.append(timed.seconds - before)
 
