@@ -22,20 +22,22 @@ def compare(
     report: Annotated[Path | None, typer.Option(help="Write a side-by-side HTML page.")] = None,
 ) -> None:
     """Compare systems: paired tests, Holm's correction, wins, ties and losses."""
-    from rag.eval.compare import compare_evaluations, load_evaluation
+    from rag.eval.compare import compare_evaluations, load_evaluations
     from rag.eval.report import write_report
 
-    evaluations = [load_evaluation(place) for place in results]
+    evaluations = load_evaluations(results)
     chosen = [name.strip() for name in figures.split(",")] if figures else None
     compared = compare_evaluations(evaluations, chosen, all_pairs=all_pairs)
-    head = f"{'figure':<16} {'A':<18} {'B':<18} {'A':>7} {'B':>7} {'B-A':>7}  {'p':>8} {'p Holm':>8}"
+    wide = max(len(evaluation.name) for evaluation in evaluations)
+    head = f"{'figure':<16} {'A':<{wide}} {'B':<{wide}} {'A':>7} {'B':>7} {'B-A':>7}  {'p':>8} {'p Holm':>8}"
     typer.echo(head + "  won/tied/lost")
     for row in compared:
         test = row.result
+        change = 100 * (row.value_b - row.value_a)
         typer.echo(
-            f"{row.figure:<16} {row.a:<18} {row.b:<18} {100 * row.value_a:7.2f} {100 * row.value_b:7.2f} "
-            f"{100 * (row.value_b - row.value_a):+7.2f}  {test.p_value:8.4f} {row.p_holm:8.4f}  "
-            f"{test.wins}/{test.ties}/{test.losses}"
+            f"{row.figure:<16} {row.a:<{wide}} {row.b:<{wide}} "
+            f"{100 * row.value_a:7.2f} {100 * row.value_b:7.2f} {change:+7.2f}  "
+            f"{test.p_value:8.4f} {row.p_holm:8.4f}  {test.wins}/{test.ties}/{test.losses}"
         )
     if report is not None:
         write_report(evaluations, report)

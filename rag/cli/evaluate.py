@@ -38,6 +38,20 @@ def evaluate(
     oracle: Annotated[
         bool, typer.Option(help="Also read the gold passages: which stage loses answers?")
     ] = False,
+    facts: Annotated[
+        str, typer.Option(help="Supporting facts (profile hotpot): auto, off, or a file of --tune-facts.")
+    ] = "auto",
+    sentences: Annotated[
+        str | None,
+        typer.Option(help="Corpus the index was built from, for exact sentence numbers of supporting facts."),
+    ] = None,
+    tune_facts: Annotated[
+        bool, typer.Option("--tune-facts", help="Only choose settings for --facts, on training questions.")
+    ] = False,
+    pages: Annotated[
+        str,
+        typer.Option(help="KILT's page of a passage: document (ids PAGE-n), passage (its id) or title."),
+    ] = "document",
     encoder: Annotated[str | None, typer.Option(help="Folder of the index's encoder, if it moved.")] = None,
     reader: Annotated[str | None, typer.Option(help="Folder or hub name of a reader.")] = None,
     precision: Annotated[str, typer.Option(help="auto, fp32 or bf16.")] = "auto",
@@ -45,9 +59,12 @@ def evaluate(
 ) -> None:
     """Evaluate an index and a reader on a question set."""
     from rag.config import load_config
+    from rag.core.errors import ConfigError
     from rag.data.questions import read_questions
     from rag.eval.breakdown import TrainingOverlap
     from rag.eval.compare import load_evaluation
+    from rag.eval.facts import BOUNDARIES, open_finder
+    from rag.eval.guard import check_selection_split
     from rag.eval.report import write_report
     from rag.eval.report_labels import describe, main_figures, with_interval
     from rag.eval.runner import evaluate as run
@@ -57,9 +74,18 @@ def evaluate(
 
     given: dict[str, Any] = {
         "profile": profile, "ks": _numbers(ks), "limit": limit, "oracle": oracle, "seed": seed,
-        "read_top_k": max(read_top_k, 1),
+        "read_top_k": max(read_top_k, 1), "pages": pages,
     }  # fmt: skip
     settings = load_config(EvaluationSettings, overrides=given)
+    with_facts = tune_facts or (profile == "hotpot" and read_top_k > 0)
+    finder = open_finder(facts, sentences, read_top_k=settings.read_top_k) if with_facts else None
+    source = QuestionSource.of_file(questions, split=split, format=format)
+    if tune_facts:
+        if finder is None or read_top_k == 0:
+            raise ConfigError(
+                "--tune-facts needs a reader and facts", hint="leave out --facts off and --read-top-k 0"
+            )
+        check_selection_split(source.path, source.split)
     pipeline = Pipeline.open(
         index,
         retriever=retriever,
@@ -67,23 +93,45 @@ def evaluate(
         reader=False if read_top_k == 0 else reader,
         precision=precision,
     )
-    system = RetrieveThenRead(pipeline.retrieve, pipeline.reader, pipeline.index_version, pipeline.identity)
+    identity = {**pipeline.identity, **({"facts": finder.identity} if finder is not None else {})}
+    system = RetrieveThenRead(pipeline.retrieve, pipeline.reader, pipeline.index_version, identity)
+    asked = read_questions(questions, format=format)
+    if tune_facts and finder is not None:
+        _tune(system, asked, finder, settings, source, out)
+        return
     overlap = TrainingOverlap.from_training(read_questions(train)) if train else None
     metrics = run(
         system,
-        read_questions(questions, format=format),
+        asked,
         out,
         settings,
-        source=QuestionSource.of_file(questions, split=split, format=format),
+        source=source,
         command=shlex.join(["rag", *sys.argv[1:]]),
         overlap=overlap,
         lookup=pipeline.passage,
+        facts=finder,
     )
     write_report([load_evaluation(out)], out / "report.html")
     figures = metrics["figures"]
     for name in main_figures(figures, limit=12):
         typer.echo(f"{describe(name)[0]:<32} {with_interval(figures[name])}")
+    if finder is not None and (guessed := finder.boundaries["rule"]):
+        total = finder.boundaries.total()
+        typer.echo(f"sentences of {guessed:,} of {total:,} supporting passages were cut {BOUNDARIES['rule']}")
+        typer.echo("  → give the corpus with --sentences")
     typer.echo(f"figures, records, predictions and report.html → {out}")
+
+
+def _tune(system: Any, questions: Any, finder: Any, settings: Any, source: Any, out: Path) -> None:
+    from rag.eval.fact_tuning import collect_examples, tune_facts, write_tuning
+
+    tuning = tune_facts(
+        collect_examples(system, questions, finder, settings), finder.settings, seed=settings.seed
+    )
+    path = write_tuning(tuning, out, source, system.identity)
+    for name, (em, f1) in (("before", tuning.before), ("after", tuning.after), ("held out", tuning.held_out)):
+        typer.echo(f"supporting facts, {name:<9} EM {100 * em:5.1f} %   F1 {100 * f1:5.1f} %")
+    typer.echo(f"settings chosen on {tuning.n:,} questions → {path}")
 
 
 def _numbers(text: str) -> list[int]:

@@ -6,14 +6,52 @@ Source: Petroni et al., KILT, NAACL 2021, section 4.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from rag.core.errors import DataError
+from rag.core.types import Passage
 from rag.data.text import exact_match, f1
 
-__all__ = ["evaluate_kilt", "evidence_sets", "r_precision", "recall_at_k", "rouge_l", "score_kilt"]
+__all__ = [
+    "PageKind",
+    "evaluate_kilt",
+    "evidence_sets",
+    "gold_page",
+    "page_of",
+    "r_precision",
+    "recall_at_k",
+    "rouge_l",
+    "score_kilt",
+]
+
+PageKind = Literal["document", "passage", "title"]
+
+
+def page_of(passage: Passage, kind: PageKind = "document") -> str:
+    """The page a passage was cut from.
+
+    Args:
+        passage: of an index over KILT's knowledge source, whose document ids are page ids.
+        kind: "document" for passages named `PAGE-n` (as `rag index` names what it cuts), "passage" if
+            passages are whole pages and named like them, "title" for passages with ids of their own
+            (psgs_w100): pages are then told apart by title, and the figures are not the official ones.
+
+    Example:
+        >>> page_of(Passage("290-12", "A", "…")), page_of(Passage("290", "A", "…"))
+        ('290', '290')
+    """
+    if kind == "title":
+        return passage.title
+    return re.sub(r"-\d+$", "", passage.id) if kind == "document" else passage.id
+
+
+def gold_page(place: Mapping[str, Any], kind: PageKind = "document") -> dict[str, str]:
+    """A place of gold provenance in the same terms: its page id, or its title for the kind "title"."""
+    name = place.get("title") if kind == "title" else None
+    return {"wikipedia_id": str(name or place.get("wikipedia_id") or "")}
 
 
 def evidence_sets(record: Mapping[str, Any]) -> list[frozenset[str]]:

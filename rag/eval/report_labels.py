@@ -53,8 +53,10 @@ _PATTERNS = (
 _MAIN = (
     "em",
     "f1",
+    "sp_f1",
     "joint_f1",
     "kilt_em",
+    "r_precision",
     "top1",
     "top5",
     "top20",

@@ -35,7 +35,7 @@ from rag.eval.aggregate import summarise
 from rag.eval.breakdown import TrainingOverlap
 from rag.eval.gold import PassageLookup, gold_passages
 from rag.eval.predictions import read_records, write_predictions
-from rag.eval.scoring import Facts, PageOf, QuestionOutcome, score_outcomes
+from rag.eval.scoring import Facts, QuestionOutcome, score_outcomes
 from rag.eval.settings import EvaluationSettings, QuestionSource
 from rag.eval.systems import AsksQuestions, ReadsPassages, Retrieved, RetrievesPassages
 
@@ -60,7 +60,6 @@ def evaluate(
     overlap: TrainingOverlap | None = None,
     lookup: PassageLookup | None = None,
     facts: Facts | None = None,
-    page_of: PageOf | None = None,
 ) -> dict[str, Any]:
     """Ask every question, score every answer, write the results.
 
@@ -76,7 +75,6 @@ def evaluate(
         overlap: of the training set, for the breakdown by overlap.
         lookup: passage id → passage, so that gold ids can be read by the oracle.
         facts: names supporting facts of an answer, for HotpotQA's sp and joint figures.
-        page_of: page id of a passage, for KILT.
 
     Returns:
         The content of `metrics.json`.
@@ -108,7 +106,7 @@ def evaluate(
         started = time.monotonic()
         stream = _distinct(islice(questions, settings.limit))
         totals = [n for n in (source.total, settings.limit) if n is not None]
-        asked = _ask_all(asker, stream, place, settings, min(totals, default=None), overlap, facts, page_of)
+        asked = _ask_all(asker, stream, place, settings, min(totals, default=None), overlap, facts)
         os.replace(place / _PART_NAME, place / RECORDS_NAME)
         fsync_dir(place)
         files = write_predictions(place / RECORDS_NAME, place, settings.profile)
@@ -219,7 +217,6 @@ def _ask_all(
     total: int | None,
     overlap: TrainingOverlap | None,
     facts: Facts | None,
-    page_of: PageOf | None,
 ) -> float:
     """Append the records of all questions that are not there yet; returns seconds spent asking."""
     part = place / _PART_NAME
@@ -245,9 +242,7 @@ def _ask_all(
             lines = []
             for start in range(0, len(shard), settings.batch_size):
                 batch = shard[start : start + settings.batch_size]
-                records = score_outcomes(
-                    asker(batch), settings, overlap=overlap, facts=facts, page_of=page_of
-                )
+                records = score_outcomes(asker(batch), settings, overlap=overlap, facts=facts)
                 lines += [json.dumps(record, ensure_ascii=False) for record in records]
                 progress.update(len(batch))
             file.write(("\n".join(lines) + "\n").encode())

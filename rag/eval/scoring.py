@@ -6,20 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rag.core.types import AnswerSet, Passage, Question
+from rag.core.types import AnswerSet, Question
 from rag.eval.answers import score_answers
 from rag.eval.breakdown import TrainingOverlap, question_groups
 from rag.eval.gold import gold_facts, gold_keys, is_yes_no, needs_all, passage_key
 from rag.eval.hotpot import HotpotGold, score_hotpot
-from rag.eval.kilt import score_kilt
+from rag.eval.kilt import gold_page, page_of, score_kilt
 from rag.eval.ranking import answer_flags, first_true, multihop_scores, trec_measures
 from rag.eval.settings import EvaluationSettings
 from rag.eval.systems import Retrieved
 
-__all__ = ["STAGES", "Facts", "PageOf", "QuestionOutcome", "score_outcomes"]
+__all__ = ["STAGES", "Facts", "QuestionOutcome", "score_outcomes"]
 
 Facts = Callable[[Question, AnswerSet, Retrieved], Sequence[tuple[str, int]]]
-PageOf = Callable[[Passage], str]
 
 STAGES = {
     "correct": "the first answer is right",
@@ -56,7 +55,6 @@ def score_outcomes(
     *,
     overlap: TrainingOverlap | None = None,
     facts: Facts | None = None,
-    page_of: PageOf | None = None,
 ) -> list[dict[str, Any]]:
     """Score a batch.
 
@@ -65,7 +63,6 @@ def score_outcomes(
         settings: profile, cut-offs and measures.
         overlap: with a training set, for the breakdown.
         facts: names supporting facts for HotpotQA; without it only its answer figures are computed.
-        page_of: the page id of a passage for KILT; its title by default.
 
     Returns:
         One JSON-ready record a question; `record["scores"]` holds the figures, None where undefined.
@@ -85,7 +82,7 @@ def score_outcomes(
         scores: dict[str, float | None] = {}
         if outcome.answers is not None:
             scores |= {"em": float(answer_scores.em[number]), "f1": float(answer_scores.f1[number])}
-            scores |= _profile_scores(outcome, texts[number], settings, support, page_of)
+            scores |= _profile_scores(outcome, texts[number], settings, support)
             scores["n_best_em"] = _n_best_em(outcome.answers, question, settings)
             scores["answered"] = float(outcome.answers.is_answered)
         if outcome.oracle is not None:
@@ -116,7 +113,7 @@ def score_outcomes(
                 ),
                 **_answers_json(outcome),
                 **({"facts": support} if support is not None else {}),
-                **({"provenance": _pages(outcome.retrieved, page_of)} if settings.profile == "kilt" else {}),
+                **({"provenance": _pages(outcome.retrieved, settings)} if settings.profile == "kilt" else {}),
                 "hits": _hits_json(outcome, flags, settings.kept_texts),
                 "timings_ms": {stage: round(value, 3) for stage, value in outcome.timings_ms.items()},
             }
@@ -158,7 +155,6 @@ def _profile_scores(
     text: str | None,
     settings: EvaluationSettings,
     support: Sequence[Sequence[Any]] | None,
-    page_of: PageOf | None,
 ) -> dict[str, float]:
     question, answers = outcome.question, outcome.answers
     if answers is None or not question.answers:
@@ -170,16 +166,19 @@ def _profile_scores(
         values = asdict(score_hotpot(text, support, gold))
         return {name: value for name, value in values.items() if support is not None or "_" not in name}
     if settings.profile == "kilt" and question.meta.get("provenance"):
-        places = [{"provenance": pages} for pages in question.meta["provenance"]]
+        places = [
+            {"provenance": [gold_page(place, settings.pages) for place in pages]}
+            for pages in question.meta["provenance"]
+        ]
         gold_record = {"id": question.id, "output": [*({"answer": a} for a in question.answers), *places]}
-        output = {"answer": text or "", "provenance": _pages(outcome.retrieved, page_of)}
+        output = {"answer": text or "", "provenance": _pages(outcome.retrieved, settings)}
         return score_kilt({"id": question.id, "output": [output]}, gold_record, ks=settings.ks)
     return {}
 
 
-def _pages(retrieved: Retrieved, page_of: PageOf | None) -> list[dict[str, str]]:
+def _pages(retrieved: Retrieved, settings: EvaluationSettings) -> list[dict[str, str]]:
     """KILT's provenance: the retrieved pages, best first, each once."""
-    pages = dict.fromkeys(page_of(passage) if page_of else passage.title for _, passage in retrieved)
+    pages = dict.fromkeys(page_of(passage, settings.pages) for _, passage in retrieved)
     return [{"wikipedia_id": page} for page in pages]
 
 

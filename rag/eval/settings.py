@@ -14,6 +14,7 @@ from rag.data.formats.huggingface import HF_PREFIX, parse_name, revision_of
 from rag.data.text import MatchMode
 from rag.eval.answers import REGEX_PROFILES, check_profile
 from rag.eval.guard import guess_split
+from rag.eval.kilt import PageKind
 from rag.eval.ranking import DEFAULT_MEASURES, check_ks
 
 __all__ = ["EvaluationSettings", "QuestionSource"]
@@ -30,6 +31,7 @@ class EvaluationSettings(Config):
         n_best: answers asked for.
         batch_size: questions asked at once.
         shard_size: questions between two writes; a killed run loses at most these.
+        pages: how the page of a passage is told for KILT, see `rag.eval.kilt.page_of`.
         match: how an answer is looked for in passages; None for the profile's own rule.
         limit: ask only the first so many questions.
         oracle: also read the gold passages, where they are known, to tell retrieval from reading.
@@ -46,6 +48,7 @@ class EvaluationSettings(Config):
     n_best: int = 5
     batch_size: int = 16
     shard_size: int = 64
+    pages: PageKind = "document"
     match: Literal["tokens", "regex", "kilt"] | None = None
     limit: int | None = None
     oracle: bool = False

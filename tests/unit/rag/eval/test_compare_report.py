@@ -12,7 +12,7 @@ import pytest
 
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import AnswerSet, Passage, Question
-from rag.eval.compare import Evaluation, compare_evaluations, load_evaluation
+from rag.eval.compare import Evaluation, compare_evaluations, load_evaluation, load_evaluations, short_names
 from rag.eval.markup import Html, el, join, marked
 from rag.eval.report import render_report, write_report
 from rag.eval.report_labels import describe, with_interval
@@ -68,6 +68,21 @@ def test_comparison_aligns_questions_and_corrects_p_values(pair: list[Evaluation
     assert rows["top1"].result.ties == 5
     assert rows["top1"].p_holm == 1.0
     assert json.dumps([row.to_json() for row in rows.values()])
+
+
+def test_folders_with_equal_names_are_named_by_what_differs(
+    tmp_path: Path, system: Any, questions: list[Question]
+) -> None:
+    places = [tmp_path / name / "dev" for name in ("bm25", "dense")]
+    for place in places:
+        run(system, questions, place)
+    evaluations = load_evaluations(places)
+    assert [evaluation.name for evaluation in evaluations] == ["bm25", "dense"]
+    assert compare_evaluations(evaluations)[0].b == "dense"
+    assert short_names(["x", "x/x"]) == ["x", "x/x"]
+    assert len(set(short_names(["bm25", "x/dev", "bm25/dev"]))) == 3
+    with pytest.raises(ConfigError, match="is given twice"):
+        load_evaluations([places[0], tmp_path / "bm25" / ".." / "bm25" / "dev"])
 
 
 def test_three_systems_in_pairs(pair: list[Evaluation]) -> None:

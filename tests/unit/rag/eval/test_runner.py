@@ -219,7 +219,7 @@ def test_hotpot_profile_with_facts_and_by_type(tmp_path: Path, system: Any) -> N
 def test_kilt_profile(tmp_path: Path, system: Any) -> None:
     gold = [[{"wikipedia_id": "Danube"}]]
     question = Question("k", "Where does the Danube rise?", ("Black Forest",), (), {"provenance": gold})
-    metrics = evaluate(system, [question], tmp_path, settings(profile="kilt"), source=SOURCE)
+    metrics = evaluate(system, [question], tmp_path, settings(profile="kilt", pages="title"), source=SOURCE)
     assert metrics["figures"]["kilt_em"]["value"] == 1.0
     assert metrics["figures"]["recall@3"]["value"] == 1.0
     line = json.loads((tmp_path / "predictions.kilt.jsonl").read_text())

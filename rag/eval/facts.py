@@ -1,0 +1,124 @@
+"""Supporting facts for HotpotQA's sp and joint figures: from the passages that were read to
+(title, sentence number) pairs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rag.config import load_config
+from rag.core.types import AnswerSet, Passage, Question
+from rag.data.sentences import split_sentences
+from rag.eval.sentence_table import SentenceTable, Spans, align_sentences
+from rag.eval.systems import Retrieved
+from readers.facts import FactPassage, FactSettings, FactSigns, choose_facts, find_signs
+
+__all__ = ["BOUNDARIES", "FactFinder", "open_finder"]
+
+BOUNDARIES = {
+    "corpus": "as the corpus cut them",
+    "question set": "as the question's own paragraphs are cut",
+    "rule": "by a rule: their numbers may differ from the official ones",
+}
+
+
+class FactFinder:
+    """Names the supporting facts of an answer; see `readers.facts` for how they are chosen.
+
+    Sentence boundaries come from the corpus if it was given, else from the paragraph of the same title and
+    text in the question's own `context` (all gold paragraphs are there in the distractor files), else from a
+    rule. The context is looked at for nothing else: which passages are chosen does not depend on it.
+
+    Args:
+        settings: weights of the signs.
+        table: sentences of the corpus.
+        read_top_k: passages that the reader saw.
+
+    Attributes:
+        boundaries: how often the boundaries of a chosen passage came from where, see `BOUNDARIES`.
+    """
+
+    def __init__(
+        self,
+        settings: FactSettings | None = None,
+        table: SentenceTable | None = None,
+        *,
+        read_top_k: int = 20,
+    ) -> None:
+        self.settings = settings or FactSettings()
+        self.boundaries: Counter[str] = Counter()
+        self._table = table
+        self._read_top_k = read_top_k
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Names the method in the report."""
+        return {
+            "method": "signs of words, titles and answers; nothing learned",
+            "settings": self.settings.model_dump(mode="json"),
+            "sentences": f"corpus of {len(self._table):,} documents" if self._table else "question set",
+        }
+
+    def __call__(self, question: Question, answers: AnswerSet, retrieved: Retrieved) -> list[tuple[str, int]]:
+        """Supporting (title, sentence number) pairs."""
+        signs, sources = self.signs(question, answers, retrieved)
+        facts = choose_facts(signs, self.settings)
+        self.boundaries.update(sources[number] for number in dict.fromkeys(n for n, _ in facts))
+        return [(signs.titles[number], sentence) for number, sentence in facts]
+
+    def signs(
+        self, question: Question, answers: AnswerSet, retrieved: Retrieved
+    ) -> tuple[FactSigns, list[str]]:
+        """What there is to choose from, and where the boundaries of each passage came from."""
+        confidence: Counter[str] = Counter()
+        for answer in answers.answers:
+            confidence[answer.evidence.passage_id] += answer.confidence  # type: ignore[assignment]
+        best = answers.answers[0].evidence if answers.answers else None
+        passages, sources = [], []
+        for hit, passage in retrieved[: self._read_top_k]:
+            spans, source = self._spans(question, passage)
+            at = None
+            if best is not None and best.passage_id == passage.id:
+                at = next((n for n, (_, end) in enumerate(spans) if best.start < end), None)
+            texts = [passage.text[start:end] for start, end in spans]
+            passages.append(FactPassage(passage.title, texts, hit.score, confidence[passage.id], at))
+            sources.append(source)
+        return find_signs(question.text, passages), sources
+
+    def _spans(self, question: Question, passage: Passage) -> tuple[Spans, str]:
+        spans = self._table.find(passage.title, passage.text) if self._table else None
+        if spans is not None:
+            return spans, "corpus"
+        context = question.meta.get("context")
+        for title, sentences in context if isinstance(context, Sequence) and not _is_text(context) else ():
+            if str(title) == passage.title and not _is_text(sentences):
+                spans = align_sentences(passage.text, sentences)
+                if spans is not None:
+                    return spans, "question set"
+        spans = align_sentences(passage.text, split_sentences(passage.text))
+        return spans or ((0, len(passage.text)),), "rule"
+
+
+def open_finder(facts: str, sentences: str | Path | None, *, read_top_k: int) -> FactFinder | None:
+    """The finder that an evaluation is run with.
+
+    Args:
+        facts: "auto" for the settings that ship, "off" for none, or a file of settings written by tuning.
+        sentences: corpus whose sentence boundaries count, if any.
+        read_top_k: passages that the reader sees.
+
+    Raises:
+        ConfigError: the settings cannot be read.
+        DataError: the corpus cannot be read, or has no sentences.
+    """
+    if facts == "off":
+        return None
+    settings = load_config(FactSettings, None if facts == "auto" else facts)
+    table = SentenceTable.of_corpus(sentences) if sentences else None
+    return FactFinder(settings, table, read_top_k=read_top_k)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)

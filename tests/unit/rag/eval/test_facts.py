@@ -1,0 +1,195 @@
+"""Sentence boundaries, supporting facts in an evaluation, tuning, KILT's pages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rag.core.errors import ConfigError, DataError
+from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, Question
+from rag.data.corpus import read_documents
+from rag.eval.fact_tuning import FactExample, collect_examples, tune_facts, write_tuning
+from rag.eval.facts import FactFinder, open_finder
+from rag.eval.kilt import gold_page, page_of
+from rag.eval.runner import evaluate
+from rag.eval.sentence_table import SentenceTable, align_sentences
+from rag.eval.settings import EvaluationSettings, QuestionSource
+from readers.facts import FactPassage, FactSettings, find_signs
+
+# The boundary after "no. 5" is one that a rule would not find, and sentence 1 is blank.
+SENTENCES = {
+    "Silent Harbour": ["Silent Harbour is film no. 5", " ", " of the director Ada Moss.", " It is long."],
+    "Ada Moss": ["Ada Moss was born in Norway.", " She paints."],
+}
+CORPUS = [
+    {"id": f"d{n}", "title": title, "sentences": lines} for n, (title, lines) in enumerate(SENTENCES.items())
+]
+QUESTION = Question(
+    "h1",
+    "Where was the director of Silent Harbour born?",
+    ("Norway",),
+    (),
+    {"type": "bridge", "supporting_facts": [["Silent Harbour", 2], ["Ada Moss", 0]]},
+)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    path = tmp_path / "paragraphs.jsonl"
+    path.write_text("\n".join(map(json.dumps, CORPUS)))
+    return path
+
+
+@pytest.fixture
+def retrieved(corpus: Path) -> list[tuple[Hit, Passage]]:
+    documents = list(read_documents(corpus))
+    return [
+        (Hit(n, item.id, 2.0 - n), Passage(item.id, item.title, item.text))
+        for n, item in enumerate(documents)
+    ]
+
+
+def answers(pairs: list[tuple[Hit, Passage]]) -> AnswerSet:
+    _, passage = pairs[1]
+    start = passage.text.index("Norway")
+    evidence = Evidence(passage.id, passage.title, passage.text, start, start + 6, 1.0)
+    return AnswerSet("q", (Answer("Norway", 1.0, 0.8, evidence),), 0.1, "v", {})
+
+
+class Reads:
+    """Finds the same passages and the same answer every time."""
+
+    def __init__(self, pairs: list[tuple[Hit, Passage]]) -> None:
+        self.pairs, self.index_version, self.identity = pairs, "v", {}
+
+    def retrieve(self, questions: list[str], top_k: int) -> list[Any]:
+        return [self.pairs[:top_k] for _ in questions]
+
+    def read(self, questions: list[str], retrieved: Any, n_best: int) -> list[AnswerSet]:
+        return [answers(self.pairs) for _ in questions]
+
+
+def test_alignment_refuses_other_text() -> None:
+    assert align_sentences("One. Two.", ["One.", "Two."]) == ((0, 4), (5, 9))
+    assert align_sentences("One. Two. Three.", ["One.", "Three."]) is None
+    assert align_sentences("One. Two.", ["Two.", "One."]) is None
+    assert align_sentences("", []) == ()
+
+
+def test_the_table_gives_back_every_sentence(corpus: Path) -> None:
+    table = SentenceTable.of_corpus(corpus)
+    assert len(table) == 2
+    for document in read_documents(corpus):
+        spans = table.find(document.title, document.text)
+        assert spans is not None
+        cut = [document.text[start:end] for start, end in spans]
+        assert cut == [sentence.strip() for sentence in SENTENCES[document.title]]
+    assert table.find("Ada Moss", "Another text.") is None
+    plain = corpus.with_name("plain.jsonl")
+    plain.write_text('{"id": "1", "text": "No list. Of sentences."}')
+    with pytest.raises(DataError, match="no document in the corpus has a list of sentences"):
+        SentenceTable.of_corpus(plain)
+
+
+def test_boundaries_come_from_corpus_then_context_then_rule(corpus: Path, retrieved: Any) -> None:
+    expected = [("Silent Harbour", 2), ("Ada Moss", 0)]
+    finder = open_finder("auto", corpus, read_top_k=20)
+    assert finder is not None
+    assert finder(QUESTION, answers(retrieved), retrieved) == expected
+    assert finder.boundaries == {"corpus": 2}
+    context = [[title, lines] for title, lines in SENTENCES.items()]
+    with_context = Question("h1", QUESTION.text, meta={**QUESTION.meta, "context": context})
+    finder = FactFinder()
+    assert finder(with_context, answers(retrieved), retrieved) == expected
+    assert finder.boundaries == {"question set": 2}
+    finder = FactFinder()
+    assert finder(QUESTION, answers(retrieved), retrieved) != expected
+    assert finder.boundaries == {"rule": 2}
+    assert finder(Question("x", "q", meta={"context": "text"}), AnswerSet("q", (), 1.0, "v", {}), []) == []
+
+
+def test_only_passages_that_were_read_count(retrieved: Any) -> None:
+    finder = FactFinder(read_top_k=1)
+    assert {title for title, _ in finder(QUESTION, answers(retrieved), retrieved)} == {"Silent Harbour"}
+
+
+def test_settings_are_read_from_a_file(tmp_path: Path) -> None:
+    assert open_finder("off", None, read_top_k=20) is None
+    path = tmp_path / "facts.json"
+    path.write_text('{"threshold": 2.5}')
+    finder = open_finder(str(path), None, read_top_k=20)
+    assert finder is not None
+    assert finder.identity["settings"]["threshold"] == 2.5
+    path.write_text('{"thresh": 2.5}')
+    with pytest.raises(ConfigError, match="thresh"):
+        open_finder(str(path), None, read_top_k=20)
+
+
+def test_sp_and_joint_figures_of_an_evaluation(tmp_path: Path, corpus: Path, retrieved: Any) -> None:
+    metrics = evaluate(
+        Reads(retrieved),  # type: ignore[arg-type]
+        [QUESTION],
+        tmp_path / "out",
+        EvaluationSettings(profile="hotpot", ks=(1, 2), read_top_k=2, resamples=1000),
+        source=QuestionSource("toy", split="dev"),
+        facts=open_finder("auto", corpus, read_top_k=2),
+    )
+    assert all(metrics["figures"][name]["value"] == 1.0 for name in ("em", "sp_em", "joint_em", "joint_f1"))
+    assert metrics["breakdowns"]["question type"][0]["figures"]["joint_f1"]["value"] == 1.0
+    written = json.loads((tmp_path / "out" / "predictions.hotpot.json").read_text())
+    assert written["sp"] == {"h1": [["Silent Harbour", 2], ["Ada Moss", 0]]}
+
+
+def test_tuning_finds_better_settings(tmp_path: Path, corpus: Path, retrieved: Any) -> None:
+    finder = FactFinder(FactSettings(threshold=0.0), SentenceTable.of_corpus(corpus))
+    unanswerable = Question("n", "No facts?")
+    questions = [Question(f"h{n}", QUESTION.text, meta=QUESTION.meta) for n in range(4)]
+    system = Reads(retrieved)
+    examples = collect_examples(
+        system, [unanswerable, *questions], finder, EvaluationSettings(profile="hotpot")
+    )
+    assert len(examples) == 4
+    tuning = tune_facts(examples, finder.settings, steps=60)
+    assert tuning.before[0] == 0.0  # every sentence is taken
+    assert tuning.after == tuning.held_out == (1.0, 1.0)
+    assert tune_facts(examples, finder.settings, steps=60) == tuning
+    path = write_tuning(tuning, tmp_path / "tuned", QuestionSource("toy", split="train"), {"index": "v"})
+    found = open_finder(str(path), None, read_top_k=2)
+    assert found is not None
+    assert found.settings == tuning.settings
+    assert json.loads((tmp_path / "tuned" / "tuning.json").read_text())["figures"]["n"] == 4
+    with pytest.raises(DataError, match="no question has supporting facts"):
+        collect_examples(system, [unanswerable], finder, EvaluationSettings())
+    with pytest.raises(DataError, match="expected a few hundred"):
+        tune_facts([FactExample(find_signs("q", [FactPassage("t", ["s"], 1.0)]), frozenset())])
+
+
+def test_pages_of_kilt() -> None:
+    passage = Passage("290-12", "Aleph", "…")
+    assert [page_of(passage, kind) for kind in ("document", "passage", "title")] == ["290", "290-12", "Aleph"]
+    place = {"wikipedia_id": "290", "title": "Aleph"}
+    assert gold_page(place) == {"wikipedia_id": "290"}
+    assert gold_page(place, "title") == {"wikipedia_id": "Aleph"}
+    assert gold_page({"wikipedia_id": "290"}, "title") == {"wikipedia_id": "290"}
+
+
+@pytest.mark.parametrize(("pages", "expected"), [("document", 1.0), ("title", 1.0), ("passage", 0.0)])
+def test_r_precision_at_page_level(tmp_path: Path, retrieved: Any, pages: Any, expected: float) -> None:
+    titled = [
+        (Hit(n, f"29{n}-7", 1.0), Passage(f"29{n}-7", p.title, p.text)) for n, (_, p) in enumerate(retrieved)
+    ]
+    gold = [
+        [{"wikipedia_id": "291", "title": "Ada Moss"}, {"wikipedia_id": "290", "title": "Silent Harbour"}]
+    ]
+    metrics = evaluate(
+        Reads(titled),  # type: ignore[arg-type]
+        [Question("k", "Where?", ("Norway",), (), {"provenance": gold})],
+        tmp_path,
+        EvaluationSettings(profile="kilt", ks=(1, 2), read_top_k=2, resamples=1000, pages=pages),
+        source=QuestionSource("toy"),
+    )
+    assert metrics["figures"]["r_precision"]["value"] == expected
+    assert metrics["figures"]["kilt_em"]["value"] == expected
