@@ -338,3 +338,31 @@ def kill(
     _show(
         run_kill_benchmark(corpus, arguments=arguments or [], times=times, seed=seed, work_dir=work_dir), json
     )
+
+
+@app.command()
+def train(
+    train: Annotated[Path, typer.Option(help="Training examples of `rag mine`, or DPR's JSON.")],
+    batch_size: Annotated[int, typer.Option(help="Questions a step.")] = 128,
+    chunk_size: Annotated[int, typer.Option(help="Texts at once, for the cached ones.")] = 32,
+    tokens: Annotated[int, typer.Option(help="Longest text.")] = 128,
+    hard_negative: Annotated[bool, typer.Option(help="Each question brings a hard negative.")] = True,
+    rounds: Annotated[int, typer.Option(help="Measured steps of each, in turn.")] = 5,
+    contestants: Annotated[str | None, typer.Option(help="Some of those in the table; default: all.")] = None,
+    memory_goal_gib: Annotated[
+        float | None, typer.Option(help="Bound for the peak of ours with the cache.")
+    ] = None,
+    encoder: Annotated[str | None, typer.Option(help="sentence-transformers folder or hub name.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the order of the examples.")] = 0,
+    json: _Json = None,
+) -> None:
+    """Step time and memory of retriever training beside sentence-transformers' two losses."""
+    from rag.bench.train import DEFAULT_CONTESTANTS, run_train_benchmark
+
+    report = run_train_benchmark(
+        train, encoder=encoder, batch_size=batch_size, chunk_size=chunk_size, tokens=tokens,
+        hard_negative=hard_negative, rounds=rounds, seed=seed,
+        contestants=_names(contestants) if contestants else DEFAULT_CONTESTANTS,
+        memory_goal_bytes=None if memory_goal_gib is None else memory_goal_gib * 2**30,
+    )  # fmt: skip
+    _show(report, json)

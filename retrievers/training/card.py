@@ -14,7 +14,7 @@ __all__ = ["model_card"]
 
 _EMBEDDED = "all-MiniLM-L6-v2"
 _PATHS = ("out", "train_files", "validation_file", "index")
-_MACHINE = ("threads", "save_every_s", "log_every_steps", "tensorboard")
+_UNSAID = frozenset({*_PATHS, "name", "notes", "threads", "save_every_s", "log_every_steps", "tensorboard"})
 
 
 def model_card(
@@ -37,10 +37,8 @@ def model_card(
     towers = f"one tower for both sides, started from {start}"
     if not config.shared:
         towers = f"two towers, started from {start} (questions) and {other} (passages)"
-    shown = {
-        k: v for k, v in config.model_dump(mode="json").items() if k not in (*_PATHS, *_MACHINE, "notes")
-    }
-    shown |= {"question_encoder": start, "passage_encoder": None if config.shared else other}
+    shown = {k: v for k, v in config.model_dump(mode="json").items() if v is not None and k not in _UNSAID}
+    shown |= {"question_encoder": start} | ({} if config.shared else {"passage_encoder": other})
     layout = "[CLS] title [SEP] text [SEP]" if form.layout == PAIR else f"[CLS] {form.layout} [SEP]"
     prefixes = [
         f"`{prefix}` before every {what}"
@@ -57,8 +55,11 @@ tags: [dense-retrieval, question-answering]
 A dense retriever: questions and passages become vectors whose {
         "cosine" if form.normalize else "inner product"
     }
-says how well a passage answers a question. It has {towers}. Pooling: {form.pooling}; vectors are
-{"" if form.normalize else "not "}normalised. Questions are laid out as `[CLS] question [SEP]`, passages as
+says how well a passage answers a question.
+
+It has {towers}. Pooling: {form.pooling}; vectors are {
+        "" if form.normalize else "not "
+    }normalised. Questions are laid out as `[CLS] question [SEP]`, passages as
 `{layout}`, of at most {form.max_length} tokens{", with " + " and ".join(prefixes) if prefixes else ""}.
 
 ```
@@ -112,7 +113,13 @@ def _command(config: RetrieverTrainConfig) -> str:
         parts.append("--index INDEX")
     if config.validation_file is not None:
         parts.append(f"--set validation_file={config.validation_file.name}")
-    return " \\\n    ".join([*parts, "--config config.json", "--out run"])
+    for name, field in type(config).model_fields.items():
+        value = getattr(config, name)
+        if name not in _UNSAID and value != field.default:
+            parts.append(
+                f"--set {name}={json.dumps(_model_name(value) if name.endswith('_encoder') else value)}"
+            )
+    return " \\\n    ".join([*parts, "--out run"])
 
 
 def _default_note(config: RetrieverTrainConfig) -> str:

@@ -122,6 +122,11 @@ def _train(config: DprTrainConfig, world: World) -> Path:
             "questions a step": batches.batch_size,
             "temperature": model.temperature,
         }
+        if validation is not None and validation.search is not None:
+            search = validation.search
+            known = "is a positive" if search.kind == "positive" else "holds an answer"
+            described["a searched passage is right if it"] = known
+            described["held-out questions whose positives are not in the index"] = search.missing
         form = encoder_form(config, model)
         card = model_card(config, form, data=described, figures=figures)
         export_model(finished, model, result.weights, form, card=card)

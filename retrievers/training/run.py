@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
 from rag.core.errors import MismatchedArtifactError
@@ -16,7 +17,7 @@ from rag.runtime.fit import FitSettings
 from rag.runtime.precision import MasterWeights, resolve_precision
 from rag.runtime.run_log import read_metrics
 from retrievers.encoder_settings import read_config, read_settings
-from retrievers.model_files import model_folder, tower_folders
+from retrievers.model_files import model_folder, tower_folders, weight_files
 from retrievers.training.config import RetrieverTrainConfig
 from retrievers.training.export import EncoderForm, TowerWeights, write_encoder
 from retrievers.training.model import BiEncoderModel
@@ -150,8 +151,20 @@ def _tower_weights(tower: TrainableTower, weights: Mapping[str, Tensor], prefix:
     if config["model_type"] == "dpr":
         config["model_type"] = "bert"
     config["architectures"] = [type(tower.encoder).__name__]
-    state, projection = tower.bare_state(weights, prefix), tower.bare_projection(weights, prefix)
-    return TowerWeights(config, state, tower.folder, projection)
+    state = {**_pooler(tower.folder), **tower.bare_state(weights, prefix)}
+    return TowerWeights(config, state, tower.folder, tower.bare_projection(weights, prefix))
+
+
+def _pooler(folder: Path) -> dict[str, Tensor]:
+    """The starting model's pooler, unused here: without it transformers warns at every loading."""
+    found: dict[str, Tensor] = {}
+    for file in weight_files(folder):
+        with safe_open(file, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - not a dict
+                prefix, mark, rest = name.partition("pooler.dense.")
+                if mark and prefix in ("", "bert.", "roberta."):
+                    found[mark + rest] = tensors.get_tensor(name).float()
+    return found
 
 
 def final_figures(config: RetrieverTrainConfig, step: int) -> dict[str, float]:

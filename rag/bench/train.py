@@ -1,0 +1,190 @@
+"""Training step beside sentence-transformers: time and peak memory, plain and with the gradient cache."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rag.bench.common import Timings, ratio
+from rag.bench.report import Goal, Report, Table, format_bytes, format_interval, format_seconds
+from rag.core.errors import ConfigError, ResourceError
+from rag.core.files import atomic_write_json
+from rag.core.progress import Progress
+from rag.runtime.hardware import use_threads
+
+__all__ = ["CONTESTANTS", "DEFAULT_CONTESTANTS", "run_train_benchmark"]
+
+SPEED_GOAL = 1.2
+CONTESTANTS = {
+    "ours": {"side": "ours", "cached": False, "precision": "auto"},
+    "ours cached": {"side": "ours", "cached": True, "precision": "auto"},
+    "ours fp32": {"side": "ours", "cached": False, "precision": "fp32"},
+    "peer fp32": {"side": "peer", "cached": False, "precision": "fp32"},
+    "peer bf16": {"side": "peer", "cached": False, "precision": "bf16"},
+    "peer cached fp32": {"side": "peer", "cached": True, "precision": "fp32"},
+    "peer cached bf16": {"side": "peer", "cached": True, "precision": "bf16"},
+}
+DEFAULT_CONTESTANTS = tuple(name for name in CONTESTANTS if name != "ours fp32")
+
+
+def run_train_benchmark(
+    train_file: str | Path,
+    *,
+    encoder: str | None = None,
+    batch_size: int = 128,
+    chunk_size: int = 32,
+    tokens: int = 128,
+    hard_negative: bool = True,
+    rounds: int = 5,
+    contestants: Sequence[str] = DEFAULT_CONTESTANTS,
+    memory_goal_bytes: float | None = None,
+    seed: int = 0,
+) -> Report:
+    """Time training steps of ours and of sentence-transformers' losses, in turn, each in its own process.
+
+    Peers are `MultipleNegativesRankingLoss` and `CachedMultipleNegativesRankingLoss`, in fp32 and under bf16
+    autocast. All train the same model on the same batches with the same candidates; see `make_step`.
+
+    Args:
+        train_file: training examples (`rag mine`, DPR's JSON).
+        encoder: sentence-transformers folder or hub name; the embedded one by default.
+        batch_size: questions a step.
+        chunk_size: texts that go through the encoder at once, for the cached ones.
+        tokens: longest text.
+        hard_negative: each question brings its first hard negative.
+        rounds: measured steps of each, after one that is not measured.
+        contestants: some of `CONTESTANTS`.
+        memory_goal_bytes: bound for the peak memory of ours with the cache.
+        seed: of the order of the examples.
+
+    Raises:
+        ConfigError: unknown contestant, or no rounds.
+        ResourceError: a contestant ended early; the end of what it said is shown.
+    """
+    if not contestants or set(contestants) - set(CONTESTANTS) or rounds < 1:
+        raise ConfigError(
+            f"contestants {', '.join(contestants)} and {rounds} rounds: expected some of "
+            f"{', '.join(CONTESTANTS)}, and at least 1 round"
+        )
+    common = {
+        "train_file": str(train_file), "encoder": encoder, "batch_size": batch_size, "chunk_size": chunk_size,
+        "tokens": tokens, "hard_negative": hard_negative, "threads": use_threads(), "seed": seed,
+        "steps": rounds + 1, "questions": batch_size * (rounds + 1),
+    }  # fmt: skip
+    report = Report("train", {**common, "encoder": encoder or "all-MiniLM-L6-v2", "rounds": rounds})
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    losses: dict[str, list[float]] = {name: [] for name in contestants}
+    peaks: dict[str, int] = {}
+    total = len(contestants) * (rounds + 1)
+    with tempfile.TemporaryDirectory() as folder, Progress(total, "steps", "train") as done:
+        workers: dict[str, _Worker] = {}
+        try:
+            for name in contestants:
+                workers[name] = _Worker(name, {**common, **CONTESTANTS[name]}, Path(folder))
+            for number in range(rounds + 1):
+                for name in contestants if number % 2 == 0 else list(contestants)[::-1]:
+                    found = workers[name].step()
+                    losses[name].append(found["loss"])
+                    peaks[name] = found["peak_bytes"]
+                    if number:
+                        seconds[name].append(found["seconds"])
+                    done.update()
+        finally:
+            for worker in workers.values():
+                worker.close()
+    _fill(report, Timings({name: tuple(s) for name, s in seconds.items()}), peaks, losses, batch_size)
+    if memory_goal_bytes is not None and "ours cached" in peaks:
+        share = peaks["ours cached"] / memory_goal_bytes
+        report.goals.append(Goal("peak memory of ours cached / bound", share, "at most", 1.0))
+    return report
+
+
+def _fill(
+    report: Report,
+    timings: Timings,
+    peaks: Mapping[str, int],
+    losses: Mapping[str, Sequence[float]],
+    size: int,
+) -> None:
+    peers = [name for name in timings.seconds if name.startswith("peer")]
+    rows = []
+    for name in timings.seconds:
+        kind = "cached" in name
+        rivals = [peer for peer in peers if ("cached" in peer) == kind]
+        best = min(rivals, key=timings.median) if rivals else None
+        figure = None if best is None else ratio(timings.seconds[best], timings.seconds[name])
+        rows.append(
+            (
+                name,
+                format_seconds(timings.median(name)),
+                f"{size / timings.median(name):.1f}",
+                "" if figure is None else format_interval(figure, 2),
+                format_bytes(peaks[name]),
+                f"{losses[name][0]:.4f}",
+            )
+        )
+        if figure is not None and name in ("ours", "ours cached"):
+            report.figures[f"examples/s, {name} / {best}"] = figure.to_json()
+            report.goals.append(Goal(f"examples/s, {name} / {best}", figure.value, "at least", SPEED_GOAL))
+    columns = ("step", "median", "questions/s", "× best peer", "peak memory", "first loss")
+    title = "training step; peer is sentence-transformers; intervals are 95 % bootstrap over rounds"
+    report.tables.append(Table(title, columns, rows))
+    report.figures.update(timings=timings.to_json(), peak_bytes=dict(peaks), losses=dict(losses))
+    report.notes.append("peak memory is the whole process: Python, libraries, data and model included")
+    report.notes.append("texts are tokenised before the clock starts; dropout is 0; nothing is masked")
+
+
+class _Worker:
+    """A contestant's process."""
+
+    def __init__(self, name: str, settings: Mapping[str, Any], folder: Path) -> None:
+        self.name = name
+        path = folder / f"{name.replace(' ', '-')}.json"
+        atomic_write_json(path, dict(settings))
+        self._log = path.with_suffix(".log").open("w+", encoding="utf-8")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "rag.bench.train_worker", str(path)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
+        )  # fmt: skip
+        self._answer()
+
+    def step(self) -> dict[str, Any]:
+        """One step: "seconds", "loss", "peak_bytes"."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # `_answer` says what it died of
+            self._process.stdin.write("step\n")
+            self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                return json.loads(line)
+        code = self._process.wait()
+        self._log.seek(0)
+        tail = self._log.read()[-1500:].strip()
+        raise ResourceError(
+            f"{self.name!r} ended with code {code}; the end of what it said: {tail}",
+            hint="with code -9 the memory was not enough: lower --batch-size or leave it out",
+        )
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        self._log.close()

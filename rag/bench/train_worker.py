@@ -1,0 +1,170 @@
+"""One contestant of `rag bench train`, in a process of its own: takes a step when told to and times it.
+
+Started as `python -m rag.bench.train_worker SETTINGS.json`. It prints a JSON line when it is ready, then
+answers every line on its standard input with another: seconds, loss, and the peak of its memory so far.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rag.core.errors import DataError
+from rag.core.files import read_json
+from rag.core.optional import require
+from rag.runtime.hardware import use_threads
+from rag.runtime.seeds import generator, seed_everything
+from retrievers.model_files import model_folder
+from retrievers.training.records import TrainingExample, read_training_examples
+
+__all__ = ["main", "make_step"]
+
+_SCALE = 20.0  # 1 / temperature 0.05
+_DEVICE = "cpu"
+
+
+def main(path: str) -> None:
+    """Load the contestant that the settings file names, then serve steps."""
+    settings = read_json(path)
+    use_threads(settings["threads"])
+    seed_everything(settings["seed"])
+    step = make_step(settings)
+    _say({"ready": True, "peak_bytes": _peak_bytes()})
+    for _ in sys.stdin:
+        started = time.perf_counter()
+        loss = step()
+        _say({"seconds": time.perf_counter() - started, "loss": loss, "peak_bytes": _peak_bytes()})
+
+
+def make_step(settings: Mapping[str, Any]) -> Callable[[], float]:
+    """The training step of a contestant: forward, loss, backward, clipping, AdamW; returns the loss.
+
+    All have the same weights, examples in the same order, candidates (all positives and hard negatives of the
+    batch), temperature and length limit, no dropout, and texts that were tokenised before.
+    """
+    examples = list(islice(read_training_examples(Path(settings["train_file"])), settings["questions"]))
+    if settings["hard_negative"]:
+        examples = [example for example in examples if example.negatives]
+    if len(examples) < settings["batch_size"]:
+        raise DataError(
+            f"{settings['train_file']} gives {len(examples)} usable examples for batches of "
+            f"{settings['batch_size']}",
+            hint="lower --batch-size, or --no-hard-negative if the file has none",
+        )
+    return _ours(settings, examples) if settings["side"] == "ours" else _peer(settings, examples)
+
+
+def _ours(settings: Mapping[str, Any], examples: list[TrainingExample]) -> Callable[[], float]:
+    from rag.runtime.distributed import World
+    from retrievers.training.batches import RetrieverBatches
+    from retrievers.training.config import DprTrainConfig
+    from retrievers.training.data import TrainingSet
+    from retrievers.training.run import load_model
+    from retrievers.training.step import contrastive_step
+    from retrievers.training.tokens import RetrieverTokenizer
+
+    config = DprTrainConfig(
+        out=Path("unused"), train_files=(Path(settings["train_file"]),), dropout=0.0, temperature=1 / _SCALE,
+        question_encoder=settings["encoder"], question_tokens=settings["tokens"], normalize=True,
+        passage_tokens=settings["tokens"], precision=settings["precision"], batch_size=settings["batch_size"],
+    )  # fmt: skip
+    model, master = load_model(config, _DEVICE)
+    tokenizer = RetrieverTokenizer(model.settings.question, model.settings.passage)
+    data = TrainingSet.build(_first_negative(examples), tokenizer, match_answers=False)
+    batches = RetrieverBatches(
+        data, batch_size=settings["batch_size"], hard_negatives=int(settings["hard_negative"]),
+        mask_false_negatives=False, epochs=1000, seed=settings["seed"],
+    )  # fmt: skip
+    optimizer = torch.optim.AdamW(list(master.groups(0.01)), lr=2e-5, fused=True)
+    chunk = settings["chunk_size"] if settings["cached"] else None
+    numbers = iter(range(len(batches)))
+
+    def step() -> float:
+        loss = contrastive_step(model, batches[next(numbers)], World.single(_DEVICE), chunk)
+        loss.compute_gradients(master.gather_gradients)
+        torch.nn.utils.clip_grad_norm_(master.master, 1.0)
+        optimizer.step()
+        master.write_back()
+        return float(loss.value)
+
+    return step
+
+
+def _peer(settings: Mapping[str, Any], examples: list[TrainingExample]) -> Callable[[], float]:
+    library = require("sentence_transformers", extra="bench")
+    losses = require("sentence_transformers.losses", extra="bench")
+    model = library.SentenceTransformer(str(model_folder(settings["encoder"])), device=_DEVICE)
+    model.max_seq_length = settings["tokens"]
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    if settings["cached"]:
+        objective = losses.CachedMultipleNegativesRankingLoss(
+            model, scale=_SCALE, mini_batch_size=settings["chunk_size"]
+        )
+    else:
+        objective = losses.MultipleNegativesRankingLoss(model, scale=_SCALE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, weight_decay=0.01, fused=True)
+    batches = _peer_batches(settings, examples, model)
+    bf16 = settings["precision"] == "bf16"
+    model.train()
+
+    def step() -> float:
+        features, labels = next(batches)
+        optimizer.zero_grad()
+        with torch.autocast(_DEVICE, dtype=torch.bfloat16, enabled=bf16):
+            loss = objective([dict(column) for column in features], labels)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return float(loss.detach())
+
+    return step
+
+
+def _peer_batches(
+    settings: Mapping[str, Any], examples: list[TrainingExample], model: Any
+) -> Iterator[tuple[list[dict[str, torch.Tensor]], torch.Tensor]]:
+    """The batches of ours as columns: question, positive, hard negative; tokenised before the first step."""
+    size = settings["batch_size"]
+    order = generator(settings["seed"], 21, 0).permutation(len(examples))  # of `RetrieverBatches`
+    made = []
+    for start in range(0, len(examples) - size + 1, size):
+        chosen = [examples[int(i)] for i in order[start : start + size]]
+        columns = [[e.question for e in chosen], [_joined(e.positives[0]) for e in chosen]]
+        if settings["hard_negative"]:
+            columns.append([_joined(e.negatives[0].passage) for e in chosen])
+        made.append(([model.tokenize(column) for column in columns], torch.arange(size)))
+        if len(made) == settings["steps"]:
+            break
+    return cycle(made)
+
+
+def _first_negative(examples: list[TrainingExample]) -> Iterator[TrainingExample]:
+    for example in examples:
+        yield replace(example, negatives=example.negatives[:1])
+
+
+def _joined(passage: Any) -> str:
+    return f"{passage.title} {passage.text}" if passage.title else passage.text
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _say(record: Mapping[str, Any]) -> None:
+    print(json.dumps(record), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
