@@ -37,10 +37,10 @@ def in_batch_loss(scores: Tensor, positives: Tensor, ignored: Tensor | None = No
     Example:
         >>> scores = torch.tensor([[2.0, 0.0, 0.0], [0.0, 2.0, 2.0]])
         >>> round(float(in_batch_loss(scores, torch.tensor([0, 1]))), 4)
-        0.4998
+        0.4991
         >>> ignored = torch.tensor([[False, False, False], [False, False, True]])
         >>> round(float(in_batch_loss(scores, torch.tensor([0, 1]), ignored)), 4)
-        0.1833
+        0.1832
     """
     if ignored is not None:
         if bool(ignored.gather(1, positives[:, None]).any()):

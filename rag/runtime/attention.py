@@ -14,6 +14,8 @@ import torch
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from rag.runtime.dropout import dropout as fast_dropout
+
 __all__ = ["MATH_ATTENTION", "math_attention", "register_math_attention"]
 
 MATH_ATTENTION = "bf16_math"
@@ -46,8 +48,7 @@ def math_attention(
     if attention_mask is not None:
         scores = scores + attention_mask
     weights = scores.softmax(-1)
-    if dropout and module.training:
-        weights = torch.nn.functional.dropout(weights, dropout)
+    weights = fast_dropout(weights, dropout, module.training)
     return (weights @ value).transpose(1, 2).contiguous(), None
 
 

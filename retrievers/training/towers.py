@@ -18,6 +18,7 @@ from transformers import AutoConfig, AutoModel, BertConfig, BertModel
 from rag.core.errors import ArtifactError, ConfigError
 from rag.core.files import read_json
 from rag.runtime.attention import register_math_attention
+from rag.runtime.dropout import use_fast_dropout
 from retrievers.encoder_settings import EncoderSettings, read_config
 from retrievers.model_files import backbone_state, weight_files
 
@@ -231,6 +232,8 @@ def _load_encoder(folder: Path, dropout: float | None, device: str) -> tuple[Any
         )
     if getattr(encoder, "pooler", None) is not None:
         encoder.pooler = None
+    if device == "cpu":
+        use_fast_dropout(encoder)
     return encoder.train(), beside
 
 

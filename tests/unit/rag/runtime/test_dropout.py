@@ -1,0 +1,57 @@
+"""Dropout: rate, mean, seeds, gradients, and where it does nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rag.runtime.dropout import FastDropout, dropout, use_fast_dropout
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("probability", [0.1, 0.5, 0.9])
+def test_rate_and_scale(dtype: torch.dtype, probability: float) -> None:
+    torch.manual_seed(1)
+    found = dropout(torch.ones(401, 503, dtype=dtype), probability)
+    assert found.dtype == dtype
+    kept = found[found != 0].float()
+    assert 1 - len(kept) / found.numel() == pytest.approx(probability, abs=0.005)
+    assert torch.allclose(kept, torch.tensor(1 / (1 - probability)), rtol=5e-3)
+    columns = (found != 0).float().mean(0)  # no position is favoured
+    assert float((columns - (1 - probability)).abs().max()) < 0.13
+
+
+def test_the_seed_decides() -> None:
+    def drawn(seed: int) -> list[torch.Tensor]:
+        torch.manual_seed(seed)
+        return [dropout(torch.ones(7, 9), 0.5) for _ in range(2)]
+
+    first, second = drawn(3)
+    assert not torch.equal(first, second)
+    assert torch.equal(drawn(3)[1], second)
+    assert not torch.equal(drawn(4)[0], first)
+
+
+def test_gradients_pass_where_values_do() -> None:
+    values = torch.randn(31, 17).T.requires_grad_()  # not contiguous
+    found = dropout(values, 0.3)
+    found.sum().backward()
+    assert values.grad is not None
+    torch.testing.assert_close(values.grad * values.detach(), found.detach())
+
+
+def test_nothing_is_dropped_without_training_or_probability() -> None:
+    values = torch.randn(5)
+    assert dropout(values, 0.5, training=False) is values
+    assert dropout(values, 0.0) is values
+    assert FastDropout(0.5).eval()(values) is values
+
+
+def test_every_dropout_of_a_model_is_replaced() -> None:
+    model = torch.nn.Sequential(
+        torch.nn.Linear(2, 2), torch.nn.Dropout(0.2), torch.nn.Sequential(torch.nn.Dropout(0.4))
+    ).eval()
+    use_fast_dropout(model)
+    found = [(m.p, m.training) for m in model.modules() if isinstance(m, FastDropout)]
+    assert found == [(0.2, False), (0.4, False)]
+    assert not any(type(m) is torch.nn.Dropout for m in model.modules())
