@@ -20,7 +20,8 @@ from __future__ import annotations
 import itertools
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -38,6 +39,7 @@ from rag.core.progress import Progress
 from rag.data.text import AnswerMatcher
 from rag.runtime.seeds import generator
 from retrievers.bi_encoder import BiEncoder
+from retrievers.negatives.select import NegativeFilter
 from retrievers.training.ance_config import AnceTrainConfig
 from retrievers.training.data import matchable_answers
 from retrievers.training.mined import MinedNegatives, Probes
@@ -46,7 +48,7 @@ from retrievers.training.staleness import TOP_K, ProbeSet, compare
 from retrievers.training.tokens import TokenTable
 from retrievers.training.validation import TOP_KS, CorpusSearch, right_rows
 
-__all__ = ["Inferencer", "SearchEncoder", "select_negatives"]
+__all__ = ["Inferencer", "SearchEncoder"]
 
 _SHARD_ROWS = 16_384
 _QUESTIONS_AT_ONCE = 2048
@@ -73,6 +75,9 @@ class Inferencer:
         held_out: questions to measure on; never mined for.
         key: fingerprint of questions and corpus, the same in the trainer.
         load: snapshot folder → encoder.
+
+    Attributes:
+        removed: candidates thrown out so far, by reason.
     """
 
     def __init__(
@@ -93,6 +98,7 @@ class Inferencer:
             len(train), len(corpus), questions=config.probe_questions, passages=config.probe_passages,
             seed=config.seed,
         )  # fmt: skip
+        self.removed: Counter[str] = Counter()
         self._right = right_rows(corpus, train)
         watched = list(held_out[: config.validation_questions])
         self._held_out = CorpusSearch(corpus, watched) if watched else None
@@ -262,12 +268,17 @@ class Inferencer:
             yield (block, *exact_search(embeddings, vectors, top_k))
 
     def _select(self, example: int, found: Sequence[int]) -> list[int]:
-        config = self.config
-        answers = matchable_answers(self.train[example].answers) if config.answer_filter else ()
-        return select_negatives(
-            found, self._right[example], answers, lambda row: self.corpus[row].text,
-            skip=config.skip, kept=config.kept,
-        )  # fmt: skip
+        question = self.train[example]
+        answers = matchable_answers(question.answers) if self.config.answer_filter else ()
+        allowed = NegativeFilter(
+            AnswerMatcher(answers) if answers else None,
+            self._right[example],
+            [passage.text for passage in question.positives],
+            self.removed,
+        )
+        ranked = found[self.config.skip :]
+        passing = (row for row in ranked if row >= 0 and allowed.accepts(row, self.corpus[row]))
+        return list(itertools.islice(passing, self.config.kept))
 
     def _measure(self, encoder: SearchEncoder, embeddings: EmbeddingShards) -> dict[str, float]:
         """Retrieval of the held-out questions."""
@@ -277,38 +288,3 @@ class Inferencer:
         every = np.arange(len(questions), dtype=np.int64)
         found = [rows for _, _, rows in self._search(encoder, embeddings, questions, every, TOP_KS[-1])]
         return self._held_out.judge(np.concatenate(found))
-
-
-def select_negatives(
-    found: Sequence[int],
-    gold: Collection[int],
-    answers: Sequence[str],
-    text_of: Callable[[int], str],
-    *,
-    skip: int,
-    kept: int,
-) -> list[int]:
-    """The best `kept` of the found passages that are neither a positive nor hold an answer.
-
-    Args:
-        found: rows, best first; -1 where nothing was found.
-        gold: rows of the positives.
-        answers: none filters nothing.
-        text_of: row → text.
-        skip: so many of the best are passed over.
-        kept: most rows to return.
-
-    Example:
-        >>> texts = ["about Bonn", "the gold one", "about Vienna", "about Rome"]
-        >>> select_negatives([1, 2, 0, 3, -1], {1}, ["Vienna"], texts.__getitem__, skip=0, kept=5)
-        [0, 3]
-    """
-    matcher = AnswerMatcher(answers) if answers else None
-    chosen: list[int] = []
-    for row in found[skip:]:
-        if len(chosen) == kept:
-            break
-        if row < 0 or row in gold or (matcher is not None and matcher.matches(text_of(row))):
-            continue
-        chosen.append(row)
-    return chosen

@@ -15,7 +15,7 @@ from indexers.protocols import EncoderIdentity, FloatArray
 from rag.core.errors import DataError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.types import Passage
 from retrievers.training.ance_config import AnceTrainConfig
-from retrievers.training.inferencer import Inferencer, select_negatives
+from retrievers.training.inferencer import Inferencer
 from retrievers.training.mined import MinedNegatives
 from retrievers.training.records import TrainingExample
 
@@ -192,7 +192,13 @@ def test_nothing_mined_is_said(tmp_path: Path, corpus: PassageStore) -> None:
         inferencer.refresh(snapshot(tmp_path / "run", 0), before=None)
 
 
-def test_select_negatives_passes_over_the_best_and_what_is_missing() -> None:
-    texts = [f"text {n}" for n in range(6)]
-    chosen = select_negatives([5, 3, 2, 4, 1, -1], {2}, (), texts.__getitem__, skip=1, kept=2)
-    assert chosen == [3, 4]
+def test_the_best_may_be_passed_over(tmp_path: Path, corpus: PassageStore) -> None:
+    taken = snapshot(tmp_path / "run", 0)
+    lists = {}
+    for skip in (0, 3):
+        inferencer = make(tmp_path, corpus, skip=skip, answer_filter=False)
+        published = inferencer.refresh(taken, before=None if skip == 0 else inferencer.negatives.newest())
+        lists[skip] = MinedNegatives.read(published, examples=20, key="k")
+        assert inferencer.removed["gold"] == (20 if skip == 0 else 0)
+    # the gold passage is the best hit of every question, so three passed over are two negatives
+    assert all(lists[3][example].tolist()[:3] == lists[0][example].tolist()[2:] for example in range(20))

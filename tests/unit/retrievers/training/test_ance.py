@@ -1,0 +1,195 @@
+"""`train_ance` learns from what it mines itself, in one process and in two, and says what cannot work."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from indexers.build import BuildSettings, build_index
+from indexers.generations import Generations
+from indexers.index import Index
+from indexers.protocols import EncoderIdentity, FloatArray
+from rag.cli.main import main
+from rag.config import load_config, preset_names
+from rag.core.errors import ConfigError, MismatchedArtifactError
+from rag.core.types import Passage
+from retrievers.bi_encoder import BiEncoder
+from retrievers.training.ance import run_inferencer, train_ance
+from retrievers.training.ance_config import AnceTrainConfig
+from retrievers.training.config import DprTrainConfig
+from retrievers.training.dpr import train_dpr
+from retrievers.training.examples import split_examples
+from retrievers.training.validation import CorpusSearch
+
+_SMALL: dict[str, Any] = {
+    "precision": "fp32", "question_tokens": 16, "passage_tokens": 16, "batch_size": 32, "dropout": 0.0,
+    "threads": 1, "log_every_steps": 10, "validation_fraction": 0.2,
+}  # fmt: skip
+_MINING: dict[str, Any] = {
+    "depth": 50, "kept": 10, "probe_questions": 50, "probe_passages": 50, "poll_s": 0.05,
+}  # fmt: skip
+
+
+class _Blind:
+    """Only the passages of the index are used."""
+
+    dim = 4
+    identity = EncoderIdentity("blind", "0", dim=4)
+
+    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
+        return np.ones((len(texts), 4), np.float32)
+
+
+def make_index(train: Path, out: Path) -> Path:
+    passages = [example["positive_ctxs"][0] for example in json.loads(train.read_text())]
+    store = [Passage(p["passage_id"], p["title"], p["text"]) for p in passages]
+    return build_index(store, out, encoder=_Blind(), settings=BuildSettings(probes=2))
+
+
+def records(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def mrr(config: AnceTrainConfig, encoder: str | Path) -> float:
+    held_out = split_examples(config, config.out / "data").held_out
+    with Index.open(config.index) as index:
+        return CorpusSearch(index.passages, held_out).measure(BiEncoder.load(encoder, precision="fp32"))[
+            "mrr"
+        ]
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> tuple[Path, Path, Path]:
+    """(training file, index, encoder trained a little with in-batch negatives)."""
+    from retrievers.training.records import write_training_examples
+    from tests.unit.retrievers.training.conftest import cipher_examples  # type: ignore[import-not-found]
+
+    place = tmp_path_factory.mktemp("warm")
+    write_training_examples(place / "train.json", cipher_examples(400))
+    config = DprTrainConfig(
+        out=place / "run", train_files=(place / "train.json",), question_encoder=str(tiny_bert), epochs=8,
+        hard_negatives=0, learning_rate=3e-3, pooling="mean", normalize=True, **_SMALL,
+    )  # fmt: skip
+    return place / "train.json", make_index(place / "train.json", place / "index"), train_dpr(config)
+
+
+def ance(out: Path, warm: tuple[Path, Path, Path], **settings: Any) -> AnceTrainConfig:
+    given = {
+        "out": out, "train_files": (warm[0],), "index": warm[1], "question_encoder": str(warm[2]), **_SMALL,
+        **_MINING, **settings,
+    }  # fmt: skip
+    return AnceTrainConfig(**given)
+
+
+def test_mined_negatives_make_retrieval_rise(tmp_path: Path, warm: tuple[Path, Path, Path]) -> None:
+    settings = {"loss": "in_batch", "hard_negatives": 2, "learning_rate": 2e-3, "epochs": 10}
+    config = ance(tmp_path / "run", warm, refresh="every 30", **settings)
+    finished = train_ance(config)
+    assert mrr(config, finished) > mrr(config, warm[2]) + 5
+    told = [record for record in records(config.out) if "loss" in record]
+    ages = [(record["step"], record["index_age_steps"]) for record in told]
+    assert ages[:4] == [(10, 10), (20, 20), (30, 30), (40, 10)]
+    assert len({record["index_version"] for record in told}) == 3
+    assert [record["step"] for record in told if "held_out/mrr" in record] == [10, 40, 70]
+    assert 0 < told[3]["refresh/overlap"] < 1
+    card = (finished / "README.md").read_text()
+    assert "rag train ance" in card
+    assert str(tmp_path) not in card
+    assert (config.out / "finished.json").exists()
+
+
+def test_the_models_own_negatives_beat_the_files_under_the_published_loss(
+    tmp_path: Path, warm: tuple[Path, Path, Path]
+) -> None:
+    settings = {"loss": "pairwise", "hard_negatives": 2, "learning_rate": 1e-3, "epochs": 8}
+    with_mined = ance(tmp_path / "mined", warm, refresh="every 30", **settings)
+    with_files = ance(tmp_path / "file", warm, refresh="never", **settings)
+    assert mrr(with_mined, train_ance(with_mined)) > mrr(with_files, train_ance(with_files)) + 5
+    assert {r["index_version"] for r in records(with_files.out) if "loss" in r} == {"file"}
+
+
+def test_two_processes_meet_in_the_folder(tmp_path: Path, warm: tuple[Path, Path, Path]) -> None:
+    config = ance(
+        tmp_path / "run", warm, refresh="every 8", poll_every_steps=2, max_steps=24, epochs=3, learning_rate=1e-3,
+        hard_negatives=2,
+    )  # fmt: skip
+    config.out.mkdir()
+    mining = threading.Thread(target=run_inferencer, args=(config,))
+    mining.start()
+    finished = train_ance(config, role="trainer")
+    mining.join(60)
+    assert not mining.is_alive()
+    assert (finished / "modules.json").exists()
+    newest = Generations(config.out / "negatives").newest()
+    assert newest is not None
+    assert {snapshot.step for snapshot in Generations(config.out / "snapshots").all()} == {8, 16}
+
+
+def test_a_drift_schedule_refreshes_when_the_model_has_moved(
+    tmp_path: Path, warm: tuple[Path, Path, Path]
+) -> None:
+    config = ance(
+        tmp_path / "run", warm, refresh="drift>0.02", poll_every_steps=4, max_steps=24, epochs=3, learning_rate=1e-3,
+        hard_negatives=2, log_every_steps=1,
+    )  # fmt: skip
+    train_ance(config)
+    versions = [record["index_version"] for record in records(config.out) if "loss" in record]
+    assert len(set(versions)) > 1
+    changes = [step for step in range(1, len(versions)) if versions[step] != versions[step - 1]]
+    assert all(step % 4 == 0 for step in changes)
+
+
+def test_a_run_of_other_examples_or_another_corpus_is_refused(
+    tmp_path: Path, warm: tuple[Path, Path, Path], cipher_file: Callable[..., Path]
+) -> None:
+    config = ance(tmp_path / "run", warm, max_steps=2)
+    train_ance(config)
+    with pytest.raises(MismatchedArtifactError, match="train_files"):
+        train_ance(config.model_copy(update={"train_files": (cipher_file(60),)}))
+
+
+def test_no_negatives_at_all_is_said(
+    tmp_path: Path, warm: tuple[Path, Path, Path], cipher_file: Callable[..., Path]
+) -> None:
+    bare = cipher_file(60, negatives=0)
+    config = ance(tmp_path / "run", warm, refresh="never").model_copy(update={"train_files": (bare,)})
+    with pytest.raises(ConfigError, match="refresh is never"):
+        train_ance(config)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"refresh": "weekly"}, "from step:every"),
+        ({"depth": 20, "kept": 30}, "raise depth"),
+        ({"hard_negatives": 20}, "drawn from kept"),
+        ({"hard_negatives": 0}, "greater than or equal to 1"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], message: str) -> None:
+    overrides = {"out": "run", "train_files": ["t.json"], "index": "i", **_MINING, **settings}
+    with pytest.raises(ConfigError, match=message):
+        load_config(AnceTrainConfig, overrides=overrides)
+
+
+def test_presets() -> None:
+    assert preset_names("ance") == ["ance-nq", "ance-small"]
+    for name in preset_names("ance"):
+        load_config(AnceTrainConfig, name, overrides={"out": "run", "train_files": ["t"], "index": "i"})
+
+
+def test_the_command_refuses_to_choose_on_a_test_set(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rag.core.log.setup_logging", lambda level: None)
+    arguments = ["--out", str(tmp_path / "r"), "--train", "train.json", "--index", "i"]
+    with pytest.raises(SystemExit) as caught:
+        main(["train", "ance", *arguments, "--validation", "nq-test.json", "--role", "inferencer"])
+    assert caught.value.code == ConfigError.exit_code
+    assert "nq-test.json is a test set" in capsys.readouterr().err
