@@ -128,7 +128,5 @@ def load_checkpoint(
             prefix = f"{name}//"
             entries = {k[len(prefix) :]: v for k, v in moments.items() if k.startswith(prefix)}
             if entries:
-                optimizer.state[tensor] = {
-                    key: value if key == "step" else value.to(tensor.device) for key, value in entries.items()
-                }
+                optimizer.state[tensor] = {k: value.to(tensor.device) for k, value in entries.items()}
     torch.set_rng_state(torch.tensor(checkpoint.state["torch_generator"], dtype=torch.uint8))

@@ -80,7 +80,7 @@ class FitHooks:
         """Called before step `step` (from 0) asks for its batches: the place to exchange negatives."""
 
     def log_fields(self, step: int) -> Mapping[str, Any]:
-        """More entries for a log line and a metrics record, such as the version and age of an index."""
+        """More entries for log lines and metrics records, such as an index's age; called after every step."""
         return {}
 
     def extra_state(self) -> Mapping[str, Any]:
@@ -211,7 +211,8 @@ def fit(
         step, state = checkpoint.state["step"], checkpoint.state
         selection.load_state(state.get("selection", selection.state()))
         hooks.load_extra_state(state.get("hooks", {}))
-        log.info("resumed from %s (step %d of %d)", checkpoint.path, step, total_steps)
+        if world.is_main:
+            log.info("resumed from %s (step %d of %d)", checkpoint.path, step, total_steps)
     saved = time.monotonic()
     model.train()
     with RunLog(
@@ -284,7 +285,7 @@ def fit(
                 hooks.on_checkpoint(path, step)
                 saved = time.monotonic()
                 run_log.restart_clock()
-    if step < total_steps:
+    if step < total_steps and world.is_main:
         log.info("stopped at step %d: no better %s since step %s", step, selection.name, selection.step)
     world.barrier()  # what the main process wrote is there for all
     weights = selection.best(master.state() if average is None else average.tensors)
