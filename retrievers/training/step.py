@@ -114,8 +114,9 @@ def contrastive_step(
         chunk_rows=rows, chunk_tokens=tokens, keep_graphs=chunk_size is None,
         seed=seed ^ 1, first=shard.first_passage, device=world.device,
     )  # fmt: skip
-    all_questions = world.all_gather(questions.vectors).requires_grad_()  # (B, D)
-    all_passages = world.all_gather(passages.vectors).requires_grad_()  # (P, D)
+    trains = torch.is_grad_enabled()
+    all_questions = world.all_gather(questions.vectors).requires_grad_(trains)  # (B, D)
+    all_passages = world.all_gather(passages.vectors).requires_grad_(trains)  # (P, D)
     value = objective(model.score(all_questions, all_passages), batch)
 
     def backward(flush: Callable[[], None]) -> None:

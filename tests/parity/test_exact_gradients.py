@@ -137,7 +137,7 @@ def test_two_towers(folders: tuple[Path, Path], tmp_path: Path, size: int, chunk
         assert_same(found, expected)
 
 
-@pytest.mark.parametrize(("size", "chunk"), [(1, 5), (2, None), (4, 1)])
+@pytest.mark.parametrize(("size", "chunk"), [(1, 5), (2, None), (3, 2), (4, 1)])
 def test_shared_tower(folders: tuple[Path, Path], tmp_path: Path, size: int, chunk: int | None) -> None:
     batch = make_batch(2)
     expected = oracle(folders, batch, shared=True)
@@ -192,6 +192,31 @@ def test_pairs_are_exact_too(folders: tuple[Path, Path], tmp_path: Path, size: i
     expected = step_gradients(World.single("cpu"), folders, batch, None, objective=pairwise_objective)
     for found in run_world(size, tmp_path, run):
         assert_same(found, expected)
+
+
+def test_processes_talk_twice_a_step_however_many_chunks_there_are(
+    folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Vectors are gathered once a side; no backward pass waits for another process."""
+    batch = make_batch(6)
+
+    def run(world: World) -> tuple[int, int]:
+        calls: list[str] = []
+        for name in ("all_reduce", "all_gather"):
+            original = getattr(torch.distributed, name)
+
+            def counted(*arguments: Any, _name: str = name, _original: Any = original) -> Any:
+                calls.append(_name)
+                return _original(*arguments)
+
+            monkeypatch.setattr(torch.distributed, name, counted)
+        model = load(folders, shared=True, dropout=0.1)
+        loss = contrastive_step(model, batch, world, 1)
+        forward = len(calls)
+        loss.compute_gradients(lambda: None)
+        return forward, len(calls) - forward
+
+    assert run_world(2, tmp_path, run) == [(4, 0)] * 2  # sizes and vectors, of questions and passages
 
 
 class Batches:

@@ -166,6 +166,14 @@ def test_a_layer_with_an_activation_is_refused(tiny: TinyModels, tmp_path: Path)
         BiEncoderModel.from_folder(folder, question_tokens=16, passage_tokens=16)
 
 
+def test_a_step_without_gradients_is_a_measurement(tiny_bert: Path) -> None:
+    model = BiEncoderModel.from_folder(tiny_bert, **TOKENS).eval()
+    expected = contrastive_step(model, batch(4, 2)).value
+    with torch.inference_mode():
+        found = contrastive_step(model, batch(4, 2), chunk_size=3).value
+    assert float(found) == pytest.approx(float(expected), rel=1e-5)
+
+
 def test_a_batch_without_negatives_is_refused(tiny_bert: Path) -> None:
     model = BiEncoderModel.from_folder(tiny_bert, **TOKENS)
     with pytest.raises(ConfigError, match="no question of a batch of 1 has a negative"):
