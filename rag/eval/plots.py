@@ -11,7 +11,7 @@ from rag.eval.markup import Html, el, join
 
 __all__ = ["Series", "interval_strip", "line_plot", "stacked_bar"]
 
-_WIDTH, _HEIGHT = 420, 300
+_WIDTH, _HEIGHT = 360, 270
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 14, 12, 42
 
 

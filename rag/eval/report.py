@@ -8,15 +8,15 @@ from typing import Any
 
 from rag.core.errors import ConfigError
 from rag.core.files import atomic_write_text
-from rag.core.progress import format_duration
 from rag.eval.compare import Comparison, Evaluation, compare_evaluations
 from rag.eval.markup import Child, Html, el, join
-from rag.eval.plots import interval_strip, stacked_bar
+from rag.eval.plots import stacked_bar
 from rag.eval.predictions import read_records
 from rag.eval.report_curves import curves_section
-from rag.eval.report_labels import describe, main_figures, ordered, percent, with_interval
+from rag.eval.report_labels import describe, main_figures, percent, system_name, with_interval
 from rag.eval.report_questions import pick_records, question_card, worst_records
 from rag.eval.report_style import STYLE
+from rag.eval.report_tables import breakdowns_section, figures_section, latency_section, milliseconds, table
 from rag.eval.scoring import STAGES
 
 __all__ = ["render_report", "write_report"]
@@ -45,14 +45,14 @@ def render_report(evaluations: Sequence[Evaluation], *, title: str | None = None
         raise ConfigError("there is no evaluation to report on")
     compared = compare_evaluations(evaluations) if len(evaluations) > 1 else []
     first = evaluations[0].metrics
-    heading = title or f"{first['question_set']['name']}: how well are its questions answered?"
+    heading = title or f"Questions of {first['question_set']['name']}: how well are they answered?"
     sections = [
-        ("figures", "Figures", _figures(evaluations)),
+        ("figures", "Figures", figures_section(evaluations)),
         ("comparison", "Comparison", _comparison(evaluations, compared)),
         ("curves", "Retrieval and confidence", curves_section(evaluations)),
         ("misses", "Where answers are lost", _stages(evaluations)),
-        ("groups", "Kinds of questions", _breakdowns(evaluations)),
-        ("time", "Time", _latency(evaluations)),
+        ("groups", "Kinds of questions", breakdowns_section(evaluations)),
+        ("time", "Time", latency_section(evaluations)),
         ("flips", "Questions that flipped", _flips(evaluations, compared)),
         ("worst", "Worst questions", _worst(evaluations, worst)),
         ("made", "How this was made", _provenance(evaluations)),
@@ -84,8 +84,9 @@ def render_report(evaluations: Sequence[Evaluation], *, title: str | None = None
 
 def _chips(metrics: Mapping[str, Any]) -> Html:
     questions = metrics["question_set"]
+    n = metrics["n"]
     items = [
-        f"{metrics['n']:,} questions",
+        f"{n:,} question{'s' if n != 1 else ''}",
         f"split: {questions['split'] or 'not marked'}",
         f"profile: {metrics['profile']}",
         f"{100 * metrics['settings']['level']:g} % bootstrap intervals",
@@ -100,8 +101,12 @@ def _summary(evaluations: Sequence[Evaluation]) -> list[Html]:
         figures = evaluation.metrics["figures"]
         names = main_figures(figures, 20)
         tops = [name for name in names if name.startswith("top")]
+        read = figures.get("gold_span_em")
         said = [f"{with_interval(figures['em'])} answered exactly right"] if "em" in figures else []
-        if tops:
+        if read is not None and read["value"] is not None:
+            count = evaluation.metrics["settings"]["read_top_k"]
+            said.append(f"an answer stood in the {count} passages that were read for {with_interval(read)}")
+        elif tops:
             said.append(
                 f"an answer stands in the first {tops[-1][3:]} passages for "
                 f"{with_interval(figures[tops[-1]])}"
@@ -110,6 +115,7 @@ def _summary(evaluations: Sequence[Evaluation]) -> list[Html]:
             said.append(f"{describe(names[0])[0]} {with_interval(figures[names[0]])}")
         name = el("b", f"{evaluation.name}: ") if len(evaluations) > 1 else None
         lines.append(el("p", name, "; ".join(said) + ".", class_="lead"))
+        lines.append(el("p", system_name(evaluation.metrics), class_="soft"))
     return lines
 
 
@@ -128,7 +134,8 @@ def _tiles(evaluation: Evaluation) -> Html:
         tiles.append((percent(metrics["calibration"]["ece"]), "Calibration error", "mean gap of confidence"))
     if metrics["latency_ms"]:
         total = metrics["latency_ms"]["total"]
-        tiles.append((_ms(total["p50"]), "Median time a question", f"95 % within {_ms(total['p95'])}"))
+        note = f"95 % within {milliseconds(total['p95'])}"
+        tiles.append((milliseconds(total["p50"]), "Median time", note))
     return el(
         "div",
         [
@@ -139,50 +146,14 @@ def _tiles(evaluation: Evaluation) -> Html:
     )
 
 
-def _table(head: Sequence[Child], rows: Sequence[Sequence[Child]]) -> Html:
-    """A table whose first column names the rows; cells that are not `td` already become one."""
-
-    def cell(value: Child) -> Html:
-        return value if isinstance(value, Html) and value.startswith("<td") else el("td", value)
-
-    return el(
-        "div",
-        el(
-            "table",
-            el("thead", el("tr", [el("th", name, scope="col") for name in head])),
-            el(
-                "tbody", [el("tr", el("th", row[0], scope="row"), [cell(v) for v in row[1:]]) for row in rows]
-            ),
-        ),
-        class_="scroll",
-    )
-
-
-def _figure_cell(figure: Mapping[str, Any] | None, number: int = 0) -> Html:
-    if not figure or figure["value"] is None:
-        return el("td", "–", class_="soft")
-    strip = interval_strip(figure["value"], figure["low"], figure["high"], number)
-    return el("td", el("span", with_interval(figure), class_="nowrap"), strip)
-
-
-def _figures(evaluations: Sequence[Evaluation]) -> Html:
-    names = ordered(name for e in evaluations for name in e.metrics["figures"])
-    rows: list[list[Child]] = []
-    for name in names:
-        title, note = describe(name)
-        cells: list[Child] = [join([title, el("small", note)])]
-        cells += [
-            _figure_cell(e.metrics["figures"].get(name), number) for number, e in enumerate(evaluations)
-        ]
-        counts = {e.metrics["figures"][name]["n"] for e in evaluations if name in e.metrics["figures"]}
-        rows.append([*cells, el("td", f"{max(counts):,}", class_="num")])
-    systems = [e.name for e in evaluations] if len(evaluations) > 1 else ["value and interval"]
-    return _table(["", *systems, "questions"], rows)
-
-
 def _comparison(evaluations: Sequence[Evaluation], compared: Sequence[Comparison]) -> Html | None:
     if not compared:
         return None
+    many = len({(item.a, item.b) for item in compared}) > 1
+
+    def pair_note(item: Comparison) -> Html | None:
+        return el("small", f"{item.b} against {item.a}") if many else None
+
     rows: list[list[Child]] = []
     for item in compared:
         change, sure = item.result.difference, item.p_holm < 0.05
@@ -190,7 +161,7 @@ def _comparison(evaluations: Sequence[Evaluation], compared: Sequence[Comparison
         points = f"{100 * change.value:+.1f} ({100 * change.low:+.1f} … {100 * change.high:+.1f})"
         rows.append(
             [
-                join([describe(item.figure)[0], el("small", f"{item.b} against {item.a}")]),
+                join([describe(item.figure)[0], pair_note(item)]),
                 el("td", percent(item.value_a), class_="nowrap"),
                 el("td", percent(item.value_b), class_="nowrap"),
                 el("td", points, class_=f"nowrap {style}" if style else "nowrap"),
@@ -210,8 +181,11 @@ def _comparison(evaluations: Sequence[Evaluation], compared: Sequence[Comparison
         "are corrected by "
         "Holm over this table. Coloured differences have p < 0.05."
     )
-    head = ["", "first", "second", "difference", "better / equal / worse", "p, corrected"]
-    return join([el("p", note, class_="soft"), _table(head, rows)])
+    firsts, seconds = {item.a for item in compared}, {item.b for item in compared}
+    first = next(iter(firsts)) if len(firsts) == 1 else "first"
+    second = next(iter(seconds)) if len(seconds) == 1 else "second"
+    head = ["", first, second, "difference", "better / equal / worse", "p, corrected"]
+    return join([el("p", note, class_="soft"), table(head, rows)])
 
 
 def _p(value: float) -> str:
@@ -237,57 +211,6 @@ def _stages(evaluations: Sequence[Evaluation]) -> Html | None:
     return join([parts, el("p", legend, class_="legend")])
 
 
-def _breakdowns(evaluations: Sequence[Evaluation]) -> Html | None:
-    tables: list[Html] = []
-    for name, rows in evaluations[0].metrics["breakdowns"].items():
-        if len(rows) < 2:
-            continue
-        figures = list(rows[0]["figures"])
-        shown = next((figure for figure in ("em", "top20", "top5", "top1") if figure in figures), figures[0])
-        others = [
-            {row["group"]: row["figures"] for row in e.metrics["breakdowns"].get(name, [])}
-            for e in evaluations
-        ]
-        cells = [
-            [
-                row["group"],
-                el("td", f"{row['n']:,}", class_="num"),
-                *(
-                    _figure_cell(other.get(row["group"], {}).get(shown), number)
-                    for number, other in enumerate(others)
-                ),
-            ]
-            for row in rows
-        ]
-        title = describe(shown)[0]
-        systems = [f"{e.name}: {title}" for e in evaluations] if len(evaluations) > 1 else [title]
-        tables.append(el("div", el("h3", name.capitalize()), _table(["", "n", *systems], cells)))
-    return el("div", tables, class_="grid2") if tables else None
-
-
-def _latency(evaluations: Sequence[Evaluation]) -> Html | None:
-    rows: list[list[Child]] = []
-    for evaluation in evaluations:
-        for stage, values in evaluation.metrics["latency_ms"].items():
-            name = f"{evaluation.name}: {stage}" if len(evaluations) > 1 else stage
-            rows.append([name, *(el("td", _ms(v), class_="num") for v in values.values())])
-    if not rows:
-        return None
-    settings = evaluations[0].metrics["settings"]
-    asking = evaluations[0].metrics["wall_s"]["asking"]
-    note = (
-        f"Wall time a question, asked in batches of {settings['batch_size']} (a batch's time divided "
-        "by its size). "
-        f"{evaluations[0].name} took {format_duration(asking)} in its last run."
-    )
-    head = ["stage", *evaluations[0].metrics["latency_ms"]["total"]]
-    return join([el("p", note, class_="soft"), _table(head, rows)])
-
-
-def _ms(milliseconds: float) -> str:
-    return f"{milliseconds / 1000:.2f} s" if milliseconds >= 1000 else f"{milliseconds:.3g} ms"
-
-
 def _flips(evaluations: Sequence[Evaluation], compared: Sequence[Comparison], limit: int = 8) -> Html | None:
     parts: list[Html] = []
     by_name = {evaluation.name: evaluation for evaluation in evaluations}
@@ -305,7 +228,8 @@ def _flips(evaluations: Sequence[Evaluation], compared: Sequence[Comparison], li
         records_b = pick_records(read_records(by_name[item.b].records_path), ids)
         for name, keys, count in groups:
             if keys:
-                shown = f"{name} {count:,} questions" + (f", {len(keys)} shown" if count > len(keys) else "")
+                noun = "question" if count == 1 else "questions"
+                shown = f"{name} {count:,} {noun}" + (f", {len(keys)} shown" if count > len(keys) else "")
                 cards = [
                     question_card(records_b[key], [(item.a, records_a[key])], passages=2) for key in keys
                 ]
@@ -319,7 +243,8 @@ def _worst(evaluations: Sequence[Evaluation], limit: int) -> Html | None:
         records = worst_records(read_records(evaluation.records_path), limit)
         if records:
             heading = el("h3", evaluation.name) if len(evaluations) > 1 else None
-            parts.append(el("div", heading, [question_card(record) for record in records]))
+            cards = [question_card(record, unfolded=not (parts or n)) for n, record in enumerate(records)]
+            parts.append(el("div", heading, cards))
     if not parts:
         return None
     note = join(
@@ -355,7 +280,7 @@ def _provenance(evaluations: Sequence[Evaluation]) -> Html:
                 "details",
                 el("summary", evaluation.name),
                 el("pre", metrics["command"] or "no command recorded"),
-                _table(["", "value"], rows),
+                table(["", "value"], rows),
             )
         )
     return join(parts)

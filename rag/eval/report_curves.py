@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rag.eval.compare import Evaluation
 from rag.eval.markup import Html, el, join
@@ -37,33 +38,34 @@ def curves_section(evaluations: Sequence[Evaluation]) -> Html | None:
                 series,
                 label="Share of questions with an answer in the first k passages",
                 x_label="passages retrieved, k",
-                y_label="An answer stands in the first k passages",
+                y_label="An answer in the first k passages",
                 x_ticks=ticks,
                 log_x=True,
             )
         )
     calibrated = [(e.name, e.metrics["calibration"]) for e in evaluations if e.metrics["calibration"]]
     if calibrated:
+        merged = [(name, _merged(c["bins"])) for name, c in calibrated]
         series = [
             Series(
                 name,
-                [b["confidence"] for b in c["bins"]],
-                [b["accuracy"] for b in c["bins"]],
-                weight=[b["n"] for b in c["bins"]],
+                [b["confidence"] for b in bins],
+                [b["accuracy"] for b in bins],
+                weight=[b["n"] for b in bins],
                 notes=[
-                    f"{name}: {b['n']:,} answers of confidence about {percent(b['confidence'])}, "
+                    f"{name}: {b['n']:,.0f} answers of confidence about {percent(b['confidence'])}, "
                     f"{percent(b['accuracy'])} right"
-                    for b in c["bins"]
+                    for b in bins
                 ],
             )
-            for name, c in calibrated
+            for name, bins in merged
         ]
         plots.append(
             line_plot(
                 series,
                 label="Reliability of the confidence",
                 x_label="confidence of the answer",
-                y_label="Answers that are right (dashed: ideal)",
+                y_label="Right, by confidence (dashed: ideal)",
                 x_ticks=_SHARES,
                 diagonal=True,
             )
@@ -82,15 +84,35 @@ def curves_section(evaluations: Sequence[Evaluation]) -> Html | None:
         )
     if not plots:
         return None
-    notes = [
-        f"{name}: calibration error {percent(c['ece'])}, mean confidence "
-        f"{percent(c['mean_confidence'])}, right {percent(c['accuracy'])}, "
-        f"Brier score {c['brier']:.3f}."
-        for name, c in calibrated
-    ] + [
-        f"{name}: area under risk–coverage {c['aurc']:.3f} (best possible ordering {c['oracle_aurc']:.3f})."
-        for name, c in risky
-    ]
-    return join(
-        [el("div", plots, class_="grid2"), el("p", " ".join(notes), class_="soft") if notes else None]
-    )
+    several = len(evaluations) > 1
+    risks = dict(risky)
+    notes = []
+    for name, c in calibrated:
+        note = (
+            f"{f'{name}: c' if several else 'C'}alibration error {percent(c['ece'])}, mean confidence "
+            f"{percent(c['mean_confidence'])}, right {percent(c['accuracy'])}, Brier score {c['brier']:.3f}."
+        )
+        if name in risks:
+            note += (
+                f" Area under risk–coverage {risks[name]['aurc']:.3f} "
+                f"(best possible ordering {risks[name]['oracle_aurc']:.3f})."
+            )
+        notes.append(el("p", note, class_="soft"))
+    return join([el("div", plots, class_="grid3"), notes])
+
+
+def _merged(bins: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
+    """Neighbouring bins put together until each holds a fifteenth of all answers, and eight at least: a bin
+    of two answers shows nothing but chance."""
+    least = max(8.0, sum(b["n"] for b in bins) / 15)
+    merged: list[dict[str, float]] = []
+    bins = [item for item in bins if item["n"]]
+    for number, item in enumerate(bins):
+        rest = sum(b["n"] for b in bins[number:])
+        if not merged or (merged[-1]["n"] >= least and rest >= least):
+            merged.append({"n": 0.0, "confidence": 0.0, "accuracy": 0.0})
+        last, n = merged[-1], item["n"]
+        for key in ("confidence", "accuracy"):
+            last[key] = (last[key] * last["n"] + item[key] * n) / (last["n"] + n)
+        last["n"] += n
+    return merged

@@ -6,7 +6,15 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["describe", "main_figures", "ordered", "percent", "with_interval"]
+__all__ = [
+    "describe",
+    "describe_group",
+    "main_figures",
+    "ordered",
+    "percent",
+    "system_name",
+    "with_interval",
+]
 
 _FIXED = {
     "em": ("Exact match", "first answer equals an accepted one after normalisation"),
@@ -50,6 +58,16 @@ _PATTERNS = (
     (r"passage_any@(\d+)", "Any gold passage in top {}", "at least one of them was found"),
     (r"passage_recall@(\d+)", "Share of gold passages in top {}", "of multi-hop questions"),
 )
+_GROUPS = {
+    "question word": "What is asked for",
+    "answer type": "Form of the answer",
+    "answer length": "Length of the answer",
+    "gold rank": "Rank of the first passage with an answer",
+    "hops": "Passages that are needed",
+    "question type": "Type, as the question set marks it",
+    "question level": "Level, as the question set marks it",
+    "training overlap": "Seen in training",
+}
 _MAIN = (
     "em",
     "f1",
@@ -79,8 +97,32 @@ def describe(name: str) -> tuple[str, str]:
     for pattern, title, note in _PATTERNS:
         match = re.fullmatch(pattern, name)
         if match:
-            return title.format(match[1]), note.format(match[1])
+            one = note.replace("one of the first {} passages", "the first passage")
+            return title.format(match[1]), (one if match[1] == "1" else note).format(match[1])
     return name, ""
+
+
+def describe_group(name: str) -> str:
+    """Heading of a breakdown; its own name if it is not known."""
+    return _GROUPS.get(name, name.capitalize())
+
+
+def system_name(metrics: Mapping[str, Any]) -> str:
+    """Who answered: retriever, encoder, reader and index, as far as the evaluation names them.
+
+    Example:
+        >>> system_name({"system": {"retriever": "SparseRetriever", "reader": None, "index_version": "ab12"}})
+        'sparse retrieval, index ab12'
+    """
+    system = metrics["system"]
+    encoder = system.get("encoder")
+    encoder = encoder.get("name") if isinstance(encoder, Mapping) else encoder
+    retriever = str(system.get("retriever") or "")
+    parts = [f"{retriever.removesuffix('Retriever').lower()} retrieval"] if retriever else []
+    parts += [f"encoder {encoder}"] if encoder and not retriever.startswith("Sparse") else []
+    parts += [f"reader {system['reader']}"] if system.get("reader") else []
+    parts += [f"index {system['index_version']}"] if system.get("index_version") else []
+    return ", ".join(parts)
 
 
 def ordered(names: Iterable[str]) -> list[str]:

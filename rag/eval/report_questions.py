@@ -44,13 +44,20 @@ def pick_records(records: Iterable[Record], ids: Collection[str]) -> dict[str, R
     return {record["id"]: record for record in records if record["id"] in wanted}
 
 
-def question_card(record: Record, others: Sequence[tuple[str, Record]] = (), *, passages: int = 3) -> Html:
+def question_card(
+    record: Record,
+    others: Sequence[tuple[str, Record]] = (),
+    *,
+    passages: int = 3,
+    unfolded: bool = False,
+) -> Html:
     """One question, folded: what was asked, expected, said, read and retrieved.
 
     Args:
         record: of the system the card is about.
         others: (name, record) of other systems on the same question, whose answers are shown too.
         passages: retrieved passages to show.
+        unfolded: show it open.
     """
     stage = record.get("stage")
     tag = el("span", stage, class_=f"tag {stage}", title=STAGES[stage]) if stage in STAGES else None
@@ -77,6 +84,7 @@ def question_card(record: Record, others: Sequence[tuple[str, Record]] = (), *, 
         _evidence(record),
         _retrieved(record, passages),
         class_="q",
+        open_="" if unfolded else None,
     )
 
 

@@ -28,13 +28,17 @@ a:focus-visible, summary:focus-visible { outline:2px solid var(--s0); outline-of
   font-size:.86rem }
 .chips li { background:var(--faint); border:1px solid var(--rule); border-radius:99px;
   padding:.1rem .7rem; overflow-wrap:anywhere }
-.tiles { display:grid; grid-template-columns:repeat(auto-fit,minmax(165px,1fr)); gap:.8rem;
+.tiles { display:grid; grid-template-columns:repeat(auto-fit,minmax(134px,1fr)); gap:.7rem;
   margin:1.2rem 0 }
+.tiles .tile { padding:.8rem .9rem }
 .tile, .card, .plot-box { background:var(--card); border:1px solid var(--rule); border-radius:12px;
   padding:1rem 1.1rem }
-.tile b { display:block; font-size:1.75rem; line-height:1.15; font-variant-numeric:tabular-nums }
+.tile b { display:block; font-size:1.6rem; white-space:nowrap; line-height:1.15;
+  font-variant-numeric:tabular-nums }
 .tile span { font-size:.87rem; color:var(--soft); display:block }
 .grid2 { display:grid; grid-template-columns:repeat(auto-fit,minmax(min(100%,340px),1fr)); gap:1rem }
+.grid3 { display:grid; grid-template-columns:repeat(auto-fit,minmax(min(100%,300px),1fr)); gap:1rem;
+  margin-bottom:.8rem }
 .scroll { overflow-x:auto; border:1px solid var(--rule); border-radius:12px; background:var(--card) }
 table { border-collapse:collapse; width:100%; font-size:.92rem; font-variant-numeric:tabular-nums }
 th, td { text-align:left; padding:.45rem .8rem; border-top:1px solid var(--rule); vertical-align:middle }
@@ -63,6 +67,7 @@ svg text { font:12px system-ui,sans-serif; fill:var(--soft) } svg .axis { font-s
 details { background:var(--card); border:1px solid var(--rule); border-radius:12px; margin:.6rem 0;
   padding:.7rem 1rem }
 summary { cursor:pointer; font-weight:600 }
+details .scroll { margin-top:.6rem }
 details.q summary { font-weight:500 }
 .q .said { display:grid; grid-template-columns:8.5rem 1fr; gap:.25rem .8rem; margin:.6rem 0;
   font-size:.95rem }
@@ -77,7 +82,14 @@ mark.gold { background:var(--gold) }
 pre { overflow-x:auto; background:var(--faint); padding:.8rem; border-radius:8px; font-size:.84rem }
 footer { margin-top:3rem; border-top:1px solid var(--rule); padding-top:1rem; font-size:.88rem;
   color:var(--soft) }
-@media (max-width:560px) { main { padding:1.4rem .9rem 3rem } h1 { font-size:1.5rem }
+@media (max-width:560px) {
+table.stacked thead { display:none }
+table.stacked tr { display:grid; grid-template-columns:1fr auto; border-top:1px solid var(--rule) }
+table.stacked tr:first-child { border-top:0 } table.stacked th, table.stacked td { border-top:0 }
+table.stacked th { grid-column:1/-1; padding-bottom:.1rem } table.stacked td { padding-top:.1rem }
+table.stacked td.num::after { content:" questions"; color:var(--soft) }
+table:not(.stacked) tbody th { min-width:7.5rem } table:not(.stacked) th small { display:none }
+main { padding:1.4rem .9rem 3rem } h1 { font-size:1.5rem }
 .q .said { grid-template-columns:1fr; gap:0 } .said dd { margin-bottom:.4rem } }
 @media print { details { break-inside:avoid } nav { display:none } }
 """.strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +12,7 @@ from pydantic import field_validator
 from rag.config import Config
 from rag.core.files import sha256_file
 from rag.data.formats.huggingface import HF_PREFIX, parse_name, revision_of
+from rag.data.streams import strip_compression
 from rag.data.text import MatchMode
 from rag.eval.answers import REGEX_PROFILES, check_profile
 from rag.eval.guard import guess_split
@@ -18,6 +20,8 @@ from rag.eval.kilt import PageKind
 from rag.eval.ranking import DEFAULT_MEASURES, check_ks
 
 __all__ = ["EvaluationSettings", "QuestionSource"]
+
+_PLAIN_WORDS = frozenset({"a", "b", "data", "queries", "query", "question", "questions", "qa", "set", "v"})
 
 
 class EvaluationSettings(Config):
@@ -130,9 +134,19 @@ class QuestionSource:
             marked = split or (guess_split(part) if part else None)
             return cls(name or shown, full, marked, revision=revision_of(full))
         file = Path(path)
-        return cls(name or file.name.split(".")[0], str(path), split or guess_split(file), sha256_file(file))
+        return cls(name or _set_name(file), str(path), split or guess_split(file), sha256_file(file))
 
     def to_json(self) -> dict[str, Any]:
         """A dict ready for `json.dumps`; only data sets have a revision."""
         left_out = {"total"} if self.revision else {"total", "revision"}
         return {key: value for key, value in asdict(self).items() if key not in left_out}
+
+
+def _set_name(file: Path) -> str:
+    """The file's name without endings; after its folder's if it says little ("dev", "questions")."""
+    stem = strip_compression(file.name)
+    stem = stem.removesuffix(Path(stem).suffix).removesuffix(".qa")
+    words = re.findall(r"[a-z]+", stem.lower())
+    says_little = all(word in _PLAIN_WORDS or guess_split(word) for word in words)
+    folder = file.resolve().parent.name
+    return f"{folder}/{stem}" if says_little and folder else stem

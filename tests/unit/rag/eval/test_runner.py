@@ -255,6 +255,9 @@ def test_source_of_a_file(tmp_path: Path) -> None:
     path.write_text("{}\n")
     source = QuestionSource.of_file(path)
     assert (source.name, source.split, len(source.sha256)) == ("nq-dev", "dev", 64)
+    (tmp_path / "squad").mkdir()
+    path = path.rename(tmp_path / "squad" / "dev-v1.1-a.json.gz")
+    assert QuestionSource.of_file(path).name == "squad/dev-v1.1-a"
 
 
 @pytest.mark.parametrize("change", [{"profile": "exact"}, {"ks": ()}, {"batch_size": 0}, {"unknown": 1}])
