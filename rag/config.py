@@ -148,6 +148,8 @@ def _check_recipe(kind: type[BaseModel], source: str | Path | None, found: Any) 
 
 def _explain(kind: type[BaseModel], issue: Any) -> str:
     path = ".".join(str(part) for part in issue["loc"])
+    if issue["type"] == "missing":
+        return f"{path} is not given, and has no default"
     if issue["type"] != "extra_forbidden":
         given = repr(issue.get("input"))
         return f"{path or 'configuration'} = {given[:80]}: {issue['msg']}"

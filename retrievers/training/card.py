@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from retrievers.layout import PAIR
 from retrievers.training.config import RetrieverTrainConfig
@@ -36,7 +39,9 @@ def model_card(
     other = _model_name(config.passage_encoder or config.question_encoder)
     towers = f"one tower for both sides, started from {start}"
     if not config.shared:
-        towers = f"two towers, started from {start} (questions) and {other} (passages)"
+        towers = f"two towers, both started from {start}"
+        if other != start:
+            towers = f"two towers, started from {start} (questions) and {other} (passages)"
     shown = {k: v for k, v in config.model_dump(mode="json").items() if v is not None and k not in _UNSAID}
     shown |= {"question_encoder": start} | ({} if config.shared else {"passage_encoder": other})
     layout = "[CLS] title [SEP] text [SEP]" if form.layout == PAIR else f"[CLS] {form.layout} [SEP]"
@@ -116,9 +121,7 @@ def _command(config: RetrieverTrainConfig) -> str:
     for name, field in type(config).model_fields.items():
         value = getattr(config, name)
         if name not in _UNSAID and value != field.default:
-            parts.append(
-                f"--set {name}={json.dumps(_model_name(value) if name.endswith('_encoder') else value)}"
-            )
+            parts.append(f"--set {_assignment(name, value)}")
     return " \\\n    ".join([*parts, "--out run"])
 
 
@@ -126,6 +129,13 @@ def _default_note(config: RetrieverTrainConfig) -> str:
     return (
         f"Learning rate {config.learning_rate:g} ({config.schedule}), {config.batch_size} questions a step."
     )
+
+
+def _assignment(name: str, value: Any) -> str:
+    """As a shell takes it and `parse_overrides` reads it back."""
+    given = _model_name(value) if name.endswith("_encoder") else value
+    plain = isinstance(given, str) and re.fullmatch(r"[A-Za-z][\w./-]*", given)
+    return shlex.quote(f"{name}={given if plain else json.dumps(given, ensure_ascii=False)}")
 
 
 def _table(head: tuple[str, str], rows: Mapping[str, object]) -> str:

@@ -60,3 +60,11 @@ def test_broken_files(tmp_path: Path, text: str, words: str) -> None:
 def test_unknown_preset_is_refused() -> None:
     with pytest.raises(ConfigError, match="no configuration file and no preset named 'nonsense'"):
         load_config(_Training, "nonsense")
+
+
+def test_a_missing_setting_is_named() -> None:
+    class _Needs(Config):
+        corpus: str
+
+    with pytest.raises(ConfigError, match="corpus is not given, and has no default"):
+        load_config(_Needs)

@@ -26,6 +26,7 @@ _PATHS: dict[str, Any] = {"train_files": ["train.json"], "out": "run"}
         ({"chunk_size": 8, "accumulate": 2}, "raise batch_size"),
         ({"batch_size": 1, "hard_negatives": 0}, "nothing to tell its positive from"),
         ({"train_files": []}, "train_files"),
+        ({"out": None}, "out = None"),
         ({"temprature": 2}, "did you mean 'temperature'"),
         ({"temperature": 0}, "temperature"),
         ({"pooling": "median"}, "pooling"),

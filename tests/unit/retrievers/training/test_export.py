@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer, DPRContextEncoder, DPRQuestionEncoder
 
+from rag.config import parse_overrides
 from retrievers.bi_encoder import BiEncoder
 from retrievers.layout import PAIR
 from retrievers.training.card import model_card
@@ -137,11 +140,14 @@ def test_equal_weights_give_equal_bytes_and_replace_what_was_there(tmp_path: Pat
 def test_the_card_says_what_was_done_and_no_path(tmp_path: Path) -> None:
     config = DprTrainConfig(
         out=tmp_path / "run", train_files=(tmp_path / "train.json",), index=tmp_path / "index", name="mine",
-        question_encoder=str(tmp_path), notes="Seen once.",
+        question_encoder=str(tmp_path), notes="Seen once.", layout="{text} {title}", query_prefix="",
     )  # fmt: skip
     form = EncoderForm("mean", True, 48, "{title} {text}", "query: ")
     card = model_card(config, form, data={"questions": 12}, figures={"nll": 0.123456, "top": {"1": 0.5}})
     assert str(tmp_path) not in card
+    stated = shlex.split(card.partition("```\nrag train dpr")[2].partition("```")[0].replace("\\\n", " "))
+    overrides = parse_overrides([text for flag, text in itertools.pairwise(stated) if flag == "--set"])
+    assert overrides == {"question_encoder": tmp_path.name, "layout": "{text} {title}", "query_prefix": ""}
     for words in ("# mine", "rag train dpr", "--train train.json", "--index INDEX", "| nll | 0.1235 |",
                   "| questions | 12 |", "Seen once.", "`query: ` before every question"):  # fmt: skip
         assert words in card, words
