@@ -105,16 +105,16 @@ class AdoreTrainConfig(RetrieverTrainConfig):
 
     @model_validator(mode="after")
     def _cross_check_adore(self) -> AdoreTrainConfig:
-        fixed = {
-            "shared": (self.shared, False),
-            "passage_encoder": (self.passage_encoder, None),
-            "projection_dim": (self.projection_dim, 0),
-            "chunk_size": (self.chunk_size, None),
-        }
-        wrong = [f"{name}={given}" for name, (given, wanted) in fixed.items() if given != wanted]
-        if wrong:
-            raise ValueError(
-                f"{', '.join(wrong)}: the passage encoder and its vectors stay as they are in the index, "
-                "only questions are encoded"
-            )
+        plain = AdoreTrainConfig.model_fields
+        names = (
+            *("shared", "passage_encoder", "projection_dim", "pooling", "normalize", "layout"),
+            *("query_prefix", "passage_prefix", "chunk_size", "validation_passages"),
+        )
+        given = [
+            f"{name}={getattr(self, name)}" for name in names if getattr(self, name) != plain[name].default
+        ]
+        if given:
+            raise ValueError(f"{', '.join(given)}: the index decides this, and only questions are encoded")
+        if self.select_by in ("nll", "average_rank"):
+            raise ValueError(f"select_by={self.select_by} is not measured here: choose mrr or a top-k")
         return self

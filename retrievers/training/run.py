@@ -60,8 +60,10 @@ def claim_run(config: RetrieverTrainConfig) -> None:
     atomic_write_json(path, wanted)
 
 
-def load_model(config: RetrieverTrainConfig, device: str) -> tuple[BiEncoderModel, MasterWeights]:
-    """The model in its compute dtype, and fp32 copies of what is trained."""
+def load_model(
+    config: RetrieverTrainConfig, device: str, *, freeze_passages: bool = False
+) -> tuple[BiEncoderModel, MasterWeights]:
+    """The model in its compute dtype, and fp32 copies of what is trained: all, or the question tower only."""
     model = BiEncoderModel.from_folder(
         config.question_encoder,
         config.passage_encoder,
@@ -80,6 +82,8 @@ def load_model(config: RetrieverTrainConfig, device: str) -> tuple[BiEncoderMode
         seed=config.seed,
         device=device,
     )
+    if freeze_passages:
+        model.freeze_passages()
     full = {
         name: tensor.detach().clone() for name, tensor in model.named_parameters() if tensor.requires_grad
     }

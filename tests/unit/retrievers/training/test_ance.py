@@ -107,8 +107,8 @@ def test_mined_negatives_make_retrieval_rise(tmp_path: Path, warm: tuple[Path, P
 def test_the_models_own_negatives_beat_the_files_under_the_published_loss(
     tmp_path: Path, warm: tuple[Path, Path, Path]
 ) -> None:
-    settings = {"loss": "pairwise", "hard_negatives": 2, "learning_rate": 1e-3, "epochs": 8}
-    with_mined = ance(tmp_path / "mined", warm, refresh="every 30", **settings)
+    settings = {"loss": "pairwise", "hard_negatives": 2, "learning_rate": 1e-3, "epochs": 5}
+    with_mined = ance(tmp_path / "mined", warm, refresh="every 15", **settings)
     with_files = ance(tmp_path / "file", warm, refresh="never", **settings)
     assert mrr(with_mined, train_ance(with_mined)) > mrr(with_files, train_ance(with_files)) + 5
     assert {r["index_version"] for r in records(with_files.out) if "loss" in r} == {"file"}

@@ -1,0 +1,134 @@
+"""`train_adore` learns with every passage vector as it was; its index is ready for searches."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from indexers.build import BuildSettings, build_index
+from indexers.index import Index
+from rag.config import load_config, preset_names
+from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
+from rag.core.types import Passage
+from retrievers.bi_encoder import BiEncoder
+from retrievers.dense import DenseRetriever
+from retrievers.training.adore import AdoreBatches, candidates, train_adore
+from retrievers.training.ance_config import AdoreTrainConfig
+from retrievers.training.config import DprTrainConfig
+from retrievers.training.dpr import train_dpr
+from retrievers.training.examples import split_examples
+from retrievers.training.records import write_training_examples
+from retrievers.training.tokens import TokenTable
+from retrievers.training.validation import CorpusSearch
+from tests.unit.retrievers.training.conftest import cipher_examples
+
+_SMALL: dict[str, Any] = {
+    "precision": "fp32", "question_tokens": 16, "batch_size": 32, "dropout": 0.0, "threads": 1,
+    "log_every_steps": 10, "validation_fraction": 0.2,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> tuple[Path, Path]:
+    """(training file, index built with an encoder that was trained a little)."""
+    place = tmp_path_factory.mktemp("warm")
+    examples = cipher_examples(400)
+    write_training_examples(place / "train.json", examples)
+    config = DprTrainConfig(
+        out=place / "run", train_files=(place / "train.json",), question_encoder=str(tiny_bert), epochs=6,
+        hard_negatives=0, learning_rate=3e-3, pooling="mean", normalize=True, passage_tokens=16, **_SMALL,
+    )  # fmt: skip
+    encoder = BiEncoder.load(train_dpr(config), precision="fp32")
+    passages = [example.positives[0] for example in examples]
+    build_index(passages, place / "index", encoder=encoder, settings=BuildSettings(probes=8))
+    return place / "train.json", place / "index"
+
+
+def adore(out: Path, warm: tuple[Path, Path], **settings: Any) -> AdoreTrainConfig:
+    given = {"out": out, "train_files": (warm[0],), "index": warm[1], "depth": 30, **_SMALL, **settings}
+    return AdoreTrainConfig(**given)
+
+
+def test_retrieval_rises_and_the_index_needs_no_rebuild(tmp_path: Path, warm: tuple[Path, Path]) -> None:
+    config = adore(tmp_path / "run", warm, epochs=10, learning_rate=3e-3, select_by="mrr")
+    finished = train_adore(config)
+    records = [json.loads(line) for line in (config.out / "metrics.jsonl").read_text().splitlines()]
+    losses = [record["loss"] for record in records if "loss" in record]
+    assert losses[-1] < 0.95 * losses[0]
+
+    held_out = split_examples(config, config.out / "data").held_out
+    figures = []
+    for place in (config.index, config.out / "index"):
+        with Index.open(place, verify="deep") as index:
+            identity = index.encoder_identity
+            assert identity is not None
+            assert index.dense is not None
+            assert records[0]["index_version"] != index.version or place == config.index
+            encoder = BiEncoder.load_like(identity, precision="fp32")
+            retriever = DenseRetriever(index.dense, index.passages, encoder, built_with=identity)
+            hits = retriever.search([example.question for example in held_out], 100)
+            rows = np.array([[hit.row for hit in found] for found in hits])
+            figures.append(CorpusSearch(index.passages, held_out).judge(rows)["mrr"])
+    assert figures[1] > figures[0] + 5
+    told = json.loads((config.out / "figures.json").read_text())["figures"]
+    assert told["mrr"] == pytest.approx(figures[1], abs=0.5)
+
+    texts = ["the river a b c d text"]
+    before = BiEncoder.load(config.index.parent / "run" / "encoder", precision="fp32")
+    after = BiEncoder.load(finished, precision="fp32")
+    assert np.array_equal(before.encode_passages(["t"], texts), after.encode_passages(["t"], texts))
+    assert not np.allclose(before.encode_questions(texts), after.encode_questions(texts))
+    shard = "embeddings/shard-00000.npy"
+    assert (config.index / shard).stat().st_ino == (config.out / "index" / shard).stat().st_ino
+
+    files = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+    assert train_adore(config) == finished  # a finished run is not repeated
+    assert {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()} == files
+
+
+def test_candidates_hold_the_positives_only_where_search_missed_them() -> None:
+    found = np.array([[5, 6, 7], [1, 2, -1], [8, 9, 4]])
+    rows, relevant = candidates(found, [frozenset({6, 70}), frozenset({3, 40}), frozenset({4})])
+    assert rows.tolist() == [[5, 6, 7, -1, -1], [1, 2, -1, 3, 40], [8, 9, 4, -1, -1]]
+    assert [np.flatnonzero(row).tolist() for row in relevant] == [[1], [3, 4], [2]]
+
+
+def test_batches_are_permutations_addressed_by_step() -> None:
+    questions = TokenTable.of([[n] for n in range(10)])
+    right = [frozenset({n}) for n in range(10)]
+    batches = AdoreBatches(questions, right, batch_size=3, epochs=2, max_steps=None, seed=1)
+    assert len(batches) == 6
+    seen = [int(ids[0]) for step in range(3) for ids in batches[step].questions]
+    assert len(set(seen)) == 9
+    again = batches[4]
+    assert [ids.tolist() for ids in again.questions] == [ids.tolist() for ids in batches[4].questions]
+    assert [frozenset(ids.tolist()) for ids in again.questions] == again.right
+
+
+def test_what_cannot_work_is_said(tmp_path: Path, warm: tuple[Path, Path]) -> None:
+    for settings in ({"shared": True}, {"pooling": "cls"}, {"select_by": "nll"}, {"chunk_size": 8}):
+        overrides = {"out": "r", "train_files": ["t"], "index": "i", **settings}
+        with pytest.raises(ConfigError, match=r"the index decides|not measured"):
+            load_config(AdoreTrainConfig, overrides=overrides)
+    build_index(
+        [Passage("x", "", "another corpus")], tmp_path / "other",
+        encoder=BiEncoder.load(warm[1].parent / "run" / "encoder"), settings=BuildSettings(probes=1),
+    )  # fmt: skip
+    with pytest.raises(DataError, match="has a positive in"):
+        train_adore(adore(tmp_path / "a", (warm[0], tmp_path / "other")))
+    build_index([Passage("x", "", "y")], tmp_path / "bm25", settings=BuildSettings(retriever="bm25"))
+    with pytest.raises(ConfigError, match="no vectors"):
+        train_adore(adore(tmp_path / "b", (warm[0], tmp_path / "bm25")))
+    config = adore(tmp_path / "c", warm, max_steps=1)
+    train_adore(config)
+    with pytest.raises(MismatchedArtifactError, match="depth"):
+        train_adore(config.model_copy(update={"depth": 10}))
+
+
+def test_preset() -> None:
+    assert preset_names("adore") == ["adore-small"]
+    load_config(AdoreTrainConfig, "adore-small", overrides={"out": "r", "train_files": ["t"], "index": "i"})
