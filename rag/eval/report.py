@@ -278,7 +278,10 @@ def _provenance(evaluations: Sequence[Evaluation]) -> Html:
         parts.append(
             el(
                 "details",
-                el("summary", evaluation.name),
+                el(
+                    "summary",
+                    evaluation.name if len(evaluations) > 1 else "Command, system, settings, versions",
+                ),
                 el("pre", metrics["command"] or "no command recorded"),
                 table(["", "value"], rows),
             )

@@ -73,6 +73,11 @@ def question_card(
         said += [el("dt", "from gold alone"), el("dd", record["gold_passage_prediction"] or "nothing")]
     for name, other in others:
         said += [el("dt", name), el("dd", _answer(other))]
+    if "facts" in record and "gold_facts" in record:
+        said += [el("dt", "supporting facts"), el("dd", _facts(record["facts"], record["gold_facts"]))]
+        missed = [fact for fact in record["gold_facts"] if fact not in record["facts"]]
+        if missed:
+            said += [el("dt", "facts missed"), el("dd", " · ".join(map(_fact, missed)))]
     rank = record.get("first_rank")
     if record["scores"].get("mrr") is not None:
         found = f"at rank {rank}" if rank else f"not among the {len(record['hits'])} passages"
@@ -86,6 +91,19 @@ def question_card(
         class_="q",
         open_="" if unfolded else None,
     )
+
+
+def _fact(fact: Sequence[Any]) -> str:
+    return f"{fact[0]}, sentence {fact[1] + 1}"
+
+
+def _facts(facts: Sequence[Sequence[Any]], gold: Sequence[Sequence[Any]]) -> Html:
+    parts: list[Child] = []
+    for fact in facts:
+        is_right = fact in gold
+        verdict = el("span", " ✓" if is_right else " ✗", class_="better" if is_right else "worse")
+        parts += [" · " if parts else None, _fact(fact), verdict]
+    return join(parts) if parts else el("span", "none", class_="soft")
 
 
 def _answer(record: Record) -> Html:

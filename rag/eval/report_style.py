@@ -88,7 +88,10 @@ table.stacked tr { display:grid; grid-template-columns:1fr auto; border-top:1px 
 table.stacked tr:first-child { border-top:0 } table.stacked th, table.stacked td { border-top:0 }
 table.stacked th { grid-column:1/-1; padding-bottom:.1rem } table.stacked td { padding-top:.1rem }
 table.stacked td.num::after { content:" questions"; color:var(--soft) }
-table:not(.stacked) tbody th { min-width:7.5rem } table:not(.stacked) th small { display:none }
+table:not(.stacked) tbody th { min-width:5.2rem } table:not(.stacked) th small { display:none }
+table:not(.stacked) td, table:not(.stacked) th { padding:.4rem .5rem } thead th { white-space:normal }
+table:not(.stacked) td .nowrap { display:block; white-space:normal; max-width:6.3rem }
+table:not(.stacked) .strip { width:96px }
 main { padding:1.4rem .9rem 3rem } h1 { font-size:1.5rem }
 .q .said { grid-template-columns:1fr; gap:0 } .said dd { margin-bottom:.4rem } }
 @media print { details { break-inside:avoid } nav { display:none } }

@@ -112,7 +112,7 @@ def score_outcomes(
                     question, first_rank=first_rank, regex=settings.is_regex, overlap=overlap
                 ),
                 **_answers_json(outcome),
-                **({"facts": support} if support is not None else {}),
+                **_facts_json(question, support),
                 **({"provenance": _pages(outcome.retrieved, settings)} if settings.profile == "kilt" else {}),
                 "hits": _hits_json(outcome, flags, settings.kept_texts),
                 "timings_ms": {stage: round(value, 3) for stage, value in outcome.timings_ms.items()},
@@ -228,6 +228,12 @@ def _answers_json(outcome: QuestionOutcome) -> dict[str, Any]:
     if outcome.oracle is not None:
         fields["gold_passage_prediction"] = _first_text(outcome.oracle)
     return fields
+
+
+def _facts_json(question: Question, support: Sequence[Sequence[Any]] | None) -> dict[str, Any]:
+    if support is None:
+        return {}
+    return {"facts": support, "gold_facts": [list(fact) for fact in gold_facts(question)]}
 
 
 def _hits_json(outcome: QuestionOutcome, flags: Sequence[bool], kept_texts: int) -> list[dict[str, Any]]:

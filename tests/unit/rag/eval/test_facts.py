@@ -11,9 +11,12 @@ import pytest
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, Question
 from rag.data.corpus import read_documents
+from rag.eval.compare import load_evaluation
 from rag.eval.fact_tuning import FactExample, collect_examples, tune_facts, write_tuning
 from rag.eval.facts import FactFinder, open_finder
 from rag.eval.kilt import gold_page, page_of
+from rag.eval.report import render_report
+from rag.eval.report_questions import question_card
 from rag.eval.runner import evaluate
 from rag.eval.sentence_table import SentenceTable, align_sentences
 from rag.eval.settings import EvaluationSettings, QuestionSource
@@ -139,8 +142,20 @@ def test_sp_and_joint_figures_of_an_evaluation(tmp_path: Path, corpus: Path, ret
     )
     assert all(metrics["figures"][name]["value"] == 1.0 for name in ("em", "sp_em", "joint_em", "joint_f1"))
     assert metrics["breakdowns"]["question type"][0]["figures"]["joint_f1"]["value"] == 1.0
+    text = render_report([load_evaluation(tmp_path / "out")])
+    assert "Supporting facts F1" in text
     written = json.loads((tmp_path / "out" / "predictions.hotpot.json").read_text())
     assert written["sp"] == {"h1": [["Silent Harbour", 2], ["Ada Moss", 0]]}
+
+
+def test_a_card_shows_right_wrong_and_missed_facts() -> None:
+    record = {
+        "question": "q", "answers": [], "scores": {}, "hits": [],
+        "facts": [["A", 0], ["B", 1]], "gold_facts": [["A", 0], ["C", 2]],
+    }  # fmt: skip
+    card = question_card(record)
+    assert 'A, sentence 1<span class="better"> ✓</span> · B, sentence 2<span class="worse"> ✗</span>' in card
+    assert "<dt>facts missed</dt><dd>C, sentence 3</dd>" in card
 
 
 def test_tuning_finds_better_settings(tmp_path: Path, corpus: Path, retrieved: Any) -> None:
