@@ -14,7 +14,7 @@ import torch
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity, IntArray
 from indexers.reissue import reissue_index
-from rag.core.errors import ConfigError, DataError
+from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, directory_lock
 from rag.core.log import get_logger
 from rag.core.manifest import MANIFEST_NAME
@@ -262,6 +262,19 @@ class _FrozenIndex(FitHooks):
     def log_fields(self, step: int) -> Mapping[str, Any]:
         """Its version; it has no age, because passages are encoded as they were."""
         return {"index_version": self._version}
+
+    def extra_state(self) -> Mapping[str, Any]:
+        """Its version."""
+        return {"index_version": self._version}
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Refuse to go on with another index."""
+        if state["index_version"] != self._version:
+            raise MismatchedArtifactError(
+                f"the run was started against index version {state['index_version']}, this one is "
+                f"{self._version}",
+                hint="give the same index, or choose another --out",
+            )
 
 
 def _answerable(

@@ -127,6 +127,8 @@ def test_what_cannot_work_is_said(tmp_path: Path, warm: tuple[Path, Path]) -> No
     train_adore(config)
     with pytest.raises(MismatchedArtifactError, match="depth"):
         train_adore(config.model_copy(update={"depth": 10}))
+    with pytest.raises(MismatchedArtifactError, match="index version"):
+        train_adore(config.model_copy(update={"index": config.out / "index"}))
 
 
 def test_preset() -> None:
