@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from rag.core.errors import ConfigError
 from rag.core.types import Passage
@@ -99,9 +98,11 @@ class ExtractiveReader:
             name_or_path: None for the weights that ship with the package; a folder of `rag train reader`;
                 or a Hugging Face name or folder of any `AutoModelForQuestionAnswering` or `DPRReader`
                 checkpoint.
-            precision: "auto" (bf16 where the hardware does it), "bf16" or "fp32".
+            precision: "fp32"; "bf16"; "int8" (linear layers in int8, for readers that come with ranges of
+                their activations, on CPUs); or "auto", the fastest of these that the reader and the hardware
+                allow.
             device: "auto", "cpu" or "cuda".
-                overrides: fields of `ReaderSettings` to replace.
+            overrides: fields of `ReaderSettings` to replace.
 
         Raises:
             ArtifactError: if there is no reader, or its files are damaged.
@@ -109,11 +110,10 @@ class ExtractiveReader:
         """
         parts = load_parts(name_or_path)
         where = resolve_device(device)
-        dtype = resolve_precision(precision, where)
         if where == "cpu" and FastSpanModel.supports(parts.model):
-            model: LogitsModel = FastSpanModel(parts.model, "bf16" if dtype is torch.bfloat16 else "fp32")
+            model: LogitsModel = FastSpanModel(parts.model, precision, parts.ranges)
         else:
-            model = parts.model.to(where).to_compute(dtype)
+            model = parts.model.to(where).to_compute(resolve_precision(precision, where))
         return cls(
             model,
             parts.tokenizer,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeGuard
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeGuard
 
 import torch
 
+from rag.core.errors import ConfigError
 from rag.runtime.core_pool import CorePool
 from rag.runtime.fast_bert import FastBert
+from rag.runtime.hardware import has_fast_bf16, has_fast_int8, has_int8
+from rag.runtime.int8_bert import Int8Bert
 from rag.runtime.packing import PackedTokens
 from readers.model import Item, Logits, LogitsModel, Result, SpanModel
 
@@ -23,14 +26,25 @@ class FastSpanModel(LogitsModel):
 
     Args:
         model: BERT-like; its weights are copied, and it may be dropped afterwards.
-        precision: "fp32" or "bf16" for matrix products; the head and the residual stream are fp32.
+        precision: of matrix products; the head and the residual stream are fp32. "fp32"; "bf16"; "int8" for
+            the linear layers, with attention in bf16 where the hardware has it; or "auto", the fastest of
+            these on this machine.
+        ranges: of the encoder's activations, which "int8" needs; without them "auto" is bf16 or fp32.
+
+    Attributes:
+        encoder: what computes hidden states.
+
+    Raises:
+        ConfigError: "int8" without ranges or on a CPU without avx512_vnni, or an unknown precision.
     """
 
     batch_tokens = _BATCH_TOKENS
 
-    def __init__(self, model: SpanModel, precision: str) -> None:
+    def __init__(
+        self, model: SpanModel, precision: str, ranges: Mapping[str, torch.Tensor] | None = None
+    ) -> None:
         super().__init__()
-        self._encoder = FastBert.from_model(model.encoder, precision=precision)
+        self.encoder = _encoder(model.encoder, precision, ranges)
         self._head = model.qa_outputs
         self._segments = model.segments
         self._pool: CorePool | None = None
@@ -55,7 +69,7 @@ class FastSpanModel(LogitsModel):
                 groups.append((1, length))
         positions = torch.arange(mask.shape[1]).expand_as(mask)[mask]
         types = token_types[mask] if self._segments > 1 else None
-        hidden = self._encoder.forward(
+        hidden = self.encoder.forward(
             PackedTokens(input_ids[mask], positions, types, tuple(groups))
         )  # (T, H)
         padded = torch.zeros(*mask.shape, 2)
@@ -83,3 +97,22 @@ class FastSpanModel(LogitsModel):
             if self._pool is None:
                 self._pool = CorePool()
             return self._pool
+
+
+def _encoder(model: Any, precision: str, ranges: Mapping[str, torch.Tensor] | None) -> FastBert:
+    floating = "bf16" if has_fast_bf16() else "fp32"
+    if precision == "auto":
+        precision = "int8" if ranges is not None and has_fast_int8() else floating
+    if precision != "int8":
+        return FastBert.from_model(model, precision=precision)
+    if ranges is None:
+        raise ConfigError(
+            "this reader has no ranges of activations, which int8 inference needs",
+            hint="use auto, bf16 or fp32; `rag train reader` measures ranges for the reader it writes",
+        )
+    if not has_int8():
+        raise ConfigError(
+            "int8 inference needs a CPU with avx512_vnni",
+            hint="use auto, which is the fastest that works here",
+        )
+    return Int8Bert(model.state_dict(), model.config, ranges, attention=floating)

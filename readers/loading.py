@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from transformers import AutoConfig, AutoTokenizer
 
 from rag.core.errors import ArtifactError, MismatchedArtifactError
@@ -21,13 +24,14 @@ SHIPPED_READER = Path(__file__).parent / "weights"
 
 @dataclass(frozen=True, slots=True)
 class ReaderParts:
-    """A loaded network with what is needed to run it."""
+    """A loaded network with what is needed to run it; int8 inference also needs `ranges` of activations."""
 
     model: LogitsModel
     tokenizer: Any
     settings: ReaderSettings
     calibration: Calibration
     name: str
+    ranges: dict[str, torch.Tensor] | None = None
 
 
 def load_parts(name_or_path: str | Path | None) -> ReaderParts:
@@ -65,16 +69,29 @@ def load_parts(name_or_path: str | Path | None) -> ReaderParts:
 
 def _load_own(folder: Path) -> ReaderParts:
     manifest = read_manifest(folder)
-    weights = folder / manifest.weights_file
-    if not weights.exists():
-        raise ArtifactError(f"{folder}: {manifest.weights_file} is missing", hint="copy the whole folder")
-    found = sha256_file(weights)
-    if found != manifest.weights_sha256:
-        raise MismatchedArtifactError(
-            f"{weights} has sha256 {found}, {READER_FILE} names {manifest.weights_sha256}",
-            hint="the file is damaged or belongs to another reader: copy the folder again",
-        )
+    weights = _checked(folder, manifest.weights_file, manifest.weights_sha256)
+    ranges = None
+    if manifest.ranges_file is not None:
+        path = _checked(folder, manifest.ranges_file, manifest.ranges_sha256)
+        try:
+            ranges = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise ArtifactError(f"{path}: not a readable safetensors file ({error})") from error
     config = AutoConfig.from_pretrained(folder)
     model = span_model_from_state(config, load_int8(weights))
     tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
-    return ReaderParts(model, tokenizer, manifest.settings, manifest.calibration, manifest.name)
+    return ReaderParts(model, tokenizer, manifest.settings, manifest.calibration, manifest.name, ranges)
+
+
+def _checked(folder: Path, file: str, expected: str | None) -> Path:
+    """The path of a file that `reader.json` names, after a look at its bytes."""
+    path = folder / file
+    if not path.exists():
+        raise ArtifactError(f"{folder}: {file} is missing", hint="copy the whole folder")
+    found = sha256_file(path)
+    if found != expected:
+        raise MismatchedArtifactError(
+            f"{path} has sha256 {found}, {READER_FILE} names {expected}",
+            hint="the file is damaged or belongs to another reader: copy the folder again",
+        )
+    return path

@@ -79,12 +79,18 @@ class Calibration(Config):
 
 
 class ReaderManifest(Config):
-    """The content of `reader.json`."""
+    """The content of `reader.json`.
+
+    `ranges_file` holds the ranges of activations that int8 inference needs; a reader without one computes in
+    bf16 or fp32.
+    """
 
     format_version: int = FORMAT_VERSION
     name: str
     weights_file: str
     weights_sha256: str
+    ranges_file: str | None = None
+    ranges_sha256: str | None = None
     settings: ReaderSettings = ReaderSettings()
     calibration: Calibration = Calibration()
 

@@ -25,10 +25,10 @@ from torch.nn import functional
 from rag.core.errors import ConfigError
 from rag.runtime.packing import PackedTokens
 
-__all__ = ["FastBert"]
+__all__ = ["FUSED_ACTIVATIONS", "FastBert", "Layer", "Norm"]
 
 _FAMILIES = frozenset({"bert", "dpr", "roberta", "xlm-roberta", "camembert"})
-_FUSED_ACTIVATIONS = {
+FUSED_ACTIVATIONS = {
     "gelu": ("gelu", "none"),
     "gelu_new": ("gelu", "tanh"),
     "gelu_pytorch_tanh": ("gelu", "tanh"),
@@ -42,7 +42,7 @@ class _Linear:
     """x Wᵀ + b with an optional fused activation; weights (N, K) reordered for oneDNN."""
 
     def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype, activation: str = "") -> None:
-        self.activation, self.algorithm = _FUSED_ACTIVATIONS[activation] if activation else ("none", "")
+        self.activation, self.algorithm = FUSED_ACTIVATIONS[activation] if activation else ("none", "")
         self.bias = bias.detach().to(dtype).clone()
         self.packed = torch.backends.mkldnn.is_available()
         weight = weight.detach().to(dtype).clone()
@@ -61,23 +61,38 @@ class _Linear:
 
 
 @dataclass(frozen=True, slots=True)
-class _Norm:
+class Norm:
+    """LayerNorm in fp32."""
+
     weight: Tensor
     bias: Tensor
     eps: float
 
     def __call__(self, x: Tensor) -> Tensor:
+        """(…, H) float32 from (…, H) float32."""
         return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
 
 @dataclass(frozen=True, slots=True)
-class _Layer:
+class Layer:
+    """The parts of one transformer layer."""
+
     qkv: _Linear
     attention_out: _Linear
-    attention_norm: _Norm
+    attention_norm: Norm
     up: _Linear
     down: _Linear
-    norm: _Norm
+    norm: Norm
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """(weight, bias) of a layer's linear parts, float32."""
+
+    qkv: tuple[Tensor, Tensor]
+    attention_out: tuple[Tensor, Tensor]
+    up: tuple[Tensor, Tensor]
+    down: tuple[Tensor, Tensor]
 
 
 class FastBert:
@@ -131,7 +146,7 @@ class FastBert:
         """Whether this class computes what transformers computes for `config`."""
         return (
             getattr(config, "model_type", "") in _FAMILIES
-            and getattr(config, "hidden_act", "") in _FUSED_ACTIVATIONS
+            and getattr(config, "hidden_act", "") in FUSED_ACTIVATIONS
             and (getattr(config, "position_embedding_type", None) or "absolute") == "absolute"
             and not getattr(config, "is_decoder", False)
             and not getattr(config, "add_cross_attention", False)
@@ -142,29 +157,38 @@ class FastBert:
         """From a transformers `BertModel` or `RobertaModel`, which is no longer needed afterwards."""
         return cls(model.state_dict(), model.config, precision=precision)
 
-    def _norm(self, state: Mapping[str, Tensor], name: str, eps: float) -> _Norm:
-        return _Norm(
+    def _norm(self, state: Mapping[str, Tensor], name: str, eps: float) -> Norm:
+        return Norm(
             state[f"{name}.weight"].detach().float().clone(),
             state[f"{name}.bias"].detach().float().clone(),
             eps,
         )
 
-    def _layer(self, state: Mapping[str, Tensor], number: int, config: Any) -> _Layer:
-        prefix = f"encoder.layer.{number}"
+    def _parts(self, state: Mapping[str, Tensor], number: int) -> _Parts:
+        """Weights and biases of one layer; query, key and value joined, 1/√d folded into the query."""
         scale = 1.0 / math.sqrt(self.head_size)
 
         def both(name: str) -> tuple[Tensor, Tensor]:
-            return state[f"{prefix}.{name}.weight"].detach().float(), state[
-                f"{prefix}.{name}.bias"
-            ].detach().float()
+            prefix = f"encoder.layer.{number}.{name}"
+            return state[f"{prefix}.weight"].detach().float(), state[f"{prefix}.bias"].detach().float()
 
         (wq, bq), (wk, bk), (wv, bv) = (both(f"attention.self.{part}") for part in ("query", "key", "value"))
-        return _Layer(
-            qkv=_Linear(torch.cat([wq * scale, wk, wv]), torch.cat([bq * scale, bk, bv]), self.dtype),
-            attention_out=_Linear(*both("attention.output.dense"), self.dtype),
+        return _Parts(
+            qkv=(torch.cat([wq * scale, wk, wv]), torch.cat([bq * scale, bk, bv])),
+            attention_out=both("attention.output.dense"),
+            up=both("intermediate.dense"),
+            down=both("output.dense"),
+        )
+
+    def _layer(self, state: Mapping[str, Tensor], number: int, config: Any) -> Any:
+        """What `_project` and `_complete` need of one layer."""
+        prefix, parts = f"encoder.layer.{number}", self._parts(state, number)
+        return Layer(
+            qkv=_Linear(*parts.qkv, self.dtype),
+            attention_out=_Linear(*parts.attention_out, self.dtype),
             attention_norm=self._norm(state, f"{prefix}.attention.output.LayerNorm", config.layer_norm_eps),
-            up=_Linear(*both("intermediate.dense"), self.dtype, config.hidden_act),
-            down=_Linear(*both("output.dense"), self.dtype),
+            up=_Linear(*parts.up, self.dtype, config.hidden_act),
+            down=_Linear(*parts.down, self.dtype),
             norm=self._norm(state, f"{prefix}.output.LayerNorm", config.layer_norm_eps),
         )
 
@@ -182,15 +206,28 @@ class FastBert:
         x = self._embed(tokens)  # (T, H)
         last = len(self._layers) - 1
         for number, layer in enumerate(self._layers):
-            qkv = layer.qkv(x.to(self.dtype))  # (T, 3H)
+            qkv = self._project(layer, number, x)  # (T, 3H)
             if first_token_only and number == last:
                 context = self._attend_first(qkv, tokens)  # (B, H)
                 x = x[tokens.starts()]
             else:
                 context = self._attend(qkv, tokens)  # (T, H)
-            x = layer.attention_norm(x + layer.attention_out(context))
-            x = layer.norm(x + layer.down(layer.up(x.to(self.dtype))))
+            x = self._complete(layer, number, x, context)
         return x
+
+    def _project(self, layer: Any, number: int, x: Tensor) -> Tensor:
+        """Scaled queries, keys and values: (T, 3H) in `self.dtype` from (T, H) float32."""
+        qkv: Tensor = layer.qkv(x.to(self.dtype))
+        return qkv
+
+    def _complete(self, layer: Any, number: int, x: Tensor, context: Tensor) -> Tensor:
+        """All of a layer that follows attention. x (T, H) float32, context (T, H) → (T, H) float32."""
+        x = layer.attention_norm(x + layer.attention_out(context))
+        return self._feed_forward(layer, number, x)
+
+    def _feed_forward(self, layer: Any, number: int, x: Tensor) -> Tensor:
+        result: Tensor = layer.norm(x + layer.down(layer.up(x.to(self.dtype))))
+        return result
 
     def pool(self, hidden: Tensor, tokens: PackedTokens, how: str = "mean") -> Tensor:
         """One vector per sequence from (T, H) hidden states: by "mean", "max", "cls" or "lasttoken"."""

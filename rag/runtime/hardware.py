@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["available_cores", "has_fast_bf16", "resolve_device", "use_threads"]
+__all__ = ["available_cores", "has_fast_bf16", "has_fast_int8", "has_int8", "resolve_device", "use_threads"]
 
 _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
 
@@ -39,6 +39,24 @@ def has_fast_bf16(device: str = "cpu") -> bool:
         return torch.cuda.is_available() and torch.cuda.is_bf16_supported()
     flags = _cpu_flags()
     return bool(flags & _BF16_FLAGS) or "bf16" in flags
+
+
+def has_fast_int8(device: str = "cpu") -> bool:
+    """Whether int8 linear layers (`rag.runtime.int8_linear`) are the fastest there are on `device`.
+
+    They are with avx512_vnni: int8 products then run twice as fast as bf16 and four times as fast as fp32.
+    With amx_bf16, bf16 products are so fast that quantising may cost more than it saves, so there the answer
+    is no.
+    """
+    return device == "cpu" and has_int8() and "amx_bf16" not in _cpu_flags()
+
+
+def has_int8() -> bool:
+    """Whether int8 linear layers are exact and fast on this CPU.
+
+    Without avx512_vnni oneDNN adds products of bytes in 16 bits, which overflow, or computes them one by one.
+    """
+    return "avx512_vnni" in _cpu_flags() and torch.backends.mkldnn.is_available()
 
 
 def resolve_device(device: str = "auto") -> str:

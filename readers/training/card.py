@@ -18,6 +18,16 @@ Apache-2.0. The weights are shared under CC BY-SA 4.0; the code around them is A
 _EMBEDDED = "all-MiniLM-L6-v2"
 
 
+_DEQUANTISED = " They are dequantised when loaded."
+_INT8 = """
+
+On CPUs with avx512_vnni and without amx_bf16 the linear layers compute in int8 as well, elsewhere the weights
+are dequantised when loaded (`precision="auto"`; "int8", "bf16" and "fp32" can be asked for). Inputs of the
+attention and feed-forward blocks are quantised by ranges of each channel that were measured on held-out
+questions (`ranges.safetensors`), other inputs with a scale for each token, so that an answer does not depend
+on what else is read with it. Attention, sums, LayerNorm and the head stay in floating point."""
+
+
 def _cell(value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {number}" for key, number in value.items())
@@ -36,6 +46,7 @@ def model_card(config: ReaderTrainConfig, manifest: ReaderManifest, figures: Map
     shown = {k: v for k, v in config.model_dump(mode="json").items() if k not in paths}
     encoder = Path(config.encoder or _EMBEDDED).name
     shown["encoder"] = encoder
+    inference = _INT8 if manifest.ranges_file else _DEQUANTISED
     rows = "\n".join(f"| {name} | {_cell(value)} |" for name, value in figures.items())
     flags = [("--train", config.train_file), ("--negatives", config.negatives_file)]
     flags += [("--set held_out_file=", config.held_out_file), ("--set test_file=", config.test_file)]
@@ -59,7 +70,7 @@ passage answers it. Encoder: {encoder} with a linear span
 head. Rows are laid out as `[CLS] question [SEP] title [SEP] text [SEP]`.
 
 Weights are int8 with one fp32 scale per output row (`{manifest.weights_file}`, sha256
-`{manifest.weights_sha256}`); positions, segments and the head are fp32. They are dequantised when loaded.
+`{manifest.weights_sha256}`); positions, segments and the head are fp32.{inference}
 
 ## Training
 Data: SQuAD 1.1 train without {config.validation_articles} held-out articles, on which every choice was made

@@ -21,8 +21,11 @@ from readers.training.config import ReaderTrainConfig
 from readers.training.data import SquadQuestion, read_results, read_squad
 from readers.training.evaluation import gold_paragraph_scores
 from readers.training.export import export_int8, export_trained
+from readers.training.ranges import add_ranges
 
 __all__ = ["finish", "sample_questions"]
+
+_RANGE_QUESTIONS = 200  # whose paragraphs show how large activations get
 
 
 def finish(
@@ -53,6 +56,7 @@ def finish(
         export_int8(
             finished, model, weights, tokenizer, name=config.name, settings=settings, calibration=calibration
         )
+        add_ranges(finished, sample_questions(held_out, _RANGE_QUESTIONS, config.seed, 7))
         return ExtractiveReader.load(finished, precision=config.precision)
 
     reader = export(settings, Calibration())

@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
+from rag.core.errors import (
+    ArtifactError,
+    ConfigError,
+    DataError,
+    IncompleteArtifactError,
+    MismatchedArtifactError,
+)
+from rag.core.types import Passage
+from rag.runtime.hardware import has_int8
 from readers.calibration import expected_calibration_error, fit_calibration
 from readers.candidates import Candidate, confidences, distinct, retrieval_prior
 from readers.extractive import ExtractiveReader
@@ -19,8 +27,10 @@ from readers.model import SpanModel
 from readers.quantized import load_int8, quantize, save_int8
 from readers.settings import Calibration, ReaderSettings, read_manifest
 from readers.tokens import tokenize_texts
+from readers.training.data import read_squad
 from readers.training.export import export_int8, export_trained
-from tests.tiny_reader import tiny_tokenizer
+from readers.training.ranges import add_ranges
+from tests.tiny_reader import tiny_squad, tiny_tokenizer
 
 
 def pick(*found: tuple[int, int, int, str, float], merge: str = "max") -> list[Candidate]:
@@ -169,6 +179,34 @@ def test_export_loads_back_and_refuses_damage(tmp_path: Path, encoder_folder: Pa
         file.seek(-1, 2)
         file.write(b"\x55")
     with pytest.raises(MismatchedArtifactError, match="sha256"):
+        ExtractiveReader.load(tmp_path)
+
+
+def test_int8_inference_needs_ranges_which_are_checked(tmp_path: Path, encoder_folder: Path) -> None:
+    model = SpanModel.from_encoder(encoder_folder, seed=1)
+    settings = ReaderSettings(max_tokens=64, question_tokens=24, title_tokens=8)
+    export_int8(
+        tmp_path, model, dict(model.state_dict()), tiny_tokenizer(),
+        name="tiny", settings=settings, calibration=Calibration(),
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="no ranges"):
+        ExtractiveReader.load(tmp_path, precision="int8")
+    [first, *rest] = read_squad(tiny_squad(tmp_path / "squad.json", 4, 0))
+    assert add_ranges(tmp_path, [first, *rest])
+    if has_int8():
+        reader = ExtractiveReader.load(tmp_path, precision="int8")
+        exact = ExtractiveReader.load(tmp_path, precision="fp32")
+        texts = [Passage(q.id, q.title, q.context) for q in rest]
+        together = reader.score([first.question], [texts]).scores
+        expected = exact.score([first.question], [texts]).scores
+        np.testing.assert_allclose(together.nulls, expected.nulls, atol=0.2)
+        for place in (0, 3, 9):
+            alone = reader.score([first.question], [texts[place : place + 1]]).scores
+            np.testing.assert_allclose(alone.spans[0], together.spans[place], atol=1e-2)
+    with open(tmp_path / "ranges.safetensors", "r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\x55")
+    with pytest.raises(MismatchedArtifactError, match=r"ranges\.safetensors"):
         ExtractiveReader.load(tmp_path)
 
 

@@ -52,7 +52,14 @@ def test_the_finished_reader_is_whole(run: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = run
     out = folder / "out" / "reader"
     names = {path.name for path in out.iterdir()}
-    assert {"reader.json", "config.json", "tokenizer.json", "weights.int8.safetensors", "README.md"} <= names
+    assert {
+        "reader.json",
+        "config.json",
+        "tokenizer.json",
+        "weights.int8.safetensors",
+        "ranges.safetensors",
+        "README.md",
+    } <= names
     card = (out / "README.md").read_text()
     assert "rag train reader" in card
     assert "CC BY-SA 4.0" in card

@@ -1,0 +1,52 @@
+"""Ranges of a reader's activations, measured on text, for inference in int8."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+
+from rag.core.files import atomic_path, sha256_file
+from rag.core.types import Passage
+from rag.runtime.int8_bert import RangeRecorder
+from readers.extractive import ExtractiveReader
+from readers.fast import FastSpanModel
+from readers.loading import load_parts
+from readers.settings import read_manifest
+from readers.training.data import SquadQuestion
+
+__all__ = ["RANGES_FILE", "add_ranges"]
+
+RANGES_FILE = "ranges.safetensors"
+
+
+def add_ranges(folder: Path, questions: Sequence[SquadQuestion]) -> bool:
+    """Measure the ranges of a finished reader's activations and put them beside its weights.
+
+    Args:
+        folder: a finished reader.
+        questions: read with their own paragraphs; a few hundred are enough, none of them from a test set.
+
+    Returns:
+        Whether there are ranges now; there are none for a network that int8 inference does not cover.
+    """
+    parts = load_parts(folder)
+    if not FastSpanModel.supports(parts.model):
+        return False
+    encoder: Any = parts.model.encoder
+    recorder = RangeRecorder(encoder.state_dict(), encoder.config)
+    model = FastSpanModel(parts.model, "fp32")
+    model.encoder = recorder
+    reader = ExtractiveReader(model, parts.tokenizer, parts.settings, name=parts.name)
+    passages = [[Passage(question.id, question.title, question.context)] for question in questions]
+    reader.score([question.question for question in questions], passages)
+    reader.close()
+    path = folder / RANGES_FILE
+    with atomic_path(path) as temporary:
+        save_file({name: tensor.clone() for name, tensor in recorder.ranges.items()}, temporary)
+        temporary.chmod(0o644)
+    changes = {"ranges_file": RANGES_FILE, "ranges_sha256": sha256_file(path)}
+    read_manifest(folder).model_copy(update=changes).save(folder)
+    return True
