@@ -41,8 +41,8 @@ _STOP_WORDS = frozenset(
 
 
 class FactSettings(Config):
-    """Weights of the signs; the defaults were chosen on 480 training questions of HotpotQA, read from 20
-    passages each.
+    """Weights of the signs; the defaults were chosen on 480 questions of HotpotQA kept for training, with 20
+    passages each, and rounded.
 
     Attributes:
         score: of a passage's retrieval score, scaled to 0 … 1 among the passages of the question.

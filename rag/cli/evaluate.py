@@ -132,6 +132,9 @@ def _tune(system: Any, questions: Any, finder: Any, settings: Any, source: Any, 
     for name, (em, f1) in (("before", tuning.before), ("after", tuning.after), ("held out", tuning.held_out)):
         typer.echo(f"supporting facts, {name:<9} EM {100 * em:5.1f} %   F1 {100 * f1:5.1f} %")
     typer.echo(f"settings chosen on {tuning.n:,} questions → {path}")
+    if sum(tuning.held_out) <= sum(tuning.before):
+        typer.echo("on questions they were not chosen on they are no better than what the search began with:")
+        typer.echo("  → keep the old settings, or tune on more questions")
 
 
 def _numbers(text: str) -> list[int]:
