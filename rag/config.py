@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rag.core.errors import ConfigError
 
-__all__ = ["Config", "load_config", "parse_overrides", "preset_names"]
+__all__ = ["Config", "load_config", "parse_numbers", "parse_overrides", "preset_names"]
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
@@ -69,6 +69,24 @@ def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
                 raise ConfigError(f"--set {assignment!r}: {parent!r} was set to a value before")
         target[leaf] = _scalar(value)
     return nested
+
+
+def parse_numbers(text: str, option: str) -> tuple[int, ...]:
+    """Positive numbers separated by commas, ascending and distinct.
+
+    Raises:
+        ConfigError: something else was given.
+
+    Example:
+        >>> parse_numbers("20,1,5", "--top-k")
+        (1, 5, 20)
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise ConfigError(
+            f"{option} {text!r}: expected positive numbers separated by commas", hint="for example 1,5,20"
+        )
+    return tuple(sorted({int(part) for part in parts}))
 
 
 def _scalar(text: str) -> Any:

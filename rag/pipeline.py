@@ -20,8 +20,8 @@ from indexers.build import BuildSettings, build_index
 from indexers.index import Index
 from rag.core.errors import ConfigError, DataError
 from rag.core.timing import StageTimer
-from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage
-from readers.protocols import Reader, ReadResult
+from rag.core.types import AnswerSet, Hit, Passage
+from readers.protocols import Reader
 from retrievers.protocols import Retriever
 
 __all__ = ["Pipeline"]
@@ -199,22 +199,10 @@ class Pipeline:
                     n_best,
                 )
         results = [
-            self._answer_set(question, pairs, result, timer)
+            result.with_evidence(question, pairs, self.index_version, dict(timer.timings_ms))
             for question, pairs, result in zip(batch, found, read, strict=True)
         ]
         return results[0] if isinstance(questions, str) else results
-
-    def _answer_set(
-        self, question: str, pairs: list[tuple[Hit, Passage]], result: ReadResult, timer: StageTimer
-    ) -> AnswerSet:
-        answers = []
-        for span in result.answers:
-            hit, passage = pairs[span.passage_index]
-            evidence = Evidence(passage.id, passage.title, passage.text, span.start, span.end, hit.score)
-            answers.append(Answer(span.text, span.score, span.confidence, evidence))
-        return AnswerSet(
-            question, tuple(answers), result.no_answer_confidence, self.index_version, dict(timer.timings_ms)
-        )
 
     def close(self) -> None:
         """Release what the index holds open; a temporary index is deleted."""

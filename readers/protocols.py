@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from rag.core.types import Passage
+from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage
 
 __all__ = ["ReadResult", "Reader", "SpanAnswer"]
 
@@ -35,6 +35,28 @@ class ReadResult:
 
     answers: tuple[SpanAnswer, ...]
     no_answer_confidence: float
+
+    def with_evidence(
+        self,
+        question: str,
+        retrieved: Sequence[tuple[Hit, Passage]],
+        index_version: str,
+        timings_ms: Mapping[str, float],
+    ) -> AnswerSet:
+        """The same answers with the passages they stand in.
+
+        Args:
+            question: as it was asked.
+            retrieved: the passages that were read, in the order they were given to the reader.
+            index_version: of the index they came from.
+            timings_ms: wall time of each stage in milliseconds.
+        """
+        answers = []
+        for span in self.answers:
+            hit, passage = retrieved[span.passage_index]
+            evidence = Evidence(passage.id, passage.title, passage.text, span.start, span.end, hit.score)
+            answers.append(Answer(span.text, span.score, span.confidence, evidence))
+        return AnswerSet(question, tuple(answers), self.no_answer_confidence, index_version, timings_ms)
 
 
 @runtime_checkable

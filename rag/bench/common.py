@@ -20,7 +20,6 @@ from rag.eval.significance import Interval
 
 __all__ = [
     "Timings",
-    "parse_numbers",
     "parse_weights",
     "ratio",
     "sample_questions",
@@ -116,24 +115,6 @@ def time_interleaved(
             finally:
                 gc.enable()
     return Timings({name: tuple(values) for name, values in seconds.items()})
-
-
-def parse_numbers(text: str, option: str) -> tuple[int, ...]:
-    """Positive numbers separated by commas, ascending and distinct.
-
-    Raises:
-        ConfigError: something else was given.
-
-    Example:
-        >>> parse_numbers("20,1,5", "--top-k")
-        (1, 5, 20)
-    """
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise ConfigError(
-            f"{option} {text!r}: expected positive numbers separated by commas", hint="for example 1,5,20"
-        )
-    return tuple(sorted({int(part) for part in parts}))
 
 
 def parse_weights(text: str, option: str) -> tuple[float, ...]:

@@ -99,7 +99,7 @@ def retrieval(
     json: _Json = None,
 ) -> None:
     """Gold passage in the top k and MRR of each retriever; hybrid against the best of the others."""
-    from rag.bench.common import parse_numbers
+    from rag.config import parse_numbers
 
     ranks = parse_numbers(top_k, "--top-k")
     if tune_fusion:
@@ -224,8 +224,8 @@ def search(
     json: _Json = None,
 ) -> None:
     """Flat search against bare FAISS on the same vectors, for questions or noisy passage vectors."""
-    from rag.bench.common import parse_numbers
     from rag.bench.search import open_vectors, run_search_benchmark
+    from rag.config import parse_numbers
 
     embeddings, queries = open_vectors(index, questions, encoder=encoder, precision=precision, format=format)
     settings = {"index": index, "queries": questions or "noisy passages"}
@@ -251,9 +251,9 @@ def lossy(
     json: _Json = None,
 ) -> None:
     """Every lossy index type against exact search: recall, build time, size, search time."""
-    from rag.bench.common import parse_numbers
     from rag.bench.lossy import run_lossy_benchmark
     from rag.bench.search import open_vectors
+    from rag.config import parse_numbers
 
     shards, vectors = open_vectors(
         embeddings, queries, encoder=encoder, precision=precision, format=format, limit=max_queries
@@ -282,8 +282,8 @@ def serve(
     json: _Json = None,
 ) -> None:
     """Latency and throughput of a real server over HTTP, with and without batching."""
-    from rag.bench.common import parse_numbers
     from rag.bench.serve import run_serve_benchmark
+    from rag.config import parse_numbers
 
     report = run_serve_benchmark(
         index, questions, clients=parse_numbers(clients, "--clients"), requests=requests, top_k=top_k,

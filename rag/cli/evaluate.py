@@ -28,6 +28,7 @@ def evaluate(
     ] = 20,
     ks: Annotated[str, typer.Option(help="Cut-offs of the retrieval figures.")] = "1,5,20,100",
     limit: Annotated[int | None, typer.Option(help="Only the first N questions.")] = None,
+    sample: Annotated[int | None, typer.Option(help="Only N questions, drawn at random with --seed.")] = None,
     format: Annotated[str, typer.Option(help="Format of --questions; auto looks at the file.")] = "auto",
     split: Annotated[
         str | None, typer.Option(help="train, dev or test, if the file name does not say.")
@@ -55,10 +56,10 @@ def evaluate(
     encoder: Annotated[str | None, typer.Option(help="Folder of the index's encoder, if it moved.")] = None,
     reader: Annotated[str | None, typer.Option(help="Folder or hub name of a reader.")] = None,
     precision: Annotated[str, typer.Option(help="auto, fp32 or bf16.")] = "auto",
-    seed: Annotated[int, typer.Option(help="Of the bootstrap.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the sample and the bootstrap.")] = 0,
 ) -> None:
     """Evaluate an index and a reader on a question set."""
-    from rag.config import load_config
+    from rag.config import load_config, parse_numbers
     from rag.core.errors import ConfigError
     from rag.data.questions import read_questions
     from rag.eval.breakdown import TrainingOverlap
@@ -73,8 +74,8 @@ def evaluate(
     from rag.pipeline import Pipeline
 
     given: dict[str, Any] = {
-        "profile": profile, "ks": _numbers(ks), "limit": limit, "oracle": oracle, "seed": seed,
-        "read_top_k": max(read_top_k, 1), "pages": pages,
+        "profile": profile, "ks": parse_numbers(ks, "--ks"), "limit": limit, "sample": sample,
+        "oracle": oracle, "seed": seed, "read_top_k": max(read_top_k, 1), "pages": pages,
     }  # fmt: skip
     settings = load_config(EvaluationSettings, overrides=given)
     with_facts = tune_facts or (profile == "hotpot" and read_top_k > 0)
@@ -135,12 +136,3 @@ def _tune(system: Any, questions: Any, finder: Any, settings: Any, source: Any, 
     if sum(tuning.held_out) <= sum(tuning.before):
         typer.echo("on questions they were not chosen on they are no better than what the search began with:")
         typer.echo("  → keep the old settings, or tune on more questions")
-
-
-def _numbers(text: str) -> list[int]:
-    from rag.core.errors import ConfigError
-
-    try:
-        return [int(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        raise ConfigError(f"{text!r} is not a list of numbers", hint="for example 1,5,20,100") from None

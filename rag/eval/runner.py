@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import platform
+import random
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -105,7 +106,9 @@ def evaluate(
             return finished
         started = time.monotonic()
         stream = _distinct(islice(questions, settings.limit))
-        totals = [n for n in (source.total, settings.limit) if n is not None]
+        if settings.sample is not None:
+            stream = iter(draw_sample(stream, settings.sample, settings.seed))
+        totals = [n for n in (source.total, settings.limit, settings.sample) if n is not None]
         asked = _ask_all(asker, stream, place, settings, min(totals, default=None), overlap, facts)
         os.replace(place / _PART_NAME, place / RECORDS_NAME)
         fsync_dir(place)
@@ -124,6 +127,23 @@ def evaluate(
         (place / _STATE_NAME).unlink(missing_ok=True)
         written: dict[str, Any] = read_json(place / METRICS_NAME)
     return written
+
+
+def draw_sample(questions: Iterable[Question], count: int, seed: int) -> list[Question]:
+    """`count` questions drawn without replacement from a stream, in its order; all if there are fewer.
+
+    Example:
+        >>> [question.id for question in draw_sample((Question(str(n), "?") for n in range(9)), 3, seed=0)]
+        ['1', '5', '6']
+    """
+    generator = random.Random(seed)
+    kept: list[tuple[int, Question]] = []
+    for number, question in enumerate(questions):
+        if number < count:
+            kept.append((number, question))
+        elif (place := generator.randrange(number + 1)) < count:
+            kept[place] = (number, question)
+    return [question for _, question in sorted(kept, key=lambda item: item[0])]
 
 
 class _Asker:

@@ -38,11 +38,12 @@ class EvaluationSettings(Config):
         pages: how the page of a passage is told for KILT, see `rag.eval.kilt.page_of`.
         match: how an answer is looked for in passages; None for the profile's own rule.
         limit: ask only the first so many questions.
+        sample: ask only so many of them, drawn at random with `seed`, in the order of the set.
         oracle: also read the gold passages, where they are known, to tell retrieval from reading.
         kept_texts: retrieved passages whose text is kept per question, for the report.
         resamples: of the bootstrap.
         level: coverage of the intervals.
-        seed: of the bootstrap.
+        seed: of the sample and of the bootstrap.
     """
 
     profile: str = "squad"
@@ -55,6 +56,7 @@ class EvaluationSettings(Config):
     pages: PageKind = "document"
     match: Literal["tokens", "regex", "kilt"] | None = None
     limit: int | None = None
+    sample: int | None = None
     oracle: bool = False
     kept_texts: int = 5
     resamples: int = 2000
@@ -71,7 +73,7 @@ class EvaluationSettings(Config):
     def _sorted_ks(cls, value: tuple[int, ...]) -> tuple[int, ...]:
         return check_ks(value)
 
-    @field_validator("read_top_k", "n_best", "batch_size", "shard_size", "limit")
+    @field_validator("read_top_k", "n_best", "batch_size", "shard_size", "limit", "sample")
     @classmethod
     def _positive(cls, value: int | None) -> int | None:
         if value is not None and value < 1:

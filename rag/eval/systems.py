@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage
+from rag.core.types import AnswerSet, Hit, Passage
+from readers.protocols import Reader, ReadResult
 
 __all__ = ["AsksQuestions", "ReadsPassages", "RetrieveThenRead", "RetrievesPassages", "Retrieved"]
 
@@ -41,38 +42,6 @@ class ReadsPassages(Protocol):
         ...
 
 
-class _Span(Protocol):
-    @property
-    def text(self) -> str: ...
-    @property
-    def score(self) -> float: ...
-    @property
-    def confidence(self) -> float: ...
-    @property
-    def passage_index(self) -> int: ...
-    @property
-    def start(self) -> int: ...
-    @property
-    def end(self) -> int: ...
-
-
-class _ReadResult(Protocol):
-    @property
-    def answers(self) -> Sequence[_Span]: ...
-    @property
-    def no_answer_confidence(self) -> float: ...
-
-
-class _Reader(Protocol):
-    def read(
-        self,
-        questions: Sequence[str],
-        passages: Sequence[Sequence[Passage]],
-        scores: Sequence[Sequence[float]],
-        n_best: int,
-    ) -> Sequence[_ReadResult]: ...
-
-
 @dataclass(slots=True)
 class RetrieveThenRead:
     """A retriever and a reader as one system.
@@ -88,7 +57,7 @@ class RetrieveThenRead:
     """
 
     search: Callable[[Sequence[str], int], Sequence[Retrieved]]
-    reader: _Reader | None = None
+    reader: Reader | None = None
     index_version: str = ""
     identity: Mapping[str, Any] = field(default_factory=dict)
 
@@ -119,21 +88,10 @@ class RetrieveThenRead:
         )
         timings_ms = {"read": (time.perf_counter() - started) * 1000.0}
         read = dict(zip(filled, results, strict=True))
+        nothing = ReadResult((), 1.0)
         return [
-            self._answer_set(question, retrieved[number], read.get(number), timings_ms)
+            read.get(number, nothing).with_evidence(
+                question, retrieved[number], self.index_version, timings_ms
+            )
             for number, question in enumerate(questions)
         ]
-
-    def _answer_set(
-        self, question: str, pairs: Retrieved, result: _ReadResult | None, timings_ms: Mapping[str, float]
-    ) -> AnswerSet:
-        if result is None:
-            return AnswerSet(question, (), 1.0, self.index_version, timings_ms)
-        answers = []
-        for span in result.answers:
-            hit, passage = pairs[span.passage_index]
-            evidence = Evidence(passage.id, passage.title, passage.text, span.start, span.end, hit.score)
-            answers.append(Answer(span.text, span.score, span.confidence, evidence))
-        return AnswerSet(
-            question, tuple(answers), result.no_answer_confidence, self.index_version, timings_ms
-        )

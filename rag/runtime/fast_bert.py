@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rag.core.errors import ConfigError
+from rag.runtime.hardware import bound_kernel_caches
 from rag.runtime.packing import PackedTokens
 
 __all__ = ["FUSED_ACTIVATIONS", "FastBert", "Layer", "Norm"]
@@ -125,6 +126,7 @@ class FastBert:
             )
         if precision not in ("fp32", "bf16"):
             raise ConfigError(f"precision is {precision!r}, expected 'fp32' or 'bf16'")
+        bound_kernel_caches()
         self.precision = precision
         self.dtype = torch.bfloat16 if precision == "bf16" else torch.float32
         self.hidden_size: int = config.hidden_size

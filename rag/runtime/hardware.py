@@ -8,8 +8,19 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["available_cores", "has_fast_bf16", "has_fast_int8", "has_int8", "resolve_device", "use_threads"]
+__all__ = [
+    "available_cores",
+    "bound_kernel_caches",
+    "has_fast_bf16",
+    "has_fast_int8",
+    "has_int8",
+    "resolve_device",
+    "use_threads",
+]
 
+# Both are read when the first product is computed; what the user has set stays.
+_KERNEL_CACHES = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
+_CACHED_KERNELS = 64
 _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
 
 
@@ -73,3 +84,14 @@ def use_threads(count: int | None = None) -> int:
         count = int(given) if given.isdigit() and int(given) > 0 else available_cores()
     torch.set_num_threads(count)
     return count
+
+
+def bound_kernel_caches() -> None:
+    """Let oneDNN keep 64 compiled products instead of 1,024.
+
+    It compiles one for every shape and keeps it. Texts come in all lengths, so nearly every batch is a new
+    shape: with the default a process grows by a gigabyte that is hardly ever used again (measured while
+    reading passages; with 64 kept the CPU time is 4 % more).
+    """
+    for name in _KERNEL_CACHES:
+        os.environ.setdefault(name, str(_CACHED_KERNELS))

@@ -1,7 +1,8 @@
 import pytest
 
-from rag.bench.common import parse_numbers, ratio, time_interleaved
+from rag.bench.common import ratio, time_interleaved
 from rag.bench.report import Goal, Report, Table, format_interval
+from rag.config import parse_numbers
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import read_json
 from rag.eval.significance import Interval

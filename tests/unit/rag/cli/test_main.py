@@ -66,7 +66,7 @@ def test_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
         (
             ["evaluate", "--index", "x", "--questions", "q", "--out", "o", "--ks", "1,b"],
             2,
-            "not a list of numbers",
+            "expected positive numbers separated by commas",
         ),
         (["compare", "nowhere", "elsewhere"], 3, "nowhere"),
     ],

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
 from rag.core.errors import ConfigError
-from rag.runtime.hardware import available_cores, has_fast_bf16, resolve_device
+from rag.runtime.hardware import available_cores, bound_kernel_caches, has_fast_bf16, resolve_device
 from rag.runtime.precision import MasterWeights, resolve_precision
 from rag.runtime.schedule import ScheduleName, schedule_factor
 from rag.runtime.seeds import generator
@@ -76,3 +78,11 @@ def test_master_weights_decay_matrices_only() -> None:
     assert [p.ndim for p in matrices["params"]] == [2]  # type: ignore[attr-defined]
     assert [p.ndim for p in vectors["params"]] == [1]  # type: ignore[attr-defined]
     assert (matrices["weight_decay"], vectors["weight_decay"]) == (0.5, 0.0)
+
+
+def test_kernel_caches_are_bounded_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LRU_CACHE_CAPACITY", raising=False)
+    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "7")
+    bound_kernel_caches()
+    assert os.environ["LRU_CACHE_CAPACITY"] == "64"
+    assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "7"
