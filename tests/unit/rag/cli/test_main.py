@@ -129,6 +129,21 @@ def test_bm25_index_from_the_sample_and_a_trec_run(
     assert json.loads(capsys.readouterr().out)["kind"] == "index"
 
 
+def test_split_writes_a_table_of_passages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus, table = tmp_path / "corpus.jsonl", tmp_path / "passages.tsv"
+    lines = [{"id": str(n), "title": f"Title {n}", "text": "one two three four five"} for n in range(3)]
+    corpus.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    main_ok(["split", str(corpus), "-o", str(table), "--words", "3", "--documents", "2"])
+    assert "4 passages" in capsys.readouterr().out
+    rows = [line.split("\t") for line in table.read_text(encoding="utf-8").splitlines()]
+    assert rows[:3] == [
+        ["id", "text", "title"],
+        ["0-0", "one two three", "Title 0"],
+        ["0-1", "four five one", "Title 0"],
+    ]
+    assert len(rows) == 5
+
+
 def main_ok(arguments: list[str]) -> None:
     """Run a command that must succeed."""
     with pytest.raises(SystemExit) as caught:
