@@ -129,7 +129,7 @@ def preset_for(name: str, rows: int, dim: int) -> Preset:
         "flat": (1,),
         "fp16": (1,),
         "sq8": (1, 2, 4),
-        "hnsw": (1, 2, 4),
+        "hnsw": (1,),  # a deeper search finds more by itself: efSearch is what is tuned
         "ivf": (1, 2, 4),
         "ivfpq": (2, 4, 8, 16, 32),
         "rabitq": (2, 4, 8, 16, 32),
