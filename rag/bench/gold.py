@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,20 +9,11 @@ from typing import Any, Literal
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Hit, Passage, Question
 from rag.data.text import AnswerMatcher
+from rag.eval.resolve import text_key
 
-__all__ = ["GoldKind", "GoldRows", "find_gold", "gold_rank", "gold_texts", "has_gold", "text_key"]
+__all__ = ["GoldKind", "GoldRows", "find_gold", "gold_rank", "gold_texts", "has_gold"]
 
 GoldKind = Literal["id", "text", "answer"]
-
-
-def text_key(text: str) -> bytes:
-    """A short hash of a text that ignores differences in white space.
-
-    Example:
-        >>> text_key("The  Danube\\nrises.") == text_key("The Danube rises.")
-        True
-    """
-    return hashlib.blake2b(" ".join(text.split()).encode("utf-8", "surrogatepass"), digest_size=12).digest()
 
 
 def gold_texts(question: Question) -> tuple[str, ...]:

@@ -68,6 +68,7 @@ def evaluate(
     from rag.eval.guard import check_selection_split
     from rag.eval.report import write_report
     from rag.eval.report_labels import describe, main_figures, with_interval
+    from rag.eval.resolve import GoldResolver
     from rag.eval.runner import evaluate as run
     from rag.eval.settings import EvaluationSettings, QuestionSource
     from rag.eval.systems import RetrieveThenRead
@@ -100,10 +101,11 @@ def evaluate(
     if tune_facts and finder is not None:
         _tune(system, asked, finder, settings, source, out)
         return
+    resolver = GoldResolver.of(read_questions(questions, format=format), pipeline.index.passages)
     overlap = TrainingOverlap.from_training(read_questions(train)) if train else None
     metrics = run(
         system,
-        asked,
+        map(resolver, asked),
         out,
         settings,
         source=source,
@@ -120,6 +122,8 @@ def evaluate(
         total = finder.boundaries.total()
         typer.echo(f"sentences of {guessed:,} of {total:,} supporting passages were cut {BOUNDARIES['rule']}")
         typer.echo("  → give the corpus with --sentences")
+    if note := resolver.describe():
+        typer.echo(note)
     typer.echo(f"figures, records, predictions and report.html → {out}")
 
 

@@ -1,0 +1,70 @@
+"""Gold passages are judged under the ids of the index, found by id or by text, or not judged at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rag.core.types import Passage, Question
+from rag.eval.resolve import GoldResolver
+
+
+class Store:
+    """Passages in a list, with the part of a passage store that is needed."""
+
+    def __init__(self, *passages: Passage) -> None:
+        self.passages = passages
+        self.reads = 0
+
+    def row_of(self, passage_id: str) -> int | None:
+        rows = [row for row, passage in enumerate(self.passages) if passage.id == passage_id]
+        return rows[0] if rows else None
+
+    def __iter__(self) -> Iterator[Passage]:
+        self.reads += 1
+        return iter(self.passages)
+
+
+STORE_PASSAGES = (
+    Passage("p2", "Danube", "The Danube rises\nin the Black Forest."),
+    Passage("p1", "Danube (copy)", "The  Danube rises in the Black Forest."),
+    Passage("p3", "Rhine", "The Rhine ends in the North Sea."),
+)
+
+
+def squad(name: str, context: str) -> Question:
+    return Question(name, "?", ("a",), ("Danube-0",), {"context": context, "title": "Danube"})
+
+
+def test_a_foreign_id_is_found_by_its_text_and_ties_go_to_the_first_id() -> None:
+    questions = [squad("q", "The Danube rises in the Black Forest.")]
+    resolver = GoldResolver.of(questions, Store(*STORE_PASSAGES))
+    assert [q.gold_passage_ids for q in map(resolver, questions)] == [("p1",)]
+    assert (resolver.resolved, resolver.missing, resolver.describe()) == (1, 0, "")
+
+
+def test_a_gold_passage_that_is_not_there_is_not_judged_and_is_counted() -> None:
+    questions = [squad("q", "Another text."), Question("r", "?", gold_passage_ids=("unknown",))]
+    resolver = GoldResolver.of(questions, Store(*STORE_PASSAGES))
+    assert [q.gold_passage_ids for q in map(resolver, questions)] == [(), ()]
+    assert resolver.missing == 2
+    assert "2 questions are not in this index" in resolver.describe()
+
+
+def test_known_ids_and_titles_stay_and_no_passage_is_read_for_them() -> None:
+    store = Store(*STORE_PASSAGES)
+    facts = {"supporting_facts": [["Danube", 0]], "context": [["Danube", ["The Danube."]]]}
+    questions = [
+        Question("q", "?", gold_passage_ids=("p3", "elsewhere")),
+        Question("h", "?", meta=facts),
+        Question("n", "?", ("a",)),
+    ]
+    resolver = GoldResolver.of(questions, store)
+    assert list(map(resolver, questions)) == questions
+    assert store.reads == 0
+
+
+def test_the_first_positive_of_dpr_is_the_gold_passage() -> None:
+    positives = [{"title": "Rhine", "text": "The Rhine ends in the North Sea."}, {"title": "", "text": "x"}]
+    question = Question("q", "?", meta={"positive_ctxs": positives})
+    resolver = GoldResolver.of([question], Store(*STORE_PASSAGES))
+    assert resolver(question).gold_passage_ids == ("p3",)
