@@ -37,8 +37,12 @@ def compare(
         typer.echo(
             f"{row.figure:<16} {row.a:<{wide}} {row.b:<{wide}} "
             f"{100 * row.value_a:7.2f} {100 * row.value_b:7.2f} {change:+7.2f}  "
-            f"{test.p_value:8.4f} {row.p_holm:8.4f}  {test.wins}/{test.ties}/{test.losses}"
+            f"{_p(test.p_value)} {_p(row.p_holm)}  {test.wins}/{test.ties}/{test.losses}"
         )
     if report is not None:
         write_report(evaluations, report)
         typer.echo(f"report → {report}")
+
+
+def _p(value: float) -> str:
+    return f"{'<0.0001' if value < 0.0001 else format(value, '.4f'):>8}"

@@ -48,7 +48,7 @@ td.num, th.num { text-align:right; white-space:nowrap }
 td small, th small { display:block; font-weight:400 } .nowrap { white-space:nowrap }
 .better { color:var(--good); font-weight:600 } .worse { color:var(--bad); font-weight:600 }
 svg text { font:12px system-ui,sans-serif; fill:var(--soft) } svg .axis { font-size:12.5px }
-.plot { width:100%; height:auto; display:block }
+.plot { width:100%; max-width:34rem; height:auto; display:block }
 .y-label { font-size:.88rem; margin:0 0 .3rem; font-weight:600 } .grid { stroke:var(--rule) }
 .ideal { stroke:var(--soft); stroke-dasharray:4 4 }
 .line { fill:none; stroke-width:2.2; stroke-linejoin:round } .band { opacity:.16; stroke:none }
