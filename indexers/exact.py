@@ -32,6 +32,7 @@ BoolArray = NDArray[np.bool_]
 CANDIDATE_MARGIN = 16
 _GATHER_BYTES = 64 << 20
 _PAIRS_AT_ONCE = 4
+_PAIRS_WORTH_THREADS = 16_384  # for fewer, OpenMP's threads cost more than they do, and spin on afterwards
 _MERGE_EVERY_SHARDS = 16
 
 
@@ -118,10 +119,14 @@ def _score_pairs(
     ids[query, slot] = rows[asked[query], place]
     products = np.empty(ids.shape, dtype=np.float32)
     some = np.ascontiguousarray(queries[asked])
+    threads = faiss.omp_get_max_threads()
+    if ids.size < _PAIRS_WORTH_THREADS:
+        faiss.omp_set_num_threads(1)
     faiss.fvec_inner_products_by_idx(
         faiss.swig_ptr(products), faiss.swig_ptr(some), faiss.swig_ptr(vectors), faiss.swig_ptr(ids),
         vectors.shape[1], len(some), width,
     )  # fmt: skip
+    faiss.omp_set_num_threads(threads)
     scores[asked[query], place] = products[query, slot]
 
 
