@@ -1,4 +1,8 @@
-"""Functions run in several processes that talk over gloo, as torchrun would start them."""
+"""Functions run in processes of their own: to be killed, or to talk over gloo as torchrun would start them.
+
+The processes are forked from a server that has computed nothing yet. A fork of the test process itself may
+hang: the threads of OpenMP, which it believes it has, do not exist in it.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +14,34 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dill
 import torch
 
 from rag.runtime.distributed import World
 
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["tests.worlds"])
+
+
+def start_process(function: Callable[..., Any], *arguments: Any) -> multiprocessing.process.BaseProcess:
+    """`function(*arguments)` in a new process, which has been started; local functions work too."""
+    process = _CONTEXT.Process(target=_call, args=(dill.dumps((function, arguments), recurse=True),))
+    process.start()
+    return process
+
+
+def _call(payload: bytes) -> None:
+    function, arguments = dill.loads(payload)
+    function(*arguments)
+
 
 def run_world(size: int, folder: Path, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """`function(world, *arguments)` in each of `size` forked processes; their results by rank."""
+    """`function(world, *arguments)` in each of `size` processes; their results by rank."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    context = multiprocessing.get_context("fork")
     folder.mkdir(parents=True, exist_ok=True)
-    processes = [
-        context.Process(target=_main, args=(rank, size, port, folder, function, arguments))
-        for rank in range(size)
-    ]
-    for process in processes:
-        process.start()
+    processes = [start_process(_main, rank, size, port, folder, function, arguments) for rank in range(size)]
     for process in processes:
         process.join(120)
         if process.is_alive():

@@ -163,6 +163,7 @@ def test_dropout_is_the_same_for_any_number_of_processes(
     batch = make_batch(3, equal_lengths=True)
 
     def run(world: World) -> tuple[float, Gradients]:
+        model_module._CPU_CHUNK = (2, 1 << 20)  # in a process of its own
         return step_gradients(world, folders, batch, chunk, dropout=0.3)
 
     expected = step_gradients(World.single("cpu"), folders, batch, None, dropout=0.3)

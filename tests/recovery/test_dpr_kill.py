@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 from pathlib import Path
@@ -15,6 +14,7 @@ from rag.core.types import Passage
 from retrievers.training import dpr
 from retrievers.training.config import DprTrainConfig
 from retrievers.training.records import Negative, TrainingExample, write_training_examples
+from tests.worlds import start_process
 
 _KILL_AT = 7
 
@@ -64,8 +64,7 @@ def test_kill_and_resume_change_nothing(tmp_path: Path, tiny_bert: Path, chunk_s
     }  # fmt: skip
     _train(DprTrainConfig(out=tmp_path / "whole", **common))
     killed = DprTrainConfig(out=tmp_path / "killed", **common)
-    child = multiprocessing.get_context("fork").Process(target=_train, args=(killed, _KILL_AT))
-    child.start()
+    child = start_process(_train, killed, _KILL_AT)
     child.join()
     assert child.exitcode == -signal.SIGKILL
     assert not (killed.out / "encoder").exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 from pathlib import Path
@@ -16,6 +15,7 @@ from rag.runtime.checkpoints import latest_checkpoint
 from rag.runtime.fit import FitSettings, Loss, fit
 from rag.runtime.precision import MasterWeights
 from rag.runtime.seeds import generator
+from tests.worlds import start_process
 
 STEPS = 12
 
@@ -54,8 +54,7 @@ def train(
 
 def test_kill_and_resume_change_nothing(tmp_path: Path) -> None:
     losses, weights = train(tmp_path / "whole")
-    child = multiprocessing.get_context("fork").Process(target=train, args=(tmp_path / "killed", 7))
-    child.start()
+    child = start_process(train, tmp_path / "killed", 7)
     child.join()
     assert child.exitcode == -signal.SIGKILL
     checkpoint = latest_checkpoint(tmp_path / "killed" / "checkpoints")

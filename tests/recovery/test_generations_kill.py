@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import signal
@@ -14,6 +13,7 @@ import pytest
 from indexers import generations as module
 from indexers.generations import Generations
 from rag.core.errors import ArtifactError
+from tests.worlds import start_process
 
 
 def build(folder: Path) -> None:
@@ -30,8 +30,7 @@ def publish_for_ever(place: Path) -> None:
 
 @pytest.mark.parametrize("attempt", range(6))
 def test_kill_anywhere(tmp_path: Path, attempt: int) -> None:
-    child = multiprocessing.get_context("fork").Process(target=publish_for_ever, args=(tmp_path,))
-    child.start()
+    child = start_process(publish_for_ever, tmp_path)
     generations = Generations(tmp_path)
     deadline = time.monotonic() + 60
     while generations.newest() is None and time.monotonic() < deadline:
@@ -73,8 +72,7 @@ def publish_and_die_at(place: Path, where: str) -> None:
 def test_kill_at_every_stage(tmp_path: Path, where: str) -> None:
     generations = Generations(tmp_path)
     first = generations.publish(build, step=1)
-    child = multiprocessing.get_context("fork").Process(target=publish_and_die_at, args=(tmp_path, where))
-    child.start()
+    child = start_process(publish_and_die_at, tmp_path, where)
     child.join(60)
     assert child.exitcode == -signal.SIGKILL
     assert generations.newest() == first
@@ -93,8 +91,7 @@ def test_a_hold_ends_with_its_process(tmp_path: Path) -> None:
     place, ready = tmp_path / "g", tmp_path / "ready"
     generations = Generations(place)
     first = generations.publish(build, step=1)
-    child = multiprocessing.get_context("fork").Process(target=hold_and_wait, args=(place, ready))
-    child.start()
+    child = start_process(hold_and_wait, place, ready)
     while not ready.exists():
         time.sleep(0.005)
     generations.publish(build, step=2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 from pathlib import Path
@@ -20,7 +19,7 @@ from rag.runtime.precision import MasterWeights
 from retrievers.training.batches import RetrieverBatch
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.step import contrastive_step
-from tests.worlds import run_world
+from tests.worlds import run_world, start_process
 
 STEPS = 6
 
@@ -81,8 +80,7 @@ def whole(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dic
 @pytest.mark.parametrize("kill_at", [1, 7, 10])
 def test_killed_anywhere(tiny_bert: Path, tmp_path: Path, whole: list[dict[str, Any]], kill_at: int) -> None:
     arguments = (World.single("cpu"), tiny_bert, tmp_path, kill_at)
-    child = multiprocessing.get_context("fork").Process(target=train, args=arguments)
-    child.start()
+    child = start_process(train, *arguments)
     child.join()
     assert child.exitcode == -signal.SIGKILL
     checkpoint = latest_checkpoint(tmp_path / "checkpoints")
