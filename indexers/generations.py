@@ -28,6 +28,7 @@ from rag.core.files import (
     directory_lock,
     disk_errors,
     fsync_dir,
+    fsync_file,
     read_json,
     remove_temporaries,
 )
@@ -244,7 +245,7 @@ class Generations:
         content = json.dumps([step, meta, table], sort_keys=True)
         version = hashlib.sha256(content.encode()).hexdigest()[:12]
         for path in paths:
-            _flush(path)
+            fsync_file(path)
         for folder in [path for path in staging.rglob("*") if path.is_dir()]:
             fsync_dir(folder)
         write_manifest(
@@ -255,14 +256,6 @@ class Generations:
 
     def _point_to(self, target: Path) -> None:
         atomic_write_json(self.directory / POINTER_NAME, {"newest": target.name})
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _read(path: Path) -> Generation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from functools import cache
 from typing import Annotated, Any
 
 import typer
@@ -40,6 +41,7 @@ def plan(
     settings = load_config(BuildSettings, overrides=given)
     from rag.bench.memory import loaded_model_bytes
 
+    @cache
     def load_encoder() -> Any:
         from retrievers.bi_encoder import BiEncoder
 

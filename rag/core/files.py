@@ -25,6 +25,7 @@ __all__ = [
     "directory_lock",
     "disk_errors",
     "fsync_dir",
+    "fsync_file",
     "read_json",
     "remove_temporaries",
     "sha256_file",
@@ -89,10 +90,10 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
             if temporary.is_dir():
                 for file in temporary.rglob("*"):
                     if file.is_file():
-                        _fsync_file(file)
+                        fsync_file(file)
                 fsync_dir(temporary)
             else:
-                _fsync_file(temporary)
+                fsync_file(temporary)
             os.replace(temporary, target)
             fsync_dir(target.parent)
         finally:
@@ -102,7 +103,8 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
                 temporary.unlink(missing_ok=True)
 
 
-def _fsync_file(path: Path) -> None:
+def fsync_file(path: Path) -> None:
+    """Flush a file's content to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -154,6 +154,11 @@ class FitResult(Generic[BatchT]):
     best_step: int | None = None
     best_score: float = math.nan
 
+    @property
+    def chosen_step(self) -> int:
+        """The step that `weights` are of."""
+        return self.steps if self.best_step is None else self.best_step
+
 
 def fit(
     model: torch.nn.Module,

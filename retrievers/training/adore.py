@@ -15,7 +15,7 @@ from indexers.index import Index
 from indexers.protocols import EncoderIdentity, IntArray
 from indexers.reissue import reissue_index
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
-from rag.core.files import atomic_write_json, directory_lock
+from rag.core.files import directory_lock
 from rag.core.log import get_logger
 from rag.core.manifest import MANIFEST_NAME
 from rag.runtime.distributed import World
@@ -25,14 +25,12 @@ from rag.runtime.seeds import generator, seed_everything
 from retrievers.bi_encoder import TOWER_SEPARATOR, BiEncoder
 from retrievers.losses import ranknet_loss
 from retrievers.training.ance_config import AdoreTrainConfig
-from retrievers.training.card import model_card
 from retrievers.training.examples import split_examples
 from retrievers.training.records import TrainingExample
 from retrievers.training.run import (
     claim_run,
     encoder_form,
-    export_model,
-    final_figures,
+    finish_run,
     fit_settings,
     load_model,
 )
@@ -233,22 +231,18 @@ def _train(config: AdoreTrainConfig, world: World, index: Index) -> Path:
     )
 
     # export: the passage tower in the numbers it came in
-    step = result.steps if result.best_step is None else result.best_step
-    figures = final_figures(config, step)
-    atomic_write_json(config.out / "figures.json", {"step": step, "figures": figures})
     described = {
         "training questions": len(examples),
         "held-out questions": len(split.held_out),
         "passages of the index": len(vectors),
         "files": ", ".join(path.name for path in config.train_files),
-        "steps": step,
+        "steps": result.chosen_step,
         "questions a step": batches.batch_size,
         "passage encoder": "that of the index, unchanged",
     }
     whole, _ = load_model(config.model_copy(update={"precision": "fp32"}), "cpu", freeze_passages=True)
     form = replace(encoder_form(config, model), max_length=config.passage_tokens)
-    card = model_card(config, form, data=described, figures=figures)
-    finished = export_model(config.out / "encoder", whole, result.weights, form, card=card)
+    finished = finish_run(config, model, result, form, described, exported=whole)
     _reissue(config, finished)
     return finished
 

@@ -27,7 +27,6 @@ from rag.runtime.seeds import seed_everything
 from retrievers.bi_encoder import BiEncoder
 from retrievers.training.ance_config import AnceTrainConfig
 from retrievers.training.batches import RetrieverBatch
-from retrievers.training.card import model_card
 from retrievers.training.data import TrainingSet
 from retrievers.training.examples import ExampleSplit, split_examples
 from retrievers.training.exchange import NegativesExchange
@@ -38,7 +37,7 @@ from retrievers.training.run import (
     claim_run,
     encoder_form,
     export_model,
-    final_figures,
+    finish_run,
     fit_settings,
     load_model,
 )
@@ -181,22 +180,17 @@ def _train(config: AnceTrainConfig, role: Role, world: World, index: Index) -> P
     # export
     finished = config.out / "encoder"
     if world.is_main:
-        step = result.steps if result.best_step is None else result.best_step
-        figures = final_figures(config, step)
-        atomic_write_json(config.out / "figures.json", {"step": step, "figures": figures})
         described = {
             "training questions": len(data),
             "held-out questions": len(split.held_out),
             "passages of the corpus": data.corpus_rows,
             "files": ", ".join(path.name for path in config.train_files),
-            "steps": step,
+            "steps": result.chosen_step,
             "questions a step": batches.batch_size,
             "negatives": f"mined anew with the model itself, {config.refresh}",
             "temperature": model.temperature,
         }
-        form = encoder_form(config, model)
-        card = model_card(config, form, data=described, figures=figures)
-        export_model(finished, model, result.weights, form, card=card)
+        finish_run(config, model, result, encoder_form(config, model), described)
     world.barrier()
     return finished
 

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import torch
 
-from rag.core.files import atomic_write_json, directory_lock
+from rag.core.files import directory_lock
 from rag.core.log import get_logger
 from rag.runtime.distributed import World
 from rag.runtime.fit import Loss, fit
 from rag.runtime.hardware import use_threads
 from rag.runtime.seeds import seed_everything
 from retrievers.training.batches import RetrieverBatch
-from retrievers.training.card import model_card
 from retrievers.training.config import DprTrainConfig
 from retrievers.training.data import TrainingSet
 from retrievers.training.examples import split_examples
@@ -22,8 +21,7 @@ from retrievers.training.held_out import HeldOutScores, make_batches
 from retrievers.training.run import (
     claim_run,
     encoder_form,
-    export_model,
-    final_figures,
+    finish_run,
     fit_settings,
     load_model,
 )
@@ -110,15 +108,12 @@ def _train(config: DprTrainConfig, world: World) -> Path:
     # export
     finished = config.out / "encoder"
     if world.is_main:
-        step = result.steps if result.best_step is None else result.best_step
-        figures = final_figures(config, step)
-        atomic_write_json(config.out / "figures.json", {"step": step, "figures": figures})
         described = {
             "training questions": len(data),
             "held-out questions": len(split.held_out),
             "passages": len(data.passages),
             "files": ", ".join(path.name for path in config.train_files),
-            "steps": step,
+            "steps": result.chosen_step,
             "questions a step": batches.batch_size,
             "temperature": model.temperature,
         }
@@ -127,8 +122,6 @@ def _train(config: DprTrainConfig, world: World) -> Path:
             known = "is a positive" if search.kind == "positive" else "holds an answer"
             described["a searched passage is right if it"] = known
             described["held-out questions whose positives are not in the index"] = search.missing
-        form = encoder_form(config, model)
-        card = model_card(config, form, data=described, figures=figures)
-        export_model(finished, model, result.weights, form, card=card)
+        finish_run(config, model, result, encoder_form(config, model), described)
     world.barrier()
     return finished

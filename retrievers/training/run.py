@@ -13,17 +13,18 @@ from torch import Tensor
 from rag.core.errors import MismatchedArtifactError
 from rag.core.files import atomic_write_json, read_json
 from rag.runtime.checkpoints import latest_checkpoint
-from rag.runtime.fit import FitSettings
+from rag.runtime.fit import FitResult, FitSettings
 from rag.runtime.precision import MasterWeights, resolve_precision
 from rag.runtime.run_log import read_metrics
 from retrievers.encoder_settings import read_config, read_settings
 from retrievers.model_files import model_folder, tower_folders, weight_files
+from retrievers.training.card import model_card
 from retrievers.training.config import RetrieverTrainConfig
 from retrievers.training.export import EncoderForm, TowerWeights, write_encoder
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.towers import TrainableTower
 
-__all__ = ["claim_run", "encoder_form", "export_model", "final_figures", "fit_settings", "load_model"]
+__all__ = ["claim_run", "encoder_form", "export_model", "finish_run", "fit_settings", "load_model"]
 
 _LOWEST = ("nll", "average_rank")
 _PATHS = ("out", "train_files", "validation_file", "index")
@@ -171,7 +172,32 @@ def _pooler(folder: Path) -> dict[str, Tensor]:
     return found
 
 
-def final_figures(config: RetrieverTrainConfig, step: int) -> dict[str, float]:
+def finish_run(
+    config: RetrieverTrainConfig,
+    model: BiEncoderModel,
+    result: FitResult[Any],
+    form: EncoderForm,
+    described: Mapping[str, object],
+    *,
+    exported: BiEncoderModel | None = None,
+) -> Path:
+    """Write `figures.json` and the finished encoder with its model card; returns the encoder's folder.
+
+    Args:
+        config: of the run.
+        model: what was trained.
+        result: how its fit ended.
+        form: see `encoder_form`.
+        described: what the card says of the data and the run.
+        exported: the model that gives what was not trained, if it is not `model`.
+    """
+    figures = _final_figures(config, result.chosen_step)
+    atomic_write_json(config.out / "figures.json", {"step": result.chosen_step, "figures": figures})
+    card = model_card(config, form, data=described, figures=figures)
+    return export_model(config.out / "encoder", exported or model, result.weights, form, card=card)
+
+
+def _final_figures(config: RetrieverTrainConfig, step: int) -> dict[str, float]:
     """What was measured on held-out questions at `step`, from metrics.jsonl."""
     found: dict[str, float] = {}
     for record in read_metrics(config.out / "metrics.jsonl"):

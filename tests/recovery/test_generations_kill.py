@@ -68,7 +68,9 @@ def publish_and_die_at(place: Path, where: str) -> None:
     Generations(place).publish(build, step=2)
 
 
-@pytest.mark.parametrize("where", ["build", "file_table", "write_manifest", "_seal", "_point_to", "_flush"])
+@pytest.mark.parametrize(
+    "where", ["build", "file_table", "write_manifest", "_seal", "_point_to", "fsync_file"]
+)
 def test_kill_at_every_stage(tmp_path: Path, where: str) -> None:
     generations = Generations(tmp_path)
     first = generations.publish(build, step=1)
