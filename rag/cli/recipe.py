@@ -28,14 +28,23 @@ Encoder = Annotated[str | None, typer.Option(help="Encoder to start from; defaul
 def load_recipe(
     kind: type[ConfigT], source: str | None, assignments: list[str] | None, given: dict[str, Any]
 ) -> ConfigT:
-    """The configuration: options of the command line win over --config, --set over both."""
+    """The configuration: options of the command line win over --config, --set over both.
+
+    Raises:
+        ConfigError: it cannot be read, is not valid, or would choose checkpoints on a test set.
+    """
     from rag.config import load_config, parse_overrides
     from rag.core.log import setup_logging
+    from rag.eval.guard import check_selection_split
 
     setup_logging("INFO" if os.environ.get("RANK", "0") == "0" else "WARNING")
     overrides = {key: _plain(value) for key, value in given.items() if value}
     overrides.update(parse_overrides(assignments or []))
-    return load_config(kind, source, overrides=overrides)
+    config = load_config(kind, source, overrides=overrides)
+    validation = getattr(config, "validation_file", None)
+    if validation is not None:
+        check_selection_split(validation)
+    return config
 
 
 def say_encoder(finished: Path) -> None:

@@ -53,7 +53,6 @@ def ance(
     In two processes, start the same command twice, with --role trainer and --role inferencer. Either may be
     killed at any time: the same command goes on.
     """
-    from rag.eval.guard import check_selection_split
     from retrievers.training.ance import run_inferencer, train_ance
     from retrievers.training.ance_config import AnceTrainConfig
 
@@ -62,8 +61,6 @@ def ance(
         "question_encoder": encoder, "refresh": refresh, "threads": threads,
     }  # fmt: skip
     settings = load_recipe(AnceTrainConfig, config, set_, given)
-    if settings.validation_file is not None:
-        check_selection_split(settings.validation_file)
     if role is Role.INFERENCER:
         typer.echo(f"negatives → {run_inferencer(settings)}")
     else:
@@ -84,7 +81,6 @@ def adore(
 
     Afterwards OUT/index is that index for the trained encoder: nothing has to be encoded again.
     """
-    from rag.eval.guard import check_selection_split
     from retrievers.training.adore import train_adore
     from retrievers.training.ance_config import AdoreTrainConfig
 
@@ -93,8 +89,6 @@ def adore(
         "question_encoder": encoder, "threads": threads,
     }  # fmt: skip
     settings = load_recipe(AdoreTrainConfig, config, set_, given)
-    if settings.validation_file is not None:
-        check_selection_split(settings.validation_file)
     finished = train_adore(settings)
     typer.echo(f"encoder → {finished}\nindex → {settings.out / 'index'}")
     typer.echo(f"use them: rag ask … --index {settings.out / 'index'}")

@@ -21,6 +21,8 @@ class RetrieverTrainConfig(Config):
         train_questions: train on a random sample of so many; 0 is all.
         validation_file: examples that are never trained on; None cuts `validation_fraction` out of training.
         validation_fraction: share of the training questions that is held out if there is no file.
+        hold_out: "question" holds out single questions; "title" all questions whose first positive has the
+            same title, where one article has many questions and held-out ones shall be about unseen articles.
         validation_questions: at most so many held-out questions are scored.
         index: built index whose passages are searched at each validation; None leaves retrieval unmeasured.
         validation_passages: size of the pool that is searched: all positives and a sample of the rest; 0 is
@@ -72,6 +74,7 @@ class RetrieverTrainConfig(Config):
     train_questions: int = Field(default=0, ge=0)
     validation_file: Path | None = None
     validation_fraction: float = Field(default=0.02, ge=0, lt=1)
+    hold_out: Literal["question", "title"] = "question"
     validation_questions: int = Field(default=1000, ge=1)
     index: Path | None = None
     validation_passages: int = Field(default=0, ge=0)

@@ -33,22 +33,22 @@ class ExampleSplit:
     held_out: tuple[TrainingExample, ...]
     _files: tuple[Path, ...]
     _bounds: tuple[float, float]
-    _seed: int
+    _places: _Places
 
     def training(self) -> Iterator[TrainingExample]:
         """The training examples in the order of the files."""
         low, high = self._bounds
         for example in _read(self._files):
-            if low <= _place(example.question, self._seed) <= high:
+            if self._places.in_division(example) >= low and self._places.in_sample(example) <= high:
                 yield example
 
 
 def split_examples(config: RetrieverTrainConfig, folder: Path) -> ExampleSplit:
     """Divide the examples of `config.train_files`, and keep what is held out in `folder`.
 
-    Every question has a place in [0, 1) that depends on its text and the seed alone: those below
-    `validation_fraction` are held out, so a question that occurs twice is on one side; the lowest of the rest
-    are the sample of `train_questions`.
+    Every question has a place in [0, 1) that depends on its text (or its title, see `hold_out`) and the seed
+    alone: those below `validation_fraction` are held out, so a question that occurs twice is on one side. The
+    lowest of the rest, by their text, are the sample of `train_questions`.
 
     Raises:
         DataError: a file is missing or malformed, or nothing is left to train on or to validate with.
@@ -58,44 +58,51 @@ def split_examples(config: RetrieverTrainConfig, folder: Path) -> ExampleSplit:
         if not path.is_file():
             raise DataError(f"{path}: no such file")
     fraction = config.validation_fraction if config.validation_file is None else 0.0
-    decided = [fraction, config.validation_questions, config.train_questions, config.seed]
+    decided: list[object] = [fraction, config.validation_questions, config.train_questions, config.seed]
+    if config.hold_out != "question":
+        decided.append(config.hold_out)
     content = json.dumps([[sha256_file(path) for path in given], decided])
     key = hashlib.sha256(content.encode()).hexdigest()
     kept = folder / f"held-out-{key[:16]}.json"
     stated = folder / f"split-{key[:16]}.json"
+    places = _Places(config.seed, config.hold_out == "title")
     if not stated.is_file():
-        _divide(config, fraction, kept, stated)
+        _divide(config, places, fraction, kept, stated)
     bounds = read_json(stated)
     held_out = tuple(read_training_examples(kept)) if kept.is_file() else ()
-    return ExampleSplit(key, held_out, config.train_files, (bounds["low"], bounds["high"]), config.seed)
+    return ExampleSplit(key, held_out, config.train_files, (bounds["low"], bounds["high"]), places)
 
 
-def _divide(config: RetrieverTrainConfig, fraction: float, kept: Path, stated: Path) -> None:
-    """One reading: the places of all questions, and the examples that are held out."""
-    places: list[float] = []
+def _divide(config: RetrieverTrainConfig, places: _Places, fraction: float, kept: Path, stated: Path) -> None:
+    """One reading: the places of all training questions, and the examples that are held out."""
+    sampled: list[float] = []
+    read = 0
 
     def below() -> Iterator[tuple[float, int, TrainingExample]]:
+        nonlocal read
         for number, example in enumerate(_read(config.train_files)):
-            places.append(_place(example.question, config.seed))
-            if places[-1] < fraction:
-                yield places[-1], number, example
+            read += 1
+            if places.in_division(example) < fraction:
+                yield places.in_sample(example), number, example
+            else:
+                sampled.append(places.in_sample(example))
 
     def given() -> Iterator[tuple[float, int, TrainingExample]]:
         if config.validation_file is not None:
             for number, example in enumerate(read_training_examples(config.validation_file)):
-                yield _place(example.question, config.seed), number, example
+                yield places.in_sample(example), number, example
 
     chosen = heapq.nsmallest(
         config.validation_questions, chain(below(), given()), key=lambda found: found[:2]
     )
-    train = np.sort(np.asarray(places)[np.asarray(places) >= fraction])
+    train = np.sort(np.asarray(sampled))
     if not len(train):
         raise DataError(
-            f"none of {len(places)} questions is left to train on", hint="lower validation_fraction"
+            f"none of {read} questions is left to train on", hint="lower validation_fraction"
         )
     if config.validates and not chosen:
         raise DataError(
-            f"none of {len(places)} questions falls into the held-out {100 * fraction:g} %",
+            f"none of {read} questions falls into the held-out {100 * fraction:g} %",
             hint="raise validation_fraction, give a validation_file, or set validation_fraction=0",
         )
     wanted = min(config.train_questions or len(train), len(train))
@@ -109,7 +116,23 @@ def _read(files: tuple[Path, ...]) -> Iterator[TrainingExample]:
         yield from read_training_examples(path)
 
 
-def _place(question: str, seed: int) -> float:
-    """Uniform in [0, 1) over questions."""
-    digest = hashlib.blake2b(f"{seed}\n{question}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "little") / 2**64
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where an example stands in [0, 1): uniform, by the seed and its text."""
+
+    seed: int
+    by_title: bool
+
+    def in_sample(self, example: TrainingExample) -> float:
+        """Decides what `train_questions` and `validation_questions` take."""
+        return self._of(example.question)
+
+    def in_division(self, example: TrainingExample) -> float:
+        """Decides what is held out."""
+        if not self.by_title:
+            return self._of(example.question)
+        return self._of(example.positives[0].title or example.question)
+
+    def _of(self, text: str) -> float:
+        content = f"{self.seed}\n{text}".encode("utf-8", "surrogatepass")
+        return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little") / 2**64

@@ -185,12 +185,13 @@ def test_presets() -> None:
         load_config(AnceTrainConfig, name, overrides={"out": "run", "train_files": ["t"], "index": "i"})
 
 
-def test_the_command_refuses_to_choose_on_a_test_set(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("recipe", ["dpr", "ance", "adore"])
+def test_the_commands_refuse_to_choose_on_a_test_set(
+    recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rag.core.log.setup_logging", lambda level: None)
     arguments = ["--out", str(tmp_path / "r"), "--train", "train.json", "--index", "i"]
     with pytest.raises(SystemExit) as caught:
-        main(["train", "ance", *arguments, "--validation", "nq-test.json", "--role", "inferencer"])
+        main(["train", recipe, *arguments, "--validation", "nq-test.json"])
     assert caught.value.code == ConfigError.exit_code
     assert "nq-test.json is a test set" in capsys.readouterr().err
