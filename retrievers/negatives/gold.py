@@ -58,8 +58,8 @@ def overlap_share(one: str, other: str) -> float:
 def gold_texts(question: Question) -> list[Passage]:
     """The gold passages that a question set carries along, in its order; ids are "" where it has none.
 
-    Known are `positive_ctxs` (DPR, NQ), `context` with a title (SQuAD), and `context` with `supporting_facts`
-    (HotpotQA): every paragraph with a supporting fact.
+    Known are `positive_ctxs` (DPR, NQ), `context` with a title (SQuAD), `context` with `supporting_facts`
+    (HotpotQA): every paragraph with a supporting fact, and `context` with `gold_titles` where there are no facts.
 
     Example:
         >>> facts = {"supporting_facts": [["B", 0]], "context": [["A", ["no"]], ["B", ["One.", " Two."]]]}
@@ -77,14 +77,20 @@ def gold_texts(question: Question) -> list[Passage]:
                 found.append(Passage(name, str(context.get("title") or ""), text))
     elif isinstance(context := meta.get("context"), str) and context.strip():
         found.append(Passage("", str(meta.get("title") or ""), context))
-    elif context and (facts := meta.get("supporting_facts")):
-        titles = facts.get("title", ()) if isinstance(facts, Mapping) else [fact[0] for fact in facts]
+    elif context and (titles := _gold_titles(meta)):
         paragraphs = {str(title): sentences for title, sentences in _paragraphs(context)}
         for title in dict.fromkeys(map(str, titles)):
             sentences = paragraphs.get(title)
             if sentences:
                 found.append(Passage("", title, join_sentences([str(s) for s in sentences])))
     return found
+
+
+def _gold_titles(meta: Mapping[str, Any]) -> list[Any]:
+    facts = meta.get("supporting_facts") or ()
+    if isinstance(facts, Mapping):  # columns, as the data-set hub stores them
+        return list(facts.get("title", ()))
+    return [fact[0] for fact in facts] or list(meta.get("gold_titles") or ())
 
 
 def _paragraphs(context: Any) -> list[tuple[Any, Any]]:

@@ -220,6 +220,8 @@ def test_gold_texts_of_hotpot_in_both_shapes():
     expected = [Passage("", "B", "b. c."), Passage("", "A", "a.")]
     assert gold_texts(Question("1", "q", meta=rows)) == expected
     assert gold_texts(Question("1", "q", meta=columns)) == expected
+    titles = {"context": rows["context"], "supporting_facts": None, "gold_titles": ["B", "A"]}
+    assert gold_texts(Question("1", "q", meta=titles)) == expected
     assert gold_texts(Question("1", "q", meta={"context": "text", "title": "T"})) == [
         Passage("", "T", "text")
     ]
