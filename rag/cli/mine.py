@@ -50,8 +50,11 @@ def mine(
         Path | None, typer.Option(help="Another training file: write the union (second round).")
     ] = None,
     format: Annotated[str, typer.Option(help="Format of --questions; auto looks at the file.")] = "auto",
-    limit: Annotated[int | None, typer.Option(help="Only the first N questions.")] = None,
-    seed: Annotated[int, typer.Option(help="Of --pick random.")] = 13,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N questions.")] = None,
+    sample: Annotated[
+        int | None, typer.Option(min=1, help="Only N questions, drawn at random with --seed.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of --sample and --pick random.")] = 13,
 ) -> None:
     """Mine hard negatives; needs questions with gold passages, or with answers alone.
 
@@ -72,6 +75,6 @@ def mine(
     }  # fmt: skip
     report = run(
         index, questions, out, load_config(MiningSettings, overrides=given),
-        encoder=model, format=format, limit=limit, merge=merge,
+        encoder=model, format=format, limit=limit, sample=sample, merge=merge,
     )  # fmt: skip
     typer.echo("\n".join(report.lines()) + f"\n→ {out}\ntrain with it: rag train dpr --train {out} …")

@@ -96,10 +96,12 @@ def _ticks(low: float, high: float) -> list[float]:
     Example:
         >>> _ticks(0.12, 0.48)
         [0.1, 0.2, 0.3, 0.4, 0.5]
+        >>> _ticks(1e-12, 1e-12)
+        [1e-12, 1.25e-12]
     """
     span = high - low or abs(high) or 1.0
     rough = span / 4
     size = 10.0 ** math.floor(math.log10(rough))
     step = next(size * factor for factor in (1, 2, 2.5, 5, 10) if size * factor >= rough * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(number * step, 12) for number in range(first, max(last, first + 1) + 1)]
+    return [float(f"{number * step:.12g}") for number in range(first, max(last, first + 1) + 1)]

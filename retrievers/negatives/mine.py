@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,7 @@ def mine(
     encoder: str | None = None,
     format: str = "auto",
     limit: int | None = None,
+    sample: int | None = None,
     merge: Path | None = None,
 ) -> MiningReport:
     """Write DPR's training JSON for a question set, with negatives from the index.
@@ -101,6 +102,7 @@ def mine(
         encoder: the index's encoder, if it is not where the index says.
         format: of the questions.
         limit: only the first so many questions.
+        sample: only so many of them, drawn at random with the settings' seed, in the order of the set.
         merge: another training file, for the union of both.
 
     Raises:
@@ -112,7 +114,8 @@ def mine(
         raise ConfigError("questions are read twice, and standard input only once", hint="give a file")
     target = Path(out)
     work = target.with_name(target.name + ".mining")
-    total = sum(1 for _ in islice(read_questions(questions, format), limit))
+    there = sum(1 for _ in islice(read_questions(questions, format), limit))
+    total = there if sample is None else min(sample, there)
     with ExitStack() as stack:
         index = stack.enter_context(Index.open(index_dir))
         search = MiningSearch(index, settings, encoder=encoder)
@@ -123,13 +126,18 @@ def mine(
             "index": index.version,
             "questions": sha256_file(questions) if Path(questions).is_file() else str(questions),
             "limit": limit,
+            "sample": sample,
         }
         blocks = BlockFolder(work, run)
         texts = cache(lambda: CorpusTexts(index.passages))
         done = min(total, blocks.finished * BLOCK_QUESTIONS)
         if done:
             get_logger(__name__).info("%s: %d questions are mined already", work, done)
-        asked = islice(read_questions(questions, format), done, limit)
+        asked = islice(read_questions(questions, format), limit)
+        if total < there:
+            drawn = generator(settings.seed, 31).permutation(there)[:total]
+            asked = compress(asked, np.isin(np.arange(there), drawn))
+        asked = islice(asked, done, None)
         with Progress(total, "questions", "mine", initial=done) as progress:
             while block := list(islice(asked, BLOCK_QUESTIONS)):
                 counts: Counter[str] = Counter()

@@ -10,6 +10,7 @@ from indexers.index import Index
 from rag.cli.main import main
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Hit, Passage, Question
+from rag.data.questions import read_questions
 from rag.data.text import AnswerMatcher
 from retrievers.bi_encoder import BiEncoder
 from retrievers.negatives import mine as module
@@ -154,6 +155,23 @@ def test_a_run_goes_on_block_by_block(index_dir, questions, tmp_path, monkeypatc
     monkeypatch.setattr(module, "BLOCK_QUESTIONS", 100)
     mine(index_dir, questions, tmp_path / "large.json", settings)
     assert (tmp_path / "large.json").read_bytes() == (tmp_path / "whole.json").read_bytes()
+
+
+def test_a_sample_is_drawn_from_all_questions_in_order(index_dir, questions, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "BLOCK_QUESTIONS", 2)
+    everything = [question.id for question in read_questions(questions)]
+    seen = set()
+    for seed in range(6):
+        out = tmp_path / f"{seed}.json"
+        report = mine(index_dir, questions, out, MiningSettings(seed=seed), sample=3)
+        assert report.counts["questions"] == report.run["sample"] == 3
+        ids = list(mined(out))
+        assert ids == [name for name in everything if name in ids]
+        seen |= set(ids)
+    assert len(seen) > 3
+    assert mine(index_dir, questions, tmp_path / "all.json", MiningSettings(), sample=99).counts[
+        "questions"
+    ] == len(everything)
 
 
 def test_union_of_two_rounds(index_dir, questions, tmp_path):
