@@ -23,18 +23,17 @@ Int64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RetrieverBatch:
-    """B questions and P passages as token ids; the passages of a question stand together, in question order.
+    """B questions and P passages as token ids.
 
-    A shard holds the texts of some of the questions; `positives`, `ignored` and `owners` are always those of
-    the whole batch.
+    A shard holds some of the texts; `positives`, `ignored` and `drawn` are always those of the whole batch.
 
     Attributes:
         questions: token ids of this shard's questions (all B in an uncut batch).
-        passages: token ids of their passages (all P in an uncut batch).
+        passages: token ids of this shard's passages (all P in an uncut batch).
         positives: (B,) passage that answers each question.
         ignored: (B, P) bool, passages left out of a question's denominator: the same passage as one of its
             positives, or one that holds one of its answers; never its own positive.
-        owners: (P,) question that each passage was drawn for.
+        drawn: (2, H) question and passage of every negative that was drawn for a question.
         examples: (B,) examples of the training set.
         first_question: position of `questions[0]` in the whole batch.
         first_passage: position of `passages[0]` in the whole batch.
@@ -45,7 +44,7 @@ class RetrieverBatch:
     passages: list[Int32]
     positives: Int64
     ignored: npt.NDArray[np.bool_]
-    owners: Int64
+    drawn: Int64
     examples: Int64
     first_question: int = 0
     first_passage: int = 0
@@ -57,26 +56,28 @@ class RetrieverBatch:
         return sum(map(len, self.questions)) + sum(map(len, self.passages))
 
     def shard(self, rank: int, world_size: int) -> RetrieverBatch:
-        """The part of one of `world_size` processes: consecutive questions, as equal as possible.
+        """The part of one of `world_size` processes: consecutive texts of both kinds, as equal as possible.
 
         Raises:
-            ConfigError: fewer questions than processes.
+            ConfigError: fewer questions or passages than processes.
 
         Example:
             >>> texts = [np.array([1], np.int32)] * 3
             >>> numbers = np.arange(3)
-            >>> batch = RetrieverBatch(texts, texts, numbers, np.zeros((3, 3), bool), numbers, numbers)
+            >>> drawn = np.zeros((2, 0), np.int64)
+            >>> batch = RetrieverBatch(texts, texts, numbers, np.zeros((3, 3), bool), drawn, numbers)
             >>> [len(batch.shard(rank, 2).questions) for rank in range(2)]
             [1, 2]
         """
-        total = len(self.positives)
-        if total < world_size:
+        questions, passages = self.ignored.shape
+        if min(questions, passages) < world_size:
             raise ConfigError(
-                f"a batch of {total} questions cannot be shared by {world_size} processes",
+                f"a batch of {questions} questions and {passages} passages cannot be shared by {world_size} "
+                "processes",
                 hint="raise batch_size, or start fewer processes",
             )
-        start, stop = total * rank // world_size, total * (rank + 1) // world_size
-        first, last = (int(i) for i in np.searchsorted(self.owners, [start, stop]))
+        start, stop = questions * rank // world_size, questions * (rank + 1) // world_size
+        first, last = passages * rank // world_size, passages * (rank + 1) // world_size
         return replace(
             self,
             questions=self.questions[start:stop],
@@ -91,7 +92,8 @@ class RetrieverBatches:
 
     Each epoch is a permutation of the examples, cut into batches of exactly `batch_size` questions; what is
     left over (fewer than one batch) rests until another epoch's permutation takes it. Every question brings
-    its positive and up to `hard_negatives` of its negatives, drawn anew at each visit.
+    its positive and up to `hard_negatives` of its negatives, drawn anew at each visit. A passage that several
+    questions bring is encoded once.
 
     Args:
         data: the training set.
@@ -100,7 +102,10 @@ class RetrieverBatches:
         epochs: passes over the data, fractions allowed.
         max_batches: ends the run earlier.
         positives: "first" takes the gold passage, "random" draws one of several.
-        mask_false_negatives: see `RetrieverBatch.ignored`; off, nothing is ignored.
+        mask_false_negatives: see `RetrieverBatch.ignored`; off, nothing is ignored, and every question's
+            passages stand in the batch for themselves.
+        group_by: "title" puts the questions of an article next to each other, and those of a passage within
+            it, so that a batch's passages are of one or a few articles and hard to tell apart; "none" mixes.
         pool_batches: batches whose questions are sorted by the length of their positive, then shuffled as
             batches; 1 sorts nothing.
         seed: of every choice.
@@ -124,11 +129,14 @@ class RetrieverBatches:
         max_batches: int | None = None,
         positives: str = "first",
         mask_false_negatives: bool = True,
+        group_by: str = "none",
         pool_batches: int = 1,
         seed: int = 13,
     ) -> None:
         if positives not in ("first", "random"):
             raise ConfigError(f"positives is {positives!r}, expected 'first' or 'random'")
+        if group_by not in ("none", "title"):
+            raise ConfigError(f"group_by is {group_by!r}, expected 'none' or 'title'")
         self.data = data
         self.batch_size = min(batch_size, len(data))
         if self.batch_size < batch_size:
@@ -138,6 +146,7 @@ class RetrieverBatches:
         self.hard_negatives = hard_negatives
         self.draw_positives = positives == "random"
         self.mask_false_negatives = mask_false_negatives
+        self.group_by = group_by
         self.pool_batches = pool_batches
         self.seed = seed
         self.per_epoch = len(data) // self.batch_size
@@ -198,7 +207,12 @@ class RetrieverBatches:
     def _permutation(self, epoch: int) -> Int64:
         draw = generator(self.seed, 21, epoch)
         size = self.batch_size
-        order = draw.permutation(len(self.data))[: self.per_epoch * size].astype(np.int64)
+        order = draw.permutation(len(self.data)).astype(np.int64)
+        if self.group_by == "title":
+            order = self._grouped(order, draw)
+        order = order[: self.per_epoch * size]
+        if self.group_by == "title":
+            order = draw.permutation(order.reshape(-1, size)).reshape(-1)
         if self.pool_batches > 1:
             lengths = self.data.passages.lengths[self.data.positives.values[self.data.positives.bounds[:-1]]]
             for start in range(0, len(order), self.pool_batches * size):
@@ -206,6 +220,13 @@ class RetrieverBatches:
                 batches = pool[np.argsort(lengths[pool], kind="stable")].reshape(-1, size)
                 order[start : start + len(pool)] = draw.permutation(batches).reshape(-1)
         return order
+
+    def _grouped(self, order: Int64, draw: np.random.Generator) -> Int64:
+        """`order`, with articles next to each other in a random order, and so the passages within them."""
+        gold = self.data.canonical[self.data.positives.values[self.data.positives.bounds[:-1]]]
+        of_passage = draw.permutation(len(self.data.canonical))[gold[order]]
+        of_title = draw.permutation(int(self.data.titles.max()) + 1)[self.data.titles[order]]
+        return order[np.lexsort((of_passage, of_title))]
 
     def __getitem__(self, step: int) -> RetrieverBatch:
         """Batch `step`.
@@ -226,6 +247,10 @@ class RetrieverBatches:
         is_negative = np.ones(len(rows), bool)
         is_negative[places] = False
         rows[places], rows[is_negative] = positives, negatives
+        columns = np.arange(len(rows))
+        if self.mask_false_negatives:
+            rows, columns = _distinct(rows, self.data.canonical)
+        places, drawn = columns[places], np.stack([owners, columns[is_negative]])
         ignored = np.zeros((len(examples), len(rows)), bool)
         if self.mask_false_negatives:
             ignored = same_passage_mask(self.data, examples, rows) | answer_mask(self.data, examples, rows)
@@ -240,7 +265,7 @@ class RetrieverBatches:
             passages=[self.data.passages[i] for i in rows.tolist()],
             positives=places,
             ignored=ignored,
-            owners=np.repeat(np.arange(len(examples)), counts + 1),
+            drawn=drawn,
             examples=examples,
             negatives_version=self.negatives_version,
         )
@@ -261,3 +286,16 @@ class RetrieverBatches:
         rank = np.arange(len(rows)) - (np.cumsum(counts) - counts)[owners]
         taken = order[rank < self.hard_negatives]
         return rows[taken].astype(np.int64), owners[taken]
+
+
+def _distinct(rows: Int64, canonical: Int32) -> tuple[Int64, Int64]:
+    """The first row of every passage in its order, and for all rows where in it their passage stands.
+
+    Example:
+        >>> [part.tolist() for part in _distinct(np.array([5, 3, 5, 4]), np.array([0, 1, 2, 3, 3, 5], np.int32))]
+        [[5, 3], [0, 1, 0, 1]]
+    """
+    _, first, inverse = np.unique(canonical[rows], return_index=True, return_inverse=True)
+    place = np.empty(len(first), np.int64)
+    place[np.argsort(first)] = np.arange(len(first))
+    return rows[np.sort(first)], place[inverse]

@@ -29,6 +29,7 @@ Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
 _KIND = "training-set"
+_FORMAT = "2"
 _WINDOW = 4096  # texts that are tokenised at once
 _TABLES = ("questions", "passages", "words", "answers", "question_answers", "positives", "negatives")
 _UNMATCHABLE = frozenset({"yes", "no", "noanswer"})
@@ -61,6 +62,7 @@ class TrainingSet:
         positives: Q lists of passage rows, the gold one first.
         negatives: Q lists of passage rows, hardest first.
         canonical: (N,) first row with the same title and text.
+        titles: (Q,) number of the gold passage's title; passages without a title have one number together.
         corpus_rows: how many of the N passages are the corpus.
     """
 
@@ -73,6 +75,7 @@ class TrainingSet:
     positives: TokenTable
     negatives: TokenTable
     canonical: Int32
+    titles: Int32
     corpus_rows: int
 
     def __len__(self) -> int:
@@ -118,7 +121,7 @@ class TrainingSet:
                 hint="pass the checksums of the files",
             )
         name = hashlib.sha256(
-            "\n".join([key, tokenizer.fingerprint, str(max_negatives), str(match_answers)]).encode()
+            "\n".join([key, tokenizer.fingerprint, str(max_negatives), str(match_answers), _FORMAT]).encode()
         ).hexdigest()[:16]
         place = folder / name
         if not (place / MANIFEST_NAME).is_file():
@@ -141,10 +144,11 @@ class TrainingSet:
         manifest = read_manifest(folder, kind=_KIND)
         shapes = manifest["tables"]
         tables = {name: TokenTable.read(folder, name, shapes[name]) for name in _TABLES}
-        rows = len(tables["passages"])
+        ids = tuple(read_json(folder / "ids.json"))
         return cls(
-            ids=tuple(read_json(folder / "ids.json")),
-            canonical=load_npy(folder / "canonical.npy", dtype=np.int32, shape=(rows,)),
+            ids=ids,
+            canonical=load_npy(folder / "canonical.npy", dtype=np.int32, shape=(len(tables["passages"]),)),
+            titles=load_npy(folder / "titles.npy", dtype=np.int32, shape=(len(ids),)),
             corpus_rows=int(manifest["corpus_rows"]),
             **tables,
         )
@@ -219,10 +223,13 @@ def _build(
     corpus_rows = len(passages.canonical)
     ids: list[str] = []
     texts: list[str] = []
+    titles = array("i")
+    known_titles: dict[str, int] = {}
     writers = {name: TokenTableWriter(None) for name in _TABLES if name not in ("passages", "words")}
     for example in examples:
         ids.append(example.id)
         texts.append(example.question)
+        titles.append(known_titles.setdefault(example.positives[0].title, len(known_titles)))
         writers["positives"].append([_unique(passages.add(passage) for passage in example.positives)])
         hardest = example.negatives[:max_negatives]
         writers["negatives"].append([_unique(passages.add(negative.passage) for negative in hardest)])
@@ -241,7 +248,13 @@ def _build(
     tables = {name: writer.finish() for name, writer in writers.items()}
     tables |= {"passages": passages.tokens.finish(), "words": passages.words.finish()}
     canonical = np.frombuffer(passages.canonical, np.int32)
-    built = kind(ids=tuple(ids), canonical=canonical, corpus_rows=corpus_rows, **tables)
+    built = kind(
+        ids=tuple(ids),
+        canonical=canonical,
+        titles=np.frombuffer(titles, np.int32),
+        corpus_rows=corpus_rows,
+        **tables,
+    )
     if folder is not None:
         _write(built, folder)
     get_logger(__name__).info(
@@ -258,6 +271,7 @@ def _unique(rows: Iterable[int]) -> Sequence[int]:
 def _write(built: TrainingSet, folder: Path) -> None:
     shapes: dict[str, Any] = {name: getattr(built, name).write(folder, name) for name in _TABLES}
     save_npy(folder / "canonical.npy", built.canonical)
+    save_npy(folder / "titles.npy", built.titles)
     atomic_write_json(folder / "ids.json", list(built.ids))
     for raw in folder.glob("*.raw"):
         raw.unlink()

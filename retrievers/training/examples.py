@@ -97,9 +97,7 @@ def _divide(config: RetrieverTrainConfig, places: _Places, fraction: float, kept
     )
     train = np.sort(np.asarray(sampled))
     if not len(train):
-        raise DataError(
-            f"none of {read} questions is left to train on", hint="lower validation_fraction"
-        )
+        raise DataError(f"none of {read} questions is left to train on", hint="lower validation_fraction")
     if config.validates and not chosen:
         raise DataError(
             f"none of {read} questions falls into the held-out {100 * fraction:g} %",

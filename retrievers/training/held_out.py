@@ -31,6 +31,7 @@ def make_batches(config: ContrastiveTrainConfig, data: TrainingSet) -> Retriever
         max_batches=batches,
         positives=config.positives,
         mask_false_negatives=config.mask_false_negatives,
+        group_by=config.group_by,
         pool_batches=config.pool_batches,
         seed=config.seed,
     )

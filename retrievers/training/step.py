@@ -58,14 +58,12 @@ def pairwise_objective(scores: Tensor, batch: RetrieverBatch) -> Tensor:
     Raises:
         ConfigError: no question of the batch has a negative of its own.
     """
-    questions = np.arange(len(batch.positives))
-    own = batch.owners[None, :] == questions[:, None]  # (B, P)
-    own[questions, batch.positives] = False
-    own &= ~batch.ignored
-    rows, negatives = np.nonzero(own)
+    rows, negatives = batch.drawn
+    kept = ~batch.ignored[rows, negatives] & (negatives != batch.positives[rows])
+    rows, negatives = rows[kept], negatives[kept]
     if not len(rows):
         raise ConfigError(
-            f"no question of a batch of {len(questions)} has a mined negative, which this loss is made of",
+            f"no question of a batch of {len(batch.positives)} has a mined negative, which this loss is made of",
             hint="mine negatives first (`rag mine`), or use the in-batch loss",
         )
     take = torch.from_numpy(np.stack([rows, batch.positives[rows], negatives])).to(scores.device)

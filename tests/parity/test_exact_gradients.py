@@ -42,13 +42,14 @@ def make_batch(seed: int, *, equal_lengths: bool = False, negatives: int = 1) ->
     """B questions with 1 + `negatives` passages each, the positive anywhere, some passages ignored."""
     draw = np.random.default_rng(seed)
     each = 1 + negatives
-    owners = np.repeat(np.arange(B), each)
     positives = np.arange(B) * each + draw.integers(0, each, B)
     ignored = draw.random((B, B * each)) < 0.2
     ignored[np.arange(B), positives] = False
+    owners = np.repeat(np.arange(B), each)
+    drawn = np.stack([owners, np.arange(B * each)])[:, ~np.isin(np.arange(B * each), positives)]
     short, long = ((9, 10), (13, 14)) if equal_lengths else ((3, 12), (4, 30))
     return RetrieverBatch(
-        texts(draw, B, *short), texts(draw, B * each, *long), positives, ignored, owners, np.arange(B)
+        texts(draw, B, *short), texts(draw, B * each, *long), positives, ignored, drawn, np.arange(B)
     )
 
 

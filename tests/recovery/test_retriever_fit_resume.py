@@ -34,9 +34,9 @@ class Batches:
         def texts(count: int) -> list[Any]:
             return [draw.integers(5, 120, draw.integers(3, 12)).astype(np.int32) for _ in range(count)]
 
-        owners = np.repeat(np.arange(4), 2)
+        drawn = np.stack([np.arange(4), np.arange(4) * 2 + 1])
         none = np.zeros((4, 8), dtype=bool)
-        return RetrieverBatch(texts(4), texts(8), np.arange(4) * 2, none, owners, np.arange(4))
+        return RetrieverBatch(texts(4), texts(8), np.arange(4) * 2, none, drawn, np.arange(4))
 
 
 def train(world: World, folder: Path, out: Path, kill_at: int | None) -> list[dict[str, Any]]:

@@ -54,12 +54,19 @@ def test_whole_articles_are_held_out(tmp_path: Path) -> None:
     write_training_examples(
         path,
         (
-            TrainingExample(f"{n}", f"question {n}", (f"a{n}",), (Passage(str(n), f"title {n % 40}", f"t {n}"),))
+            TrainingExample(
+                f"{n}", f"question {n}", (f"a{n}",), (Passage(str(n), f"title {n % 40}", f"t {n}"),)
+            )
             for n in range(400)
         ),
     )
     config = _config(
-        tmp_path, path, hold_out="title", validation_fraction=0.2, validation_questions=25, train_questions=150
+        tmp_path,
+        path,
+        hold_out="title",
+        validation_fraction=0.2,
+        validation_questions=25,
+        train_questions=150,
     )
     split = split_examples(config, tmp_path / "data")
     trained, held_out = ([e.positives[0].title for e in part] for part in (split.training(), split.held_out))

@@ -25,9 +25,10 @@ def texts(count: int, seed: int = 0) -> list[np.ndarray]:
 
 def batch(questions: int, each: int = 1) -> RetrieverBatch:
     total = questions * each
+    others = np.flatnonzero(np.arange(total) % each)
     return RetrieverBatch(
         texts(questions), texts(total, 1), np.arange(questions) * each,
-        np.zeros((questions, total), dtype=bool), np.repeat(np.arange(questions), each), np.arange(questions),
+        np.zeros((questions, total), dtype=bool), np.stack([others // each, others]), np.arange(questions),
     )  # fmt: skip
 
 
