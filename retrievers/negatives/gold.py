@@ -59,7 +59,7 @@ def gold_texts(question: Question) -> list[Passage]:
     """The gold passages that a question set carries along, in its order; ids are "" where it has none.
 
     Known are `positive_ctxs` (DPR, NQ), `context` with a title (SQuAD), `context` with `supporting_facts`
-    (HotpotQA): every paragraph with a supporting fact, and `context` with `gold_titles` where there are no facts.
+    (HotpotQA): every paragraph with a supporting fact, and `context` with `gold_titles` where there are none.
 
     Example:
         >>> facts = {"supporting_facts": [["B", 0]], "context": [["A", ["no"]], ["B", ["One.", " Two."]]]}

@@ -292,7 +292,8 @@ def _distinct(rows: Int64, canonical: Int32) -> tuple[Int64, Int64]:
     """The first row of every passage in its order, and for all rows where in it their passage stands.
 
     Example:
-        >>> [part.tolist() for part in _distinct(np.array([5, 3, 5, 4]), np.array([0, 1, 2, 3, 3, 5], np.int32))]
+        >>> canonical = np.array([0, 1, 2, 3, 3, 5], np.int32)
+        >>> [part.tolist() for part in _distinct(np.array([5, 3, 5, 4]), canonical)]
         [[5, 3], [0, 1, 0, 1]]
     """
     _, first, inverse = np.unique(canonical[rows], return_index=True, return_inverse=True)

@@ -164,8 +164,8 @@ class ContrastiveTrainConfig(RetrieverTrainConfig):
     Attributes:
         hard_negatives: mined passages beside each question's positive; fewer where a question has fewer.
         negatives_depth: they are drawn from so many of a question's mined passages, the hardest; 0 is all.
-        group_by: "title" fills batches with the questions of one article after the other: its passages are hard
-            to tell apart, and each is encoded once for all its questions; "none" mixes articles.
+        group_by: "title" fills batches with the questions of one article after the other: its passages are
+            hard to tell apart, and each is encoded once for all its questions; "none" mixes articles.
         pool_batches: batches whose questions are sorted by length among themselves; 1 sorts nothing.
         positives: "first" is the gold passage; "random" draws one of several at each visit.
         mask_false_negatives: leave passages out of a question's denominator that are one of its positives or

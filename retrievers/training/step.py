@@ -63,7 +63,8 @@ def pairwise_objective(scores: Tensor, batch: RetrieverBatch) -> Tensor:
     rows, negatives = rows[kept], negatives[kept]
     if not len(rows):
         raise ConfigError(
-            f"no question of a batch of {len(batch.positives)} has a mined negative, which this loss is made of",
+            f"no question of a batch of {len(batch.positives)} has a mined negative, which this loss is made "
+            "of",
             hint="mine negatives first (`rag mine`), or use the in-batch loss",
         )
     take = torch.from_numpy(np.stack([rows, batch.positives[rows], negatives])).to(scores.device)
