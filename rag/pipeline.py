@@ -22,6 +22,7 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.timing import StageTimer
 from rag.core.types import AnswerSet, Hit, Passage
 from readers.protocols import Reader
+from retrievers.fusion import Fusion
 from retrievers.protocols import Retriever
 
 __all__ = ["Pipeline"]
@@ -52,6 +53,7 @@ class Pipeline:
         encoder: str | None = None,
         reader: str | Literal[False] | None = None,
         precision: str = "auto",
+        fusion: str | Fusion | None = None,
         verify: Literal["none", "size", "deep"] = "size",
     ) -> Pipeline:
         """Open an index directory; nothing else is needed.
@@ -62,15 +64,23 @@ class Pipeline:
             encoder: another folder or hub name for the same encoder; its weight hash must be the manifest's.
             reader: folder or hub name of a reader; None for the one in the package, False for none.
             precision: "auto", "fp32" or "bf16".
+            fusion: how hybrid retrieval puts its two lists together, as `Fusion.parse` reads it.
             verify: how thoroughly files are checked before use.
 
         Raises:
             ArtifactError: the index is unfinished, damaged, or belongs to another encoder.
+            ConfigError: a setting is not known, or does not fit the index.
         """
         from retrievers.open import open_retriever
 
         index = Index.open(index_dir, verify=verify)
-        searcher = open_retriever(index, retriever, encoder=encoder, precision=precision)
+        searcher = open_retriever(
+            index,
+            retriever,
+            encoder=encoder,
+            precision=precision,
+            fusion=Fusion.parse(fusion) if isinstance(fusion, str) else fusion,
+        )
         return cls(index, searcher, _open_reader(reader, precision))
 
     @classmethod
@@ -129,6 +139,7 @@ class Pipeline:
         """Who answers: retriever, encoder and reader with their weight hashes, for reports."""
         return {
             "retriever": type(self.retriever).__name__,
+            **({"fusion": str(fusion)} if (fusion := getattr(self.retriever, "fusion", None)) else {}),
             "encoder": self.index.manifest.get("encoder"),
             "reader": None
             if self.reader is None

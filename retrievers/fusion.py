@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -12,6 +13,9 @@ from rag.core.errors import ConfigError
 from rag.core.types import Hit
 
 __all__ = ["Fusion"]
+
+_NUMBER = r"\d+(?:\.\d+)?"
+_SPEC = re.compile(rf"(?:rrf(?P<k>{_NUMBER})?|(?P<name>minmax|raw)):(?P<weights>{_NUMBER}(?:,{_NUMBER})*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,40 @@ class Fusion:
             raise ConfigError(f"fusion weights are {self.weights}, expected numbers of at least 0")
         if not self.k >= 0:
             raise ConfigError(f"the rank constant k is {self.k}, expected at least 0")
+
+    @classmethod
+    def parse(cls, spec: str) -> Fusion:
+        """From "minmax:0.7,0.3", "raw:1,0.02" or "rrf60:1,1": how, then the weights in the order of the lists.
+
+        "minmax" and "raw" are weighted sums with and without normalisation; the number after "rrf" is k.
+
+        Raises:
+            ConfigError: not of this form.
+
+        Example:
+            >>> Fusion.parse("rrf20:1,0.5")
+            Fusion(method='rrf', weights=(1.0, 0.5), k=20.0, normalize=None)
+        """
+        found = _SPEC.fullmatch(spec.replace(" ", ""))
+        if found is None:
+            raise ConfigError(
+                f"fusion is {spec!r}, expected a method and its weights, dense first",
+                hint='for example "minmax:0.7,0.3", "raw:1,0.02" or "rrf60:1,1"',
+            )
+        weights = tuple(float(part) for part in found["weights"].split(","))
+        if found["name"] is None:
+            return cls("rrf", weights, k=float(found["k"] or 60))
+        return cls("weighted", weights, normalize="minmax" if found["name"] == "minmax" else None)
+
+    def __str__(self) -> str:
+        """What `parse` reads.
+
+        Example:
+            >>> str(Fusion("weighted", (0.7, 0.3), normalize="minmax")), str(Fusion())
+            ('minmax:0.7,0.3', 'rrf60:1,1')
+        """
+        name = f"rrf{self.k:g}" if self.method == "rrf" else self.normalize or "raw"
+        return f"{name}:{','.join(f'{weight:g}' for weight in self.weights)}"
 
     def fuse(self, lists: Sequence[Sequence[Sequence[Hit]]], top_k: int) -> list[list[Hit]]:
         """Fuse.

@@ -39,11 +39,12 @@ def open_retriever(
         encoder: the index's encoder, if it is not where the index says: a folder, a name, or a loaded one.
         precision: "auto", "fp32" or "bf16".
         device: "auto", "cpu" or "cuda".
-        fusion: how hybrid lists are put together.
+        fusion: how hybrid lists are put together; None is `default_fusion`.
         depth: hits taken from each list before fusion.
 
     Raises:
-        ConfigError: unknown kind, or the index was built without what this kind needs.
+        ConfigError: unknown kind, the index was built without what this kind needs, or a fusion is given for
+            a single list.
         MismatchedArtifactError: the encoder is not the one the index was built with.
     """
     if kind not in KINDS:
@@ -57,6 +58,11 @@ def open_retriever(
             f"{kind} retrieval needs a {' and a '.join(missing)} index; this one has "
             f"{' and '.join(part for part, there in has.items() if there) or 'neither'}",
             hint=f"build it with `rag index … --retriever {kind}`",
+        )
+    if fusion is not None and kind != "hybrid":
+        raise ConfigError(
+            f"a fusion ({fusion}) is given, but {kind} retrieval has nothing to fuse",
+            hint="leave it out, or use hybrid retrieval",
         )
     members: list[Retriever] = []
     if kind in ("dense", "hybrid"):

@@ -60,6 +60,7 @@ def open_pipeline(settings: ServeSettings) -> AnswerService:
     pipeline = Pipeline.open(
         settings.index,
         retriever=settings.retriever,
+        fusion=settings.fusion,
         encoder=settings.encoder,
         reader=settings.reader,
         precision=settings.precision,

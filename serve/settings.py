@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from rag.core.errors import ConfigError
+from retrievers.fusion import Fusion
 
 __all__ = ["ServeSettings", "hash_api_key", "load_settings"]
 
@@ -42,6 +43,9 @@ class ServeSettings(BaseSettings):
     index: Path = Field(Path("index"), description="index to serve; a symbolic link may point to it")
     retriever: Literal["auto", "dense", "bm25", "hybrid"] = Field(
         "auto", description="how passages are found"
+    )
+    fusion: str | None = Field(
+        None, description='how hybrid retrieval puts its lists together, e.g. "minmax:0.7,0.3" (dense, BM25)'
     )
     encoder: str | None = Field(None, description="another folder or hub name for the index's own encoder")
     reader: str | None = Field(
@@ -82,6 +86,14 @@ class ServeSettings(BaseSettings):
     example_questions: Annotated[tuple[str, ...], NoDecode] = Field(
         (), max_length=8, description="questions the web page offers to try"
     )
+
+    @field_validator("fusion")
+    @classmethod
+    def _is_fusion(cls, value: str | None) -> str | None:
+        try:
+            return None if value is None else str(Fusion.parse(value))
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
 
     @field_validator("api_keys", "cors_origins", mode="before")
     @classmethod

@@ -21,19 +21,18 @@ RRF_KS = (1.0, 5.0, 10.0, 20.0, 40.0, 60.0, 100.0)
 RRF_BM25_WEIGHTS = (0.5, 1.0, 2.0)
 MINMAX_BM25_SHARES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 RAW_BM25_WEIGHTS = (0.005, 0.01, 0.02, 0.04, 0.08)
-DEFAULT = "rrf k=60, 1:1"
+DEFAULT = str(Fusion())
 
 
-def fusion_candidates() -> Iterator[tuple[str, Fusion]]:
-    """Settings to compare, with their names; weights are dense first, BM25 second."""
+def fusion_candidates() -> Iterator[Fusion]:
+    """Settings to compare; weights are dense first, BM25 second."""
     for k in RRF_KS:
         for weight in RRF_BM25_WEIGHTS:
-            yield f"rrf k={k:g}, 1:{weight:g}", Fusion("rrf", (1.0, weight), k=k)
+            yield Fusion("rrf", (1.0, weight), k=k)
     for share in MINMAX_BM25_SHARES:
-        weights = (round(1.0 - share, 2), share)
-        yield f"weighted minmax, {weights[0]:g}:{share:g}", Fusion("weighted", weights, normalize="minmax")
+        yield Fusion("weighted", (round(1.0 - share, 2), share), normalize="minmax")
     for weight in RAW_BM25_WEIGHTS:
-        yield f"weighted raw, 1:{weight:g}", Fusion("weighted", (1.0, weight))
+        yield Fusion("weighted", (1.0, weight))
 
 
 def run_fusion_tuning(
@@ -86,10 +85,11 @@ def run_fusion_tuning(
     systems = {}
     for name, hit_lists in (("dense alone", lists[0]), ("bm25 alone", lists[1])):
         systems[name] = Searched(ranks_of(questions, rows, hit_lists, index.passages), 0.0)
-    for name, fusion in fusion_candidates():
+    for fusion in fusion_candidates():
         fused = fusion.fuse(lists, max(*top_ks, MRR_DEPTH))
-        systems[name] = Searched(ranks_of(questions, rows, fused, index.passages), 0.0)
+        systems[str(fusion)] = Searched(ranks_of(questions, rows, fused, index.passages), 0.0)
     _fill(report, systems, top_ks)
+    report.notes.append("the first of them can be given as --fusion to ask, retrieve, evaluate and serve")
     report.notes.append("an encoder that was trained on these very questions looks better here than it is")
     return report
 

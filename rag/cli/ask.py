@@ -20,6 +20,9 @@ def ask(
     top_k: Annotated[int, typer.Option(help="Passages to read.")] = 20,
     n_best: Annotated[int, typer.Option(help="Answers to show at most.")] = 3,
     retriever: Annotated[str, typer.Option(help="auto, dense, bm25 or hybrid.")] = "auto",
+    fusion: Annotated[
+        str | None, typer.Option(help='Of hybrid retrieval: "minmax:DENSE,BM25", "raw:…" or "rrf60:…".')
+    ] = None,
     encoder: Annotated[str | None, typer.Option(help="Folder of the index's encoder, if it moved.")] = None,
     reader: Annotated[
         str | None, typer.Option(help="Folder or hub name of a reader; default: the shipped one.")
@@ -30,7 +33,9 @@ def ask(
     """Ask a question; prints answers with title, highlighted evidence and confidence."""
     from rag.pipeline import Pipeline
 
-    pipeline = Pipeline.open(index, retriever=retriever, encoder=encoder, reader=reader, precision=precision)
+    pipeline = Pipeline.open(
+        index, retriever=retriever, fusion=fusion, encoder=encoder, reader=reader, precision=precision
+    )
     results = pipeline.ask(questions, top_k=top_k, n_best=n_best)
     for result in results:
         if as_json:

@@ -20,6 +20,9 @@ def evaluate(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Result folder; an unfinished one is continued.")],
     retriever: Annotated[str, typer.Option(help="auto, dense, bm25 or hybrid.")] = "auto",
+    fusion: Annotated[
+        str | None, typer.Option(help='Of hybrid retrieval: "minmax:DENSE,BM25", "raw:…" or "rrf60:…".')
+    ] = None,
     profile: Annotated[
         str, typer.Option(help="squad, nq_open, drqa, kilt, hotpot, trec_match or trec_search.")
     ] = "squad",
@@ -91,6 +94,7 @@ def evaluate(
     pipeline = Pipeline.open(
         index,
         retriever=retriever,
+        fusion=fusion,
         encoder=encoder,
         reader=False if read_top_k == 0 else reader,
         precision=precision,

@@ -29,6 +29,9 @@ def retrieve(
     ],
     top_k: Annotated[int, typer.Option(help="Hits a question.")] = 100,
     retriever: Annotated[str, typer.Option(help="auto, dense, bm25 or hybrid.")] = "auto",
+    fusion: Annotated[
+        str | None, typer.Option(help='Of hybrid retrieval: "minmax:DENSE,BM25", "raw:…" or "rrf60:…".')
+    ] = None,
     encoder: Annotated[str | None, typer.Option(help="Folder of the index's encoder, if it moved.")] = None,
     format: Annotated[str, typer.Option(help="Format of --questions; auto looks at the file.")] = "auto",
     batch_size: Annotated[int, typer.Option(help="Questions searched at once.")] = 512,
@@ -51,7 +54,9 @@ def retrieve(
     if batch_size < 1:
         raise ConfigError(f"--batch-size is {batch_size}, expected at least 1")
     asked = list(islice(read_questions(questions, format=format), limit))
-    pipeline = Pipeline.open(index, retriever=retriever, encoder=encoder, reader=False, precision=precision)
+    pipeline = Pipeline.open(
+        index, retriever=retriever, fusion=fusion, encoder=encoder, reader=False, precision=precision
+    )
 
     def results() -> Iterator[tuple[Question, list[tuple[Hit, Passage]]]]:
         with Progress(len(asked), "questions", "retrieve") as progress:

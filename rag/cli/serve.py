@@ -18,6 +18,9 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on; default 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; default 8000.")] = None,
     retriever: Annotated[str | None, typer.Option(help="auto, dense, bm25 or hybrid.")] = None,
+    fusion: Annotated[
+        str | None, typer.Option(help='Of hybrid retrieval: "minmax:DENSE,BM25", "raw:…" or "rrf60:…".')
+    ] = None,
     reader: Annotated[
         str | None, typer.Option(help="Folder or hub name of a reader; default: the shipped one.")
     ] = None,
@@ -29,7 +32,7 @@ def serve(
     from serve.settings import load_settings
 
     given = {
-        "index": index, "host": host, "port": port, "retriever": retriever,
+        "index": index, "host": host, "port": port, "retriever": retriever, "fusion": fusion,
         "reader": reader, "encoder": encoder, "precision": precision,
     }  # fmt: skip
     run_server(load_settings(**{name: value for name, value in given.items() if value is not None}))

@@ -273,6 +273,7 @@ class TestSettings:
             ({"read_top_k": 200}, "read_top_k=200 is larger than max_top_k=100"),
             ({"queue_size": 8}, "max_questions_per_request=32 is larger than queue_size=8"),
             ({"timeout_s": 0}, "timeout_s"),
+            ({"fusion": "best"}, "minmax:0.7,0.3"),
         ],
     )
     def test_mistakes_are_named(self, values, words):

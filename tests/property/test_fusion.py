@@ -101,6 +101,28 @@ def test_bad_settings(arguments):
         Fusion(**arguments)
 
 
+@pytest.mark.parametrize(
+    ("spec", "fusion"),
+    [
+        ("minmax:0.7,0.3", Fusion("weighted", (0.7, 0.3), normalize="minmax")),
+        ("raw:1,0.02", Fusion("weighted", (1.0, 0.02))),
+        ("rrf20:1,0.5", Fusion("rrf", (1.0, 0.5), k=20.0)),
+        ("rrf0.5:2,1,1", Fusion("rrf", (2.0, 1.0, 1.0), k=0.5)),
+        ("rrf60:1,1", Fusion()),
+    ],
+)
+def test_specs_go_both_ways(spec, fusion):
+    assert Fusion.parse(spec) == fusion
+    assert str(fusion) == spec
+    assert Fusion.parse("rrf: 1, 1") == Fusion()
+
+
+@pytest.mark.parametrize("spec", ["", "borda:1,1", "minmax", "minmax:", "minmax5:1,1", "raw:1,-1", "raw:1;1"])
+def test_what_is_no_spec_is_refused_with_examples(spec):
+    with pytest.raises(ConfigError, match="minmax:0.7,0.3"):
+        Fusion.parse(spec)
+
+
 def test_list_counts_are_checked():
     with pytest.raises(ConfigError, match="3 lists"):
         Fusion().fuse([[], [], []], 5)

@@ -140,6 +140,10 @@ def test_auto_takes_what_the_index_has(tiny_bert):
     vectors = SimpleNamespace(dim=32)
     both = index(dense=vectors, lucene=Terms(), identity=encoder.identity)
     assert isinstance(open_retriever(both, precision="fp32"), HybridRetriever)
+    fusion = Fusion.parse("minmax:0.8,0.2")
+    assert open_retriever(both, precision="fp32", fusion=fusion).fusion == fusion
+    with pytest.raises(ConfigError, match="bm25 retrieval has nothing to fuse"):
+        open_retriever(both, "bm25", fusion=fusion)
     assert isinstance(open_retriever(both, "bm25"), SparseRetriever)
     assert isinstance(open_retriever(index(lucene=Terms())), SparseRetriever)
     only_dense = index(dense=vectors, identity=encoder.identity)
