@@ -64,7 +64,7 @@ class Fusion:
 
     @classmethod
     def parse(cls, spec: str) -> Fusion:
-        """From "minmax:0.7,0.3", "raw:1,0.02" or "rrf60:1,1": how, then the weights in the order of the lists.
+        """From "minmax:0.7,0.3", "raw:1,0.02" or "rrf60:1,1": how, then the weights in the lists' order.
 
         "minmax" and "raw" are weighted sums with and without normalisation; the number after "rrf" is k.
 

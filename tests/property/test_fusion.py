@@ -119,7 +119,7 @@ def test_specs_go_both_ways(spec, fusion):
 
 @pytest.mark.parametrize("spec", ["", "borda:1,1", "minmax", "minmax:", "minmax5:1,1", "raw:1,-1", "raw:1;1"])
 def test_what_is_no_spec_is_refused_with_examples(spec):
-    with pytest.raises(ConfigError, match="minmax:0.7,0.3"):
+    with pytest.raises(ConfigError, match=r"minmax:0\.7,0\.3"):
         Fusion.parse(spec)
 
 
