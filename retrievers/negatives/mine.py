@@ -133,7 +133,7 @@ def mine(
         done = min(total, blocks.finished * BLOCK_QUESTIONS)
         if done:
             get_logger(__name__).info("%s: %d questions are mined already", work, done)
-        asked = islice(read_questions(questions, format), limit)
+        asked: Iterator[Question] = islice(read_questions(questions, format), limit)
         if total < there:
             drawn = generator(settings.seed, 31).permutation(there)[:total]
             asked = compress(asked, np.isin(np.arange(there), drawn))
