@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,27 +10,11 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.types import Hit, Passage, Question
 from rag.data.text import AnswerMatcher
 from rag.eval.resolve import text_key
+from retrievers.negatives.gold import gold_texts
 
-__all__ = ["GoldKind", "GoldRows", "find_gold", "gold_rank", "gold_texts", "has_gold"]
+__all__ = ["GoldKind", "GoldRows", "find_gold", "gold_rank", "has_gold"]
 
 GoldKind = Literal["id", "text", "answer"]
-
-
-def gold_texts(question: Question) -> tuple[str, ...]:
-    """Texts of the gold passages in a question file: SQuAD's paragraph, DPR's positive contexts."""
-    meta = question.meta
-    context = meta.get("context")
-    if isinstance(context, str) and context:
-        return (context,)
-    for key in ("positive_ctxs", "positives"):
-        positives = meta.get(key)
-        if isinstance(positives, Sequence) and not isinstance(positives, str) and positives:
-            return tuple(_text_of(item) for item in positives)
-    return ()
-
-
-def _text_of(item: Any) -> str:
-    return str(item.get("text", "")) if isinstance(item, Mapping) else str(getattr(item, "text", item))
 
 
 def has_gold(question: Question) -> bool:
@@ -98,7 +82,7 @@ def _rows_by_id(question: Question, passages: Any) -> frozenset[int]:
 
 
 def _rows_by_text(questions: Sequence[Question], passages: Iterable[Passage]) -> tuple[frozenset[int], ...]:
-    wanted = [tuple(text_key(text) for text in gold_texts(question)) for question in questions]
+    wanted = [tuple(text_key(gold.text) for gold in gold_texts(question)) for question in questions]
     needed = {key for keys in wanted for key in keys}
     rows_of: dict[bytes, list[int]] = {}
     for row, passage in enumerate(passages):

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from rag.bench.common import sample_questions
-from rag.bench.gold import gold_texts
 from rag.bench.report import Report, Table, format_interval
 from rag.core.errors import DataError
 from rag.core.progress import Progress
 from rag.core.types import Passage, Question
 from rag.eval.answers import AnswerScores, score_answers
 from rag.eval.significance import bootstrap, compare_paired
+from retrievers.negatives.gold import gold_texts
 
 __all__ = ["read_gold", "run_reader_benchmark"]
 
@@ -24,13 +24,13 @@ __all__ = ["read_gold", "run_reader_benchmark"]
 def _gold_passages(questions: Sequence[Question], path: str | Path) -> list[Passage]:
     passages = []
     for question in questions:
-        texts = gold_texts(question)
-        if not texts:
+        gold = gold_texts(question)
+        if not gold:
             raise DataError(
                 f"{path}: question {question.id!r} comes without its paragraph",
                 hint="use SQuAD JSON or DPR training JSON, where the paragraph stands beside the question",
             )
-        passages.append(Passage(question.id, str(question.meta.get("title", "")), texts[0]))
+        passages.append(Passage(question.id, gold[0].title, gold[0].text))
     return passages
 
 
