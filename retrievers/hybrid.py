@@ -44,7 +44,10 @@ class HybridRetriever:
         self.fusion = fusion if fusion is not None else default_fusion(len(self.members))
         self.depth = depth
         if len(self.members) != len(self.fusion.weights):
-            raise ConfigError(f"{len(self.members)} retrievers, {len(self.fusion.weights)} fusion weights")
+            raise ConfigError(
+                f"{len(self.members)} retrievers, but {len(self.fusion.weights)} weights ({self.fusion})",
+                hint="give one weight a retriever, dense first",
+            )
         if depth < 1:
             raise ConfigError(f"fusion depth is {depth}, expected at least 1")
 

@@ -175,6 +175,10 @@ def example_from_json(record: Any, fallback_id: str) -> TrainingExample:
     if not isinstance(record, Mapping):
         raise ValueError(f"expected an object, found {type(record).__name__}")
     question = record.get("question")
+    if "positive_ctxs" not in record and {"data", "context"} & record.keys():
+        raise ValueError(
+            "a question set such as SQuAD's or HotpotQA's: `rag mine` makes training examples of it"
+        )
     if not isinstance(question, str) or not question.strip():
         raise ValueError(f"the question is missing or empty ({question!r:.40})")
     if "positive_ctxs" not in record:

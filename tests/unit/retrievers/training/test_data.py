@@ -83,6 +83,20 @@ def test_bad_records_are_counted_with_their_line(tmp_path, caplog):
         list(read_training_examples(path))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"version": "1.1", "data": [{"title": "T", "paragraphs": []}]}',
+        '[{"_id": "1", "question": "who?", "answer": "x", "context": [], "supporting_facts": []}]',
+    ],
+)
+def test_a_question_set_is_not_a_training_file(tmp_path, text):
+    path = tmp_path / "train.json"
+    path.write_text(text)
+    with pytest.raises(DataError, match="`rag mine` makes training examples of it"):
+        list(read_training_examples(path))
+
+
 def test_token_tables(tmp_path):
     rows = [[5, 6], [], [7], list(range(9))]
     table = TokenTable.of(rows)
