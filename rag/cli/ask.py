@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from rag.cli.options import FusionSpec
 from rag.cli.show import format_answer_set
 
 app = typer.Typer(add_completion=False)
@@ -20,9 +21,7 @@ def ask(
     top_k: Annotated[int, typer.Option(help="Passages to read.")] = 20,
     n_best: Annotated[int, typer.Option(help="Answers to show at most.")] = 3,
     retriever: Annotated[str, typer.Option(help="auto, dense, bm25 or hybrid.")] = "auto",
-    fusion: Annotated[
-        str | None, typer.Option(help='Of hybrid retrieval: "minmax:DENSE,BM25", "raw:…" or "rrf60:…".')
-    ] = None,
+    fusion: FusionSpec = None,
     encoder: Annotated[str | None, typer.Option(help="Folder of the index's encoder, if it moved.")] = None,
     reader: Annotated[
         str | None, typer.Option(help="Folder or hub name of a reader; default: the shipped one.")

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from rag.cli.options import FusionSpec
+
 app = typer.Typer(add_completion=False)
 
 
@@ -20,9 +22,7 @@ def evaluate(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Result folder; an unfinished one is continued.")],
     retriever: Annotated[str, typer.Option(help="auto, dense, bm25 or hybrid.")] = "auto",
-    fusion: Annotated[
-        str | None, typer.Option(help='Of hybrid retrieval: "minmax:DENSE,BM25", "raw:…" or "rrf60:…".')
-    ] = None,
+    fusion: FusionSpec = None,
     profile: Annotated[
         str, typer.Option(help="squad, nq_open, drqa, kilt, hotpot, trec_match or trec_search.")
     ] = "squad",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rag.cli.options import FusionSpec
 from rag.core.errors import ConfigError
 from rag.core.progress import Progress
 
@@ -29,9 +30,7 @@ def retrieve(
     ],
     top_k: Annotated[int, typer.Option(help="Hits a question.")] = 100,
     retriever: Annotated[str, typer.Option(help="auto, dense, bm25 or hybrid.")] = "auto",
-    fusion: Annotated[
-        str | None, typer.Option(help='Of hybrid retrieval: "minmax:DENSE,BM25", "raw:…" or "rrf60:…".')
-    ] = None,
+    fusion: FusionSpec = None,
     encoder: Annotated[str | None, typer.Option(help="Folder of the index's encoder, if it moved.")] = None,
     format: Annotated[str, typer.Option(help="Format of --questions; auto looks at the file.")] = "auto",
     batch_size: Annotated[int, typer.Option(help="Questions searched at once.")] = 512,

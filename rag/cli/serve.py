@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from rag.cli.options import FusionSpec
+
 app = typer.Typer(add_completion=False)
 
 
@@ -18,9 +20,7 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on; default 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; default 8000.")] = None,
     retriever: Annotated[str | None, typer.Option(help="auto, dense, bm25 or hybrid.")] = None,
-    fusion: Annotated[
-        str | None, typer.Option(help='Of hybrid retrieval: "minmax:DENSE,BM25", "raw:…" or "rrf60:…".')
-    ] = None,
+    fusion: FusionSpec = None,
     reader: Annotated[
         str | None, typer.Option(help="Folder or hub name of a reader; default: the shipped one.")
     ] = None,

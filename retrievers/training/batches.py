@@ -208,23 +208,27 @@ class RetrieverBatches:
         draw = generator(self.seed, 21, epoch)
         size = self.batch_size
         order = draw.permutation(len(self.data)).astype(np.int64)
+        whole = self.per_epoch * size
         if self.group_by == "title":
-            order = self._grouped(order, draw)
-        order = order[: self.per_epoch * size]
-        if self.group_by == "title":
-            order = draw.permutation(order.reshape(-1, size)).reshape(-1)
+            order = draw.permutation(self._grouped(order, draw)[:whole].reshape(-1, size)).reshape(-1)
+        order = order[:whole]
         if self.pool_batches > 1:
-            lengths = self.data.passages.lengths[self.data.positives.values[self.data.positives.bounds[:-1]]]
+            lengths = self.data.passages.lengths[self._gold()]
             for start in range(0, len(order), self.pool_batches * size):
                 pool = order[start : start + self.pool_batches * size]
                 batches = pool[np.argsort(lengths[pool], kind="stable")].reshape(-1, size)
                 order[start : start + len(pool)] = draw.permutation(batches).reshape(-1)
         return order
 
+    def _gold(self) -> Int64:
+        """(Q,) passage row of every example's gold passage."""
+        table = self.data.positives
+        return table.values[table.bounds[:-1]].astype(np.int64)
+
     def _grouped(self, order: Int64, draw: np.random.Generator) -> Int64:
         """`order`, with articles next to each other in a random order, and so the passages within them."""
-        gold = self.data.canonical[self.data.positives.values[self.data.positives.bounds[:-1]]]
-        of_passage = draw.permutation(len(self.data.canonical))[gold[order]]
+        gold = self.data.canonical[self._gold()[order]]
+        of_passage = draw.permutation(len(self.data.canonical))[gold]
         of_title = draw.permutation(int(self.data.titles.max()) + 1)[self.data.titles[order]]
         return order[np.lexsort((of_passage, of_title))]
 
