@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from rag.data.records import BadRecord
 from rag.data.sources import is_json_record
 from rag.data.streams import STDIN, open_binary, read_lines, strip_compression
 
-__all__ = ["QUESTION_FORMATS", "read_questions"]
+__all__ = ["QUESTION_FORMATS", "draw_sample", "read_questions"]
 
 QUESTION_FORMATS = ("jsonl", "json", "csv", "tsv", "parquet", "text", "hf")
 _HEAD_BYTES = 1 << 16
@@ -80,6 +81,23 @@ def read_questions(path: str | Path, format: str = "auto", *, encoding: str = "u
                 raise DataError(f"{path} is a directory without queries.jsonl, expected a file of questions")
             place = found
     return _read(str(place), format, encoding)
+
+
+def draw_sample(questions: Iterable[Question], count: int, seed: int) -> list[Question]:
+    """`count` questions drawn without replacement from a stream, in its order; all if there are fewer.
+
+    Example:
+        >>> [question.id for question in draw_sample((Question(str(n), "?") for n in range(9)), 3, seed=0)]
+        ['1', '5', '6']
+    """
+    generator = random.Random(seed)
+    kept: list[tuple[int, Question]] = []
+    for number, question in enumerate(questions):
+        if number < count:
+            kept.append((number, question))
+        elif (place := generator.randrange(number + 1)) < count:
+            kept[place] = (number, question)
+    return [question for _, question in sorted(kept, key=lambda item: item[0])]
 
 
 def _checked(numbered: Numbered, path: str) -> Iterator[Question]:

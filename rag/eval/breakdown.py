@@ -1,5 +1,5 @@
-"""Groups of questions a figure is broken down by: wording, answer, hops, rank of the gold, training
-overlap."""
+"""Groups of questions a figure is broken down by: wording, answer, hops, rank of the gold, words it shares
+with the question, training overlap."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rag.core.types import Question
-from rag.data.text import normalize_answer
+from rag.core.types import Passage, Question
+from rag.data.text import normalize_answer, simple_tokenize
 from rag.eval.significance import bootstrap
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "question_groups",
     "question_word",
     "rank_bucket",
+    "shared_words",
 ]
 
 _WH = ("who", "whom", "whose", "what", "which", "when", "where", "why", "how")
@@ -50,6 +51,12 @@ _YES_NO = frozenset(
         "might",
         "must",
     ]
+)
+_FUNCTION_WORDS = _YES_NO.union(
+    *(_WH, ("whom", "whose", "that", "these", "those", "this", "there", "it", "its", "he", "him", "his")),
+    ("she", "her", "they", "them", "their", "i", "you", "we", "a", "an", "the", "and", "or", "but", "not"),
+    ("of", "in", "on", "at", "by", "for", "from", "to", "with", "without", "as", "into", "about", "after"),
+    ("before", "during", "between", "if", "than", "then", "be", "been", "being", "many", "much", "s"),
 )
 _MONTHS = (
     r"jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|aug(ust)?|"
@@ -156,6 +163,30 @@ def rank_bucket(rank: int | None) -> str:
     return "> 100"
 
 
+def shared_words(question: str, gold: Sequence[Passage]) -> str | None:
+    """Class of the share of a question's words, function words aside, that its gold passages hold.
+
+    Returns:
+        None if the gold passages are not known, or the question consists of function words.
+
+    Example:
+        >>> shared_words("Who built the old mill?", [Passage("1", "Mill", "It was built in 1804.")])
+        '50–74 %'
+    """
+    words = {word for word in map(str.lower, simple_tokenize(question)) if word[0].isalnum()}
+    words -= _FUNCTION_WORDS
+    if not gold or not words:
+        return None
+    held: set[str] = set()
+    for passage in gold:
+        held.update(map(str.lower, simple_tokenize(f"{passage.title} {passage.text}")))
+    share = len(words & held) / len(words)
+    for limit, label in ((1.0, "all"), (0.75, "75–99 %"), (0.5, "50–74 %"), (0.25, "25–49 %")):
+        if share >= limit:
+            return label
+    return "under 25 %"
+
+
 @dataclass(slots=True)
 class TrainingOverlap:
     """Which questions and answers were already seen in training.
@@ -198,6 +229,7 @@ def question_groups(
     *,
     first_rank: int | None = None,
     regex: bool = False,
+    gold: Sequence[Passage] = (),
     overlap: TrainingOverlap | None = None,
 ) -> dict[str, str]:
     """Every group a question belongs to, by name of the breakdown.
@@ -206,6 +238,7 @@ def question_groups(
         question: with its answers, if known.
         first_rank: rank at which an answer was first retrieved, 1 is best, None if not retrieved.
         regex: the answers are patterns, so their form says nothing.
+        gold: its gold passages, if they are known.
         overlap: of a training set, if one was given.
     """
     groups = {"question word": question_word(question.text), "gold rank": rank_bucket(first_rank)}
@@ -219,6 +252,9 @@ def question_groups(
     for key in ("type", "level"):
         if isinstance(question.meta.get(key), str):
             groups[f"question {key}"] = question.meta[key]
+    shared = shared_words(question.text, gold)
+    if shared is not None:
+        groups["shared words"] = shared
     if overlap is not None:
         groups["training overlap"] = overlap.group(question)
     return groups

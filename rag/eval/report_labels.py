@@ -63,6 +63,7 @@ _GROUPS = {
     "answer type": "Form of the answer",
     "answer length": "Length of the answer",
     "gold rank": "Rank of the first passage with an answer",
+    "shared words": "Words of the question that its gold passages repeat",
     "hops": "Passages that are needed",
     "question type": "Type, as the question set marks it",
     "question level": "Level, as the question set marks it",

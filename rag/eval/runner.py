@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import platform
-import random
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,7 +30,8 @@ from rag.core.files import (
     remove_temporaries,
 )
 from rag.core.progress import Progress
-from rag.core.types import AnswerSet, Question
+from rag.core.types import AnswerSet, Passage, Question
+from rag.data.questions import draw_sample
 from rag.eval.aggregate import summarise
 from rag.eval.breakdown import TrainingOverlap
 from rag.eval.gold import PassageLookup, gold_passages
@@ -74,7 +74,7 @@ def evaluate(
         identity: names the system: retriever, reader, models with their hashes, index version.
         command: the command line that was run.
         overlap: of the training set, for the breakdown by overlap.
-        lookup: passage id → passage, so that gold ids can be read by the oracle.
+        lookup: passage id → passage, for the texts of gold ids.
         facts: names supporting facts of an answer, for HotpotQA's sp and joint figures.
 
     Returns:
@@ -129,23 +129,6 @@ def evaluate(
     return written
 
 
-def draw_sample(questions: Iterable[Question], count: int, seed: int) -> list[Question]:
-    """`count` questions drawn without replacement from a stream, in its order; all if there are fewer.
-
-    Example:
-        >>> [question.id for question in draw_sample((Question(str(n), "?") for n in range(9)), 3, seed=0)]
-        ['1', '5', '6']
-    """
-    generator = random.Random(seed)
-    kept: list[tuple[int, Question]] = []
-    for number, question in enumerate(questions):
-        if number < count:
-            kept.append((number, question))
-        elif (place := generator.randrange(number + 1)) < count:
-            kept[place] = (number, question)
-    return [question for _, question in sorted(kept, key=lambda item: item[0])]
-
-
 class _Asker:
     """Asks a batch with whatever abilities the system has."""
 
@@ -186,17 +169,21 @@ class _Asker:
             timings_ms["retrieve"] = (searched - started) * share_ms
         if answers[0] is not None:
             timings_ms["read" if self.reads is not None else "ask"] = (ended - searched) * share_ms
-        oracle = self._oracle(batch) if settings.oracle else [None] * len(batch)
+        golds = [gold_passages(question, self.lookup) for question in batch]
+        oracle = self._oracle(batch, golds) if settings.oracle else [None] * len(batch)
         return [
-            QuestionOutcome(question, pairs, answer, gold, timings_ms)
-            for question, pairs, answer, gold in zip(batch, retrieved, answers, oracle, strict=True)
+            QuestionOutcome(question, pairs, answer, from_gold, timings_ms, gold)
+            for question, pairs, answer, from_gold, gold in zip(
+                batch, retrieved, answers, oracle, golds, strict=True
+            )
         ]
 
-    def _oracle(self, batch: Sequence[Question]) -> list[AnswerSet | None]:
+    def _oracle(
+        self, batch: Sequence[Question], golds: Sequence[Sequence[Passage]]
+    ) -> list[AnswerSet | None]:
         from rag.core.types import Hit
 
         assert self.reads is not None
-        golds = [gold_passages(question, self.lookup) for question in batch]
         known = [number for number, passages in enumerate(golds) if passages]
         results: list[AnswerSet | None] = [None] * len(batch)
         if known:

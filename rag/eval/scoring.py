@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rag.core.types import AnswerSet, Question
+from rag.core.types import AnswerSet, Passage, Question
 from rag.eval.answers import score_answers
 from rag.eval.breakdown import TrainingOverlap, question_groups
 from rag.eval.gold import gold_facts, gold_keys, is_yes_no, needs_all, passage_key
@@ -40,6 +40,7 @@ class QuestionOutcome:
         answers: None if the system only retrieves.
         oracle: answers from the gold passages, if they were read.
         timings_ms: wall milliseconds by stage, the batch's share of this question.
+        gold: the gold passages, if they are known.
     """
 
     question: Question
@@ -47,6 +48,7 @@ class QuestionOutcome:
     answers: AnswerSet | None
     oracle: AnswerSet | None
     timings_ms: Mapping[str, float]
+    gold: Sequence[Passage] = ()
 
 
 def score_outcomes(
@@ -109,7 +111,11 @@ def score_outcomes(
                 "stage": _stage(scores, any(flags[: settings.read_top_k]), findable),
                 "first_rank": first_rank,
                 "groups": question_groups(
-                    question, first_rank=first_rank, regex=settings.is_regex, overlap=overlap
+                    question,
+                    first_rank=first_rank,
+                    regex=settings.is_regex,
+                    gold=outcome.gold,
+                    overlap=overlap,
                 ),
                 **_answers_json(outcome),
                 **_facts_json(question, support),

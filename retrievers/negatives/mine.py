@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import compress, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from rag.core.files import atomic_write_json, directory_lock, sha256_file
 from rag.core.log import get_logger
 from rag.core.progress import Progress
 from rag.core.types import Passage, Question
-from rag.data.questions import read_questions
+from rag.data.questions import draw_sample, read_questions
 from rag.data.streams import STDIN
 from rag.data.text import AnswerMatcher
 from rag.runtime.seeds import generator
@@ -134,9 +134,8 @@ def mine(
         if done:
             get_logger(__name__).info("%s: %d questions are mined already", work, done)
         asked: Iterator[Question] = islice(read_questions(questions, format), limit)
-        if total < there:
-            drawn = generator(settings.seed, 31).permutation(there)[:total]
-            asked = compress(asked, np.isin(np.arange(there), drawn))
+        if sample is not None:
+            asked = iter(draw_sample(asked, sample, settings.seed))
         asked = islice(asked, done, None)
         with Progress(total, "questions", "mine", initial=done) as progress:
             while block := list(islice(asked, BLOCK_QUESTIONS)):

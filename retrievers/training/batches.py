@@ -245,16 +245,11 @@ class RetrieverBatches:
         draw = generator(self.seed, 22, step)
         positives = self._positives(examples, draw)
         negatives, owners = self._draw_negatives(examples, draw)
-        counts = np.bincount(owners, minlength=len(examples))
-        places = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts + 1)[:-1]])  # (B,) of the positives
-        rows = np.empty(len(examples) + len(negatives), np.int64)
-        is_negative = np.ones(len(rows), bool)
-        is_negative[places] = False
-        rows[places], rows[is_negative] = positives, negatives
+        rows = np.concatenate([positives, negatives])
         columns = np.arange(len(rows))
         if self.mask_false_negatives:
             rows, columns = _distinct(rows, self.data.canonical)
-        places, drawn = columns[places], np.stack([owners, columns[is_negative]])
+        places, drawn = columns[: len(examples)], np.stack([owners, columns[len(examples) :]])
         ignored = np.zeros((len(examples), len(rows)), bool)
         if self.mask_false_negatives:
             ignored = same_passage_mask(self.data, examples, rows) | answer_mask(self.data, examples, rows)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rag.core.errors import ConfigError
-from rag.core.types import Question
+from rag.core.types import Passage, Question
 from rag.eval.breakdown import (
     TrainingOverlap,
     answer_length,
@@ -16,6 +16,7 @@ from rag.eval.breakdown import (
     question_groups,
     question_word,
     rank_bucket,
+    shared_words,
 )
 from rag.eval.guard import check_selection_split, guess_split
 
@@ -85,6 +86,24 @@ def test_training_overlap() -> None:
 def test_patterns_are_not_classified_by_their_form() -> None:
     groups = question_groups(Question("1", "When?", (r"19\d\d",)), regex=True, first_rank=3)
     assert groups == {"question word": "when", "gold rank": "2–5"}
+
+
+@pytest.mark.parametrize(
+    ("question", "group"),
+    [
+        ("Where does the Danube rise?", "all"),  # case and function words count for nothing, titles do count
+        ("In which forest and which black hills does it rise?", "75–99 %"),
+        ("Which forest, which hills, which black lake, which rise?", "50–74 %"),
+        ("Forest, hills, lakes, rivers?", "25–49 %"),
+        ("Forest, hills, lakes, rivers, seas?", "under 25 %"),
+        ("Danube, forest, black, rise, hills?", "75–99 %"),
+        ("Who is it?", None),
+    ],
+)
+def test_words_shared_with_the_gold_passages(question: str, group: str | None) -> None:
+    gold = [Passage("1", "Danube", "RISE: (black)"), Passage("2", "", "forests; a forest")]
+    assert shared_words(question, gold) == group
+    assert shared_words(question, ()) is None
 
 
 def test_table_leaves_out_questions_without_group() -> None:

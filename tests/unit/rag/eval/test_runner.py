@@ -102,6 +102,8 @@ def test_gold_passages_tell_retrieval_from_reading(tmp_path: Path, system: Any) 
     assert stages == {"a": "correct", "b": "retrieval", "c": "reading", "d": "reading"}
     assert metrics["figures"]["gold_passage_em"]["value"] == pytest.approx(2 / 3)
     assert metrics["figures"]["gold_span_em"]["value"] == pytest.approx(3 / 4)
+    shared = {record["id"]: record["groups"].get("shared words") for record in records(tmp_path)}
+    assert shared == {"a": "all", "b": "50–74 %", "c": "under 25 %", "d": None}
 
 
 @pytest.mark.parametrize("torn", [b"", b'{"id": "q4", "half'])

@@ -214,7 +214,7 @@ def test_other_negatives_between_steps(tokenizer):
     batches.use_negatives({n: [target] for n in range(11)}, "step 500")
     batch = batches[0]
     assert batch.negatives_version == "step 500"
-    drawn = {int(e): batch.passages[p + 1] for e, p in zip(batch.examples, batch.positives, strict=True)}
+    drawn = {int(batch.examples[q]): batch.passages[p] for q, p in batch.drawn.T}
     assert all(drawn[n].tolist() == data.passages[target].tolist() for n in range(11))
     own = [data.passages[row].tolist() for row in data.negatives[11]]
     assert drawn[11].tolist() in own
