@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from rag.core.files import atomic_path, atomic_write_json, sha256_file
+from rag.core.files import atomic_path, atomic_write_json, read_json, sha256_file
 from readers.model import SpanModel
 from readers.quantized import save_int8
 from readers.settings import Calibration, ReaderManifest, ReaderSettings
@@ -80,3 +80,8 @@ def _describe(folder: Path, model: SpanModel, tokenizer: Any) -> None:
         config.pop(key, None)
     atomic_write_json(folder / "config.json", config)
     tokenizer.save_pretrained(folder)
+    path = folder / "tokenizer_config.json"
+    described = read_json(path)
+    for key in ("is_local", "local_files_only"):  # how it was opened here says nothing about it
+        described.pop(key, None)
+    atomic_write_json(path, described)
