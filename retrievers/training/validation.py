@@ -12,6 +12,7 @@ from indexers.exact import select_best
 from indexers.protocols import FloatArray, IntArray
 from rag.core.errors import DataError
 from rag.core.log import get_logger
+from rag.core.progress import Progress
 from rag.core.types import Passage
 from rag.data.text import AnswerMatcher
 from rag.runtime.seeds import generator
@@ -31,7 +32,7 @@ __all__ = [
 TOP_KS = (1, 5, 20, 100)
 POOL_NEGATIVES = 30
 _DEPTH = TOP_KS[-1]
-_BLOCK = 8192  # passages encoded and searched at once
+_BLOCK = 4096  # passages encoded and searched at once
 _QUESTIONS = 256
 _SHOWN = 3
 
@@ -169,20 +170,22 @@ class CorpusSearch:
         questions = encoder.encode_questions([example.question for example in self.examples])
         scores = np.full((len(questions), _DEPTH), -np.inf, np.float32)
         rows = np.full((len(questions), _DEPTH), -1, np.int64)
-        for start in range(0, len(self._rows), _BLOCK):
-            block = self._rows[start : start + _BLOCK]
-            passages = self._corpus.get_many(block)
-            vectors = encoder.encode_passages([p.title for p in passages], [p.text for p in passages])
-            for first in range(0, len(questions), _QUESTIONS):
-                part = slice(first, first + _QUESTIONS)
-                found = questions[part] @ vectors.T  # (b, block)
-                kept = min(_DEPTH, found.shape[1])
-                best = np.argpartition(-found, kept - 1, axis=1)[:, :kept]
-                scores[part], rows[part] = select_best(
-                    np.concatenate([scores[part], np.take_along_axis(found, best, axis=1)], axis=1),
-                    np.concatenate([rows[part], block[best]], axis=1),
-                    _DEPTH,
-                )
+        with Progress(len(self._rows), "passages", "validate") as progress:
+            for start in range(0, len(self._rows), _BLOCK):
+                block = self._rows[start : start + _BLOCK]
+                passages = self._corpus.get_many(block)
+                vectors = encoder.encode_passages([p.title for p in passages], [p.text for p in passages])
+                for first in range(0, len(questions), _QUESTIONS):
+                    part = slice(first, first + _QUESTIONS)
+                    found = questions[part] @ vectors.T  # (b, block)
+                    kept = min(_DEPTH, found.shape[1])
+                    best = np.argpartition(-found, kept - 1, axis=1)[:, :kept]
+                    scores[part], rows[part] = select_best(
+                        np.concatenate([scores[part], np.take_along_axis(found, best, axis=1)], axis=1),
+                        np.concatenate([rows[part], block[best]], axis=1),
+                        _DEPTH,
+                    )
+                progress.update(len(block))
         return self.judge(rows)
 
     def judge(self, rows: IntArray) -> dict[str, float]:
