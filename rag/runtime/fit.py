@@ -19,7 +19,7 @@ from rag.core.log import get_logger
 from rag.runtime.averaging import MovingAverage
 from rag.runtime.checkpoints import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint
 from rag.runtime.distributed import World
-from rag.runtime.hardware import bound_kernel_caches
+from rag.runtime.hardware import bound_kernel_caches, keep_freed_memory
 from rag.runtime.precision import MasterWeights
 from rag.runtime.run_log import RunLog
 from rag.runtime.schedule import ScheduleName, schedule_factor
@@ -195,6 +195,7 @@ def fit(
     world = World.single() if world is None else world
     hooks = FitHooks() if hooks is None else hooks
     bound_kernel_caches()
+    keep_freed_memory()
     out.mkdir(parents=True, exist_ok=True)
     total_steps = -(-len(batches) // settings.accumulate)
     optimizer = torch.optim.AdamW(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -86,3 +89,26 @@ def test_kernel_caches_are_bounded_unless_the_user_says_otherwise(monkeypatch: p
     bound_kernel_caches()
     assert os.environ["LRU_CACHE_CAPACITY"] == "64"
     assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "7"
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_freed_memory_is_used_again() -> None:
+    program = """
+import resource, torch
+from rag.runtime.hardware import keep_freed_memory
+
+def faults(rounds):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(rounds):
+        torch.ones(32 << 20, dtype=torch.uint8)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+torch.set_num_threads(1)
+given_back = faults(8)
+keep_freed_memory()
+faults(40)  # until a block fits into what an earlier one left
+print(given_back, faults(8))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    given_back, kept = map(int, done.stdout.split())
+    assert kept < given_back / 4
