@@ -114,7 +114,7 @@ class Pipeline:
             out = Path(holder.name) / "index"
         passage_encoder = None
         if retriever != "bm25":
-            from retrievers.bi_encoder import BiEncoder
+            from retrievers.encoders.bi_encoder import BiEncoder
 
             passage_encoder = BiEncoder.load(encoder)
         build_index(passages, Path(out), encoder=passage_encoder, settings=BuildSettings(retriever=retriever))
@@ -225,7 +225,7 @@ class Pipeline:
 def _open_reader(reader: str | Literal[False] | None, precision: str) -> Reader | None:
     if reader is False:
         return None
-    from readers.extractive import ExtractiveReader
+    from readers.extractive.reader import ExtractiveReader
 
     return ExtractiveReader.load(reader, precision=precision)
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 
 from rag.core.errors import DataError
-from readers.settings import Calibration
+from readers.extractive.settings import Calibration
 
 __all__ = ["expected_calibration_error", "fit_calibration"]
 
@@ -21,8 +21,8 @@ def fit_calibration(scores: Floats, correct: npt.NDArray[np.bool_], nulls: Float
 
         minimise −(1/Q) Σ_q log Σ_{i ∈ right(q)} p_i(q; T, b) + 10⁻⁴·((log T)² + b²)
 
-    with p from `readers.candidates.confidences`, and right(q) the candidates that are right answers, or "no
-    answer here" where none of them is.
+    with p from `readers.extractive.candidates.confidences`, and right(q) the candidates that are right
+    answers, or "no answer here" where none of them is.
 
     Args:
         scores: (Q, N) candidate scores, -inf where a question has fewer than N.

@@ -14,7 +14,7 @@ from retrievers.sparse import SparseRetriever
 
 if TYPE_CHECKING:
     from indexers.index import Index
-    from retrievers.bi_encoder import BiEncoder
+    from retrievers.encoders.bi_encoder import BiEncoder
 
 __all__ = ["KINDS", "open_encoder", "open_retriever"]
 
@@ -90,7 +90,7 @@ def open_encoder(
         MismatchedArtifactError: what is loaded is not what the index was built with.
         ArtifactError: it cannot be found under the name the index knows.
     """
-    from retrievers.bi_encoder import BiEncoder
+    from retrievers.encoders.bi_encoder import BiEncoder
 
     identity = index.encoder_identity
     if identity is None:

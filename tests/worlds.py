@@ -17,7 +17,7 @@ from typing import Any
 import dill
 import torch
 
-from rag.runtime.distributed import World
+from rag.training.distributed import World
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.worlds"])

@@ -16,7 +16,7 @@ import numpy as np
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Question
-from rag.eval.significance import Interval
+from rag.metrics.significance import Interval
 
 __all__ = [
     "Timings",

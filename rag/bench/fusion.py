@@ -12,7 +12,7 @@ from rag.bench.common import sample_questions
 from rag.bench.gold import find_gold, has_gold
 from rag.bench.report import Report, Table, format_interval
 from rag.bench.retrieval import MRR_DEPTH, Searched, ranks_of, search_all
-from rag.eval.significance import bootstrap, compare_paired
+from rag.metrics.significance import bootstrap, compare_paired
 from retrievers.fusion import Fusion
 
 __all__ = ["fusion_candidates", "run_fusion_tuning"]

@@ -14,7 +14,7 @@ import numpy as np
 
 from rag.bench.server_process import post_json
 from rag.core.errors import ConfigError, RagError
-from rag.eval.significance import Interval
+from rag.metrics.significance import Interval
 
 __all__ = ["LoadResult", "latency_interval", "run_load", "stage_shares"]
 

@@ -19,7 +19,7 @@ from rag.bench.common import working_folder
 from rag.bench.report import Goal, Report, Table, format_bytes, format_interval, format_seconds
 from rag.bench.search import bare_flat, time_searches
 from rag.core.errors import ConfigError
-from rag.eval.significance import bootstrap
+from rag.metrics.significance import bootstrap
 
 __all__ = ["LOSSY_TYPES", "run_lossy_benchmark"]
 

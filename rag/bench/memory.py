@@ -151,7 +151,7 @@ def loaded_model_bytes(
         reader: folder or name of the reader; the one in the package by default.
         precision: of the reader.
     """
-    from readers.extractive import ExtractiveReader
+    from readers.extractive.reader import ExtractiveReader
 
     before = _tensor_bytes()
     loaded: list[Any] = [ExtractiveReader.load(reader, precision=precision)]

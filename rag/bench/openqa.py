@@ -16,13 +16,13 @@ from rag.bench.results import Record, ResultLog
 from rag.core.errors import DataError
 from rag.core.progress import Progress
 from rag.core.types import Hit, Passage, Question
-from rag.eval.answers import AnswerScores, score_answers
-from rag.eval.calibration import calibration
-from rag.eval.significance import Interval, bootstrap, compare_paired
-from readers.candidates import confidences
+from rag.metrics.answers import AnswerScores, score_answers
+from rag.metrics.calibration import calibration
+from rag.metrics.significance import Interval, bootstrap, compare_paired
+from readers.extractive.candidates import confidences
+from readers.extractive.ranking import rank
+from readers.extractive.settings import with_overrides
 from readers.protocols import ReadResult, SpanAnswer
-from readers.ranking import rank
-from readers.settings import with_overrides
 
 __all__ = ["answer_missing", "fill_openqa", "run_openqa_benchmark"]
 

@@ -100,7 +100,7 @@ def run_overhead_benchmark(
         DataError: the corpus is empty.
     """
     from indexers.build import BuildSettings, build_index
-    from retrievers.bi_encoder import BiEncoder
+    from retrievers.encoders.bi_encoder import BiEncoder
 
     if retriever not in ("dense", "hybrid"):
         raise ConfigError(f"--retriever {retriever!r} has nothing to encode", hint="use dense or hybrid")

@@ -14,8 +14,8 @@ from rag.bench.report import Report, Table, format_interval
 from rag.core.errors import DataError
 from rag.core.progress import Progress
 from rag.core.types import Passage, Question
-from rag.eval.answers import AnswerScores, score_answers
-from rag.eval.significance import bootstrap, compare_paired
+from rag.metrics.answers import AnswerScores, score_answers
+from rag.metrics.significance import bootstrap, compare_paired
 from retrievers.negatives.gold import gold_texts
 
 __all__ = ["read_gold", "run_reader_benchmark"]
@@ -82,7 +82,7 @@ def run_reader_benchmark(
     Raises:
         DataError: a question comes without its paragraph.
     """
-    from readers.extractive import ExtractiveReader
+    from readers.extractive.reader import ExtractiveReader
 
     questions = sample_questions(questions_path, limit=limit, seed=seed, format=format)
     passages = _gold_passages(questions, questions_path)

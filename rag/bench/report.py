@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from rag.core.errors import ConfigError
 from rag.core.files import atomic_write_json
-from rag.eval.significance import Interval
+from rag.metrics.significance import Interval
 
 __all__ = ["Goal", "Report", "Table", "environment", "format_bytes", "format_interval", "format_seconds"]
 

@@ -17,7 +17,7 @@ from rag.bench.report import Report, Table, format_interval
 from rag.core.errors import ConfigError
 from rag.core.progress import Progress
 from rag.core.types import Hit, Question
-from rag.eval.significance import PairedTest, bootstrap, compare_paired
+from rag.metrics.significance import PairedTest, bootstrap, compare_paired
 
 __all__ = ["Searched", "run_retrieval_benchmark", "search_all", "top_k_table"]
 

@@ -23,8 +23,8 @@ from rag.core.files import read_json
 from rag.core.optional import require
 from rag.runtime.hardware import use_threads
 from rag.runtime.seeds import generator, seed_everything
-from retrievers.model_files import model_folder
-from retrievers.training.records import TrainingExample, read_training_examples
+from retrievers.encoders.files import model_folder
+from retrievers.examples.records import TrainingExample, read_training_examples
 
 __all__ = ["main", "make_step"]
 
@@ -64,13 +64,13 @@ def make_step(settings: Mapping[str, Any]) -> Callable[[], float]:
 
 
 def _ours(settings: Mapping[str, Any], examples: list[TrainingExample]) -> Callable[[], float]:
-    from rag.runtime.distributed import World
-    from retrievers.training.batches import RetrieverBatches
+    from rag.training.distributed import World
+    from retrievers.examples.batches import RetrieverBatches
+    from retrievers.examples.data import TrainingSet
+    from retrievers.examples.tokens import RetrieverTokenizer
     from retrievers.training.config import DprTrainConfig
-    from retrievers.training.data import TrainingSet
     from retrievers.training.run import load_model
     from retrievers.training.step import contrastive_step
-    from retrievers.training.tokens import RetrieverTokenizer
 
     config = DprTrainConfig(
         out=Path("unused"), train_files=(Path(settings["train_file"]),), dropout=0.0, temperature=1 / _SCALE,

@@ -29,7 +29,7 @@ def convert(
 
     from indexers.index import Index
     from rag.core.types import Passage
-    from rag.data.convert.convert import convert as run
+    from rag.data.files.convert import convert as run
     from rag.data.questions import read_questions
 
     known = None if questions is None else {item.id: item for item in read_questions(questions)}

@@ -23,7 +23,7 @@ def import_(
 ) -> None:
     """Convert a dense retriever's checkpoint; only tensors are read, nothing in the file is executed."""
     from rag.core.log import setup_logging
-    from retrievers.training.checkpoint_import import import_checkpoint
+    from retrievers.encoders.checkpoint_import import import_checkpoint
 
     setup_logging("INFO")
     folder = import_checkpoint(source, out, base=base)

@@ -85,7 +85,7 @@ def index(
     documents = read_documents(inputs, format=format, options=read_options, report=report)
     loaded: PassageEncoder | None = None
     if settings.has_dense and until != "passages":
-        from retrievers.bi_encoder import BiEncoder
+        from retrievers.encoders.bi_encoder import BiEncoder
 
         loaded = BiEncoder.load(
             encoder, query_encoder=query_encoder, precision=precision, pooling=pooling, max_length=max_length
@@ -125,7 +125,7 @@ def _describe(
 ) -> dict[str, Any] | None:
     """What identifies the passages without reading them; None if only reading can tell (stdin)."""
     from rag.core.files import sha256_file
-    from rag.data.sources import find_sources
+    from rag.data.files.sources import find_sources
 
     files = []
     for source in find_sources(inputs, format):

@@ -43,7 +43,7 @@ def plan(
 
     @cache
     def load_encoder() -> Any:
-        from retrievers.bi_encoder import BiEncoder
+        from retrievers.encoders.bi_encoder import BiEncoder
 
         return BiEncoder.load(encoder)
 

@@ -16,7 +16,7 @@ app = typer.Typer(add_completion=False)
 
 if TYPE_CHECKING:
     from rag.core.types import Hit, Passage, Question
-    from rag.data.results import RetrievalResult
+    from rag.data.files.results import RetrievalResult
 
 
 @app.command()
@@ -41,8 +41,8 @@ def retrieve(
     """Search for many questions; writes DPR's results JSON, or a TREC run by extension."""
     from itertools import islice
 
+    from rag.data.files.results import write_dpr_results, write_trec_run
     from rag.data.questions import read_questions
-    from rag.data.results import write_dpr_results, write_trec_run
     from rag.pipeline import Pipeline
 
     suffix = out.name.rpartition(".")[2]
@@ -74,7 +74,7 @@ def retrieve(
 
 
 def _as_record(question: Question, found: list[tuple[Hit, Passage]], regex: bool) -> RetrievalResult:
-    from rag.data.results import RetrievalResult, RetrievedPassage
+    from rag.data.files.results import RetrievalResult, RetrievedPassage
     from rag.data.text import AnswerMatcher
 
     matcher = AnswerMatcher(question.answers, "regex" if regex else "tokens") if question.answers else None

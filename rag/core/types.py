@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Answer", "AnswerSet", "Evidence", "Hit", "Passage", "Question"]
+__all__ = ["Answer", "AnswerSet", "Evidence", "Hit", "Passage", "Path", "Question"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,19 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
+class Path:
+    """Passages that answer a question together, in the order in which they were found.
+
+    Attributes:
+        hits: one a hop, the first hop first; no passage twice.
+        score: of the whole path; larger is better.
+    """
+
+    hits: tuple[Hit, ...]
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """The place in the text that says so.
 
@@ -71,21 +84,25 @@ class Evidence:
         passage_id: id of the passage.
         title: its title.
         text: its whole text.
-        start: first character of the answer in `text`.
-        end: one past its last character, so `text[start:end]` is the answer.
+        start: first character of the answer in `text`; None where the answer does not stand there literally,
+            such as "yes", or what a generator worded itself.
+        end: one past its last character, so `text[start:end]` is the answer; None where `start` is.
         score: retrieval score of the passage.
+        supporting: start and end of the sentences of `text` that support the answer, where the reader marks
+            them.
     """
 
     passage_id: str
     title: str
     text: str
-    start: int
-    end: int
+    start: int | None
+    end: int | None
     score: float
+    supporting: tuple[tuple[int, int], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """A dict ready for `json.dumps`."""
-        return {
+        shown: dict[str, Any] = {
             "passage_id": self.passage_id,
             "title": self.title,
             "text": self.text,
@@ -93,6 +110,9 @@ class Evidence:
             "end": self.end,
             "score": self.score,
         }
+        if self.supporting:
+            shown["supporting"] = [list(span) for span in self.supporting]
+        return shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,25 +120,31 @@ class Answer:
     """A short answer and where it stands.
 
     Attributes:
-        text: the answer, exactly `evidence.text[evidence.start:evidence.end]` for extractive readers.
+        text: the answer, exactly `evidence.text[evidence.start:evidence.end]` where the evidence has a span.
         score: the reader's score; larger is better.
         confidence: calibrated probability in [0, 1] that the answer is right.
         evidence: passage and character span.
+        path: every passage the answer rests on, hop by hop, where there is more than one; `evidence` is one
+            of them.
     """
 
     text: str
     score: float
     confidence: float
     evidence: Evidence
+    path: tuple[Evidence, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """A dict ready for `json.dumps`."""
-        return {
+        shown: dict[str, Any] = {
             "text": self.text,
             "score": self.score,
             "confidence": self.confidence,
             "evidence": self.evidence.to_json(),
         }
+        if self.path:
+            shown["path"] = [evidence.to_json() for evidence in self.path]
+        return shown
 
 
 @dataclass(frozen=True, slots=True)

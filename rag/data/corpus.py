@@ -8,18 +8,18 @@ from pathlib import Path
 from types import MappingProxyType
 
 from rag.core.log import get_logger
-from rag.data.formats.base import Reader, ReadOptions, Records, Source
-from rag.data.formats.delimited import read_csv, read_tsv
-from rag.data.formats.huggingface import read_huggingface
-from rag.data.formats.json_file import read_json_documents
-from rag.data.formats.jsonl import read_hotpot, read_jsonl
-from rag.data.formats.parquet import read_parquet
-from rag.data.formats.textfile import read_text_file
-from rag.data.formats.wikiextractor import read_wikiextractor
+from rag.data.files.base import Reader, ReadOptions, Records, Source
+from rag.data.files.delimited import read_csv, read_tsv
+from rag.data.files.huggingface import read_huggingface
+from rag.data.files.json_file import read_json_documents
+from rag.data.files.jsonl import read_hotpot, read_jsonl
+from rag.data.files.parquet import read_parquet
+from rag.data.files.sources import CORPUS_FORMATS, find_sources, sniff_bytes
+from rag.data.files.streams import STDIN, open_binary
+from rag.data.files.textfile import read_text_file
+from rag.data.files.wikiextractor import read_wikiextractor
 from rag.data.id_set import IdSet
 from rag.data.records import BadRecord, Document, Problem, ReadReport
-from rag.data.sources import CORPUS_FORMATS, find_sources, sniff_bytes
-from rag.data.streams import STDIN, open_binary
 
 __all__ = ["CORPUS_FORMATS", "Document", "Problem", "ReadOptions", "ReadReport", "read_documents"]
 

@@ -11,15 +11,15 @@ from typing import Any
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Question
-from rag.data.formats.delimited import read_rows
-from rag.data.formats.huggingface import HF_PREFIX
-from rag.data.formats.json_file import first_mark, squad_paragraph_id
-from rag.data.formats.question_fields import check_text, parse_answer_cell, question_from_mapping
-from rag.data.formats.question_rows import hub_rows, is_article, parquet_rows
-from rag.data.json_stream import iter_json_array, load_json, parse_json
+from rag.data.files.delimited import read_rows
+from rag.data.files.huggingface import HF_PREFIX
+from rag.data.files.json_file import first_mark, squad_paragraph_id
+from rag.data.files.json_stream import iter_json_array, load_json, parse_json
+from rag.data.files.question_fields import check_text, parse_answer_cell, question_from_mapping
+from rag.data.files.question_rows import hub_rows, is_article, parquet_rows
+from rag.data.files.sources import is_json_record
+from rag.data.files.streams import STDIN, open_binary, read_lines, strip_compression
 from rag.data.records import BadRecord
-from rag.data.sources import is_json_record
-from rag.data.streams import STDIN, open_binary, read_lines, strip_compression
 
 __all__ = ["QUESTION_FORMATS", "draw_sample", "read_questions"]
 
@@ -42,7 +42,7 @@ def read_questions(path: str | Path, format: str = "auto", *, encoding: str = "u
 
     Records of the usual sets (NQ-open, SQuAD, TriviaQA, WebQuestions, CuratedTREC, HotpotQA, 2WikiMultiHopQA,
     MuSiQue, EntityQuestions, PopQA, KILT) are known in their official shape and in that of their copies on
-    the hub, see `rag.data.formats.question_shapes`.
+    the hub, see `rag.data.files.question_shapes`.
 
     A question without id is called `q` and its 1-based line or record number. Unlike corpora, question sets
     tolerate no bad record: a figure over an unknown part of a test set means nothing.

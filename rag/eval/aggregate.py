@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from rag.core.errors import DataError
 from rag.eval.breakdown import breakdown_table
-from rag.eval.calibration import calibration, risk_coverage
 from rag.eval.settings import EvaluationSettings
-from rag.eval.significance import bootstrap
+from rag.metrics.calibration import calibration, risk_coverage
+from rag.metrics.significance import bootstrap
 
 __all__ = ["FigureTable", "summarise"]
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from rag.core.types import Passage, Question
 from rag.data.text import normalize_answer, simple_tokenize
-from rag.eval.significance import bootstrap
+from rag.metrics.significance import bootstrap
 
 __all__ = [
     "TrainingOverlap",

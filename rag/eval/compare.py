@@ -16,7 +16,7 @@ from rag.core.files import read_json
 from rag.eval.aggregate import FigureTable
 from rag.eval.predictions import read_records
 from rag.eval.runner import METRICS_NAME, RECORDS_NAME
-from rag.eval.significance import PairedTest, compare_paired, holm
+from rag.metrics.significance import PairedTest, compare_paired, holm
 
 __all__ = [
     "Comparison",

@@ -80,8 +80,8 @@ class FactFinder:
         for hit, passage in retrieved[: self._read_top_k]:
             spans, source = self._spans(question, passage)
             at = None
-            if best is not None and best.passage_id == passage.id:
-                at = next((n for n, (_, end) in enumerate(spans) if best.start < end), None)
+            if best is not None and best.passage_id == passage.id and (start := best.start) is not None:
+                at = next((n for n, (_, end) in enumerate(spans) if start < end), None)
             texts = [passage.text[start:end] for start, end in spans]
             passages.append(FactPassage(passage.title, texts, hit.score, confidence[passage.id], at))
             sources.append(source)

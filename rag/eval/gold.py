@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rag.core.types import Passage, Question
-from rag.data.formats.fields import join_sentences
+from rag.data.files.fields import join_sentences
 
 __all__ = [
     "PassageLookup",

@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rag.core.types import AnswerSet, Passage, Question
-from rag.eval.answers import score_answers
 from rag.eval.breakdown import TrainingOverlap, question_groups
 from rag.eval.gold import gold_facts, gold_keys, is_yes_no, needs_all, passage_key
-from rag.eval.hotpot import HotpotGold, score_hotpot
-from rag.eval.kilt import gold_page, page_of, score_kilt
-from rag.eval.ranking import answer_flags, first_true, multihop_scores, trec_measures
 from rag.eval.settings import EvaluationSettings
 from rag.eval.systems import Retrieved
+from rag.metrics.answers import score_answers
+from rag.metrics.hotpot import HotpotGold, score_hotpot
+from rag.metrics.kilt import gold_page, page_of, score_kilt
+from rag.metrics.ranking import answer_flags, first_true, multihop_scores, trec_measures
 
 __all__ = ["STAGES", "Facts", "QuestionOutcome", "score_outcomes"]
 

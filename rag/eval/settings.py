@@ -11,13 +11,13 @@ from pydantic import field_validator
 
 from rag.config import Config
 from rag.core.files import sha256_file
-from rag.data.formats.huggingface import HF_PREFIX, parse_name, revision_of
-from rag.data.streams import strip_compression
+from rag.data.files.huggingface import HF_PREFIX, parse_name, revision_of
+from rag.data.files.streams import strip_compression
 from rag.data.text import MatchMode
-from rag.eval.answers import REGEX_PROFILES, check_profile
 from rag.eval.guard import guess_split
-from rag.eval.kilt import PageKind
-from rag.eval.ranking import DEFAULT_MEASURES, check_ks
+from rag.metrics.answers import REGEX_PROFILES, check_profile
+from rag.metrics.kilt import PageKind
+from rag.metrics.ranking import DEFAULT_MEASURES, check_ks
 
 __all__ = ["EvaluationSettings", "QuestionSource"]
 
@@ -35,7 +35,7 @@ class EvaluationSettings(Config):
         n_best: answers asked for.
         batch_size: questions asked at once.
         shard_size: questions between two writes; a killed run loses at most these.
-        pages: how the page of a passage is told for KILT, see `rag.eval.kilt.page_of`.
+        pages: how the page of a passage is told for KILT, see `rag.metrics.kilt.page_of`.
         match: how an answer is looked for in passages; None for the profile's own rule.
         limit: ask only the first so many questions.
         sample: ask only so many of them, drawn at random with `seed`, in the order of the set.

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from readers.settings import ReaderManifest
+from readers.extractive.settings import ReaderManifest
 from readers.training.config import ReaderTrainConfig
 
 __all__ = ["model_card"]

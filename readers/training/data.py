@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from rag.core.errors import DataError
 from rag.core.log import get_logger
-from rag.data.json_stream import iter_json_array
-from readers.tokens import TokenTable, tokenize_texts
+from rag.data.files.json_stream import iter_json_array
+from readers.extractive.tokens import TokenTable, tokenize_texts
 
 __all__ = [
     "ReaderExamples",

@@ -12,9 +12,9 @@ from rag.core.files import atomic_write_json, atomic_write_text, read_json
 from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.runtime.seeds import generator
-from readers.extractive import ExtractiveReader
-from readers.model import SpanModel
-from readers.settings import Calibration, ReaderSettings, read_manifest
+from readers.extractive.model import SpanModel
+from readers.extractive.reader import ExtractiveReader
+from readers.extractive.settings import Calibration, ReaderSettings, read_manifest
 from readers.training.calibrate import HeldOut, tune
 from readers.training.card import model_card
 from readers.training.config import ReaderTrainConfig

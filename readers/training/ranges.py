@@ -10,11 +10,11 @@ from safetensors.torch import save_file
 
 from rag.core.files import atomic_path, sha256_file
 from rag.core.types import Passage
-from rag.runtime.int8_bert import RangeRecorder
-from readers.extractive import ExtractiveReader
-from readers.fast import FastSpanModel
-from readers.loading import load_parts
-from readers.settings import read_manifest
+from rag.runtime.fast.int8_bert import RangeRecorder
+from readers.extractive.fast import FastSpanModel
+from readers.extractive.reader import ExtractiveReader
+from readers.extractive.settings import read_manifest
+from readers.open import load_parts
 from readers.training.data import SquadQuestion
 
 __all__ = ["RANGES_FILE", "add_ranges"]

@@ -10,15 +10,15 @@ from transformers import AutoTokenizer
 from rag.core.errors import MismatchedArtifactError
 from rag.core.files import atomic_write_json, directory_lock, read_json
 from rag.core.log import get_logger
-from rag.runtime.checkpoints import latest_checkpoint
 from rag.runtime.embedded import embedded_encoder_dir
-from rag.runtime.fit import FitSettings, Loss, fit
 from rag.runtime.hardware import resolve_device, use_threads
 from rag.runtime.precision import MasterWeights, resolve_precision
 from rag.runtime.seeds import seed_everything
-from readers.extractive import ExtractiveReader
-from readers.model import SpanModel, longest_row
-from readers.settings import ReaderSettings
+from rag.training.checkpoints import latest_checkpoint
+from rag.training.fit import FitSettings, Loss, fit
+from readers.extractive.model import SpanModel, longest_row
+from readers.extractive.reader import ExtractiveReader
+from readers.extractive.settings import ReaderSettings
 from readers.training.batches import ReaderBatch, ReaderBatches
 from readers.training.config import ReaderTrainConfig
 from readers.training.data import load_examples, read_squad, split_by_article

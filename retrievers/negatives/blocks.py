@@ -12,8 +12,8 @@ from typing import Any
 from rag.core.errors import MismatchedArtifactError
 from rag.core.files import atomic_write_json, read_json, remove_temporaries
 from rag.core.types import Passage
-from rag.data.convert.record import json_records, write_json_lines
-from retrievers.training.records import (
+from rag.data.files.record import json_records, write_json_lines
+from retrievers.examples.records import (
     Negative,
     TrainingExample,
     example_from_json,

@@ -12,7 +12,7 @@ import numpy as np
 from indexers.passages import PassageStore
 from rag.core.progress import Progress
 from rag.core.types import Hit, Passage, Question
-from rag.data.formats.fields import join_sentences
+from rag.data.files.fields import join_sentences
 from rag.data.text import AnswerMatcher
 
 __all__ = ["CorpusTexts", "Positives", "gold_texts", "find_positives", "overlap_share", "text_key"]

@@ -20,18 +20,18 @@ from rag.core.files import atomic_write_json, directory_lock, sha256_file
 from rag.core.log import get_logger
 from rag.core.progress import Progress
 from rag.core.types import Passage, Question
+from rag.data.files.streams import STDIN
 from rag.data.questions import draw_sample, read_questions
-from rag.data.streams import STDIN
 from rag.data.text import AnswerMatcher
 from rag.runtime.seeds import generator
-from retrievers.cross_encoder import CrossEncoder
+from retrievers.encoders.cross_encoder import CrossEncoder
+from retrievers.examples.data import matchable_answers
+from retrievers.examples.records import Negative, TrainingExample, write_training_examples
 from retrievers.negatives.blocks import BlockFolder, merge_examples
 from retrievers.negatives.gold import CorpusTexts, Positives, find_positives
 from retrievers.negatives.search import MiningSearch
 from retrievers.negatives.select import Candidate, NegativeFilter, below_margin, candidates_by_rank, choose
 from retrievers.negatives.settings import MiningSettings
-from retrievers.training.data import matchable_answers
-from retrievers.training.records import Negative, TrainingExample, write_training_examples
 
 __all__ = ["MiningReport", "mine", "mine_block"]
 

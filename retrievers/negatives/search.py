@@ -10,8 +10,8 @@ from indexers.index import Index
 from indexers.protocols import FloatArray
 from rag.core.errors import ConfigError
 from rag.core.types import Hit, Passage
-from retrievers.bi_encoder import BiEncoder
 from retrievers.dense import DenseRetriever
+from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.negatives.settings import MiningSettings
 from retrievers.open import open_encoder
 from retrievers.sparse import SparseRetriever

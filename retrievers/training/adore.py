@@ -18,15 +18,16 @@ from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.files import directory_lock
 from rag.core.log import get_logger
 from rag.core.manifest import MANIFEST_NAME
-from rag.runtime.distributed import World
-from rag.runtime.fit import FitHooks, Loss, fit
 from rag.runtime.hardware import use_threads
 from rag.runtime.seeds import generator, seed_everything
-from retrievers.bi_encoder import TOWER_SEPARATOR, BiEncoder
-from retrievers.losses import ranknet_loss
+from rag.training.distributed import World
+from rag.training.fit import FitHooks, Loss, fit
+from retrievers.encoders.bi_encoder import TOWER_SEPARATOR, BiEncoder
+from retrievers.examples.records import TrainingExample
+from retrievers.examples.split import split_examples
+from retrievers.examples.tokens import Int32, RetrieverTokenizer, TokenTable
 from retrievers.training.ance_config import AdoreTrainConfig
-from retrievers.training.examples import split_examples
-from retrievers.training.records import TrainingExample
+from retrievers.training.losses import ranknet_loss
 from retrievers.training.run import (
     claim_run,
     encoder_form,
@@ -34,7 +35,6 @@ from retrievers.training.run import (
     fit_settings,
     load_model,
 )
-from retrievers.training.tokens import Int32, RetrieverTokenizer, TokenTable
 from retrievers.training.validation import TOP_KS, CorpusSearch, right_rows
 
 __all__ = ["AdoreBatch", "AdoreBatches", "candidates", "train_adore"]

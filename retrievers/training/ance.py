@@ -20,17 +20,18 @@ from indexers.protocols import FloatArray
 from rag.core.errors import ConfigError
 from rag.core.files import atomic_write_json, directory_lock
 from rag.core.log import get_logger
-from rag.runtime.distributed import World
-from rag.runtime.fit import Loss, fit
 from rag.runtime.hardware import use_threads
 from rag.runtime.seeds import seed_everything
-from retrievers.bi_encoder import BiEncoder
+from rag.training.distributed import World
+from rag.training.fit import Loss, fit
+from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.examples.batches import RetrieverBatch
+from retrievers.examples.data import TrainingSet
+from retrievers.examples.held_out import HeldOutScores, make_batches
+from retrievers.examples.split import ExampleSplit, split_examples
+from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.ance_config import AnceTrainConfig
-from retrievers.training.batches import RetrieverBatch
-from retrievers.training.data import TrainingSet
-from retrievers.training.examples import ExampleSplit, split_examples
 from retrievers.training.exchange import NegativesExchange
-from retrievers.training.held_out import HeldOutScores, make_batches
 from retrievers.training.inferencer import Inferencer
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.run import (
@@ -43,7 +44,6 @@ from retrievers.training.run import (
 )
 from retrievers.training.staleness import DriftMeter, ProbeSet
 from retrievers.training.step import contrastive_step, in_batch_objective, pairwise_objective
-from retrievers.training.tokens import RetrieverTokenizer
 
 __all__ = ["Role", "run_inferencer", "train_ance"]
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from rag.core.errors import ConfigError
-from rag.runtime.refresh import RefreshSchedule
+from rag.training.refresh import RefreshSchedule
 from retrievers.training.config import ContrastiveTrainConfig, RetrieverTrainConfig
 
 __all__ = ["AdoreTrainConfig", "AnceTrainConfig"]

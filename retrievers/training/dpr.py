@@ -9,15 +9,16 @@ import torch
 
 from rag.core.files import directory_lock
 from rag.core.log import get_logger
-from rag.runtime.distributed import World
-from rag.runtime.fit import Loss, fit
 from rag.runtime.hardware import use_threads
 from rag.runtime.seeds import seed_everything
-from retrievers.training.batches import RetrieverBatch
+from rag.training.distributed import World
+from rag.training.fit import Loss, fit
+from retrievers.examples.batches import RetrieverBatch
+from retrievers.examples.data import TrainingSet
+from retrievers.examples.held_out import HeldOutScores, make_batches
+from retrievers.examples.split import split_examples
+from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.config import DprTrainConfig
-from retrievers.training.data import TrainingSet
-from retrievers.training.examples import split_examples
-from retrievers.training.held_out import HeldOutScores, make_batches
 from retrievers.training.run import (
     claim_run,
     encoder_form,
@@ -26,7 +27,6 @@ from retrievers.training.run import (
     load_model,
 )
 from retrievers.training.step import contrastive_step
-from retrievers.training.tokens import RetrieverTokenizer
 
 __all__ = ["train_dpr"]
 

@@ -17,12 +17,12 @@ from indexers.generations import Generation, Generations
 from indexers.npy import load_npy, save_npy
 from rag.core.errors import IncompleteArtifactError
 from rag.core.log import get_logger
-from rag.runtime.distributed import World
-from rag.runtime.fit import FitHooks
-from rag.runtime.refresh import IndexAge, RefreshSchedule
+from rag.training.distributed import World
+from rag.training.fit import FitHooks
+from rag.training.refresh import IndexAge, RefreshSchedule
+from retrievers.examples.batches import RetrieverBatches
+from retrievers.examples.mined import MinedNegatives
 from retrievers.training.ance_config import AnceTrainConfig
-from retrievers.training.batches import RetrieverBatches
-from retrievers.training.mined import MinedNegatives
 from retrievers.training.staleness import DriftMeter
 
 __all__ = ["NegativesExchange", "Refresher"]

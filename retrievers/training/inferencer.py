@@ -38,14 +38,14 @@ from rag.core.log import get_logger
 from rag.core.progress import Progress
 from rag.data.text import AnswerMatcher
 from rag.runtime.seeds import generator
-from retrievers.bi_encoder import BiEncoder
+from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.examples.data import matchable_answers
+from retrievers.examples.mined import MinedNegatives, Probes
+from retrievers.examples.records import TrainingExample
+from retrievers.examples.tokens import TokenTable
 from retrievers.negatives.select import NegativeFilter
 from retrievers.training.ance_config import AnceTrainConfig
-from retrievers.training.data import matchable_answers
-from retrievers.training.mined import MinedNegatives, Probes
-from retrievers.training.records import TrainingExample
 from retrievers.training.staleness import TOP_K, ProbeSet, compare
-from retrievers.training.tokens import TokenTable
 from retrievers.training.validation import TOP_KS, CorpusSearch, right_rows
 
 __all__ = ["Inferencer", "SearchEncoder"]

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from rag.core.errors import ConfigError, MismatchedArtifactError
-from rag.runtime.packing import plan_batches
-from retrievers.encoder_settings import EncoderSettings, read_settings
-from retrievers.model_files import model_folder, tower_folders
+from rag.runtime.fast.packing import plan_batches
+from retrievers.encoders.files import model_folder, tower_folders
+from retrievers.encoders.settings import EncoderSettings, read_settings
 from retrievers.training.towers import TrainableTower
 
 __all__ = ["BiEncoderModel", "EncoderFolderSettings"]

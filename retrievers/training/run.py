@@ -12,15 +12,15 @@ from torch import Tensor
 
 from rag.core.errors import MismatchedArtifactError
 from rag.core.files import atomic_write_json, read_json
-from rag.runtime.checkpoints import latest_checkpoint
-from rag.runtime.fit import FitResult, FitSettings
 from rag.runtime.precision import MasterWeights, resolve_precision
-from rag.runtime.run_log import read_metrics
-from retrievers.encoder_settings import read_config, read_settings
-from retrievers.model_files import model_folder, tower_folders, weight_files
-from retrievers.training.card import model_card
+from rag.training.checkpoints import latest_checkpoint
+from rag.training.fit import FitResult, FitSettings
+from rag.training.run_log import read_metrics
+from retrievers.encoders.card import model_card
+from retrievers.encoders.export import EncoderForm, TowerWeights, write_encoder
+from retrievers.encoders.files import model_folder, tower_folders, weight_files
+from retrievers.encoders.settings import read_config, read_settings
 from retrievers.training.config import RetrieverTrainConfig
-from retrievers.training.export import EncoderForm, TowerWeights, write_encoder
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.towers import TrainableTower
 

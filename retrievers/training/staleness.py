@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from indexers.protocols import FloatArray, IntArray
-from rag.runtime.refresh import Staleness, distinct_share, mean_cosine, score_entropy, top_k_overlap
 from rag.runtime.seeds import generator
-from retrievers.training.mined import Probes
+from rag.training.refresh import Staleness, distinct_share, mean_cosine, score_entropy, top_k_overlap
+from retrievers.examples.mined import Probes
 
 __all__ = ["DriftMeter", "ProbeSet", "compare"]
 

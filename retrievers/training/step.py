@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from rag.core.errors import ConfigError
-from rag.runtime.distributed import World
-from rag.runtime.fit import Loss
-from retrievers.gradient_cache import ChunkedEncoding
-from retrievers.losses import in_batch_loss, pairwise_loss
-from retrievers.training.batches import RetrieverBatch
+from rag.training.distributed import World
+from rag.training.fit import Loss
+from retrievers.examples.batches import RetrieverBatch
+from retrievers.training.gradient_cache import ChunkedEncoding
+from retrievers.training.losses import in_batch_loss, pairwise_loss
 from retrievers.training.model import BiEncoderModel
 
 __all__ = ["Objective", "contrastive_step", "in_batch_objective", "pairwise_objective"]

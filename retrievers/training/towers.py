@@ -19,8 +19,8 @@ from rag.core.errors import ArtifactError, ConfigError
 from rag.core.files import read_json
 from rag.runtime.attention import register_math_attention
 from rag.runtime.dropout import use_fast_dropout
-from retrievers.encoder_settings import EncoderSettings, read_config
-from retrievers.model_files import backbone_state, weight_files
+from retrievers.encoders.files import backbone_state, weight_files
+from retrievers.encoders.settings import EncoderSettings, read_config
 
 __all__ = ["TrainableTower"]
 

@@ -16,7 +16,7 @@ from rag.core.progress import Progress
 from rag.core.types import Passage
 from rag.data.text import AnswerMatcher
 from rag.runtime.seeds import generator
-from retrievers.training.records import TrainingExample
+from retrievers.examples.records import TrainingExample
 
 __all__ = [
     "TOP_KS",

@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from rag.core.types import Passage
-from retrievers.training.records import Negative, TrainingExample, write_training_examples
+from retrievers.examples.records import Negative, TrainingExample, write_training_examples
 
 
 def _run(tmp_path: Path, name: str, encoder: Path, processes: int) -> tuple[list[dict[str, Any]], Path]:

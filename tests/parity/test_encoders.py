@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rag.core.errors import ArtifactError
-from retrievers.bi_encoder import BiEncoder
+from retrievers.encoders.bi_encoder import BiEncoder
 
 TEXTS = [
     "The Danube rises in the Black Forest.",

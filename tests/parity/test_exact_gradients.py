@@ -14,11 +14,11 @@ import pytest
 import torch
 from transformers import BertModel
 
-from rag.runtime.distributed import World
-from rag.runtime.fit import FitSettings, Loss, fit
 from rag.runtime.precision import MasterWeights
+from rag.training.distributed import World
+from rag.training.fit import FitSettings, Loss, fit
+from retrievers.examples.batches import RetrieverBatch
 from retrievers.training import model as model_module
-from retrievers.training.batches import RetrieverBatch
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.step import contrastive_step, in_batch_objective, pairwise_objective
 from tests.conftest import TinyModels

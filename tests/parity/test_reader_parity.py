@@ -18,10 +18,10 @@ from transformers import (
 
 from rag.core.types import Passage
 from rag.runtime.attention import register_math_attention
-from readers.extractive import ExtractiveReader
-from readers.fast import FastSpanModel
-from readers.model import SpanModel
-from readers.spans import best_spans
+from readers.extractive.fast import FastSpanModel
+from readers.extractive.model import SpanModel
+from readers.extractive.reader import ExtractiveReader
+from readers.extractive.spans import best_spans
 from readers.training.losses import shared_span_loss
 from tests.tiny_reader import tiny_config, tiny_encoder, tiny_tokenizer
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from transformers import AutoModel, DPRContextEncoder, DPRQuestionEncoder
 
-from retrievers.bi_encoder import BiEncoder
-from retrievers.tokenization import TextTokenizer
-from retrievers.training.batches import RetrieverBatch
+from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.encoders.tokenization import TextTokenizer
+from retrievers.examples.batches import RetrieverBatch
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.step import contrastive_step
 from tests.conftest import TinyModels

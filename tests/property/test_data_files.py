@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag.data.formats.delimited import format_row, read_rows, split_row
-from rag.data.results import (
+from rag.data.files.delimited import format_row, read_rows, split_row
+from rag.data.files.results import (
     RetrievalResult,
     RetrievedPassage,
     load_trec_run,

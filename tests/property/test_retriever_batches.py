@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from rag.core.errors import ConfigError
 from rag.core.types import Passage
 from rag.data.text import AnswerMatcher
-from retrievers.training.batches import RetrieverBatches
-from retrievers.training.data import TrainingSet, matchable_answers
-from retrievers.training.records import Negative, TrainingExample
+from retrievers.examples.batches import RetrieverBatches
+from retrievers.examples.data import TrainingSet, matchable_answers
+from retrievers.examples.records import Negative, TrainingExample
 
 WORDS = ("a", "b", "É", "e\u0301", "c", "U.S.", "ΟΔΟΣ", "οδος", "İ", ".", "\u200b", "no")
 text = st.lists(st.sampled_from(WORDS), min_size=1, max_size=8).map(" ".join)

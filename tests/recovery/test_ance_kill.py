@@ -18,11 +18,11 @@ from indexers.build import BuildSettings, build_index
 from indexers.generations import Generations
 from indexers.protocols import EncoderIdentity, FloatArray
 from rag.core.types import Passage
-from rag.runtime.checkpoints import latest_checkpoint
+from rag.training.checkpoints import latest_checkpoint
+from retrievers.examples.mined import MinedNegatives
+from retrievers.examples.records import Negative, TrainingExample, write_training_examples
 from retrievers.training.ance import train_ance
 from retrievers.training.ance_config import AnceTrainConfig
-from retrievers.training.mined import MinedNegatives
-from retrievers.training.records import Negative, TrainingExample, write_training_examples
 
 STEPS = 12
 _CODE = """

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from rag.core.types import Passage
+from retrievers.examples.records import Negative, TrainingExample, write_training_examples
 from retrievers.training import dpr
 from retrievers.training.config import DprTrainConfig
-from retrievers.training.records import Negative, TrainingExample, write_training_examples
 from tests.worlds import start_process
 
 _KILL_AT = 7

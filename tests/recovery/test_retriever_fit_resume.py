@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from rag.runtime.checkpoints import latest_checkpoint
-from rag.runtime.distributed import World
-from rag.runtime.fit import FitSettings, Loss, fit
 from rag.runtime.precision import MasterWeights
-from retrievers.training.batches import RetrieverBatch
+from rag.training.checkpoints import latest_checkpoint
+from rag.training.distributed import World
+from rag.training.fit import FitSettings, Loss, fit
+from retrievers.examples.batches import RetrieverBatch
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.step import contrastive_step
 from tests.worlds import run_world, start_process

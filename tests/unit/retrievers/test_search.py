@@ -134,7 +134,7 @@ def index(dense=None, lucene=None, identity=None):
 
 
 def test_auto_takes_what_the_index_has(tiny_bert):
-    from retrievers.bi_encoder import BiEncoder
+    from retrievers.encoders.bi_encoder import BiEncoder
 
     encoder = BiEncoder.load(tiny_bert, precision="fp32", pooling="mean")
     vectors = SimpleNamespace(dim=32)
@@ -157,7 +157,7 @@ def test_auto_takes_what_the_index_has(tiny_bert):
 
 
 def test_an_index_opens_its_encoder_with_the_settings_it_was_built_with(tiny, tiny_bert, tmp_path):
-    from retrievers.bi_encoder import BiEncoder
+    from retrievers.encoders.bi_encoder import BiEncoder
 
     built = BiEncoder.load(tiny_bert, precision="fp32", pooling="cls", max_length=9, query_prefix="who ")
     opened = open_encoder(index(identity=built.identity), precision="fp32")

@@ -5,7 +5,7 @@ from rag.bench.report import Goal, Report, Table, format_interval
 from rag.config import parse_numbers
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import read_json
-from rag.eval.significance import Interval
+from rag.metrics.significance import Interval
 
 
 def test_rounds_run_everyone_and_alternate_their_order() -> None:

@@ -23,7 +23,7 @@ class HashEncoder:
 
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("retrievers.bi_encoder.BiEncoder.load", lambda *_, **__: HashEncoder())
+    monkeypatch.setattr("retrievers.encoders.bi_encoder.BiEncoder.load", lambda *_, **__: HashEncoder())
     path = tmp_path / "corpus.jsonl"
     records = [{"id": str(n), "title": "", "text": f"text number {n}"} for n in range(30)]
     path.write_text("".join(json.dumps(record) + "\n" for record in records))

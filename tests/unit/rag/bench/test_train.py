@@ -13,7 +13,7 @@ from rag.bench.train import CONTESTANTS, _fill, run_train_benchmark
 from rag.bench.train_worker import make_step
 from rag.core.errors import ConfigError, DataError, ResourceError
 from rag.core.types import Passage
-from retrievers.training.records import Negative, TrainingExample, write_training_examples
+from retrievers.examples.records import Negative, TrainingExample, write_training_examples
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import zstandard
 
 from rag.core.errors import ConfigError, DataError, MissingDependencyError, ResourceError
 from rag.data.corpus import Document, ReadOptions, ReadReport, read_documents
-from rag.data.formats.huggingface import parse_name
+from rag.data.files.huggingface import parse_name
 
 ANY_SHARE = ReadOptions(max_bad_share=1.0)
 RECORDS = [{"id": str(i), "title": f"Title {i}", "text": f"Text number {i}, é."} for i in range(5)]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rag.core.errors import DataError
-from rag.data.results import (
+from rag.data.files.results import (
     RetrievalResult,
     RetrievedPassage,
     load_trec_run,

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from rag.core.errors import DataError
+from rag.data.files.json_stream import iter_json_array, load_json
+from rag.data.files.streams import open_binary, read_lines
 from rag.data.id_set import IdSet
-from rag.data.json_stream import iter_json_array, load_json
 from rag.data.records import BadRecord
-from rag.data.streams import open_binary, read_lines
 
 
 def reader(data: bytes) -> io.BufferedReader:

@@ -14,12 +14,12 @@ from rag.data.corpus import read_documents
 from rag.eval.compare import load_evaluation
 from rag.eval.fact_tuning import FactExample, collect_examples, tune_facts, write_tuning
 from rag.eval.facts import FactFinder, open_finder
-from rag.eval.kilt import gold_page, page_of
 from rag.eval.report import render_report
 from rag.eval.report_questions import question_card
 from rag.eval.runner import evaluate
 from rag.eval.sentence_table import SentenceTable, align_sentences
 from rag.eval.settings import EvaluationSettings, QuestionSource
+from rag.metrics.kilt import gold_page, page_of
 from readers.facts import FactPassage, FactSettings, find_signs
 
 # The boundary after "no. 5" is one that a rule would not find, and sentence 1 is blank.

@@ -13,8 +13,8 @@ import torch
 from rag.core.errors import ConfigError
 from rag.runtime.hardware import available_cores, bound_kernel_caches, has_fast_bf16, resolve_device
 from rag.runtime.precision import MasterWeights, resolve_precision
-from rag.runtime.schedule import ScheduleName, schedule_factor
 from rag.runtime.seeds import generator
+from rag.training.schedule import ScheduleName, schedule_factor
 
 
 @pytest.mark.parametrize("name", ["linear", "cosine", "wsd"])

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from rag.core.errors import DataError, MismatchedArtifactError
 from rag.core.types import Passage
-from readers.extractive import ExtractiveReader
+from readers.extractive.reader import ExtractiveReader
 from readers.training.config import ReaderStage, ReaderTrainConfig
 from readers.training.evaluation import gold_paragraph_scores
 from readers.training.recipe import train_reader

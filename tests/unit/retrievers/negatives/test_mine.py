@@ -12,13 +12,13 @@ from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Hit, Passage, Question
 from rag.data.questions import read_questions
 from rag.data.text import AnswerMatcher
-from retrievers.bi_encoder import BiEncoder
+from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.examples.records import read_training_examples
 from retrievers.negatives import mine as module
 from retrievers.negatives.gold import gold_texts, overlap_share
 from retrievers.negatives.mine import mine
 from retrievers.negatives.select import below_margin, candidates_by_rank, choose
 from retrievers.negatives.settings import MiningSettings, parse_depth
-from retrievers.training.records import read_training_examples
 
 RIVERS = ("Danube", "Rhine", "Elbe", "Oder", "Main", "Neckar", "Isar", "Inn", "Spree", "Havel")
 

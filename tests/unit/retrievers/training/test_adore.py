@@ -14,17 +14,17 @@ from indexers.index import Index
 from rag.config import load_config, preset_names
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage
-from retrievers.bi_encoder import BiEncoder
 from retrievers.dense import DenseRetriever
+from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.examples.records import write_training_examples
+from retrievers.examples.split import split_examples
+from retrievers.examples.tokens import TokenTable
 from retrievers.training.adore import AdoreBatches, candidates, train_adore
 from retrievers.training.ance_config import AdoreTrainConfig
 from retrievers.training.config import DprTrainConfig
 from retrievers.training.dpr import train_dpr
-from retrievers.training.examples import split_examples
-from retrievers.training.records import write_training_examples
-from retrievers.training.tokens import TokenTable
 from retrievers.training.validation import CorpusSearch
-from tests.unit.retrievers.training.conftest import cipher_examples
+from tests.unit.retrievers.conftest import cipher_examples
 
 _SMALL: dict[str, Any] = {
     "precision": "fp32", "question_tokens": 16, "batch_size": 32, "dropout": 0.0, "threads": 1,

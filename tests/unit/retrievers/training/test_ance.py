@@ -19,12 +19,12 @@ from rag.cli.main import main
 from rag.config import load_config, preset_names
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.types import Passage
-from retrievers.bi_encoder import BiEncoder
+from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.examples.split import split_examples
 from retrievers.training.ance import run_inferencer, train_ance
 from retrievers.training.ance_config import AnceTrainConfig
 from retrievers.training.config import DprTrainConfig
 from retrievers.training.dpr import train_dpr
-from retrievers.training.examples import split_examples
 from retrievers.training.validation import CorpusSearch
 
 _SMALL: dict[str, Any] = {
@@ -67,8 +67,8 @@ def mrr(config: AnceTrainConfig, encoder: str | Path) -> float:
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> tuple[Path, Path, Path]:
     """(training file, index, encoder trained a little with in-batch negatives)."""
-    from retrievers.training.records import write_training_examples
-    from tests.unit.retrievers.training.conftest import cipher_examples  # type: ignore[import-not-found]
+    from retrievers.examples.records import write_training_examples
+    from tests.unit.retrievers.conftest import cipher_examples  # type: ignore[import-not-found]
 
     place = tmp_path_factory.mktemp("warm")
     write_training_examples(place / "train.json", cipher_examples(400))

@@ -14,12 +14,12 @@ from indexers.build import BuildSettings, build_index
 from indexers.index import Index
 from rag.cli.main import main
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError, RagError
-from retrievers.bi_encoder import BiEncoder
+from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.examples.records import read_training_examples
+from retrievers.examples.split import split_examples
 from retrievers.open import open_retriever
 from retrievers.training.config import DprTrainConfig
 from retrievers.training.dpr import train_dpr
-from retrievers.training.examples import split_examples
-from retrievers.training.records import read_training_examples
 from retrievers.training.validation import CorpusSearch, pool_rank
 
 _SMALL: dict[str, Any] = {

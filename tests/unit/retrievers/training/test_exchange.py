@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from indexers.generations import Generation, Generations
-from rag.runtime.distributed import World
+from rag.training.distributed import World
+from retrievers.examples.mined import MinedNegatives, Probes
+from retrievers.examples.tokens import TokenTable
 from retrievers.training.ance_config import AnceTrainConfig
 from retrievers.training.exchange import NegativesExchange
-from retrievers.training.mined import MinedNegatives, Probes
 from retrievers.training.staleness import DriftMeter
-from retrievers.training.tokens import TokenTable
 
 
 class Batches:

@@ -14,10 +14,10 @@ from indexers.passages import PassageStore, PassageStoreWriter
 from indexers.protocols import EncoderIdentity, FloatArray
 from rag.core.errors import DataError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.types import Passage
+from retrievers.examples.mined import MinedNegatives
+from retrievers.examples.records import TrainingExample
 from retrievers.training.ance_config import AnceTrainConfig
 from retrievers.training.inferencer import Inferencer
-from retrievers.training.mined import MinedNegatives
-from retrievers.training.records import TrainingExample
 
 DIM = 16
 PASSAGES = [Passage(f"p{n}", f"t{n % 7}", f"word{n} word{n + 1} common") for n in range(40)]

@@ -10,7 +10,7 @@ import torch
 
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.runtime.precision import MasterWeights
-from retrievers.training.batches import RetrieverBatch
+from retrievers.examples.batches import RetrieverBatch
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.step import contrastive_step, pairwise_objective
 from tests.conftest import TinyModels

@@ -11,8 +11,8 @@ import pytest
 
 from rag.core.errors import DataError
 from rag.core.types import Passage
+from retrievers.examples.records import Negative, TrainingExample
 from retrievers.training import validation
-from retrievers.training.records import Negative, TrainingExample
 from retrievers.training.validation import CorpusSearch, average_rank, pool_rank, retrieval_scores
 
 

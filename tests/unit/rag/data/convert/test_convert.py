@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage, Question
-from rag.data.convert.convert import FORMATS, ConversionReport, convert, get_format
+from rag.data.files.convert import FORMATS, ConversionReport, convert, get_format
 
 RESULTS = [
     {

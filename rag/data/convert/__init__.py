@@ -1,1 +1,0 @@
-"""Converters between the field's file formats, through one typed record."""

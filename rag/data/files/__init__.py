@@ -1,0 +1,1 @@
+"""File formats of the field: one reader and one writer each."""

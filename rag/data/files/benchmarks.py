@@ -1,0 +1,207 @@
+"""KILT, HotpotQA and SQuAD files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rag.core.errors import DataError
+from rag.data.files.fields import join_sentences
+from rag.data.files.json_file import squad_paragraph_id
+from rag.data.files.json_stream import load_json
+from rag.data.files.record import (
+    Context,
+    Format,
+    Record,
+    dumps,
+    json_records,
+    open_text,
+    write_json_lines,
+    write_json_list,
+)
+from rag.data.files.streams import open_binary
+
+__all__ = ["HOTPOT", "KILT", "SQUAD"]
+
+_KILT_OUTPUT, _SQUAD_ITEM, _SQUAD_FILE = "kilt_output", "squad_item", "squad_version"
+
+
+def _read_kilt(path: Path) -> Iterator[Record]:
+    for place, value in json_records(path):
+        rest = dict(value)
+        try:
+            identifier, question, output = str(rest.pop("id")), str(rest.pop("input")), rest.pop("output")
+            answers = tuple(dict.fromkeys(o["answer"] for o in output if o.get("answer")))
+            pages = [page for o in output for page in o.get("provenance") or ()]
+            positives = tuple(Context(str(p["wikipedia_id"]), str(p.get("title") or "")) for p in pages)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"{place}: not a KILT record ({error})") from error
+        yield Record(identifier, question, answers, (), positives, meta={**rest, _KILT_OUTPUT: output})
+
+
+def _kilt_json(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
+    for record in records:
+        meta = dict(record.meta)
+        output = meta.pop(_KILT_OUTPUT, None)
+        if output is None:
+            answers: list[dict[str, Any]] = [{"answer": answer} for answer in record.answers or ()]
+            pages = [
+                {"wikipedia_id": page.id, **({"title": page.title} if page.title else {})}
+                for page in record.positives or record.contexts
+            ]
+            output = answers or [{}]
+            if pages:
+                output[0] = {**output[0], "provenance": pages}
+        yield {"id": record.id, "input": record.question, "output": output, **meta}
+
+
+def _read_hotpot(path: Path) -> Iterator[Record]:
+    for place, value in json_records(path):
+        rest = dict(value)
+        try:
+            identifier = str(rest.pop("_id") if "_id" in rest else rest.pop("id"))
+            question = str(rest.pop("question"))
+            answers = (str(rest.pop("answer")),) if "answer" in rest else None
+            contexts = tuple(
+                Context("", str(title), join_sentences(sentences), extra={"sentences": list(sentences)})
+                for title, sentences in rest.pop("context")
+            )
+            gold = {str(title) for title, _ in rest.get("supporting_facts") or ()} | set(
+                rest.get("gold_titles") or ()
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"{place}: not a HotpotQA record ({error})") from error
+        yield Record(
+            identifier,
+            question,
+            answers,
+            contexts,
+            tuple(c for c in contexts if c.title in gold),
+            (),
+            tuple(c for c in contexts if c.title not in gold) if gold else (),
+            rest,
+        )
+
+
+def _hotpot_json(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
+    for record in records:
+        if len(record.answers or ()) > 1:
+            raise DataError(
+                f"question {record.id!r} has {len(record.answers or ())} answers, HotpotQA's format "
+                "holds one",
+                hint="convert to dpr-train or nq-open, or keep one answer a question",
+            )
+        contexts = record.contexts or (*record.positives, *record.hard_negatives, *record.negatives)
+        answer = {"answer": record.answers[0]} if record.answers else {}
+        context = [[c.title, list(c.extra.get("sentences") or [c.text or ""])] for c in contexts]
+        yield {"_id": record.id, "question": record.question, **answer, **record.meta, "context": context}
+
+
+def _read_squad(path: Path) -> Iterator[Record]:
+    with open_binary(path) as stream:
+        whole = load_json(stream, str(path))
+    count = 0
+    try:
+        for article in whole["data"]:
+            title = str(article["title"])
+            for index, paragraph in enumerate(article["paragraphs"]):
+                context = Context(squad_paragraph_id(title, index), title, str(paragraph["context"]))
+                for item in paragraph["qas"]:
+                    count += 1
+                    answers = tuple(dict.fromkeys(answer["text"] for answer in item.get("answers", ())))
+                    rest = {key: value for key, value in item.items() if key not in ("id", "question")}
+                    meta = {_SQUAD_ITEM: rest, _SQUAD_FILE: whole.get("version", "1.1")}
+                    yield Record(str(item["id"]), str(item["question"]), answers, (), (context,), meta=meta)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path}: malformed SQuAD data after question {count} ({error})") from error
+
+
+def _write_squad(path: Path, records: Iterable[Record]) -> None:
+    """Questions that follow each other with the same paragraph share it, paragraphs with the same title an
+    article."""
+    with open_text(path) as file:
+        title: str | None = None
+        key: tuple[str, str] | None = None
+        version = "1.1"
+        file.write('{"data": [')
+        for record in records:
+            context, item = _squad_item(record)
+            version = record.meta.get(_SQUAD_FILE, version)
+            this = (context.id, context.text or "")
+            if title == context.title and key == this:
+                file.write(",\n")
+            else:
+                if title is not None:
+                    file.write("]}")
+                if title == context.title:
+                    file.write(",\n")
+                else:
+                    file.write(
+                        ("" if title is None else "]},\n")
+                        + f'{{"title": {dumps(context.title)}, "paragraphs": [\n'
+                    )
+                file.write(f'{{"context": {dumps(context.text)}, "qas": [\n')
+            title, key = context.title, this
+            file.write(dumps(item))
+        file.write(("]}]}" if title is not None else "") + f'], "version": {dumps(version)}}}\n')
+
+
+def _squad_item(record: Record) -> tuple[Context, dict[str, Any]]:
+    context = record.positives[0]
+    rest = record.meta.get(_SQUAD_ITEM)
+    if rest is None:
+        answers = [
+            {"text": answer, "answer_start": start}
+            for answer in record.answers or ()
+            if (start := (context.text or "").find(answer)) >= 0
+        ]
+        if not answers:
+            raise DataError(
+                f"question {record.id!r}: no answer stands literally in its first positive passage, "
+                "so there is no "
+                "answer_start for SQuAD's format",
+                hint="drop such questions first, or convert to dpr-train",
+            )
+        rest = {"answers": answers, **record.meta}
+    return context, {"id": record.id, "question": record.question, **rest}
+
+
+KILT = Format(
+    "kilt",
+    "KILT task or prediction files (JSON lines)",
+    frozenset({"id", "question", "answers", "positives", "contexts", "passage ids", "titles", "meta"}),
+    frozenset({"id", "question"}),
+    _read_kilt,
+    lambda path, records: write_json_lines(path, _kilt_json(records)),
+)
+HOTPOT = Format(
+    "hotpot",
+    "HotpotQA's JSON (also 2WikiMultiHopQA, MuSiQue in its shape)",
+    frozenset(
+        {
+            "id",
+            "question",
+            "answers",
+            "contexts",
+            "positives",
+            "hard_negatives",
+            "negatives",
+            "passage texts",
+            "titles",
+            "passage fields",
+            "meta",
+        }
+    ),
+    frozenset({"id", "question", "passage texts", "titles"}),
+    _read_hotpot,
+    lambda path, records: write_json_list(path, _hotpot_json(records)),
+)
+SQUAD = Format(
+    "squad",
+    "SQuAD 1.1 and 2.0",
+    frozenset({"id", "question", "answers", "positives", "passage ids", "passage texts", "titles", "meta"}),
+    frozenset({"id", "question", "positives", "passage texts"}),
+    _read_squad,
+    _write_squad,
+)

@@ -1,0 +1,220 @@
+"""Convert a file of one format into another, and say what does not fit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rag.core.errors import ConfigError, DataError
+from rag.core.types import Passage, Question
+from rag.data.files.benchmarks import HOTPOT, KILT, SQUAD
+from rag.data.files.dpr_family import DPR_RESULTS, DPR_TRAINING, FID, NQ_OPEN, PYSERINI
+from rag.data.files.record import Context, Format, Record
+from rag.data.files.tables import BEIR, COLBERT, TREC_QRELS, TREC_RUN
+from rag.data.text import AnswerMatcher
+
+__all__ = ["FORMATS", "ConversionReport", "convert", "get_format"]
+
+FORMATS: Mapping[str, Format] = {
+    fmt.name: fmt
+    for fmt in (
+        DPR_RESULTS,
+        DPR_TRAINING,
+        FID,
+        PYSERINI,
+        NQ_OPEN,
+        TREC_RUN,
+        TREC_QRELS,
+        KILT,
+        BEIR,
+        HOTPOT,
+        SQUAD,
+        COLBERT,
+    )
+}
+
+_ROLES = frozenset({"contexts", "positives"})  # at least one record must have them
+_OF_RECORD = frozenset({"id", "question", "answers"})  # every record must have them
+_FILL = "give questions and passages to fill it in, or convert from a format that has it"
+
+
+@dataclass(slots=True)
+class ConversionReport:
+    """What a conversion did.
+
+    Attributes:
+        records: questions written.
+        dropped: part of a record → in how many records it was lost, because the target has no place for it.
+    """
+
+    records: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def is_lossless(self) -> bool:
+        """Whether everything found its place."""
+        return not self.dropped
+
+    def summary(self) -> str:
+        """One or two lines of text."""
+        lines = [f"{self.records:,} questions converted"]
+        if self.dropped:
+            lost = ", ".join(f"{name} ({count:,})" for name, count in self.dropped.most_common())
+            lines.append(f"no place in the new format for: {lost}")
+        return "\n".join(lines)
+
+
+def get_format(name: str) -> Format:
+    """A format by name.
+
+    Raises:
+        ConfigError: unknown; the hint lists all.
+    """
+    if name not in FORMATS:
+        raise ConfigError(f"unknown format {name!r}", hint=f"use one of: {', '.join(FORMATS)}")
+    return FORMATS[name]
+
+
+def convert(
+    source: str | Path,
+    source_format: str,
+    target: str | Path,
+    target_format: str,
+    *,
+    questions: Mapping[str, Question] | None = None,
+    passages: Callable[[str], Passage | None] | None = None,
+    strict: bool = False,
+) -> ConversionReport:
+    """Convert, streaming; the target appears whole or not at all.
+
+    Args:
+        source: file or folder.
+        source_format: name of its format, see `FORMATS`.
+        target: file or folder to write.
+        target_format: name of its format.
+        questions: id → question, to fill in question texts and answers (for runs and qrels).
+        passages: id → passage, to fill in titles and texts (for runs, qrels and KILT).
+        strict: refuse if anything would be lost.
+
+    Returns:
+        How many records were written and what had no place.
+
+    Raises:
+        ConfigError: unknown format, or one that cannot be written.
+        DataError: a record is malformed, lacks what the target needs, or (strict) would lose something.
+
+    Note:
+        Retrieved lists become training sets by answer: with answers known, passages that hold one are
+        positives
+        and the others hard negatives. Training sets become result lists of their positives, then negatives.
+    """
+    reader, writer = get_format(source_format), get_format(target_format)
+    if writer.write is None:
+        raise ConfigError(f"format {target_format!r} can be read, not written")
+    if not Path(source).exists():
+        raise DataError(f"{source}: no such file or folder")
+    if writer.is_folder and Path(target).exists():
+        raise DataError(f"{target} exists", hint="choose another place, or delete it")
+    report = ConversionReport()
+    roles: set[str] = set()
+
+    def prepared() -> Iterator[Record]:
+        for number, record in enumerate(reader.read(Path(source)), start=1):
+            filled = _fill(record, questions, passages)
+            if not filled.id and "id" in writer.needs:
+                filled = replace(filled, id=f"q{number}")
+            filled = _recast(filled, writer)
+            parts = filled.parts()
+            where = f"record {number}" + (f" ({filled.id!r})" if filled.id else "")
+            missing = sorted((writer.needs & _OF_RECORD) - parts | _missing_in_passages(filled, writer))
+            if missing:
+                raise DataError(
+                    f"{source}: {where} has no {', no '.join(missing)}, which {target_format} needs",
+                    hint=_FILL,
+                )
+            roles.update(parts & _ROLES)
+            lost = (parts | _lost_by_recast(record, filled)) - writer.keeps
+            report.dropped.update(lost)
+            if strict and lost:
+                raise DataError(
+                    f"{source}: {where} holds {', '.join(sorted(lost))}, for which {target_format} "
+                    "has no place",
+                    hint="allow losses, or choose another format",
+                )
+            report.records += 1
+            yield filled
+        absent = sorted(writer.needs & _ROLES - roles)
+        if absent:
+            raise DataError(
+                f"{source}: no record has {' or '.join(absent)}, which {target_format} is made of", hint=_FILL
+            )
+
+    writer.write(Path(target), prepared())
+    return report
+
+
+def _fill(
+    record: Record, questions: Mapping[str, Question] | None, passages: Callable[[str], Passage | None] | None
+) -> Record:
+    known = questions.get(record.id) if questions is not None else None
+    if known is not None:
+        record = replace(
+            record,
+            question=known.text if record.question is None else record.question,
+            answers=known.answers if record.answers is None else record.answers,
+        )
+    if passages is None:
+        return record
+
+    def full(context: Context) -> Context:
+        found = passages(context.id) if context.text is None else None
+        return context if found is None else replace(context, title=found.title, text=found.text)
+
+    roles = ("contexts", "positives", "negatives", "hard_negatives")
+    changes = {role: tuple(full(context) for context in getattr(record, role)) for role in roles}
+    return replace(record, **changes)  # type: ignore[arg-type]
+
+
+def _recast(record: Record, writer: Format) -> Record:
+    """Give passages the roles that the target knows."""
+    if "contexts" in writer.keeps and "positives" not in writer.keeps and not record.contexts:
+        every = (*record.positives, *record.hard_negatives, *record.negatives)
+        return replace(record, contexts=every, positives=(), negatives=(), hard_negatives=())
+    trains = "positives" in writer.keeps and "contexts" not in writer.keeps
+    if trains and not record.positives and record.contexts and record.answers:
+        matcher = AnswerMatcher(record.answers)
+        flags = [
+            c.has_answer if c.has_answer is not None else c.text is not None and matcher.matches(c.text)
+            for c in record.contexts
+        ]
+        positives = tuple(c for c, flag in zip(record.contexts, flags, strict=True) if flag)
+        others = tuple(c for c, flag in zip(record.contexts, flags, strict=True) if not flag)
+        return replace(record, contexts=(), positives=positives, hard_negatives=others)
+    if "contexts" not in writer.keeps and record.contexts and (record.positives or record.hard_negatives):
+        given = {*map(id, record.positives), *map(id, record.hard_negatives)}
+        if all(id(context) in given for context in record.contexts):
+            return replace(record, contexts=())
+    if "positives" not in writer.keeps and record.contexts:
+        listed = set(map(id, record.contexts))
+        every = (*record.positives, *record.negatives, *record.hard_negatives)
+        if all(id(context) in listed for context in every):
+            return replace(record, positives=(), negatives=(), hard_negatives=())
+    return record
+
+
+def _missing_in_passages(record: Record, writer: Format) -> set[str]:
+    """What the target needs of every passage and at least one lacks."""
+    every = (*record.contexts, *record.positives, *record.negatives, *record.hard_negatives)
+    missing: set[str] = set()
+    for context in every:
+        missing |= {"passage ids"} if not context.id else set()
+        missing |= {"passage texts"} if context.text is None else set()
+        missing |= {"titles"} if not context.title else set()
+    return missing & writer.needs
+
+
+def _lost_by_recast(before: Record, after: Record) -> set[str]:
+    """Roles that were given up: a result list cannot say which passage was positive."""
+    return {"positives"} if before.positives and not after.positives and after.contexts else set()

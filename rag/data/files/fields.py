@@ -1,0 +1,157 @@
+"""From a mapping with whatever field names to a document."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rag.data.files.base import ReadOptions
+from rag.data.records import BadRecord, Document
+
+__all__ = ["ID_FIELDS", "TEXT_FIELDS", "TITLE_FIELDS", "DocumentFields", "join_sentences"]
+
+ID_FIELDS = ("id", "_id", "docid", "doc_id", "pid", "passage_id", "psg_id", "wikipedia_id")
+TITLE_FIELDS = ("title", "wikipedia_title", "page_title")
+TEXT_FIELDS = (
+    "text",
+    "contents",
+    "content",
+    "passage",
+    "body",
+    "paragraph",
+    "paragraphs",
+    "context",
+    "abstract",
+)
+_MAX_TITLE_CHARS = 300
+_SENTENCE_MARKERS = ("charoffset", "text_with_links", "charoffset_with_links")
+_KILT_PREFIX = re.compile(r"^(?:Section::::|BULLET::::)")
+
+
+class DocumentFields:
+    """Turns mappings of one source into documents.
+
+    Ids: if the first mapping has no id field at all, the source is taken to have none, and every document is
+        called
+    `{name}:{position}`, so that a bad record never changes the id of another. If the first has one, a later
+    mapping without is a bad record.
+
+    Args:
+        options: field names, where the usual ones do not do.
+        name: of the source, for made-up ids.
+        text_lists_are_sentences: a list in the text field holds sentences (HotpotQA) and not paragraphs.
+    """
+
+    def __init__(self, options: ReadOptions, name: str, *, text_lists_are_sentences: bool = False) -> None:
+        self._id_fields = (options.id_field,) if options.id_field else ID_FIELDS
+        self._title_fields = (options.title_field,) if options.title_field else TITLE_FIELDS
+        self._text_fields = (options.text_field,) if options.text_field else TEXT_FIELDS
+        self._ids_are_made: bool | None = False if options.id_field else None
+        self._name = name
+        self._lists_are_sentences = text_lists_are_sentences
+
+    def document(self, record: Any, position: int) -> Document | BadRecord:
+        """Make one document; `position` is its line or record number."""
+        if not isinstance(record, Mapping):
+            return BadRecord("not an object", f"found {type(record).__name__}")
+        document_id = self._id(record, position)
+        if isinstance(document_id, BadRecord):
+            return document_id
+        title = _first(record, self._title_fields)
+        if title is None:
+            title = ""
+        elif not isinstance(title, str):
+            return BadRecord("title is not text", f"found {type(title).__name__}")
+        if isinstance(sentences := record.get("sentences"), Sequence) and not isinstance(sentences, str):
+            return _from_sentences(document_id, title, sentences)
+        value = _first(record, self._text_fields)
+        if value is None:
+            return BadRecord("missing field", f"no text: expected one of {', '.join(self._text_fields)}")
+        if isinstance(value, str):
+            return self._from_text(record, document_id, title, value)
+        if isinstance(value, Sequence) and not isinstance(value, bytes):
+            if self._lists_are_sentences or any(key in record for key in _SENTENCE_MARKERS):
+                return _from_sentences(document_id, title, value)
+            return _from_paragraphs(document_id, title, value, is_kilt="wikipedia_id" in record)
+        return BadRecord("text is not text", f"found {type(value).__name__}")
+
+    def _id(self, record: Mapping[str, Any], position: int) -> str | BadRecord:
+        value = _first(record, self._id_fields)
+        if self._ids_are_made is None:
+            self._ids_are_made = value is None
+        if self._ids_are_made:
+            return f"{self._name}:{position}"
+        if value is None:
+            return BadRecord("missing field", f"no id: expected one of {', '.join(self._id_fields)}")
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            return BadRecord("id is not text or a whole number", f"found {type(value).__name__}")
+        return str(value)
+
+    def _from_text(self, record: Mapping[str, Any], document_id: str, title: str, text: str) -> Document:
+        if not title and "contents" in record and "\n" in text:
+            # Pyserini and FlashRAG keep "title\ntext" in one field.
+            head, _, rest = text.partition("\n")
+            if rest.strip() and len(head) <= _MAX_TITLE_CHARS:
+                title, text = head.strip().removeprefix('"').removesuffix('"'), rest
+        elif title and "url" in record and text.startswith(title):
+            # Older WikiExtractor versions repeat the title above the text.
+            rest = text[len(title) :]
+            text = rest.lstrip("\n") if rest.startswith("\n\n") else text
+        return Document(document_id, title, text)
+
+
+def join_sentences(sentences: Sequence[str]) -> str:
+    """Put sentences together again: with a space where neither side has one.
+
+    Example:
+        >>> join_sentences(["One.", " Two.", "Three."])
+        'One. Two. Three.'
+    """
+    pieces: list[str] = []
+    for sentence in sentences:
+        if pieces and sentence and not (pieces[-1][-1:].isspace() or sentence[0].isspace()):
+            pieces.append(" ")
+        if sentence:
+            pieces.append(sentence)
+    return "".join(pieces).strip()
+
+
+def _from_sentences(document_id: str, title: str, value: Sequence[Any]) -> Document | BadRecord:
+    """Sentences, or paragraphs of sentences."""
+    paragraphs = [item for item in value if not isinstance(item, str)]
+    if not paragraphs:
+        return Document(document_id, title, join_sentences(value), tuple(value))
+    if len(paragraphs) < len(value) or not all(_is_strings(paragraph) for paragraph in paragraphs):
+        return BadRecord("text is not text", "expected a list of sentences or a list of such lists")
+    flat = tuple(sentence for paragraph in paragraphs for sentence in paragraph)
+    return Document(document_id, title, "\n".join(filter(None, map(join_sentences, paragraphs))), flat)
+
+
+def _from_paragraphs(
+    document_id: str, title: str, value: Sequence[Any], *, is_kilt: bool
+) -> Document | BadRecord:
+    if not _is_strings(value):
+        return BadRecord("text is not text", "expected text or a list of paragraphs")
+    paragraphs = [paragraph.strip() for paragraph in value]
+    if is_kilt:
+        if paragraphs and paragraphs[0] == title.strip():
+            del paragraphs[0]
+        paragraphs = [_KILT_PREFIX.sub("", paragraph) for paragraph in paragraphs]
+    return Document(document_id, title, "\n".join(filter(None, paragraphs)))
+
+
+def _is_strings(value: Any) -> bool:
+    return (
+        isinstance(value, Sequence)
+        and not isinstance(value, str | bytes)
+        and all(isinstance(v, str) for v in value)
+    )
+
+
+def _first(record: Mapping[str, Any], names: Sequence[str]) -> Any:
+    for name in names:
+        value = record.get(name)
+        if value is not None:
+            return value
+    return None

@@ -1,0 +1,141 @@
+"""Data sets of the Hugging Face Hub by name, streamed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rag.core.errors import ConfigError, DataError, MissingDependencyError, RagError, ResourceError
+from rag.data.files.base import ReadOptions, Records, Source
+from rag.data.files.fields import DocumentFields
+
+__all__ = ["HF_PREFIX", "parse_name", "read_huggingface", "revision_of", "stream_rows"]
+
+HF_PREFIX = "hf:"
+_USUAL_SPLITS = ("train", "test", "validation", "dev")
+
+
+def parse_name(name: str) -> tuple[str, str | None, str | None]:
+    """Split `hf:owner/name[:config][:split]` into name, configuration and split, None if not given.
+
+    A single extra part is a split if it is one of the usual names (slices such as `train[:100]` are not
+    streamed), otherwise a configuration.
+
+    Raises:
+        ConfigError: no name, or too many parts.
+
+    Example:
+        >>> parse_name("hf:owner/wiki:20231101.en:train"), parse_name("hf:owner/wiki:test")
+        (('owner/wiki', '20231101.en', 'train'), ('owner/wiki', None, 'test'))
+    """
+    parts = name.removeprefix(HF_PREFIX).split(":")
+    if not all(parts) or len(parts) > 3:
+        raise ConfigError(f"{name!r} does not name a data set", hint="write hf:owner/name[:config][:split]")
+    if len(parts) == 3:
+        return parts[0], parts[1], parts[2]
+    if len(parts) == 2:
+        return (parts[0], None, parts[1]) if parts[1] in _USUAL_SPLITS else (parts[0], parts[1], None)
+    return parts[0], None, None
+
+
+def read_huggingface(source: Source, options: ReadOptions) -> Records:
+    """Positions are 1-based row numbers; the split is "train" if none is named. Raises as `stream_rows`."""
+    fields = DocumentFields(options, source.name)
+    for position, row in stream_rows(source.path, default_split="train"):
+        yield position, fields.document(row, position)
+
+
+def stream_rows(name: str, *, default_split: str | None = None) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Rows of a data set with their 1-based numbers. Only data files (Parquet, JSON, CSV, …) are read; a data
+    set's own code is never run.
+
+    Args:
+        name: `hf:owner/name[:config][:split]`; a folder with data files stands for owner/name too.
+        default_split: taken if the name has none; if None, the data set's only split is.
+
+    Raises:
+        ConfigError: a malformed name, an unknown configuration or split, or several splits and none named.
+        DataError: the data set is missing, private, or needs a script.
+        ResourceError: the hub cannot be reached.
+        MissingDependencyError: the package `datasets` is not installed.
+    """
+    place, configuration, split = parse_name(name)
+    try:
+        import datasets  # takes about a second, and most inputs do not need it
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{name}: data sets need the package 'datasets' ({error})", hint="pip install datasets"
+        ) from error
+    try:
+        wanted = split or default_split
+        rows: Any = datasets.load_dataset(place, configuration, split=wanted, streaming=True)
+        if wanted is None:
+            if len(rows) != 1:
+                raise ConfigError(
+                    f"{name} has the splits {', '.join(rows)}, and none was named",
+                    hint=f"write for example {name}:{_measured(list(rows))}",
+                )
+            rows = next(iter(rows.values()))
+        yield from enumerate(rows, start=1)
+    except RagError:
+        raise
+    except Exception as error:
+        raise _explained(name, error) from error
+
+
+def revision_of(name: str) -> str:
+    """The commit a data set's default branch stands at; "" for a local folder.
+
+    Raises:
+        DataError: the data set is missing or private.
+        ResourceError: the hub cannot be reached.
+    """
+    place = parse_name(name)[0]
+    if Path(place).exists():
+        return ""
+    try:
+        from huggingface_hub import HfApi
+
+        return HfApi().dataset_info(place).sha or ""
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{name}: data sets need the package 'datasets' ({error})", hint="pip install datasets"
+        ) from error
+    except Exception as error:
+        raise _explained(name, error) from error
+
+
+def _measured(splits: list[str]) -> str:
+    """The split to propose for measuring: not the one for training."""
+    return next((split for split in ("validation", "dev", "test") if split in splits), splits[-1])
+
+
+def _explained(name: str, error: Exception) -> RagError:
+    """Sort the many errors of `datasets` and what lies under it into ours."""
+    text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    if "scripts are no longer supported" in str(error):
+        return DataError(
+            f"{name} is a data set with a script, which is never run: {text}",
+            hint="use a copy that holds data files, or download it and give its files",
+        )
+    if kinds & {"DatasetNotFoundError", "RepositoryNotFoundError", "GatedRepoError"}:
+        return DataError(
+            f"{name}: {text}", hint="check the name; for private data sets log in to the hub first"
+        )
+    if kinds & {
+        "ConnectionError",
+        "HTTPError",
+        "TimeoutError",
+        "OfflineModeIsEnabled",
+        "ConnectError",
+        "TimeoutException",
+    }:
+        return ResourceError(
+            f"{name}: the hub cannot be reached ({type(error).__name__}: {text})",
+            hint="check the network, or download the data set elsewhere and give its files",
+        )
+    if kinds & {"ValueError"}:
+        return ConfigError(f"{name}: {text}", hint="write hf:owner/name[:config][:split]")
+    return DataError(f"{name}: {type(error).__name__}: {text}")

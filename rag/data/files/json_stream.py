@@ -1,0 +1,131 @@
+"""JSON lists, one element at a time: a list of any length is read in the memory of its largest element."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from rag.core.errors import DataError
+from rag.data.files.streams import read_chunks
+
+__all__ = ["iter_json_array", "load_json", "parse_json"]
+
+MAX_JSON_CHARS = 2 << 30
+_SPACE = " \t\r\n"
+
+
+def parse_json(text: str) -> Any:
+    """`json.loads` whose every failure is a `ValueError`.
+
+    Raises:
+        ValueError: not JSON, numbers of absurd length, or nesting too deep.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def load_json(stream: io.BufferedReader, source: str, *, encoding: str = "utf-8") -> Any:
+    """Read one JSON value whole (at most 2 Gi characters).
+
+    Raises:
+        DataError: not JSON, or larger than the limit.
+    """
+    pieces: list[str] = []
+    total = 0
+    for piece in read_chunks(stream, encoding=encoding):
+        total += len(piece)
+        if total > MAX_JSON_CHARS:
+            raise DataError(
+                f"{source}: a JSON object of more than {MAX_JSON_CHARS:,} characters", hint="use JSON lines"
+            )
+        pieces.append(piece)
+    try:
+        return parse_json("".join(pieces))
+    except ValueError as error:
+        raise DataError(f"{source}: not valid JSON ({error})") from error
+
+
+def iter_json_array(
+    stream: io.BufferedReader, source: str, *, encoding: str = "utf-8", max_element_chars: int = 512 << 20
+) -> Iterator[tuple[int, Any]]:
+    """Yield (1-based number, element) of a top-level JSON list.
+
+    Raises:
+        DataError: not a list, malformed, truncated, or an element larger than `max_element_chars`. What
+            stands after a malformed element cannot be told apart from it, so this is never a matter of one
+            record.
+    """
+    decoder = json.JSONDecoder()
+    chunks = read_chunks(stream, encoding=encoding)
+    buffer, position, number, consumed = "", 0, 0, 0
+    at_end = False
+
+    def fill() -> None:
+        """Drop what was used and at least double what is left, so that retries stay linear in all."""
+        nonlocal buffer, position, consumed, at_end
+        pieces = [buffer[position:]]
+        wanted = max(2 * len(pieces[0]), 1)
+        consumed += position
+        position = 0
+        while not at_end and sum(map(len, pieces)) < wanted:
+            piece = next(chunks, None)
+            at_end = piece is None
+            pieces.append(piece or "")
+        buffer = "".join(pieces)
+
+    def next_visible() -> str:
+        nonlocal position
+        while True:
+            while position < len(buffer) and buffer[position] in _SPACE:
+                position += 1
+            if position < len(buffer) or at_end:
+                return buffer[position : position + 1]
+            fill()
+
+    def broken(what: str) -> DataError:
+        place = f"after record {number}" if number else "at its start"
+        return DataError(
+            f"{source}: {what} {place} (character {consumed + position:,})",
+            hint="mend or fetch the file again",
+        )
+
+    if next_visible() != "[":
+        raise broken("expected a JSON list")
+    position += 1
+    if next_visible() == "]":
+        position += 1
+    else:
+        while True:
+            next_visible()
+            try:
+                element, end = decoder.raw_decode(buffer, position)
+                # A number may go on in the next chunk; anything else is whole.
+                is_whole = end < len(buffer) or at_end
+            except (ValueError, RecursionError) as error:
+                if at_end:
+                    what = f"truncated or malformed JSON ({error})"
+                    raise broken(what) from error
+                is_whole = False
+            if not is_whole:
+                if len(buffer) - position > max_element_chars:
+                    raise broken(
+                        f"malformed JSON, or an element of more than {max_element_chars:,} characters,"
+                    )
+                fill()
+                continue
+            number += 1
+            position = end
+            yield number, element
+            mark = next_visible()
+            position += 1
+            if mark == "]":
+                break
+            if mark != ",":
+                position -= 1
+                raise broken("truncated JSON list" if not mark else f"expected ',' or ']', found {mark!r},")
+    if next_visible():
+        raise broken("more text behind the JSON list")

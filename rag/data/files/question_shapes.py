@@ -1,0 +1,185 @@
+"""The usual question sets brought to one shape: their official files and their copies on data-set hubs.
+
+A hub stores lists of pairs as columns, nests answers, and renames fields; what comes out looks as in the
+official file of the set (HotpotQA's pairs, SQuAD's titles), so that all later code knows one shape a set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rag.data.files.json_stream import parse_json
+
+__all__ = ["official_shape", "rows_of_columns"]
+
+Record = Mapping[str, Any]
+_UNKNOWN_ANSWER = "<unk>"  # TriviaQA's test questions
+
+
+def official_shape(record: Record) -> Record:
+    """Bring a record of a known set to its official shape; others come back as they are.
+
+    | set | what is changed |
+    |---|---|
+    | HotpotQA, 2WikiMultiHopQA | `context` and `supporting_facts` as columns or JSON text → lists of pairs |
+    | MuSiQue | `paragraphs` → `context` and `gold_titles`; `answer_aliases` join the answers |
+    | SQuAD, one record a question | title without underscores, `answer_starts` |
+    | TriviaQA | value, aliases and human answers → answers; capitalised field names of the official files |
+    | KILT | `output` and `provenance` as columns → lists; outputs without an answer are left out |
+    | PopQA, FlashRAG's files | `possible_answers`, `golden_answers` → answers |
+
+    Raises:
+        ValueError: a set's field holds something else than it does in that set.
+
+    Example:
+        >>> row = {"question": "q", "answer": "a", "supporting_facts": {"title": ["T"], "sent_id": [2]}}
+        >>> official_shape(row)["supporting_facts"]
+        [['T', 2]]
+    """
+    for applies, shape in _SHAPES:
+        if applies(record):
+            record = shape(record)
+    return record
+
+
+def rows_of_columns(value: Any) -> list[Any]:
+    """A list as it is; a mapping of equally long lists as a list of mappings; [] for None.
+
+    Example:
+        >>> rows_of_columns({"a": [1, 2], "b": [3, 4]})
+        [{'a': 1, 'b': 3}, {'a': 2, 'b': 4}]
+
+    Raises:
+        ValueError: neither.
+    """
+    if value is None:
+        return []
+    if isinstance(value, Mapping):
+        columns = list(value.values())
+        if not all(_is_list(column) and len(column) == len(columns[0]) for column in columns):
+            raise ValueError("columns of different length, or not lists")
+        return [dict(zip(value, cells, strict=True)) for cells in zip(*columns, strict=True)]
+    if _is_list(value):
+        return list(value)
+    raise ValueError(f"expected a list, found {type(value).__name__}")
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _parsed(value: Any) -> Any:
+    """Lists that a table keeps as JSON text."""
+    return parse_json(value) if isinstance(value, str) and value.lstrip().startswith(("[", "{")) else value
+
+
+def _is_multi_hop(record: Record) -> bool:
+    return record.get("supporting_facts") is not None
+
+
+def _multi_hop(record: Record) -> Record:
+    facts = _pairs(record["supporting_facts"], ("title", "sent_id", "sent_idx"), "supporting_facts")
+    changed: dict[str, Any] = {"supporting_facts": [[str(title), int(number)] for title, number in facts]}
+    context = _parsed(record.get("context"))
+    if context is not None and not isinstance(context, str):
+        pairs = _pairs(context, ("title", "sentences", "content"), "context")
+        changed["context"] = [[str(title), sentences] for title, sentences in pairs]
+    return {**record, **changed}
+
+
+def _pairs(value: Any, names: Sequence[str], field: str) -> list[tuple[Any, Any]]:
+    """Two columns, a list of two-field mappings, or a list of pairs → pairs."""
+    rows = rows_of_columns(_parsed(value))
+    pairs = []
+    for row in rows:
+        cells = [row[name] for name in names if name in row] if isinstance(row, Mapping) else row
+        if not _is_list(cells) or len(cells) != 2:
+            raise ValueError(f"{field} holds something else than pairs ({row!r:.60})")
+        pairs.append((cells[0], cells[1]))
+    return pairs
+
+
+def _is_musique(record: Record) -> bool:
+    return "paragraphs" in record and ("question_decomposition" in record or "answer_aliases" in record)
+
+
+def _musique(record: Record) -> Record:
+    paragraphs = rows_of_columns(record["paragraphs"])
+    if not all(isinstance(item, Mapping) and "paragraph_text" in item for item in paragraphs):
+        raise ValueError("paragraphs without 'paragraph_text'")
+    gold = [str(item.get("title", "")) for item in paragraphs if item.get("is_supporting")]
+    answers = [record.get("answer"), *(record.get("answer_aliases") or ())]
+    changed: dict[str, Any] = {
+        "context": [[str(item.get("title", "")), [item["paragraph_text"]]] for item in paragraphs],
+        "gold_titles": list(dict.fromkeys(gold)),
+        "answers": [] if record.get("answerable") is False else [text for text in answers if text],
+    }
+    left = {"paragraphs", "answer", "answer_aliases"}
+    return {**{key: value for key, value in record.items() if key not in left}, **changed}
+
+
+def _is_flat_squad(record: Record) -> bool:
+    answers = record.get("answers")
+    return isinstance(record.get("context"), str) and isinstance(answers, Mapping) and "text" in answers
+
+
+def _flat_squad(record: Record) -> Record:
+    changed: dict[str, Any] = {"answer_starts": list(record["answers"].get("answer_start") or ())}
+    if isinstance(record.get("title"), str):
+        changed["title"] = record["title"].replace("_", " ")
+    return {**record, **changed}
+
+
+def _is_official_trivia(record: Record) -> bool:
+    return "Question" in record and "QuestionId" in record
+
+
+def _official_trivia(record: Record) -> Record:
+    names = {"Question": "question", "QuestionId": "question_id", "Answer": "answer"}
+    return {names.get(key, key): value for key, value in record.items()}
+
+
+def _is_trivia(record: Record) -> bool:
+    answer = record.get("answer")
+    return isinstance(answer, Mapping) and bool({"aliases", "Aliases"} & answer.keys())
+
+
+def _trivia(record: Record) -> Record:
+    answer = {str(key).lower(): value for key, value in record["answer"].items()}
+    texts = [answer.get("value"), *(answer.get("aliases") or ()), *(answer.get("humananswers") or ())]
+    known = [text for text in texts if isinstance(text, str) and text and text != _UNKNOWN_ANSWER]
+    return {**record, "answer": known, "answer_type": answer.get("type")}
+
+
+def _is_kilt(record: Record) -> bool:
+    return "input" in record and "output" in record
+
+
+def _kilt(record: Record) -> Record:
+    outputs = []
+    for output in rows_of_columns(record["output"]):
+        if not isinstance(output, Mapping):
+            return record
+        kept = {key: value for key, value in output.items() if key != "answer" or value}
+        outputs.append({**kept, "provenance": rows_of_columns(output.get("provenance"))})
+    return {**record, "output": outputs}
+
+
+def _is_popqa(record: Record) -> bool:
+    return isinstance(record.get("possible_answers"), str)
+
+
+def _popqa(record: Record) -> Record:
+    return {**record, "possible_answers": _parsed(record["possible_answers"])}
+
+
+_SHAPES = (
+    (_is_multi_hop, _multi_hop),
+    (_is_musique, _musique),
+    (_is_flat_squad, _flat_squad),
+    (_is_official_trivia, _official_trivia),
+    (_is_trivia, _trivia),
+    (_is_kilt, _kilt),
+    (_is_popqa, _popqa),
+)

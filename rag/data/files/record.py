@@ -1,0 +1,260 @@
+"""The typed record all converters meet in, and the reading and writing they share."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from rag.core.errors import DataError
+from rag.core.files import atomic_path, disk_errors
+from rag.data.files.json_file import first_mark
+from rag.data.files.json_stream import iter_json_array, load_json, parse_json
+from rag.data.files.streams import open_binary, read_lines
+from rag.data.records import BadRecord
+
+__all__ = [
+    "Context",
+    "Format",
+    "Record",
+    "dumps",
+    "json_records",
+    "number",
+    "open_text",
+    "strings",
+    "text_lines",
+    "token",
+    "write_json_lines",
+    "write_json_list",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A passage in some role.
+
+    Attributes:
+        id: empty if the source gave none.
+        title: may be empty.
+        text: None if only the id is known.
+        score: larger is better; None if unknown.
+        has_answer: None if it was not looked at.
+        extra: what else the source recorded about it.
+    """
+
+    id: str
+    title: str = ""
+    text: str | None = None
+    score: float | None = None
+    has_answer: bool | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A question with all that any of the formats says about it.
+
+    Attributes:
+        id: empty if the source gave none.
+        question: None if only the id is known.
+        answers: None if the source has no place for them.
+        contexts: retrieved or given passages, best first.
+        positives: passages that answer it.
+        negatives: passages that do not, chosen at random.
+        hard_negatives: passages that look as if they did.
+        meta: what else the source recorded.
+    """
+
+    id: str
+    question: str | None = None
+    answers: tuple[str, ...] | None = None
+    contexts: tuple[Context, ...] = ()
+    positives: tuple[Context, ...] = ()
+    negatives: tuple[Context, ...] = ()
+    hard_negatives: tuple[Context, ...] = ()
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    def parts(self) -> set[str]:
+        """Names of everything that is known, as used by `Format`."""
+        known = {
+            "id": bool(self.id),
+            "question": self.question is not None,
+            "answers": bool(self.answers),
+            "contexts": bool(self.contexts),
+            "positives": bool(self.positives),
+            "negatives": bool(self.negatives),
+            "hard_negatives": bool(self.hard_negatives),
+            "meta": bool(self.meta),
+        }
+        every = [*self.contexts, *self.positives, *self.negatives, *self.hard_negatives]
+        known |= {
+            "passage ids": any(context.id for context in every),
+            "passage texts": any(context.text is not None for context in every),
+            "titles": any(context.title for context in every),
+            "scores": any(context.score is not None for context in every),
+            "has_answer": any(context.has_answer is not None for context in every),
+            "passage fields": any(context.extra for context in every),
+        }
+        return {name for name, is_known in known.items() if is_known}
+
+
+Reader = Callable[[Path], Iterator[Record]]
+Writer = Callable[[Path, Iterable[Record]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One file format.
+
+    Attributes:
+        name: on the command line.
+        about: one line for help.
+        keeps: parts of a record (see `Record.parts`) the format has a place for.
+        needs: parts it cannot be written without: "id", "question" and "answers" of every record, "passage
+            ids",
+            "passage texts" and "titles" of every passage, "contexts" or "positives" of at least one record.
+        read: a path → records.
+        write: a path and records → the file or folder; None if it can only be read.
+        is_folder: whether the path is a folder.
+    """
+
+    name: str
+    about: str
+    keeps: frozenset[str]
+    needs: frozenset[str]
+    read: Reader
+    write: Writer | None
+    is_folder: bool = False
+
+
+def json_records(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(place, object) for every object of a JSON list, of JSON lines, or of an object by id (key becomes
+    "id").
+
+    Raises:
+        DataError: malformed; names the place.
+    """
+    name = str(path)
+    with open_binary(path) as stream:
+        if first_mark(stream) == "[":
+            for number, value in iter_json_array(stream, name):
+                yield _checked(f"{name}: record {number}", value)
+            return
+        first = stream.peek(1 << 16).lstrip().partition(b"\n")[0].rstrip()
+        if first.endswith(b"}") and len(first) > 2:
+            for place, line in _good_lines(read_lines(stream), name):
+                if line.strip():
+                    try:
+                        yield _checked(place, parse_json(line))
+                    except ValueError as error:
+                        raise DataError(f"{place}: {error}") from error
+            return
+        whole = load_json(stream, name)
+        if not isinstance(whole, dict):
+            raise DataError(f"{name}: expected JSON objects")
+        for key, value in whole.items():
+            place, inner = _checked(f"{name}: {key!r}", value)
+            yield place, {"id": key, **inner}
+
+
+def _checked(place: str, value: Any) -> tuple[str, dict[str, Any]]:
+    if not isinstance(value, dict):
+        raise DataError(f"{place}: expected an object, found {type(value).__name__}")
+    return place, value
+
+
+def _good_lines(lines: Iterable[tuple[int, str | BadRecord]], name: str) -> Iterator[tuple[str, str]]:
+    for number, line in lines:
+        if isinstance(line, BadRecord):
+            raise DataError(f"{name}:{number}: {line.reason} ({line.detail})")
+        yield f"{name}:{number}", line
+
+
+def text_lines(path: str | Path) -> Iterator[tuple[str, str]]:
+    """(place, line) of a text file, without line ends; empty lines are left out."""
+    with open_binary(path) as stream:
+        for place, line in _good_lines(read_lines(stream), str(path)):
+            stripped = line.rstrip("\r\n")
+            if stripped:
+                yield place, stripped
+
+
+@contextmanager
+def open_text(path: Path) -> Iterator[TextIO]:
+    """Write a text file that appears whole."""
+    with (
+        atomic_path(path) as temporary,
+        disk_errors(path),
+        open(temporary, "w", encoding="utf-8", newline="\n") as file,
+    ):
+        yield file
+
+
+def write_json_list(path: Path, items: Iterable[Mapping[str, Any]]) -> None:
+    """One JSON list, an element a line."""
+    with open_text(path) as file:
+        separator = "[\n"
+        for item in items:
+            file.write(separator + dumps(item))
+            separator = ",\n"
+        file.write("\n]\n" if separator != "[\n" else "[]\n")
+
+
+def write_json_lines(path: Path, items: Iterable[Mapping[str, Any]]) -> None:
+    """One JSON object a line."""
+    with open_text(path) as file:
+        for item in items:
+            file.write(dumps(item) + "\n")
+
+
+def dumps(value: Any) -> str:
+    """JSON on one line, without NaN."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def number(value: Any, place: str) -> float | None:
+    """A finite score from a number or a string of one; None stays None.
+
+    Raises:
+        DataError: it is neither.
+    """
+    if value is None:
+        return None
+    try:
+        score = float(value)
+    except (TypeError, ValueError):
+        score = math.nan
+    if not math.isfinite(score):
+        raise DataError(f"{place}: score {value!r} is not a finite number")
+    return score
+
+
+def strings(value: Any, place: str) -> tuple[str, ...]:
+    """Answers from one string or a list of strings, duplicates and order kept.
+
+    Raises:
+        DataError: anything else.
+    """
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, Sequence) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    raise DataError(f"{place}: expected an answer or a list of answers, found {value!r:.60}")
+
+
+def token(value: str, what: str) -> str:
+    """The value, if it can stand between blanks.
+
+    Raises:
+        DataError: it is empty or holds white space.
+    """
+    if not value or value.split() != [value]:
+        raise DataError(
+            f"{what} {value!r} is empty or holds white space, which this format cannot express",
+            hint="convert to a JSON format, or give ids without spaces",
+        )
+    return value

@@ -1,0 +1,194 @@
+"""From what a user typed (files, folders, globs, "-", data sets) to a list of sources with formats."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from rag.core.errors import ConfigError, DataError
+from rag.data.files.base import Source
+from rag.data.files.huggingface import HF_PREFIX
+from rag.data.files.json_stream import parse_json
+from rag.data.files.streams import STDIN, open_binary, strip_compression
+from rag.data.records import ReadReport
+
+__all__ = ["CORPUS_FORMATS", "find_sources", "is_json_record", "sniff", "sniff_bytes"]
+
+CORPUS_FORMATS = ("jsonl", "json", "tsv", "csv", "parquet", "wikiextractor", "hotpot", "beir", "text", "hf")
+_BY_SUFFIX = {
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".tsv": "tsv", ".csv": "csv",
+    ".parquet": "parquet", ".pq": "parquet", ".txt": "text", ".md": "text", ".markdown": "text",
+}  # fmt: skip
+_WIKI_FILE = re.compile(r"wiki_\d+$")
+_HEAD_BYTES = 1 << 16
+
+
+def find_sources(
+    inputs: Sequence[str | Path], format: str = "auto", report: ReadReport | None = None
+) -> list[Source]:
+    """List everything to read, in the order given; the files of a folder by relative path.
+
+    Args:
+        inputs: files, folders, glob patterns, "-" for standard input, "hf:owner/name[:config][:split]".
+        format: one of `CORPUS_FORMATS`, or "auto" to decide by file name, then by the first bytes.
+        report: gets the names of files in folders that no reader was chosen for.
+
+    Raises:
+        ConfigError: no inputs, an unknown format name, standard input given twice, or a format that cannot be
+            told.
+        DataError: an input does not exist, matches nothing, or holds nothing readable.
+    """
+    if isinstance(inputs, str | Path):
+        inputs = [inputs]
+    if not inputs:
+        raise ConfigError("no corpus was given", hint="name at least one file, folder, '-' or hf:owner/name")
+    if format != "auto" and format not in CORPUS_FORMATS:
+        raise ConfigError(
+            f"unknown corpus format {format!r}", hint=f"use auto or one of: {', '.join(CORPUS_FORMATS)}"
+        )
+    names = [str(item) for item in inputs]
+    if names.count(STDIN) > 1:
+        raise ConfigError("standard input ('-') was given more than once")
+    ignored: list[str] = []
+    paths = [path for name in names for path in _expand(name, format)]
+    n_folders = sum(os.path.isdir(path) for path in paths)
+    sources: list[Source] = []
+    for path in paths:
+        if path == STDIN:
+            if format in ("parquet", "beir", "hf"):
+                raise ConfigError(f"format {format!r} cannot be read from standard input")
+            sources.append(Source(STDIN, format, "stdin"))
+        elif path.startswith(HF_PREFIX) or format == "hf":
+            name = path.removeprefix(HF_PREFIX)
+            sources.append(Source(HF_PREFIX + name, "hf", name))
+        elif os.path.isdir(path):
+            sources += _folder(Path(path), format, ignored, prefix_names=n_folders > 1)
+        else:
+            sources.append(Source(path, _file_format(path, format), Path(path).name))
+    if report is not None:
+        report.ignored += ignored
+    return sources
+
+
+def _expand(name: str, format: str) -> list[str]:
+    if name == STDIN or format == "hf" or name.startswith(HF_PREFIX) or os.path.exists(name):
+        return [name]
+    if any(mark in name for mark in "*?["):
+        if matches := sorted(glob.glob(name, recursive=True)):
+            return matches
+        raise DataError(f"{name}: no file matches this pattern")
+    raise DataError(f"{name}: no such file or folder", hint="for a Hugging Face data set write hf:owner/name")
+
+
+def _guess(name: str) -> str | None:
+    """Format by file name alone."""
+    plain = strip_compression(name)
+    if _WIKI_FILE.search(plain):
+        return "wikiextractor"
+    return _BY_SUFFIX.get(Path(plain).suffix.lower())
+
+
+def _file_format(path: str, format: str) -> str:
+    if format == "beir":
+        raise ConfigError(f"{path}: format 'beir' is a folder with corpus.jsonl, this is a file")
+    if format != "auto":
+        return format
+    guessed = _guess(Path(path).name)
+    if guessed in (None, "json"):
+        return sniff(path) if os.path.getsize(path) else guessed or "jsonl"
+    return guessed or ""
+
+
+def _folder(folder: Path, format: str, ignored: list[str], *, prefix_names: bool) -> list[Source]:
+    if format in ("auto", "beir"):
+        for name in ("corpus.jsonl", "corpus.jsonl.gz", "corpus.jsonl.bz2", "corpus.jsonl.zst"):
+            if (folder / name).is_file():
+                return [Source(str(folder / name), "jsonl", name)]
+        if format == "beir":
+            raise DataError(f"{folder}: no corpus.jsonl, so this is not a BEIR folder")
+    found: list[tuple[str, str]] = []
+    unused: list[str] = []
+    for path in folder.rglob("*"):
+        relative = path.relative_to(folder)
+        if path.is_file() and not any(part.startswith(".") for part in relative.parts):
+            guessed = _guess(path.name)
+            fits = guessed is not None if format == "auto" else _fits(guessed, format)
+            if fits and guessed is not None:
+                found.append((relative.as_posix(), guessed))
+            else:
+                unused.append(str(path))
+    if format == "auto" and any(guessed != "text" for _, guessed in found):
+        # A README beside data files is not a document.
+        unused += [str(folder / relative) for relative, guessed in found if guessed == "text"]
+        found = [item for item in found if item[1] != "text"]
+    if not found:
+        expected = "any known format" if format == "auto" else f"format {format!r}"
+        raise DataError(
+            f"{folder}: no file of {expected} in this folder ({len(unused)} other files)",
+            hint=f"known endings: {', '.join(sorted(_BY_SUFFIX))}, wiki_00; also with .gz, .bz2, .zst, .xz",
+        )
+    ignored += sorted(unused)
+    prefix = f"{folder.resolve().name}/" if prefix_names else ""
+    return [
+        Source(str(folder / relative), _file_format(str(folder / relative), format), prefix + relative)
+        for relative, _ in sorted(found)
+    ]
+
+
+def _fits(guessed: str | None, format: str) -> bool:
+    alike = {
+        "hotpot": ("wikiextractor", "jsonl"),
+        "jsonl": ("jsonl", "wikiextractor"),
+        "wikiextractor": ("wikiextractor",),
+    }
+    return guessed in alike.get(format, (format,))
+
+
+def sniff(path: str) -> str:
+    """Format by the first bytes of a file.
+
+    Raises:
+        ConfigError: nothing known looks like this.
+    """
+    with open_binary(path) as stream:
+        return sniff_bytes(stream.peek(_HEAD_BYTES)[:_HEAD_BYTES], path)
+
+
+def sniff_bytes(head: bytes, name: str) -> str:
+    """Format by the first bytes, which need not be all of the data.
+
+    Raises:
+        ConfigError: nothing known looks like this.
+    """
+    if head.startswith(b"PAR1"):
+        return "parquet"
+    visible = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if visible.startswith(b"["):
+        return "json"
+    if visible.startswith(b"<doc "):
+        return "wikiextractor"
+    first, line_end, _ = visible.partition(b"\n")
+    if visible.startswith(b"{"):
+        return "json" if not is_json_record(first, is_whole=bool(line_end)) else "jsonl"
+    if b"\x00" not in head and b"\t" in first:
+        return "tsv"
+    raise ConfigError(
+        f"{name}: its format cannot be told from its name or its first bytes ({head[:24]!r})",
+        hint=f"say which it is with format: {', '.join(CORPUS_FORMATS)}",
+    )
+
+
+def is_json_record(line: bytes, *, is_whole: bool) -> bool:
+    """Whether this first line is a record of JSON lines rather than the start of one JSON object."""
+    text = line.decode("utf-8", errors="replace")
+    if not is_whole:
+        # A single line without end, or longer than was looked at: SQuAD and id → record objects nest at once.
+        return not re.match(r'\{\s*(?:"version"\s*:\s*[^,]*,\s*)?"[^"]*"\s*:\s*[\[{]', text)
+    try:
+        value = parse_json(text)
+    except ValueError:
+        return False
+    return isinstance(value, dict) and not isinstance(value.get("data"), list)

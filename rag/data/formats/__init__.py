@@ -1,1 +1,0 @@
-"""One file per corpus format; a reader yields (position, document or bad record), one record at a time."""

@@ -1,0 +1,1 @@
+"""CPU kernels: packed layouts, bf16 and int8 encoders."""

@@ -1,0 +1,347 @@
+"""The one training loop.
+
+batch → forward → loss → backward → clip → step → schedule → log → evaluate → save
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+
+from rag.core.errors import RagError
+from rag.core.log import get_logger
+from rag.runtime.hardware import bound_kernel_caches, keep_freed_memory
+from rag.runtime.precision import MasterWeights
+from rag.training.averaging import MovingAverage
+from rag.training.checkpoints import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint
+from rag.training.distributed import World
+from rag.training.run_log import RunLog
+from rag.training.schedule import ScheduleName, schedule_factor
+from rag.training.selection import Selection
+
+__all__ = ["BatchSource", "FitHooks", "FitResult", "FitSettings", "Loss", "fit"]
+
+BatchT = TypeVar("BatchT")
+BatchT_co = TypeVar("BatchT_co", covariant=True)
+
+log = get_logger(__name__)
+
+
+class BatchSource(Protocol[BatchT_co]):
+    """All batches of a run, by number.
+
+    Batch `number` is the same whenever it is asked for: that makes resume exact.
+    """
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int) -> BatchT_co: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What a batch's forward pass returns.
+
+    Attributes:
+        value: the scalar to minimise; with several processes this one's share: shares add up.
+        examples: what to count, of this process.
+        tokens: the same.
+        backward: computes the gradients of `value` where that takes more than one backward pass; it is given
+            a function to call after each of them. None: `value.backward()` does it.
+    """
+
+    value: torch.Tensor
+    examples: int
+    tokens: int
+    backward: Callable[[Callable[[], None]], None] | None = None
+
+    def compute_gradients(self, flush: Callable[[], None]) -> None:
+        """Backward pass or passes, `flush` after each."""
+        if self.backward is not None:
+            self.backward(flush)
+        else:
+            self.value.backward()
+            flush()
+
+
+class FitHooks:
+    """What a recipe may do inside the loop. Derive from it and replace what is needed.
+
+    `before_step` and `log_fields` are called in every process, the others in the main process only, except
+    `load_extra_state`, which every process calls.
+    """
+
+    def before_step(self, step: int) -> None:
+        """Called before step `step` (from 0) asks for its batches: the place to exchange negatives."""
+
+    def log_fields(self, step: int) -> Mapping[str, Any]:
+        """More entries for log lines and metrics records, such as an index's age; called after every step."""
+        return {}
+
+    def extra_state(self) -> Mapping[str, Any]:
+        """What a checkpoint should hold beside weights and counters, as JSON values."""
+        return {}
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Called with what `extra_state` returned, when a run is resumed."""
+
+    def on_checkpoint(self, path: Path, step: int) -> None:
+        """Called when the checkpoint of `step` is whole on disk in the folder `path`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FitSettings:
+    """How to optimise.
+
+    Attributes:
+        learning_rate: the peak.
+        warmup_fraction: share of the steps in which the rate rises.
+        warmup_steps: the same in steps; wins if given.
+        schedule: shape after the warm-up.
+        weight_decay: on matrices only.
+        clip_norm: gradients are scaled down to this norm.
+        accumulate: batches whose gradients are averaged before a step.
+        ema: decay of a moving average of the weights, which is then what is scored and returned; 0 is off.
+        log_every_steps: distance of log lines and metrics records.
+        evaluate_every_steps: 0 evaluates at the end only.
+        select_by: score that decides which weights are returned; "" returns the last.
+        select_lowest: the smallest score is best.
+        early_stop: evaluations without a better score after which the run ends; 0 never.
+        save_every_s: bounds what a killed run loses.
+        keep_checkpoints: newest ones that are kept.
+        tensorboard: write event files too.
+    """
+
+    learning_rate: float
+    warmup_fraction: float = 0.05
+    warmup_steps: int | None = None
+    schedule: ScheduleName = "linear"
+    weight_decay: float = 0.01
+    clip_norm: float = 1.0
+    accumulate: int = 1
+    ema: float = 0.0
+    log_every_steps: int = 20
+    evaluate_every_steps: int = 0
+    select_by: str = ""
+    select_lowest: bool = False
+    early_stop: int = 0
+    save_every_s: float = 300.0
+    keep_checkpoints: int = 2
+    tensorboard: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FitResult(Generic[BatchT]):
+    """How a run ended.
+
+    Attributes:
+        steps: taken in all.
+        loss: mean of the last reported steps.
+        weights: fp32, by parameter name: the best, the average, or the last ones, as the settings say.
+        best_step: step of the selected weights; None if nothing was selected.
+        best_score: their score.
+    """
+
+    steps: int
+    loss: float
+    weights: dict[str, torch.Tensor]
+    best_step: int | None = None
+    best_score: float = math.nan
+
+    @property
+    def chosen_step(self) -> int:
+        """The step that `weights` are of."""
+        return self.steps if self.best_step is None else self.best_step
+
+
+def fit(
+    model: torch.nn.Module,
+    master: MasterWeights,
+    batches: BatchSource[BatchT],
+    compute_loss: Callable[[torch.nn.Module, BatchT], Loss],
+    settings: FitSettings,
+    out: Path,
+    *,
+    evaluate: Callable[[torch.nn.Module], Mapping[str, float]] | None = None,
+    hooks: FitHooks | None = None,
+    world: World | None = None,
+) -> FitResult[BatchT]:
+    """Train `model` over all `batches`, resuming from the newest checkpoint under `out` if there is one.
+
+    With several processes each calls this with the same batches; `compute_loss` returns its share. `out` must
+    be the same folder for all of them.
+
+    Args:
+        model: in its compute dtype; gradients flow into its trainable parameters.
+        master: fp32 copies of those parameters, which the optimiser updates.
+        batches: the whole run's batches by number; step s takes the next `accumulate` of them.
+        compute_loss: forward pass and loss of one batch.
+        settings: optimisation settings.
+        out: folder for `metrics.jsonl`, `curves.svg`, `checkpoints/` and `best.safetensors`.
+        evaluate: scores the model every `evaluate_every_steps` steps and at the end; in the main process.
+        hooks: what a recipe does inside the loop.
+        world: the processes; None: this one alone.
+
+    Raises:
+        RagError: if the loss is not a finite number.
+        ConfigError: if `select_by` names no score.
+    """
+    world = World.single() if world is None else world
+    hooks = FitHooks() if hooks is None else hooks
+    bound_kernel_caches()
+    keep_freed_memory()
+    out.mkdir(parents=True, exist_ok=True)
+    total_steps = -(-len(batches) // settings.accumulate)
+    optimizer = torch.optim.AdamW(
+        list(master.groups(settings.weight_decay)), lr=settings.learning_rate, eps=1e-8, fused=True
+    )
+    world.broadcast_(master.master)  # all start from the same numbers
+    master.write_back()
+    average = MovingAverage(master, settings.ema) if settings.ema else None
+    selection = Selection(
+        out / "best.safetensors",
+        settings.select_by,
+        lowest=settings.select_lowest,
+        patience=settings.early_stop,
+    )
+
+    # resume
+    step, state = 0, None
+    checkpoint = _newest_checkpoint(out / "checkpoints", world)
+    if checkpoint is not None:
+        load_checkpoint(checkpoint, master, optimizer, None if average is None else average.tensors)
+        step, state = checkpoint.state["step"], checkpoint.state
+        selection.load_state(state.get("selection", selection.state()))
+        hooks.load_extra_state(state.get("hooks", {}))
+        if world.is_main:
+            log.info("resumed from %s (step %d of %d)", checkpoint.path, step, total_steps)
+    saved = time.monotonic()
+    model.train()
+    with RunLog(
+        out,
+        step=step,
+        total_steps=total_steps,
+        state=state,
+        every=settings.log_every_steps,
+        tensorboard=settings.tensorboard,
+        writes=world.is_main,
+    ) as run_log:
+        while step < total_steps and not selection.stopped:
+            hooks.before_step(step)
+            rate = settings.learning_rate * schedule_factor(
+                settings.schedule,
+                step,
+                total_steps,
+                warmup_fraction=settings.warmup_fraction,
+                warmup_steps=settings.warmup_steps,
+            )
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+
+            # forward, loss, backward
+            first = step * settings.accumulate
+            numbers = range(first, min(first + settings.accumulate, len(batches)))
+            counts = torch.zeros(3, dtype=torch.float64, device=world.device)  # loss, examples, tokens
+            for number in numbers:
+                loss = compute_loss(model, batches[number])
+                loss.compute_gradients(master.gather_gradients)
+                counts += counts.new_tensor([float(loss.value.detach()), loss.examples, loss.tokens])
+            world.sum_([counts])
+            _combine_gradients(master, world, len(numbers))
+            value = float(counts[0]) / len(numbers)
+
+            # clip, step
+            norm = float(torch.nn.utils.clip_grad_norm_(master.master, settings.clip_norm))
+            if not (math.isfinite(value) and math.isfinite(norm)):
+                raise RagError(
+                    f"step {step}: loss {value} with gradient norm {norm} is not finite",
+                    hint="lower the learning rate, or train with precision fp32",
+                )
+            optimizer.step()
+            master.write_back()
+            step += 1
+            if average is not None:
+                average.update(master, step)
+
+            # log, evaluate, save
+            run_log.count(value, int(counts[1]), int(counts[2]))
+            run_log.report(step, rate, norm, hooks.log_fields(step))
+            every = settings.evaluate_every_steps
+            if evaluate is not None and (step == total_steps or (every and step % every == 0)):
+                shown = master.state() if average is None else average.tensors
+                scores = _evaluate(model, master, evaluate, world, None if average is None else shown)
+                better = selection.update(step, scores, shown, write=world.is_main)
+                run_log.scores(step, scores, note="  (best so far)" if better else "")
+                run_log.restart_clock()
+            ended = step == total_steps or selection.stopped
+            if world.is_main and (ended or time.monotonic() - saved > settings.save_every_s):
+                path = save_checkpoint(
+                    out / "checkpoints",
+                    step,
+                    master,
+                    optimizer,
+                    {**run_log.state(), "selection": selection.state(), "hooks": hooks.extra_state()},
+                    keep=settings.keep_checkpoints,
+                    average=None if average is None else average.tensors,
+                )
+                hooks.on_checkpoint(path, step)
+                saved = time.monotonic()
+                run_log.restart_clock()
+    if step < total_steps and world.is_main:
+        log.info("stopped at step %d: no better %s since step %s", step, selection.name, selection.step)
+    world.barrier()  # what the main process wrote is there for all
+    weights = selection.best(master.state() if average is None else average.tensors)
+    return FitResult(step, run_log.loss, weights, selection.step, selection.score)
+
+
+def _newest_checkpoint(folder: Path, world: World) -> Checkpoint | None:
+    """The main process looks (and tidies up), all take what it found."""
+    found = latest_checkpoint(folder) if world.is_main else None
+    name = world.broadcast_object(None if found is None else found.path.name)
+    if name is None or found is not None:
+        return found
+    return Checkpoint.open(folder / str(name))
+
+
+def _combine_gradients(master: MasterWeights, world: World, batches: int) -> None:
+    """Sum the processes' gradients and average the batches', in fp32.
+
+    A parameter without gradient everywhere keeps none, so the optimiser leaves it alone.
+    """
+    if world.size > 1:
+        used = torch.tensor([tensor.grad is not None for tensor in master.master], dtype=torch.float32)
+        used = used.to(world.device)
+        world.sum_([used])
+        for tensor, count in zip(master.master, used.tolist(), strict=True):
+            if count and tensor.grad is None:
+                tensor.grad = torch.zeros_like(tensor)
+    gradients = [tensor.grad for tensor in master.master if tensor.grad is not None]
+    world.sum_(gradients)
+    if batches > 1:
+        torch._foreach_div_(gradients, float(batches))
+
+
+def _evaluate(
+    model: torch.nn.Module,
+    master: MasterWeights,
+    evaluate: Callable[[torch.nn.Module], Mapping[str, float]],
+    world: World,
+    averaged: Mapping[str, torch.Tensor] | None,
+) -> dict[str, float]:
+    """Scores of the model, or of its average, from the main process to all."""
+    scores: dict[str, float] = {}
+    if world.is_main:
+        if averaged is not None:
+            master.show(averaged)
+        scores = {name: float(value) for name, value in evaluate(model).items()}
+        if averaged is not None:
+            master.write_back()
+    model.train()
+    shared: dict[str, float] = world.broadcast_object(scores)
+    return shared

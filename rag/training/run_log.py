@@ -1,0 +1,165 @@
+"""What a training run tells: log lines with speed and time left, metrics.jsonl, curves.svg, TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rag.core.files import atomic_write_text
+from rag.core.log import get_logger
+from rag.core.optional import require
+from rag.core.progress import format_duration
+from rag.training.curves import draw_curves
+
+__all__ = ["RunLog", "read_metrics"]
+
+log = get_logger("rag.training.fit")
+
+
+def read_metrics(path: Path, until: int | None = None) -> list[dict[str, Any]]:
+    """Records of a metrics.jsonl, at most those up to step `until`; a torn last line is passed over."""
+    records: list[dict[str, Any]] = []
+    if not path.exists():
+        return records
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            record = json.loads(line)
+            if until is None or record["step"] <= until:
+                records.append(record)
+        except (json.JSONDecodeError, KeyError, TypeError):
+            continue
+    return records
+
+
+class RunLog:
+    """Counts steps and reports them.
+
+    Args:
+        out: folder of the run.
+        step: steps taken before; later records of an interrupted run are cut off.
+        total_steps: of the whole run.
+        state: what `state` returned at the checkpoint the run goes on from, or None.
+        every: steps between two reports.
+        tensorboard: write event files under `out/tensorboard` too.
+        writes: False keeps silent (all processes but one).
+
+    Attributes:
+        loss: mean loss of the last reported steps.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        *,
+        step: int,
+        total_steps: int,
+        state: Mapping[str, Any] | None,
+        every: int,
+        tensorboard: bool,
+        writes: bool,
+    ) -> None:
+        state = {} if state is None else state
+        self._out, self._total, self._every, self._writes = out, total_steps, every, writes
+        self._counters = {"examples": 0, "tokens": 0, "seconds": 0.0, **state.get("counters", {})}
+        self._window = {"loss": 0.0, "steps": 0, **state.get("window", {})}
+        loss = state.get("loss")
+        self.loss = math.nan if loss is None else float(loss)
+        self._before_s = float(self._counters["seconds"])
+        self._started = time.monotonic()
+        self._pace = {"steps": 0, "examples": 0, "tokens": 0}
+        self._paced = self._started
+        self._events: Any = None
+        if not writes:
+            return
+        if tensorboard:
+            require("tensorboard", extra="tensorboard")
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._events = SummaryWriter(str(out / "tensorboard"), purge_step=step + 1)
+        kept = read_metrics(self.path, until=step)
+        atomic_write_text(self.path, "".join(json.dumps(record) + "\n" for record in kept))
+
+    @property
+    def path(self) -> Path:
+        """metrics.jsonl: one JSON object a line."""
+        return self._out / "metrics.jsonl"
+
+    def __enter__(self) -> RunLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.draw()
+        if self._events is not None:
+            self._events.close()
+
+    def count(self, loss: float, examples: int, tokens: int) -> None:
+        """One step more."""
+        self._window["loss"] += loss
+        self._window["steps"] += 1
+        for counter in (self._counters, self._pace):
+            counter["examples"] += examples
+            counter["tokens"] += tokens
+        self._pace["steps"] += 1
+        self._counters["seconds"] = self._before_s + time.monotonic() - self._started
+
+    def report(self, step: int, rate: float, norm: float, fields: Mapping[str, Any]) -> None:
+        """Tell about the last steps, if it is time to: every `every` steps and at the end."""
+        if step % self._every and step != self._total:
+            return
+        self.loss = self._window["loss"] / self._window["steps"]
+        self._window = {"loss": 0.0, "steps": 0}
+        self._write({"step": step, "loss": self.loss, "rate": rate, "norm": norm, **self._counters, **fields})
+        pace, passed_s = self._pace, max(time.monotonic() - self._paced, 1e-9)
+        left_s = passed_s / max(1, pace["steps"]) * (self._total - step)
+        if self._writes:
+            log.info(
+                "step %d/%d  loss %.4f  norm %.2f  lr %.2e  %.1f examples/s  %.0f tokens/s  ETA %s%s",
+                *(step, self._total, self.loss, norm, rate),
+                *(pace["examples"] / passed_s, pace["tokens"] / passed_s, format_duration(left_s)),
+                "".join(f"  {name} {value}" for name, value in fields.items()),
+            )
+        self.restart_clock()
+
+    def scores(self, step: int, scores: Mapping[str, float], *, note: str = "") -> None:
+        """Tell about a validation."""
+        self._write({"step": step, **{f"eval/{name}": value for name, value in scores.items()}})
+        if self._writes:
+            shown = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
+            log.info("step %d/%d  %s%s", step, self._total, shown, note)
+        self.draw()
+
+    def restart_clock(self) -> None:
+        """Speed and time left are measured from now: validations and checkpoints are not training."""
+        self._pace = {"steps": 0, "examples": 0, "tokens": 0}
+        self._paced = time.monotonic()
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint: an interrupted run reports the same losses as one that was not."""
+        loss = None if math.isnan(self.loss) else self.loss
+        return {"counters": self._counters, "window": self._window, "loss": loss}
+
+    def draw(self) -> None:
+        """Draw curves.svg from all records so far."""
+        if self._writes:
+            atomic_write_text(self._out / "curves.svg", draw_curves(read_metrics(self.path)))
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        if not self._writes:
+            return
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        if self._events is not None:
+            for name, value in record.items():
+                if name != "step" and isinstance(value, int | float):
+                    place = name if "/" in name else f"train/{name}"
+                    self._events.add_scalar(place, value, record["step"])

@@ -1,0 +1,1 @@
+"""Readers that point at a span of a passage."""

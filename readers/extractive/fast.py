@@ -1,0 +1,118 @@
+"""A span model for inference on CPUs: packed tokens, fused kernels, whole batches per core."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeGuard
+
+import torch
+
+from rag.core.errors import ConfigError
+from rag.runtime.fast.core_pool import CorePool
+from rag.runtime.fast.fast_bert import FastBert
+from rag.runtime.fast.int8_bert import Int8Bert
+from rag.runtime.fast.packing import PackedTokens
+from rag.runtime.hardware import has_fast_bf16, has_fast_int8, has_int8
+from readers.extractive.model import Item, Logits, LogitsModel, Result, SpanModel
+
+__all__ = ["FastSpanModel"]
+
+_BATCH_TOKENS = 1024  # what one core works on at a time; more does not fit its cache
+
+
+class FastSpanModel(LogitsModel):
+    """The same logits as `SpanModel` in evaluation mode, computed by `rag.runtime.fast.fast_bert`.
+
+    Args:
+        model: BERT-like; its weights are copied, and it may be dropped afterwards.
+        precision: of matrix products; the head and the residual stream are fp32. "fp32"; "bf16"; "int8" for
+            the linear layers, with attention in bf16 where the hardware has it; or "auto", the fastest of
+            these on this machine.
+        ranges: of the encoder's activations, which "int8" needs; without them "auto" is bf16 or fp32.
+
+    Attributes:
+        encoder: what computes hidden states.
+
+    Raises:
+        ConfigError: "int8" without ranges or on a CPU without avx512_vnni, or an unknown precision.
+    """
+
+    batch_tokens = _BATCH_TOKENS
+
+    def __init__(
+        self, model: SpanModel, precision: str, ranges: Mapping[str, torch.Tensor] | None = None
+    ) -> None:
+        super().__init__()
+        self.encoder = _encoder(model.encoder, precision, ranges)
+        self._head = model.qa_outputs
+        self._segments = model.segments
+        self._pool: CorePool | None = None
+        self._pool_lock = threading.Lock()
+
+    @staticmethod
+    def supports(model: LogitsModel) -> TypeGuard[SpanModel]:
+        """Whether `model` can be computed this way."""
+        return isinstance(model, SpanModel) and FastBert.supports(model.encoder.config)
+
+    def logits(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_types: torch.Tensor
+    ) -> Logits:
+        """(R, L) start and end logits, 0 at padding; rows must be padded on the right."""
+        mask = attention_mask.bool()
+        lengths = mask.sum(1).tolist()
+        groups: list[tuple[int, int]] = []
+        for length in lengths:
+            if groups and groups[-1][1] == length:
+                groups[-1] = (groups[-1][0] + 1, length)
+            else:
+                groups.append((1, length))
+        positions = torch.arange(mask.shape[1]).expand_as(mask)[mask]
+        types = token_types[mask] if self._segments > 1 else None
+        hidden = self.encoder.forward(
+            PackedTokens(input_ids[mask], positions, types, tuple(groups))
+        )  # (T, H)
+        padded = torch.zeros(*mask.shape, 2)
+        padded[mask] = self._head(hidden)
+        return padded[..., 0], padded[..., 1], None
+
+    @property
+    def workers(self) -> int:
+        """Threads that work side by side."""
+        return self._open().workers
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """`function` over `items`, each item on one core; results in order."""
+        return self._open().map(function, items)
+
+    def close(self) -> None:
+        """End the worker threads; the next `map` starts them again."""
+        with self._pool_lock:
+            if self._pool is not None:
+                self._pool.close()
+                self._pool = None
+
+    def _open(self) -> CorePool:
+        with self._pool_lock:
+            if self._pool is None:
+                self._pool = CorePool()
+            return self._pool
+
+
+def _encoder(model: Any, precision: str, ranges: Mapping[str, torch.Tensor] | None) -> FastBert:
+    floating = "bf16" if has_fast_bf16() else "fp32"
+    if precision == "auto":
+        precision = "int8" if ranges is not None and has_fast_int8() else floating
+    if precision != "int8":
+        return FastBert.from_model(model, precision=precision)
+    if ranges is None:
+        raise ConfigError(
+            "this reader has no ranges of activations, which int8 inference needs",
+            hint="use auto, bf16 or fp32; `rag train reader` measures ranges for the reader it writes",
+        )
+    if not has_int8():
+        raise ConfigError(
+            "int8 inference needs a CPU with avx512_vnni",
+            hint="use auto, which is the fastest that works here",
+        )
+    return Int8Bert(model.state_dict(), model.config, ranges, attention=floating)

@@ -1,0 +1,113 @@
+"""Rows through the network: length-sorted batches under a token budget, span search on the spot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from rag.runtime.fast.packing import plan_even_batches
+from readers.extractive.layout import Row, RowLayout
+from readers.extractive.model import LogitsModel
+from readers.extractive.spans import best_spans
+
+__all__ = ["RowScores", "score_rows"]
+
+_MAX_ROWS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RowScores:
+    """Results for R rows, in the order the rows were given; K spans per row.
+
+    Attributes:
+        spans: (R, K) float32 start + end logit, descending, -inf where a row has fewer spans.
+        starts, ends: (R, K) int64 positions in the row, ends inclusive.
+        nulls: (R,) float32 start + end logit of [CLS].
+        relevances: (R,) float32 passage logits, zero for a network without passage selection.
+    """
+
+    spans: npt.NDArray[np.float32]
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+    nulls: npt.NDArray[np.float32]
+    relevances: npt.NDArray[np.float32]
+
+
+def score_rows(
+    model: LogitsModel,
+    layout: RowLayout,
+    rows: Sequence[Row],
+    *,
+    max_answer_tokens: int,
+    spans_per_row: int,
+    continues: npt.NDArray[np.bool_] | None = None,
+    device: str = "cpu",
+) -> RowScores:
+    """Run all rows, longest first, in even batches of about `model.batch_tokens` tokens.
+
+    Args:
+        model, layout, rows: the network, and what to run through it.
+        max_answer_tokens: longest span.
+        spans_per_row: K.
+        continues: (V,) bool, tokens that continue a word; if given, spans consist of whole words.
+        device: where the network is.
+    """
+    count = len(rows)
+    spans = np.full((count, spans_per_row), -np.inf, np.float32)
+    starts = np.zeros((count, spans_per_row), np.int64)
+    ends = np.zeros((count, spans_per_row), np.int64)
+    nulls, relevances = np.zeros(count, np.float32), np.zeros(count, np.float32)
+    glued = None if continues is None else torch.from_numpy(continues)
+
+    @torch.inference_mode()
+    def run(part: list[int]) -> None:
+        ids, mask, types, text = _tensors(layout, [rows[i] for i in part])
+        start, end, relevance = model.logits(ids.to(device), mask.to(device), types.to(device))
+        start, end = start.float().cpu(), end.float().cpu()
+        inside = torch.zeros_like(text) if glued is None else glued[ids] & text
+        last_of_word = ~torch.nn.functional.pad(inside[:, 1:], (0, 1))
+        found = best_spans(start, end, text & ~inside, text & last_of_word, max_answer_tokens, spans_per_row)
+        spans[part], starts[part], ends[part] = (tensor.numpy() for tensor in found)
+        place = layout.template.cls_position
+        nulls[part] = (start[:, place] + end[:, place]).numpy()
+        if relevance is not None:
+            relevances[part] = relevance.float().cpu().numpy()
+
+    plan = plan_even_batches(
+        [len(row.ids) for row in rows],
+        max_rows=_MAX_ROWS,
+        max_tokens=model.batch_tokens,
+        workers=model.workers,
+    )
+    for _ in model.map(run, plan):
+        pass
+    return RowScores(spans, starts, ends, nulls, relevances)
+
+
+def _tensors(
+    layout: RowLayout, rows: Sequence[Row]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Token ids, mask and segments (R, L) int64, and which positions are text (R, L) bool."""
+    longest = max(len(row.ids) for row in rows)
+    ids = np.full((len(rows), longest), layout.template.pad, np.int64)
+    for index, row in enumerate(rows):
+        ids[index, : len(row.ids)] = row.ids
+    column = np.arange(longest)[None, :]
+    lengths = np.array([len(row.ids) for row in rows])[:, None]
+    mask = column < lengths
+    low, high = layout.types()
+    second = (column >= np.array([row.types_from for row in rows])[:, None]) & mask
+    types = np.where(second, high, low)
+    text = (column >= np.array([row.text_from for row in rows])[:, None]) & (
+        column < np.array([row.text_to for row in rows])[:, None]
+    )
+    return (
+        torch.from_numpy(ids),
+        torch.from_numpy(mask.astype(np.int64)),
+        torch.from_numpy(types.astype(np.int64)),
+        torch.from_numpy(text),
+    )

@@ -1,0 +1,163 @@
+"""How a question, a title and a text become rows of tokens: windows, special tokens, segments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rag.core.errors import ArtifactError
+from readers.extractive.tokens import TokenTable
+
+__all__ = ["PairTemplate", "Row", "RowLayout", "pair_template", "rows_of_pairs"]
+
+
+@dataclass(frozen=True, slots=True)
+class PairTemplate:
+    """The special tokens a tokenizer puts around a pair: before · first · between · second · after.
+
+    Attributes:
+        before, between, after: token ids.
+        types: segment of (before and first, between, second and after).
+        cls_position: where [CLS] stands in `before`; its logits mean "no answer here".
+        separator: the id that parts a title from the text.
+        pad: the padding id.
+    """
+
+    before: tuple[int, ...]
+    between: tuple[int, ...]
+    after: tuple[int, ...]
+    types: tuple[int, int, int]
+    cls_position: int
+    separator: int
+    pad: int
+
+
+def pair_template(tokenizer: Any) -> PairTemplate:
+    """Read the template off a tokenizer by encoding a pair of one-token texts.
+
+    Raises:
+        ArtifactError: if it does not put a [CLS] first, as encoders for question answering do.
+    """
+    first = tokenizer("a", add_special_tokens=False)["input_ids"]
+    second = tokenizer("b", add_special_tokens=False)["input_ids"]
+    pair = tokenizer("a", "b", return_token_type_ids=True)
+    ids, types = list(pair["input_ids"]), list(pair["token_type_ids"])
+    begin = _find(ids, first, 0)
+    follow = _find(ids, second, begin + len(first))
+    cls = tokenizer.cls_token_id
+    if begin < 1 or follow < 0 or cls is None or ids[0] != cls:
+        raise ArtifactError(
+            f"{type(tokenizer).__name__} does not frame pairs as [CLS] question [SEP] text [SEP]",
+            hint="use a BERT-like reader (BERT, MiniLM, RoBERTa, ELECTRA, DistilBERT, …)",
+        )
+    middle = begin + len(first)
+    return PairTemplate(
+        before=tuple(ids[:begin]),
+        between=tuple(ids[middle:follow]),
+        after=tuple(ids[follow + len(second) :]),
+        types=(types[0], types[middle] if follow > middle else types[follow], types[follow]),
+        cls_position=0,
+        separator=tokenizer.sep_token_id,
+        pad=tokenizer.pad_token_id or 0,
+    )
+
+
+def _find(ids: Sequence[int], part: Sequence[int], begin: int) -> int:
+    for place in range(max(begin, 0), len(ids) - len(part) + 1):
+        if list(ids[place : place + len(part)]) == list(part):
+            return place
+    return -1
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One window of one passage for one question.
+
+    Attributes:
+        group: number of the (question, passage) pair it belongs to.
+        ids: (L,) int64 tokens.
+        types_from: position at which segment 1 begins.
+        text_from: position of the first text token; text tokens run up to `text_to` (exclusive).
+        first_token: which token of the passage stands at `text_from`.
+    """
+
+    group: int
+    ids: npt.NDArray[np.int64]
+    types_from: int
+    text_from: int
+    text_to: int
+    first_token: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowLayout:
+    """Builds rows.
+
+    Attributes:
+        template: the tokenizer's special tokens.
+        titled: put the title before the text, parted by a separator.
+        final_separator: end with the template's closing tokens (DPR readers do not).
+        max_tokens: longest row.
+        stride_tokens: tokens that neighbouring windows of a long passage share.
+        question_tokens, title_tokens: cuts of over-long questions and titles.
+    """
+
+    template: PairTemplate
+    titled: bool = True
+    final_separator: bool = True
+    max_tokens: int = 384
+    stride_tokens: int = 96
+    question_tokens: int = 64
+    title_tokens: int = 16
+
+    def rows(
+        self,
+        group: int,
+        question: npt.NDArray[np.int32],
+        title: npt.NDArray[np.int32],
+        text: npt.NDArray[np.int32],
+    ) -> list[Row]:
+        """All windows of one passage (none if the text is empty); every token is in at least one."""
+        if len(text) == 0:
+            return []
+        mark = self.template
+        head = [*mark.before, *question[: self.question_tokens].tolist(), *mark.between]
+        segment = len(head) - (len(mark.between) if mark.types[1] != mark.types[0] else 0)
+        if self.titled:
+            head += [*title[: self.title_tokens].tolist(), mark.separator]
+        tail = list(mark.after) if self.final_separator else []
+        room = self.max_tokens - len(head) - len(tail)
+        step = max(1, room - self.stride_tokens)
+        count = 1 if len(text) <= room else 1 + -(-(len(text) - room) // step)
+        found = []
+        for number in range(count):
+            first = number * step
+            window = text[first : first + room]
+            ids = np.concatenate([head, window, tail]).astype(np.int64)
+            found.append(Row(group, ids, segment, len(head), len(head) + len(window), first))
+        return found
+
+    def types(self) -> tuple[int, int]:
+        """Segment ids before and from `Row.types_from` on."""
+        return self.template.types[0], self.template.types[2]
+
+
+def rows_of_pairs(
+    layout: RowLayout,
+    pairs: Sequence[tuple[int, int]],
+    questions: TokenTable,
+    titles: TokenTable,
+    texts: TokenTable,
+) -> list[Row]:
+    """Rows of many (question, passage) pairs; `Row.group` is the pair's place in `pairs`."""
+    return [
+        row
+        for group, (question, passage) in enumerate(pairs)
+        for row in layout.rows(
+            group, questions.tokens(question), titles.tokens(passage), texts.tokens(passage)
+        )
+    ]

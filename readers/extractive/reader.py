@@ -1,0 +1,192 @@
+"""The extractive reader: the words of a passage that answer a question, and where they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rag.core.errors import ConfigError
+from rag.core.types import Passage
+from rag.runtime.hardware import resolve_device
+from rag.runtime.precision import resolve_precision
+from readers.extractive.candidates import confidences
+from readers.extractive.fast import FastSpanModel
+from readers.extractive.inference import score_rows
+from readers.extractive.layout import RowLayout, pair_template, rows_of_pairs
+from readers.extractive.model import LogitsModel
+from readers.extractive.ranking import Ranked, ScoredPassages, rank
+from readers.extractive.requests import check_request, unique_passages
+from readers.extractive.settings import Calibration, ReaderSettings, with_overrides
+from readers.extractive.tokens import tokenize_texts
+from readers.open import load_parts
+from readers.protocols import ReadResult, SpanAnswer
+
+__all__ = ["ExtractiveReader"]
+
+
+class ExtractiveReader:
+    """Reads answers out of passages with a span model.
+
+    Span scores are start + end logits. A reader trained with shared normalisation makes them comparable
+    across the passages of a question; a DPR reader ranks by its passage selection logit first.
+
+    Args:
+        model: network, already on its device and in its dtype.
+        tokenizer: fast tokenizer (it gives character offsets).
+        settings: layout, search and ranking.
+        calibration: turns scores into probabilities.
+        name: shown in logs and manifests.
+        device: where `model` is.
+
+    Raises:
+        ConfigError: if the tokenizer gives no offsets.
+
+    Example:
+        >>> reader = ExtractiveReader.load()                                        # doctest: +SKIP
+        >>> passage = Passage("1", "Oslo", "Oslo is the capital of Norway.")        # doctest: +SKIP
+        >>> reader.read(["What is the capital of Norway?"], [[passage]], [[1.0]])   # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        model: LogitsModel,
+        tokenizer: Any,
+        settings: ReaderSettings,
+        calibration: Calibration | None = None,
+        *,
+        name: str = "reader",
+        device: str = "cpu",
+    ) -> None:
+        if not getattr(tokenizer, "is_fast", False):
+            raise ConfigError(
+                f"{name}: the tokenizer {type(tokenizer).__name__} gives no character offsets",
+                hint="save a fast tokenizer (tokenizer.json) beside the weights",
+            )
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.settings = settings
+        self.calibration = calibration or Calibration()
+        self.name = name
+        self.device = device
+        self.layout = RowLayout(
+            pair_template(tokenizer),
+            titled=settings.titled,
+            final_separator=settings.final_separator,
+            max_tokens=settings.max_tokens,
+            stride_tokens=settings.stride_tokens,
+            question_tokens=settings.question_tokens,
+            title_tokens=settings.title_tokens,
+        )
+        self._continues = None if settings.words == "any" else _continuations(tokenizer)
+
+    @classmethod
+    def load(
+        cls,
+        name_or_path: str | Path | None = None,
+        *,
+        precision: str = "auto",
+        device: str = "auto",
+        **overrides: Any,
+    ) -> ExtractiveReader:
+        """Load a reader.
+
+        Args:
+            name_or_path: None for the weights that ship with the package; a folder of `rag train reader`;
+                or a Hugging Face name or folder of any `AutoModelForQuestionAnswering` or `DPRReader`
+                checkpoint.
+            precision: "fp32"; "bf16"; "int8" (linear layers in int8, for readers that come with ranges of
+                their activations, on CPUs); or "auto", the fastest of these that the reader and the hardware
+                allow.
+            device: "auto", "cpu" or "cuda".
+            overrides: fields of `ReaderSettings` to replace.
+
+        Raises:
+            ArtifactError: if there is no reader, or its files are damaged.
+            ConfigError: for unknown settings or values that do not fit.
+        """
+        parts = load_parts(name_or_path)
+        where = resolve_device(device)
+        if where == "cpu" and FastSpanModel.supports(parts.model):
+            model: LogitsModel = FastSpanModel(parts.model, precision, parts.ranges)
+        else:
+            model = parts.model.to(where).to_compute(resolve_precision(precision, where))
+        return cls(
+            model,
+            parts.tokenizer,
+            with_overrides(parts.settings, overrides),
+            parts.calibration,
+            name=parts.name,
+            device=where,
+        )
+
+    def read(
+        self,
+        questions: Sequence[str],
+        passages: Sequence[Sequence[Passage]],
+        scores: Sequence[Sequence[float]],
+        n_best: int = 5,
+    ) -> list[ReadResult]:
+        """Answer each question from its own passages; all questions share the forward passes.
+
+        Args:
+            questions: B questions; tokens over `settings.question_tokens` are cut.
+            passages: for each question its passages, in any order; may be empty.
+            scores: for each passage its retrieval score (larger is better).
+            n_best: most answers to return per question.
+
+        Returns:
+            B results. Without passages, or with empty ones only: no answers and a no-answer confidence of 1.
+
+        Raises:
+            ConfigError: if `n_best` is below 1 or the lists do not match in length.
+            DataError: if a question is blank, or a question or passage is too long.
+        """
+        check_request(questions, passages, scores, n_best)
+        ranked = rank(self.score(questions, passages), scores, self.settings)
+        return [self._result(found, n_best) for found in ranked]
+
+    def score(self, questions: Sequence[str], passages: Sequence[Sequence[Passage]]) -> ScoredPassages:
+        """Run the network over all windows of all passages; `rank` makes answers of it."""
+        pairs, unique = unique_passages(passages)
+        asked = tokenize_texts(self.tokenizer, questions)
+        titles = tokenize_texts(self.tokenizer, [passage.title for passage in unique])
+        texts = tokenize_texts(self.tokenizer, [passage.text for passage in unique])
+        rows = rows_of_pairs(self.layout, [(q, u) for q, _, u in pairs], asked, titles, texts)
+        scores = score_rows(
+            self.model,
+            self.layout,
+            rows,
+            max_answer_tokens=self.settings.max_answer_tokens,
+            spans_per_row=self.settings.spans_per_window,
+            continues=self._continues if self.settings.words == "whole" else None,
+            device=self.device,
+        )
+        extend = self._continues if self.settings.words == "extend" else None
+        return ScoredPassages(
+            len(questions), pairs, unique, texts, rows, scores, self.model.selects_passages, extend
+        )
+
+    def close(self) -> None:
+        """End the network's worker threads; the next `read` starts them again."""
+        self.model.close()
+
+    def _result(self, ranked: Ranked, n_best: int) -> ReadResult:
+        if not ranked.candidates:
+            return ReadResult((), 1.0)
+        values = np.array([candidate.score for candidate in ranked.candidates])
+        probabilities, none = confidences(values, ranked.null, self.calibration)
+        answers = tuple(
+            SpanAnswer(c.text, c.score, float(p), c.passage_index, c.start, c.end)
+            for c, p in zip(ranked.candidates[:n_best], probabilities[:n_best], strict=True)
+        )
+        return ReadResult(answers, none)
+
+
+def _continuations(tokenizer: Any) -> npt.NDArray[np.bool_]:
+    """(V,) whether a token continues a word ("##ing")."""
+    names = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    return np.array([str(name).startswith("##") for name in names])

@@ -1,0 +1,1 @@
+"""Encoders: settings, files, loading, export, import of published checkpoints."""

@@ -1,0 +1,350 @@
+"""Bi-encoders: questions and passages become vectors whose inner product says how well they fit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from indexers.protocols import EncoderIdentity, FloatArray
+from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
+from rag.core.log import get_logger
+from rag.runtime.embedded import EMBEDDED_ENCODER_NAMES
+from rag.runtime.fast.core_pool import CorePool
+from rag.runtime.fast.packing import plan_batches
+from rag.runtime.hardware import has_fast_bf16, resolve_device
+from retrievers.encoders.files import model_folder, tower_folders, weight_files, weights_sha256
+from retrievers.encoders.layout import PAIR, PassageLayout
+from retrievers.encoders.settings import EncoderSettings, read_settings
+from retrievers.encoders.tokenization import TextTokenizer
+from retrievers.encoders.tower import Tower, output_dim
+
+__all__ = ["BiEncoder"]
+
+WINDOW_ROWS = 8192  # passages that are sorted by length together
+CPU_BATCH_TOKENS = 2048  # what one core works on at a time; more does not fit its cache
+GPU_BATCH_TOKENS = 1 << 16
+TOWER_SEPARATOR = " + "
+
+log = get_logger(__name__)
+
+
+class BiEncoder:
+    """Any Hugging Face bi-encoder, one shared tower or two.
+
+    Made by `load`. Implements `indexers.protocols.PassageEncoder`.
+
+    Texts are tokenised in a background thread while the model works on the window before, sorted by length
+    within windows of 8,192 and cut into batches by token count; each core computes whole batches. Vectors
+    come back in the order of the texts. The same call gives the same bytes, however many cores there are.
+
+    Attributes:
+        identity: everything that decides which vector a text gets.
+        precision: "fp32" or "bf16", what "auto" became for passages.
+        query_precision: the same for questions.
+        device: "cpu" or "cuda".
+    """
+
+    def __init__(
+        self,
+        passage: _Side,
+        query: _Side,
+        identity: EncoderIdentity,
+        *,
+        layout: PassageLayout,
+        batch_size: int,
+    ) -> None:
+        self._passage, self._query = passage, query
+        self.identity = identity
+        self.precision, self.query_precision = passage.precision, query.precision
+        self.device = passage.device
+        self.batch_size = batch_size
+        self._layout = layout
+        self._pool: CorePool | None = None
+        self._pool_lock = threading.Lock()
+
+    @classmethod
+    def load(
+        cls,
+        name_or_path: str | Path | None = None,
+        *,
+        query_encoder: str | Path | None = None,
+        device: str = "auto",
+        precision: str = "auto",
+        pooling: str = "auto",
+        normalize: bool | str = "auto",
+        max_length: int | None = None,
+        query_prefix: str | None = None,
+        passage_prefix: str | None = None,
+        layout: str | None = None,
+        batch_size: int | None = None,
+        fast: bool = True,
+    ) -> BiEncoder:
+        """Load a bi-encoder.
+
+        Args:
+            name_or_path: passage tower (and question tower, if there is no other): a folder, a Hugging Face
+                name, or None for the embedded all-MiniLM-L6-v2. A folder with the sub-folders
+                `passage_encoder` and `query_encoder` (or `ctx_encoder` and `question_encoder`) holds both
+                towers; "PASSAGES + QUESTIONS" names two.
+            query_encoder: question tower, if it is another model.
+            device: "auto", "cpu", "cuda" or "cuda:N".
+            precision: "fp32", "bf16", or "auto": bf16 for passages where the hardware multiplies it faster,
+                fp32 for questions.
+            pooling: "cls", "mean", "max", "lasttoken", or "auto": what the folder says.
+            normalize: True, False, or "auto": what the folder says.
+            max_length: tokens after which texts are cut; default: what the folder says.
+            query_prefix: put before every question; default: the folder's prompt.
+            passage_prefix: put before every passage; default: the folder's prompt.
+            layout: "pair" for `[CLS] title [SEP] text [SEP]`, or a template such as "{title} {text}".
+            batch_size: most texts in a batch; default 32 on CPU, 256 on a GPU.
+            fast: False forces transformers' own implementation.
+
+        Raises:
+            ConfigError: a setting is not one of the above.
+            ArtifactError: the model is not there, has only pickled weights, or has unknown parts.
+            MismatchedArtifactError: the towers' vectors do not fit together.
+
+        Example:
+            >>> encoder = BiEncoder.load()                                           # doctest: +SKIP
+            >>> encoder.encode_questions(["Who wrote Faust?"]).shape                 # doctest: +SKIP
+            (1, 384)
+        """
+        where = resolve_device(device)
+        how, how_queries = _precisions(precision, where)
+        if normalize not in ("auto", True, False):
+            raise ConfigError(f"normalize is {normalize!r}, expected True, False or 'auto'")
+        changes: dict[str, Any] = {
+            "pooling": None if pooling == "auto" else pooling,
+            "normalize": None if normalize == "auto" else normalize,
+            "max_length": max_length,
+            "query_prefix": query_prefix,
+            "passage_prefix": passage_prefix,
+            "layout": layout,
+        }
+        if query_encoder is None and TOWER_SEPARATOR in str(name_or_path):
+            name_or_path, _, query_encoder = str(name_or_path).partition(TOWER_SEPARATOR)
+        passage_folder, query_folder = tower_folders(model_folder(name_or_path))
+        if query_encoder is not None:
+            query_folder = tower_folders(model_folder(query_encoder))[1]
+        settings = read_settings(passage_folder).override(**changes)
+        shared = query_folder.resolve() == passage_folder.resolve()
+        query_settings = settings
+        if not shared:
+            query_settings = read_settings(query_folder)
+            limit = min(settings.max_length, query_settings.max_length_limit())
+            query_settings = query_settings.override(**{**changes, "max_length": limit})
+        if not shared and query_prefix is None and not query_settings.query_prefix:
+            query_settings = query_settings.override(query_prefix=settings.query_prefix or None)
+        for note in dict.fromkeys((*_unsettled(settings, changes), *_unsettled(query_settings, changes))):
+            log.warning("%s", note)
+        checked_layout = PassageLayout(settings.layout)
+        side = _Side(settings, where, how, fast)
+        if shared and how == how_queries:
+            other = side
+        else:
+            other = _Side(query_settings, where, how_queries, fast)
+            _check_towers(side, other)
+        files = _files(settings) + ([] if shared else _files(query_settings))
+        identity = EncoderIdentity(
+            name=_name(name_or_path, query_encoder),
+            weights_sha256=weights_sha256(files),
+            dim=side.dim,
+            pooling=settings.pooling,
+            normalize=settings.normalize,
+            query_prefix=query_settings.query_prefix,
+            passage_prefix=settings.passage_prefix,
+            max_length=settings.max_length,
+            similarity=settings.similarity,
+            layout=settings.layout,
+        )
+        size = batch_size if batch_size is not None else (256 if where.startswith("cuda") else 32)
+        if size < 1:
+            raise ConfigError(f"batch_size is {size}, expected at least 1")
+        return cls(side, other, identity, layout=checked_layout, batch_size=size)
+
+    @classmethod
+    def load_like(
+        cls,
+        identity: EncoderIdentity,
+        name_or_path: str | Path | None = None,
+        *,
+        precision: str = "auto",
+        device: str = "auto",
+    ) -> BiEncoder:
+        """Load the encoder an artefact was made with, from another place if given, with the same settings.
+
+        The caller compares identities: the weights found may be others.
+        """
+        return cls.load(
+            name_or_path if name_or_path is not None else identity.name,
+            precision=precision,
+            device=device,
+            pooling=identity.pooling,
+            normalize=identity.normalize,
+            max_length=identity.max_length,
+            query_prefix=identity.query_prefix,
+            passage_prefix=identity.passage_prefix,
+            layout=identity.layout,
+        )
+
+    @property
+    def dim(self) -> int:
+        """Vector size D."""
+        return self.identity.dim
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether the packed CPU path is in use (else transformers)."""
+        return self._passage.tower.is_fast
+
+    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
+        """Vectors (n, D) float32 of passages, in order.
+
+        Raises:
+            DataError: titles and texts differ in number.
+        """
+        if len(titles) != len(texts):
+            raise DataError(
+                f"{len(titles)} titles for {len(texts)} texts, expected one title a text (it may be empty)"
+            )
+        prefix = self.identity.passage_prefix
+
+        def tokenize(start: int, stop: int) -> list[list[int]]:
+            first, second = self._layout.render(titles[start:stop], texts[start:stop], prefix=prefix)
+            return self._passage.tokenizer(first, second)
+
+        return self._encode(self._passage.tower, tokenize, len(texts))
+
+    def encode_questions(self, questions: Sequence[str]) -> FloatArray:
+        """Vectors (n, D) float32 of questions, in order."""
+        prefix = self.identity.query_prefix
+
+        def tokenize(start: int, stop: int) -> list[list[int]]:
+            return self._query.tokenizer([prefix + question for question in questions[start:stop]])
+
+        return self._encode(self._query.tower, tokenize, len(questions))
+
+    def close(self) -> None:
+        """End the worker threads; the next call starts them again."""
+        with self._pool_lock:
+            if self._pool is not None:
+                self._pool.close()
+                self._pool = None
+
+    def _encode(self, tower: Tower, tokenize: Callable[[int, int], list[list[int]]], n: int) -> FloatArray:
+        vectors = np.empty((n, self.dim), dtype=np.float32)
+        spans = [(start, min(start + WINDOW_ROWS, n)) for start in range(0, n, WINDOW_ROWS)]
+        with ThreadPoolExecutor(1, thread_name_prefix="tokenize") as background:
+            coming = [background.submit(tokenize, *spans[0])] if spans else []
+            for number, (start, _) in enumerate(spans):
+                sequences = coming.pop().result()
+                if number + 1 < len(spans):
+                    coming.append(background.submit(tokenize, *spans[number + 1]))
+                self._encode_window(tower, sequences, vectors[start : start + len(sequences)])
+        return vectors
+
+    def _encode_window(self, tower: Tower, sequences: list[list[int]], out: FloatArray) -> None:
+        on_cpu = tower.device == "cpu"
+        batches = plan_batches(
+            [len(sequence) for sequence in sequences],
+            max_rows=self.batch_size,
+            max_tokens=CPU_BATCH_TOKENS if on_cpu else GPU_BATCH_TOKENS,
+        )
+
+        def run(rows: list[int]) -> FloatArray:
+            return tower.run([sequences[row] for row in rows])
+
+        # transformers' models and GPUs are already parallel inside one batch
+        results = self._workers().map(run, batches) if tower.is_fast else map(run, batches)
+        for rows, vectors in zip(batches, results, strict=True):
+            out[rows] = vectors
+
+    def _workers(self) -> CorePool:
+        with self._pool_lock:
+            if self._pool is None:
+                self._pool = CorePool()
+            return self._pool
+
+
+class _Side:
+    """One tower with its tokenizer; the tower's weights are loaded when the first text comes.
+
+    Indexing then never holds a question tower, nor serving a passage tower.
+    """
+
+    def __init__(self, settings: EncoderSettings, device: str, precision: str, fast: bool) -> None:
+        self.settings, self.device, self.precision, self.fast = settings, device, precision, fast
+        self.dim = output_dim(settings)
+        self.tokenizer = TextTokenizer(settings)
+        self._tower: Tower | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def tower(self) -> Tower:
+        with self._lock:
+            if self._tower is None:
+                self._tower = Tower(
+                    self.settings, device=self.device, precision=self.precision, fast=self.fast
+                )
+            return self._tower
+
+
+def _name(name_or_path: str | Path | None, query_encoder: str | Path | None) -> str:
+    """What to load again later, from any working directory: "passage tower + question tower"."""
+    names = [name_or_path] if query_encoder is None else [name_or_path, query_encoder]
+    return TOWER_SEPARATOR.join(
+        EMBEDDED_ENCODER_NAMES[0]
+        if name is None
+        else str(Path(name).resolve())
+        if Path(name).is_dir()
+        else str(name)
+        for name in names
+    )
+
+
+def _precisions(precision: str, device: str) -> tuple[str, str]:
+    """For passages and for questions.
+
+    Where "auto" takes bf16 for passages it still takes fp32 for questions: they are short, and rounding both
+    sides moves twice as many passages over the edge of the best ten as rounding one.
+    """
+    if precision == "auto":
+        return ("bf16" if has_fast_bf16(device) else "fp32"), "fp32"
+    if precision not in ("fp32", "bf16"):
+        raise ConfigError(f"precision is {precision!r}, expected 'auto', 'fp32' or 'bf16'")
+    return precision, precision
+
+
+def _files(settings: EncoderSettings) -> list[Path]:
+    return [file for folder in (settings.weights_dir, *settings.projections) for file in weight_files(folder)]
+
+
+def _unsettled(settings: EncoderSettings, changes: dict[str, Any]) -> tuple[str, ...]:
+    """Notes that the caller's settings have not answered."""
+    answered = {
+        "pooled": changes["pooling"] is not None,
+        "compared": changes["normalize"] is not None,
+        "E5": changes["query_prefix"] is not None or changes["passage_prefix"] is not None,
+    }
+    return tuple(
+        note for note in settings.notes if not any(word in note for word, done in answered.items() if done)
+    )
+
+
+def _check_towers(passage: _Side, query: _Side) -> None:
+    a, b = passage.settings, query.settings
+    if passage.dim != query.dim or a.normalize != b.normalize:
+        raise MismatchedArtifactError(
+            f"{a.weights_dir} makes vectors of {passage.dim} numbers, normalised: {a.normalize}; "
+            f"{b.weights_dir} of {query.dim}, normalised: {b.normalize}",
+            hint="give the two towers of one model",
+        )
+    if a.kind == "dpr" and a.layout != PAIR:
+        log.warning(
+            "%s is a DPR model: it was trained on (title, text) pairs, layout is %r", a.weights_dir, a.layout
+        )

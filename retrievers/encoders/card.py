@@ -1,0 +1,149 @@
+"""The model card of a trained retriever: data, command, configuration, figures."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from retrievers.encoders.export import EncoderForm
+from retrievers.encoders.layout import PAIR
+from retrievers.training.config import RetrieverTrainConfig
+
+__all__ = ["model_card"]
+
+_EMBEDDED = "all-MiniLM-L6-v2"
+_PATHS = ("out", "train_files", "validation_file", "index")
+_UNSAID = frozenset({*_PATHS, "name", "notes", "threads", "save_every_s", "log_every_steps", "tensorboard"})
+
+
+def model_card(
+    config: RetrieverTrainConfig,
+    form: EncoderForm,
+    *,
+    data: Mapping[str, object],
+    figures: Mapping[str, object],
+) -> str:
+    """Markdown with a YAML head: what it is, data, command, figures, licence; folders are not named.
+
+    Args:
+        config: of the run.
+        form: how texts become vectors.
+        data: what was trained on, as name → value.
+        figures: what was measured on held-out questions, as name → value.
+    """
+    start = _model_name(config.question_encoder)
+    other = _model_name(config.passage_encoder or config.question_encoder)
+    towers = f"one tower for both sides, started from {start}"
+    if not config.shared:
+        towers = f"two towers, both started from {start}"
+        if other != start:
+            towers = f"two towers, started from {start} (questions) and {other} (passages)"
+    shown = {k: v for k, v in config.model_dump(mode="json").items() if v is not None and k not in _UNSAID}
+    shown |= {"question_encoder": start} | ({} if config.shared else {"passage_encoder": other})
+    layout = "[CLS] title [SEP] text [SEP]" if form.layout == PAIR else f"[CLS] {form.layout} [SEP]"
+    prefixes = [
+        f"`{prefix}` before every {what}"
+        for what, prefix in (("question", form.query_prefix), ("passage", form.passage_prefix))
+        if prefix
+    ]
+    return f"""---
+library_name: {"sentence-transformers" if config.shared else "transformers"}
+pipeline_tag: sentence-similarity
+tags: [dense-retrieval, question-answering]
+---
+# {config.name}
+
+A dense retriever: questions and passages become vectors whose {
+        "cosine" if form.normalize else "inner product"
+    }
+says how well a passage answers a question.
+
+It has {towers}. Pooling: {form.pooling}; vectors are {
+        "" if form.normalize else "not "
+    }normalised. Questions are laid out as `[CLS] question [SEP]`, passages as
+`{layout}`, of at most {form.max_length} tokens{", with " + " and ".join(prefixes) if prefixes else ""}.
+
+```
+rag index CORPUS --encoder {config.name} --out INDEX
+rag ask "a question" --index INDEX
+```
+
+## Training
+{_table(("what", "value"), data)}
+
+```
+{_command(config)}
+```
+
+```json
+{json.dumps(shown, indent=2, sort_keys=True, ensure_ascii=False)}
+```
+
+{config.notes or _default_note(config)}
+
+## Figures
+On questions that were held out of training{
+        " and never used for a choice"
+        if config.select_by == "last"
+        else ", on which the checkpoint was chosen"
+    }:
+
+{_table(("what", "value"), figures) if figures else "Nothing was measured."}
+
+`nll` is the loss over held-out batches; `average_rank` the mean place of the positive (0 is best) among all
+passages of the held-out questions; `top-k` and `mrr` (up to rank 100) are measured by searching
+{
+        "a pool of index passages" if config.validation_passages else "all passages of an index"
+    }, where one was given.
+
+## Licence
+The weights follow the licences of the data and of the encoder they were started from.
+"""
+
+
+def _model_name(given: str | None) -> str:
+    """Of a folder its last part: a card does not tell where things lay."""
+    if given is None:
+        return _EMBEDDED
+    return Path(given).name if Path(given).exists() or given.startswith((".", "/")) else given
+
+
+def _command(config: RetrieverTrainConfig) -> str:
+    parts = [f"rag train {config.recipe}", *(f"--train {path.name}" for path in config.train_files)]
+    if config.index is not None:
+        parts.append("--index INDEX")
+    if config.validation_file is not None:
+        parts.append(f"--set validation_file={config.validation_file.name}")
+    for name, field in type(config).model_fields.items():
+        value = getattr(config, name)
+        if name not in _UNSAID and value != field.default:
+            parts.append(f"--set {_assignment(name, value)}")
+    return " \\\n    ".join([*parts, "--out run"])
+
+
+def _default_note(config: RetrieverTrainConfig) -> str:
+    return (
+        f"Learning rate {config.learning_rate:g} ({config.schedule}), {config.batch_size} questions a step."
+    )
+
+
+def _assignment(name: str, value: Any) -> str:
+    """As a shell takes it and `parse_overrides` reads it back."""
+    given = _model_name(value) if name.endswith("_encoder") else value
+    plain = isinstance(given, str) and re.fullmatch(r"[A-Za-z][\w./-]*", given)
+    return shlex.quote(f"{name}={given if plain else json.dumps(given, ensure_ascii=False)}")
+
+
+def _table(head: tuple[str, str], rows: Mapping[str, object]) -> str:
+    lines = [f"| {head[0]} | {head[1]} |", "|---|---|"]
+    return "\n".join([*lines, *(f"| {name} | {_cell(value)} |" for name, value in rows.items())])
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_cell(number)}" for key, number in value.items())
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,206 @@
+"""Finished encoders on disk, as folders that others open too.
+
+Two BERT towers that read [CLS] become DPR's layout, which transformers loads:
+
+    DIR/question_encoder/    config.json (model_type dpr), model.safetensors, tokenizer
+    DIR/ctx_encoder/         the same
+
+Everything else becomes sentence-transformers' layout: `DIR/` itself where one tower does both, or one such
+folder per tower under `DIR/query_encoder/` and `DIR/passage_encoder/`. `rag index --encoder DIR` takes all
+three. The same weights give the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import save_file
+
+from rag.core.errors import ArtifactError
+from rag.core.files import atomic_path
+from retrievers.encoders.layout import PAIR
+
+__all__ = ["EncoderForm", "TowerWeights", "replaced_folder", "write_dpr_tower", "write_encoder"]
+
+_TOKENIZER_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model"),
+)
+_POSITION_BUFFER = "embeddings.position_ids"
+
+
+@dataclass(frozen=True, slots=True)
+class TowerWeights:
+    """One tower as it leaves training.
+
+    Attributes:
+        config: of the bare transformers model, as its config.json.
+        state: weights under the bare model's names (`embeddings.word_embeddings.weight`, …).
+        tokenizer_dir: folder whose tokenizer files are copied.
+        projection: weight (D, H) and bias (D) or None of a linear layer after pooling.
+    """
+
+    config: Mapping[str, Any]
+    state: Mapping[str, torch.Tensor]
+    tokenizer_dir: Path
+    projection: tuple[torch.Tensor, torch.Tensor | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderForm:
+    """How texts become vectors; the same names as in `EncoderSettings`."""
+
+    pooling: str
+    normalize: bool
+    max_length: int
+    layout: str
+    query_prefix: str = ""
+    passage_prefix: str = ""
+    lower_case: bool = False
+
+    def is_dpr(self, question: TowerWeights, passage: TowerWeights) -> bool:
+        """Whether DPR's layout says all there is to say."""
+        plain = not (self.normalize or self.query_prefix or self.passage_prefix or self.lower_case)
+        biased = all(t.projection is None or t.projection[1] is not None for t in (question, passage))
+        berts = all(t.config.get("model_type") == "bert" for t in (question, passage))
+        return berts and plain and biased and self.pooling == "cls" and self.layout == PAIR
+
+
+@contextmanager
+def replaced_folder(folder: Path) -> Iterator[Path]:
+    """A temporary sibling that takes the place of `folder`, and of what is in it, when it is whole."""
+    with atomic_path(folder) as temporary:
+        temporary.mkdir(parents=True)
+        yield temporary
+        if folder.exists():
+            shutil.rmtree(folder)
+
+
+def write_encoder(
+    folder: Path, question: TowerWeights, passage: TowerWeights | None, form: EncoderForm, *, card: str
+) -> Path:
+    """Write a bi-encoder; what `folder` held before is replaced.
+
+    Args:
+        folder: to be written.
+        question: question tower, or the only one.
+        passage: passage tower; None if it is the same.
+        form: pooling, lengths, prefixes.
+        card: README.md of the folder.
+
+    Returns:
+        `folder`.
+    """
+    with replaced_folder(folder) as temporary:
+        if passage is None:
+            _write_sentence_tower(temporary, question, form)
+        elif form.is_dpr(question, passage):
+            write_dpr_tower(temporary / "question_encoder", question, role="question_encoder")
+            write_dpr_tower(temporary / "ctx_encoder", passage, role="ctx_encoder")
+        else:
+            _write_sentence_tower(temporary / "query_encoder", question, form)
+            _write_sentence_tower(temporary / "passage_encoder", passage, form)
+        (temporary / "README.md").write_text(card, encoding="utf-8")
+    return folder
+
+
+def write_dpr_tower(
+    folder: Path, tower: TowerWeights, *, role: Literal["question_encoder", "ctx_encoder"]
+) -> None:
+    """Write one tower as `DPRQuestionEncoder` or `DPRContextEncoder` loads it; the pooler is left out."""
+    kept = {name: t for name, t in tower.state.items() if not name.startswith("pooler.")}
+    state = {f"{role}.bert_model.{name}": tensor for name, tensor in kept.items()}
+    dim = 0
+    if tower.projection is not None:
+        weight, bias = tower.projection
+        dim = weight.shape[0]
+        state[f"{role}.encode_proj.weight"] = weight
+        state[f"{role}.encode_proj.bias"] = torch.zeros(dim) if bias is None else bias
+    kind = "DPRQuestionEncoder" if role == "question_encoder" else "DPRContextEncoder"
+    config = {**tower.config, "model_type": "dpr", "architectures": [kind], "projection_dim": dim}
+    _write_model(folder, config, state)
+    _copy_tokenizer(tower.tokenizer_dir, folder)
+
+
+def _write_sentence_tower(folder: Path, tower: TowerWeights, form: EncoderForm) -> None:
+    hidden = next(t.shape[1] for name, t in tower.state.items() if name.endswith("word_embeddings.weight"))
+    hidden = int(tower.config.get("hidden_size") or tower.config.get("dim") or hidden)
+    _write_model(folder, tower.config, tower.state)
+    _copy_tokenizer(tower.tokenizer_dir, folder)
+    _write_json(
+        folder / "sentence_bert_config.json",
+        {"max_seq_length": form.max_length, "do_lower_case": form.lower_case},
+    )
+    pooling = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens", "lasttoken": "lasttoken"}
+    modes = {f"pooling_mode_{name}": how == form.pooling for how, name in pooling.items()}
+    modes["pooling_mode_mean_sqrt_len_tokens"] = False
+    _write_json(
+        folder / "1_Pooling" / "config.json",
+        {"word_embedding_dimension": hidden, **modes, "include_prompt": True},
+    )
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    if tower.projection is not None:
+        modules.append((f"{len(modules)}_Dense", "Dense"))
+        _write_dense(folder / modules[-1][0], *tower.projection)
+    if form.normalize:
+        modules.append((f"{len(modules)}_Normalize", "Normalize"))
+    _write_json(
+        folder / "modules.json",
+        [
+            {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for n, (path, kind) in enumerate(modules)
+        ],
+    )
+    _write_json(
+        folder / "config_sentence_transformers.json",
+        {
+            "prompts": {"query": form.query_prefix, "document": form.passage_prefix},
+            "default_prompt_name": None,
+            "similarity_fn_name": "cosine" if form.normalize else "dot",
+            "passage_layout": form.layout,
+        },
+    )
+
+
+def _write_dense(folder: Path, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    config = {
+        "in_features": weight.shape[1],
+        "out_features": weight.shape[0],
+        "bias": bias is not None,
+        "activation_function": "torch.nn.modules.linear.Identity",
+    }
+    state = {"linear.weight": weight} | ({} if bias is None else {"linear.bias": bias})
+    _write_model(folder, config, state)
+
+
+def _write_model(folder: Path, config: Mapping[str, Any], state: Mapping[str, torch.Tensor]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = {k: v.detach().float().cpu().contiguous() for k, v in sorted(state.items()) if _is_weight(k, v)}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    dropped = ("_name_or_path", "dtype", "torch_dtype", "transformers_version")
+    _write_json(folder / "config.json", {k: v for k, v in config.items() if k not in dropped})
+
+
+def _is_weight(name: str, tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() and not name.endswith(_POSITION_BUFFER)
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _copy_tokenizer(source: Path, folder: Path) -> None:
+    """The files as they are: a tokenizer that was loaded and saved again need not be the same."""
+    found = [source / name for name in _TOKENIZER_FILES if (source / name).is_file()]
+    if not any(path.name in ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model") for path in found):
+        raise ArtifactError(f"{source} has no tokenizer files", hint="give a whole model folder")
+    for path in found:
+        shutil.copyfile(path, folder / path.name)

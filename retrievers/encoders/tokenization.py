@@ -1,0 +1,58 @@
+"""Texts to token ids, without padding; the Rust tokenizer of the model's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from rag.core.errors import ArtifactError
+from retrievers.encoders.settings import EncoderSettings
+
+__all__ = ["TextTokenizer"]
+
+
+class TextTokenizer:
+    """Cuts texts into at most `settings.max_length` tokens, special tokens included.
+
+    Padding and truncation that the folder's tokenizer.json may state are replaced: they belong to other uses.
+    """
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        self.lower_case = settings.lower_case
+        self._tokenizer = _load(settings.weights_dir)
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(settings.max_length, strategy="longest_first")
+
+    def __call__(self, first: Sequence[str], second: Sequence[str] | None = None) -> list[list[int]]:
+        """Token ids of each text, or of each pair; a pair whose second segment is empty is one segment."""
+        if self.lower_case:
+            first = [text.lower() for text in first]
+            second = None if second is None else [text.lower() for text in second]
+        inputs: list[Any] = list(first)
+        if second is not None:
+            inputs = [(a, b) if b else a for a, b in zip(first, second, strict=True)]
+        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(inputs)]
+
+
+def _load(folder: Path) -> Any:
+    file = folder / "tokenizer.json"
+    if file.is_file():
+        try:
+            return Tokenizer.from_file(str(file))
+        except Exception as error:  # the Rust side raises plain Exception
+            raise ArtifactError(
+                f"{file} cannot be read: {error}", hint="copy or download it again"
+            ) from error
+    from transformers import AutoTokenizer
+
+    try:
+        loaded = AutoTokenizer.from_pretrained(folder, use_fast=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise ArtifactError(f"{folder} has no tokenizer that can be loaded ({error})") from error
+    backend = getattr(loaded, "backend_tokenizer", None)
+    if backend is None:
+        raise ArtifactError(f"{folder} has only a slow tokenizer", hint="save it with its fast tokenizer")
+    return Tokenizer.from_str(backend.to_str())

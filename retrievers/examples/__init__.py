@@ -1,0 +1,1 @@
+"""Training examples of retrievers: files, tables of token ids, batches, masks."""

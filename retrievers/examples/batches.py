@@ -1,0 +1,301 @@
+"""Every batch of a retriever's training run, by step: in-batch and hard negatives, false negatives masked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from rag.core.errors import ConfigError, DataError
+from rag.core.log import get_logger
+from rag.runtime.seeds import generator
+from retrievers.examples.data import TrainingSet
+from retrievers.examples.masks import answer_mask, same_passage_mask
+from retrievers.examples.tokens import TokenTable
+
+__all__ = ["RetrieverBatch", "RetrieverBatches"]
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class RetrieverBatch:
+    """B questions and P passages as token ids.
+
+    A shard holds some of the texts; `positives`, `ignored` and `drawn` are always those of the whole batch.
+
+    Attributes:
+        questions: token ids of this shard's questions (all B in an uncut batch).
+        passages: token ids of this shard's passages (all P in an uncut batch).
+        positives: (B,) passage that answers each question.
+        ignored: (B, P) bool, passages left out of a question's denominator: the same passage as one of its
+            positives, or one that holds one of its answers; never its own positive.
+        drawn: (2, H) question and passage of every negative that was drawn for a question.
+        examples: (B,) examples of the training set.
+        first_question: position of `questions[0]` in the whole batch.
+        first_passage: position of `passages[0]` in the whole batch.
+        negatives_version: which negatives were drawn from, "" for the training file's own.
+    """
+
+    questions: list[Int32]
+    passages: list[Int32]
+    positives: Int64
+    ignored: npt.NDArray[np.bool_]
+    drawn: Int64
+    examples: Int64
+    first_question: int = 0
+    first_passage: int = 0
+    negatives_version: str = ""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of this shard's texts."""
+        return sum(map(len, self.questions)) + sum(map(len, self.passages))
+
+    def shard(self, rank: int, world_size: int) -> RetrieverBatch:
+        """The part of one of `world_size` processes: consecutive texts of both kinds, as equal as possible.
+
+        Raises:
+            ConfigError: fewer questions or passages than processes.
+
+        Example:
+            >>> texts = [np.array([1], np.int32)] * 3
+            >>> numbers = np.arange(3)
+            >>> drawn = np.zeros((2, 0), np.int64)
+            >>> batch = RetrieverBatch(texts, texts, numbers, np.zeros((3, 3), bool), drawn, numbers)
+            >>> [len(batch.shard(rank, 2).questions) for rank in range(2)]
+            [1, 2]
+        """
+        questions, passages = self.ignored.shape
+        if min(questions, passages) < world_size:
+            raise ConfigError(
+                f"a batch of {questions} questions and {passages} passages cannot be shared by {world_size} "
+                "processes",
+                hint="raise batch_size, or start fewer processes",
+            )
+        start, stop = questions * rank // world_size, questions * (rank + 1) // world_size
+        first, last = passages * rank // world_size, passages * (rank + 1) // world_size
+        return replace(
+            self,
+            questions=self.questions[start:stop],
+            passages=self.passages[first:last],
+            first_question=start,
+            first_passage=first,
+        )
+
+
+class RetrieverBatches:
+    """The batches of a run. `self[step]` depends on the arguments, the step and the negatives in use alone.
+
+    Each epoch is a permutation of the examples, cut into batches of exactly `batch_size` questions; what is
+    left over (fewer than one batch) rests until another epoch's permutation takes it. Every question brings
+    its positive and up to `hard_negatives` of its negatives, drawn anew at each visit. A passage that several
+    questions bring is encoded once.
+
+    Args:
+        data: the training set.
+        batch_size: questions in a batch, over all processes; fewer if there are fewer examples.
+        hard_negatives: of each question, drawn without replacement.
+        epochs: passes over the data, fractions allowed.
+        max_batches: ends the run earlier.
+        positives: "first" takes the gold passage, "random" draws one of several.
+        mask_false_negatives: see `RetrieverBatch.ignored`; off, nothing is ignored, and every question's
+            passages stand in the batch for themselves.
+        group_by: "title" puts the questions of an article next to each other, and those of a passage within
+            it, so that a batch's passages are of one or a few articles and hard to tell apart; "none" mixes.
+        pool_batches: batches whose questions are sorted by the length of their positive, then shuffled as
+            batches; 1 sorts nothing.
+        seed: of every choice.
+
+    Raises:
+        ConfigError: a batch would hold a single passage.
+
+    Source: Karpukhin et al. 2020, "Dense Passage Retrieval for Open-Domain Question Answering", section 3.2.
+
+    Note:
+        DPR masks nothing: another question's positive counts as negative even where it is the same passage.
+    """
+
+    def __init__(
+        self,
+        data: TrainingSet,
+        *,
+        batch_size: int,
+        hard_negatives: int = 1,
+        epochs: float = 1.0,
+        max_batches: int | None = None,
+        positives: str = "first",
+        mask_false_negatives: bool = True,
+        group_by: str = "none",
+        pool_batches: int = 1,
+        seed: int = 13,
+    ) -> None:
+        if positives not in ("first", "random"):
+            raise ConfigError(f"positives is {positives!r}, expected 'first' or 'random'")
+        if group_by not in ("none", "title"):
+            raise ConfigError(f"group_by is {group_by!r}, expected 'none' or 'title'")
+        self.data = data
+        self.batch_size = min(batch_size, len(data))
+        if self.batch_size < batch_size:
+            get_logger(__name__).warning(
+                "batches hold %d questions, not %d: there are no more examples", len(data), batch_size
+            )
+        self.hard_negatives = hard_negatives
+        self.draw_positives = positives == "random"
+        self.mask_false_negatives = mask_false_negatives
+        self.group_by = group_by
+        self.pool_batches = pool_batches
+        self.seed = seed
+        self.per_epoch = len(data) // self.batch_size
+        wanted = max(1, round(epochs * self.per_epoch))
+        self._length = wanted if max_batches is None else min(wanted, max_batches)
+        self._order: tuple[int, Int64] = (-1, np.zeros(0, np.int64))
+        self._negatives, self.negatives_version = data.negatives, ""
+        self._check_negatives()
+
+    def __len__(self) -> int:
+        return self._length
+
+    def _check_negatives(self) -> None:
+        has_hard = self.hard_negatives > 0 and len(self._negatives.values) > 0
+        if self.hard_negatives > 0 and not has_hard:
+            get_logger(__name__).warning(
+                "hard_negatives is %d, but no example has any: training on in-batch negatives alone",
+                self.hard_negatives,
+            )
+        if self.batch_size == 1 and not has_hard:
+            raise ConfigError(
+                "a batch is one question without hard negatives: nothing to tell its positive from",
+                hint="raise batch_size, or mine negatives with `rag mine` and set hard_negatives",
+            )
+
+    def use_negatives(self, table: Mapping[int, Sequence[int] | Int64] | TokenTable, version: str) -> None:
+        """Draw from other negatives from the next batch on.
+
+        Args:
+            table: example → passage rows, best first; an example that is missing keeps the file's own.
+            version: goes into every batch, and by it into logs.
+
+        Raises:
+            DataError: a row that is not in the passage table.
+        """
+        if isinstance(table, TokenTable):
+            found = table
+        else:
+            found = TokenTable.of([table.get(i, self.data.negatives[i]) for i in range(len(self.data))])
+        rows = len(self.data.passages)
+        if len(found) != len(self.data):
+            raise DataError(f"negatives for {len(found)} examples, expected {len(self.data)}")
+        if len(found.values) and not 0 <= int(found.values.min()) <= int(found.values.max()) < rows:
+            raise DataError(
+                f"negatives {version!r} name passage {int(found.values.max())}, but there are {rows}",
+                hint="mine over the passages that the training set was built with",
+            )
+        self._negatives, self.negatives_version = found, version
+        self._check_negatives()
+
+    def examples(self, step: int) -> Int64:
+        """(B,) examples of batch `step`."""
+        epoch, number = divmod(step, self.per_epoch)
+        if self._order[0] != epoch:
+            self._order = (epoch, self._permutation(epoch))
+        return self._order[1][number * self.batch_size : (number + 1) * self.batch_size]
+
+    def _permutation(self, epoch: int) -> Int64:
+        draw = generator(self.seed, 21, epoch)
+        size = self.batch_size
+        order = draw.permutation(len(self.data)).astype(np.int64)
+        whole = self.per_epoch * size
+        if self.group_by == "title":
+            order = draw.permutation(self._grouped(order, draw)[:whole].reshape(-1, size)).reshape(-1)
+        order = order[:whole]
+        if self.pool_batches > 1:
+            lengths = self.data.passages.lengths[self._gold()]
+            for start in range(0, len(order), self.pool_batches * size):
+                pool = order[start : start + self.pool_batches * size]
+                batches = pool[np.argsort(lengths[pool], kind="stable")].reshape(-1, size)
+                order[start : start + len(pool)] = draw.permutation(batches).reshape(-1)
+        return order
+
+    def _gold(self) -> Int64:
+        """(Q,) passage row of every example's gold passage."""
+        table = self.data.positives
+        return table.values[table.bounds[:-1]].astype(np.int64)
+
+    def _grouped(self, order: Int64, draw: np.random.Generator) -> Int64:
+        """`order`, with articles next to each other in a random order, and so the passages within them."""
+        gold = self.data.canonical[self._gold()[order]]
+        of_passage = draw.permutation(len(self.data.canonical))[gold]
+        of_title = draw.permutation(int(self.data.titles.max()) + 1)[self.data.titles[order]]
+        return order[np.lexsort((of_passage, of_title))]
+
+    def __getitem__(self, step: int) -> RetrieverBatch:
+        """Batch `step`.
+
+        Raises:
+            IndexError: the run has fewer batches.
+            ConfigError: no question of the batch has anything to be told from.
+        """
+        if not 0 <= step < len(self):
+            raise IndexError(f"batch {step} of a run of {len(self)}")
+        examples = self.examples(step)
+        draw = generator(self.seed, 22, step)
+        positives = self._positives(examples, draw)
+        negatives, owners = self._draw_negatives(examples, draw)
+        rows = np.concatenate([positives, negatives])
+        columns = np.arange(len(rows))
+        if self.mask_false_negatives:
+            rows, columns = _distinct(rows, self.data.canonical)
+        places, drawn = columns[: len(examples)], np.stack([owners, columns[len(examples) :]])
+        ignored = np.zeros((len(examples), len(rows)), bool)
+        if self.mask_false_negatives:
+            ignored = same_passage_mask(self.data, examples, rows) | answer_mask(self.data, examples, rows)
+            ignored[np.arange(len(examples)), places] = False
+        if len(rows) - ignored.sum(axis=1).min() < 2:
+            raise ConfigError(
+                f"batch {step} ({len(examples)} questions, {len(rows)} passages): no question has a negative",
+                hint="raise batch_size, mine negatives with `rag mine`, or set mask_false_negatives=false",
+            )
+        return RetrieverBatch(
+            questions=[self.data.questions[i] for i in examples.tolist()],
+            passages=[self.data.passages[i] for i in rows.tolist()],
+            positives=places,
+            ignored=ignored,
+            drawn=drawn,
+            examples=examples,
+            negatives_version=self.negatives_version,
+        )
+
+    def _positives(self, examples: Int64, draw: np.random.Generator) -> Int64:
+        """(B,) passage rows."""
+        table = self.data.positives
+        first = table.bounds[examples]
+        if self.draw_positives:
+            first = first + draw.integers(0, table.bounds[examples + 1] - first)
+        return table.values[first].astype(np.int64)
+
+    def _draw_negatives(self, examples: Int64, draw: np.random.Generator) -> tuple[Int64, Int64]:
+        """Rows of the drawn negatives in question order, and the position of each one's question."""
+        rows, owners = self._negatives.gather(examples)
+        order = np.lexsort((draw.random(len(rows)), owners))  # shuffled within each question
+        counts = np.bincount(owners, minlength=len(examples))
+        rank = np.arange(len(rows)) - (np.cumsum(counts) - counts)[owners]
+        taken = order[rank < self.hard_negatives]
+        return rows[taken].astype(np.int64), owners[taken]
+
+
+def _distinct(rows: Int64, canonical: Int32) -> tuple[Int64, Int64]:
+    """The first row of every passage in its order, and for all rows where in it their passage stands.
+
+    Example:
+        >>> canonical = np.array([0, 1, 2, 3, 3, 5], np.int32)
+        >>> [part.tolist() for part in _distinct(np.array([5, 3, 5, 4]), canonical)]
+        [[5, 3], [0, 1, 0, 1]]
+    """
+    _, first, inverse = np.unique(canonical[rows], return_index=True, return_inverse=True)
+    place = np.empty(len(first), np.int64)
+    place[np.argsort(first)] = np.arange(len(first))
+    return rows[np.sort(first)], place[inverse]

@@ -1,0 +1,278 @@
+"""The training set as arrays: questions, deduplicated passages, who is positive and negative for whom."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from indexers.npy import load_npy, save_npy
+from rag.core.errors import DataError
+from rag.core.files import atomic_path, atomic_write_json, read_json
+from rag.core.log import get_logger
+from rag.core.manifest import MANIFEST_NAME, read_manifest, write_manifest
+from rag.core.types import Passage
+from rag.data.text import nfd, simple_tokenize
+from retrievers.examples.records import TrainingExample
+from retrievers.examples.tokens import RetrieverTokenizer, TokenTable, TokenTableWriter
+
+__all__ = ["TrainingSet", "matchable_answers"]
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+_KIND = "training-set"
+_FORMAT = "2"
+_WINDOW = 4096  # texts that are tokenised at once
+_TABLES = ("questions", "passages", "words", "answers", "question_answers", "positives", "negatives")
+_UNMATCHABLE = frozenset({"yes", "no", "noanswer"})
+
+
+def matchable_answers(answers: Iterable[str]) -> tuple[str, ...]:
+    """The answers that say something about a passage that holds them: not "yes" and "no".
+
+    Example:
+        >>> matchable_answers(["No", "Goethe"])
+        ('Goethe',)
+    """
+    return tuple(answer for answer in answers if answer.strip().lower() not in _UNMATCHABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSet:
+    """Q examples over a table of N passages; nothing in it is a Python object per passage.
+
+    Made by `build`. Where a corpus was given its passages come first, so that rows are those of the index.
+
+    Attributes:
+        ids: Q question ids.
+        questions: Q tokenised questions.
+        passages: N tokenised passages.
+        words: N passages as word numbers of DPR's tokenisation (lower-cased, NFD, without the title), for
+            finding answers; empty rows if they were not asked for.
+        answers: all answers in the same words.
+        question_answers: Q lists of rows of `answers`.
+        positives: Q lists of passage rows, the gold one first.
+        negatives: Q lists of passage rows, hardest first.
+        canonical: (N,) first row with the same title and text.
+        titles: (Q,) number of the gold passage's title; passages without a title have one number together.
+        corpus_rows: how many of the N passages are the corpus.
+    """
+
+    ids: tuple[str, ...]
+    questions: TokenTable
+    passages: TokenTable
+    words: TokenTable
+    answers: TokenTable
+    question_answers: TokenTable
+    positives: TokenTable
+    negatives: TokenTable
+    canonical: Int32
+    titles: Int32
+    corpus_rows: int
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @classmethod
+    def build(
+        cls,
+        examples: Iterable[TrainingExample],
+        tokenizer: RetrieverTokenizer,
+        *,
+        corpus: Iterable[Passage] = (),
+        max_negatives: int | None = None,
+        match_answers: bool = True,
+        folder: Path | None = None,
+        key: str = "",
+    ) -> TrainingSet:
+        """Tokenise everything once, streaming: of each passage only numbers are kept.
+
+        Args:
+            examples: read once; not at all if `folder` holds the finished set already.
+            tokenizer: of the encoder to train.
+            corpus: passages to put first, for example an index's, so that mined rows can be used as they are.
+            max_negatives: keep so many of each question's, the hardest; None keeps all.
+            match_answers: keep passages as words too, so that batches can mask passages that hold an answer.
+            folder: where finished sets are kept, each under its key; None keeps this one in memory.
+            key: says which examples and corpus these are, for example their files' checksums. Sets made with
+                another key, tokenizer or settings are never mistaken for this one.
+
+        Raises:
+            DataError: no examples, or `folder` without `key`.
+            ArtifactError: the kept set is damaged.
+
+        Note:
+            Passages are told apart by 64-bit hashes of title and text: among a million, two differ and are
+            taken for one with probability 3e-8.
+        """
+        if folder is None:
+            return _build(cls, examples, tokenizer, corpus, max_negatives, match_answers, None)
+        if not key:
+            raise DataError(
+                "a training set can only be kept under a key that says which examples it holds",
+                hint="pass the checksums of the files",
+            )
+        name = hashlib.sha256(
+            "\n".join([key, tokenizer.fingerprint, str(max_negatives), str(match_answers), _FORMAT]).encode()
+        ).hexdigest()[:16]
+        place = folder / name
+        if not (place / MANIFEST_NAME).is_file():
+            try:
+                with atomic_path(place) as temporary:
+                    temporary.mkdir()
+                    _build(cls, examples, tokenizer, corpus, max_negatives, match_answers, temporary)
+            except OSError as error:  # another process finished the same set first
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+        return cls.open(place)
+
+    @classmethod
+    def open(cls, folder: Path) -> TrainingSet:
+        """Map a kept set into memory.
+
+        Raises:
+            ArtifactError: unfinished, damaged, or something else.
+        """
+        manifest = read_manifest(folder, kind=_KIND)
+        shapes = manifest["tables"]
+        tables = {name: TokenTable.read(folder, name, shapes[name]) for name in _TABLES}
+        ids = tuple(read_json(folder / "ids.json"))
+        return cls(
+            ids=ids,
+            canonical=load_npy(folder / "canonical.npy", dtype=np.int32, shape=(len(tables["passages"]),)),
+            titles=load_npy(folder / "titles.npy", dtype=np.int32, shape=(len(ids),)),
+            corpus_rows=int(manifest["corpus_rows"]),
+            **tables,
+        )
+
+    def positives_outside_corpus(self) -> Int64:
+        """Examples whose every positive is missing in the corpus; searching can never find those.
+
+        Raises:
+            DataError: there is no corpus.
+        """
+        if not self.corpus_rows:
+            raise DataError("this training set was built without a corpus")
+        rows, owners = self.positives.gather(np.arange(len(self)))
+        inside = np.zeros(len(self), bool)
+        inside[owners[self.canonical[rows] < self.corpus_rows]] = True
+        return np.flatnonzero(~inside)
+
+
+class _Passages:
+    """The growing passage table: rows by content, tokens and words window by window."""
+
+    def __init__(self, tokenizer: RetrieverTokenizer, match_answers: bool, folder: Path | None) -> None:
+        self._tokenizer = tokenizer
+        self._match = match_answers
+        self.tokens = TokenTableWriter(None if folder is None else folder / "passages.raw")
+        self.words = TokenTableWriter(None if folder is None else folder / "words.raw")
+        self.vocabulary: dict[str, int] = {}
+        self.canonical = array("i")
+        self._rows: dict[int, int] = {}
+        self._titles: list[str] = []
+        self._texts: list[str] = []
+
+    def add(self, passage: Passage, *, always: bool = False) -> int:
+        """Row of a passage; a known one gets no second row, unless `always`."""
+        content = f"{len(passage.title)} {passage.title}{passage.text}".encode()
+        digest = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+        row = self._rows.setdefault(digest, len(self.canonical))
+        if row < len(self.canonical) and not always:
+            return row
+        self.canonical.append(row)
+        self._titles.append(passage.title)
+        self._texts.append(passage.text)
+        if len(self._texts) == _WINDOW:
+            self.flush()
+        return len(self.canonical) - 1
+
+    def flush(self) -> None:
+        self.tokens.append(self._tokenizer.passages(self._titles, self._texts))
+        self.words.append([self.word_ids(text) if self._match else [] for text in self._texts])
+        self._titles, self._texts = [], []
+
+    def word_ids(self, text: str) -> list[int]:
+        tokens = simple_tokenize(nfd(text))
+        known = self.vocabulary
+        # lower-cased as one string: `AnswerMatcher` does the same, and a sigma looks at its neighbours
+        words = " ".join(tokens).lower().split(" ") if tokens else []
+        return [known.setdefault(word, len(known)) for word in words]
+
+
+def _build(
+    kind: type[TrainingSet],
+    examples: Iterable[TrainingExample],
+    tokenizer: RetrieverTokenizer,
+    corpus: Iterable[Passage],
+    max_negatives: int | None,
+    match_answers: bool,
+    folder: Path | None,
+) -> TrainingSet:
+    passages = _Passages(tokenizer, match_answers, folder)
+    for passage in corpus:
+        passages.add(passage, always=True)
+    corpus_rows = len(passages.canonical)
+    ids: list[str] = []
+    texts: list[str] = []
+    titles = array("i")
+    known_titles: dict[str, int] = {}
+    writers = {name: TokenTableWriter(None) for name in _TABLES if name not in ("passages", "words")}
+    for example in examples:
+        ids.append(example.id)
+        texts.append(example.question)
+        titles.append(known_titles.setdefault(example.positives[0].title, len(known_titles)))
+        writers["positives"].append([_unique(passages.add(passage) for passage in example.positives)])
+        hardest = example.negatives[:max_negatives]
+        writers["negatives"].append([_unique(passages.add(negative.passage) for negative in hardest)])
+        words = [passages.word_ids(a) for a in matchable_answers(example.answers)] if match_answers else []
+        known = [list(answer) for answer in dict.fromkeys(map(tuple, words)) if answer]
+        first = writers["answers"].rows
+        writers["answers"].append(known)
+        writers["question_answers"].append([range(first, first + len(known))])
+        if len(texts) == _WINDOW:
+            writers["questions"].append(tokenizer.questions(texts))
+            texts = []
+    if not ids:
+        raise DataError("there are no training examples")
+    writers["questions"].append(tokenizer.questions(texts))
+    passages.flush()
+    tables = {name: writer.finish() for name, writer in writers.items()}
+    tables |= {"passages": passages.tokens.finish(), "words": passages.words.finish()}
+    canonical = np.frombuffer(passages.canonical, np.int32)
+    built = kind(
+        ids=tuple(ids),
+        canonical=canonical,
+        titles=np.frombuffer(titles, np.int32),
+        corpus_rows=corpus_rows,
+        **tables,
+    )
+    if folder is not None:
+        _write(built, folder)
+    get_logger(__name__).info(
+        "training set: %d questions, %d passages (%d of the corpus), %.1f tokens a passage",
+        *(len(ids), len(canonical), corpus_rows, len(built.passages.values) / max(1, len(canonical))),
+    )
+    return built
+
+
+def _unique(rows: Iterable[int]) -> Sequence[int]:
+    return list(dict.fromkeys(rows))
+
+
+def _write(built: TrainingSet, folder: Path) -> None:
+    shapes: dict[str, Any] = {name: getattr(built, name).write(folder, name) for name in _TABLES}
+    save_npy(folder / "canonical.npy", built.canonical)
+    save_npy(folder / "titles.npy", built.titles)
+    atomic_write_json(folder / "ids.json", list(built.ids))
+    for raw in folder.glob("*.raw"):
+        raw.unlink()
+    write_manifest(folder, {"kind": _KIND, "tables": shapes, "corpus_rows": built.corpus_rows})

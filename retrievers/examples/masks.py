@@ -1,0 +1,103 @@
+"""False negatives of a batch: passages that are, or hold, an answer to a question they were not drawn for."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from retrievers.examples.data import TrainingSet
+
+__all__ = ["answer_mask", "same_passage_mask"]
+
+Int64 = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+_MULTIPLIER = 0x9E3779B97F4A7C15  # odd: its powers modulo 2^64 never vanish
+_LOOKED_UP = 8  # words by which an answer is looked up; longer ones are rare, and compared in full
+
+
+def same_passage_mask(data: TrainingSet, examples: Int64, rows: Int64) -> BoolArray:
+    """Which passages are one of a question's positives, by title and text.
+
+    Args:
+        data: the training set.
+        examples: (B,) questions.
+        rows: (P,) passages.
+
+    Returns:
+        (B, P) bool.
+    """
+    positives, owners = data.positives.gather(examples)
+    contents, column = np.unique(data.canonical[rows], return_inverse=True)  # (U,), (P,)
+    wanted = data.canonical[positives]
+    place = np.minimum(np.searchsorted(contents, wanted), len(contents) - 1)
+    found = contents[place] == wanted
+    is_positive = np.zeros((len(examples), len(contents)), bool)
+    is_positive[owners[found], place[found]] = True
+    return is_positive[:, column]
+
+
+def answer_mask(data: TrainingSet, examples: Int64, rows: Int64) -> BoolArray:
+    """Which passages hold an answer of a question; the rule is `AnswerMatcher`'s "tokens".
+
+    All windows of all passages are looked up at once by their first words, for one number of words after the
+    other; what is found is then compared word by word.
+
+    Args:
+        data: the training set.
+        examples: (B,) questions.
+        rows: (P,) passages.
+
+    Returns:
+        (B, P) bool; all False where the set was built without words.
+    """
+    mask = np.zeros((len(examples), len(rows)), bool)
+    numbers, asking = data.question_answers.gather(examples)  # (A,) each
+    words, passage = data.words.gather(rows)  # (T,) each
+    sought, _ = data.answers.gather(numbers.astype(np.int64))
+    lengths = data.answers.lengths[numbers]
+    first = np.cumsum(lengths) - lengths
+    looked_up = np.minimum(lengths, _LOOKED_UP)
+    keys = np.zeros(len(words), np.uint64)  # of windows
+    answer_keys = np.zeros(len(numbers), np.uint64)
+    weight = 1
+    for length in range(1, min(int(looked_up.max(initial=0)), len(words)) + 1):
+        keys = keys[: len(words) - length + 1] + _weighted(words[length - 1 :], weight)
+        longer = np.flatnonzero(looked_up >= length)
+        answer_keys[longer] += _weighted(sought[first[longer] + length - 1], weight)
+        answers = np.flatnonzero(looked_up == length)
+        start, found = _equal_keys(keys, answer_keys[answers])
+        found = answers[found]
+        last = start + lengths[found] - 1
+        inside = last < len(words)
+        inside[inside] = passage[start[inside]] == passage[last[inside]]
+        start, found = start[inside], found[inside]
+        same = _equal_runs(words, start, sought, first[found], lengths[found])
+        mask[asking[found[same]], passage[start[same]]] = True
+        weight = weight * _MULTIPLIER % 2**64
+    return mask
+
+
+def _weighted(words: npt.NDArray[np.int32], weight: int) -> npt.NDArray[np.uint64]:
+    return (words.astype(np.uint64) + np.uint64(1)) * np.uint64(weight)
+
+
+def _equal_keys(keys: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> tuple[Int64, Int64]:
+    """All pairs of a position in `keys` and one in `wanted` that hold the same number."""
+    order = np.argsort(wanted)
+    ordered = wanted[order]
+    left = np.searchsorted(ordered, keys, "left")
+    counts = np.searchsorted(ordered, keys, "right") - left
+    start = np.repeat(np.arange(len(keys)), counts)
+    nth = np.arange(len(start)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return start, order[left[start] + nth]
+
+
+def _equal_runs(
+    one: npt.NDArray[np.int32], starts: Int64, other: npt.NDArray[np.int32], others: Int64, lengths: Int64
+) -> BoolArray:
+    """For each run whether `one` from its start equals `other` from its own, over its length."""
+    run = np.repeat(np.arange(len(lengths)), lengths)
+    nth = np.arange(len(run)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    differs = one[starts[run] + nth] != other[others[run] + nth]
+    return np.asarray(np.bincount(run[differs], minlength=len(lengths)) == 0)

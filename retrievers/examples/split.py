@@ -1,0 +1,136 @@
+"""Which examples a run trains on and which it holds out: decided by question, the same at every start."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from rag.core.errors import DataError
+from rag.core.files import atomic_write_json, read_json, sha256_file
+from retrievers.examples.records import TrainingExample, read_training_examples, write_training_examples
+from retrievers.training.config import RetrieverTrainConfig
+
+__all__ = ["ExampleSplit", "split_examples"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleSplit:
+    """Training examples, streamed, and held-out ones, in memory.
+
+    Attributes:
+        key: hex sha256 of the files and of every setting that decides which examples these are.
+        held_out: at most `validation_questions`; empty if there is no validation.
+    """
+
+    key: str
+    held_out: tuple[TrainingExample, ...]
+    _files: tuple[Path, ...]
+    _bounds: tuple[float, float]
+    _places: _Places
+
+    def training(self) -> Iterator[TrainingExample]:
+        """The training examples in the order of the files."""
+        low, high = self._bounds
+        for example in _read(self._files):
+            if self._places.in_division(example) >= low and self._places.in_sample(example) <= high:
+                yield example
+
+
+def split_examples(config: RetrieverTrainConfig, folder: Path) -> ExampleSplit:
+    """Divide the examples of `config.train_files`, and keep what is held out in `folder`.
+
+    Every question has a place in [0, 1) that depends on its text (or its title, see `hold_out`) and the seed
+    alone: those below `validation_fraction` are held out, so a question that occurs twice is on one side. The
+    lowest of the rest, by their text, are the sample of `train_questions`.
+
+    Raises:
+        DataError: a file is missing or malformed, or nothing is left to train on or to validate with.
+    """
+    given = (*config.train_files, *([config.validation_file] if config.validation_file else []))
+    for path in given:
+        if not path.is_file():
+            raise DataError(f"{path}: no such file")
+    fraction = config.validation_fraction if config.validation_file is None else 0.0
+    decided: list[object] = [fraction, config.validation_questions, config.train_questions, config.seed]
+    if config.hold_out != "question":
+        decided.append(config.hold_out)
+    content = json.dumps([[sha256_file(path) for path in given], decided])
+    key = hashlib.sha256(content.encode()).hexdigest()
+    kept = folder / f"held-out-{key[:16]}.json"
+    stated = folder / f"split-{key[:16]}.json"
+    places = _Places(config.seed, config.hold_out == "title")
+    if not stated.is_file():
+        _divide(config, places, fraction, kept, stated)
+    bounds = read_json(stated)
+    held_out = tuple(read_training_examples(kept)) if kept.is_file() else ()
+    return ExampleSplit(key, held_out, config.train_files, (bounds["low"], bounds["high"]), places)
+
+
+def _divide(config: RetrieverTrainConfig, places: _Places, fraction: float, kept: Path, stated: Path) -> None:
+    """One reading: the places of all training questions, and the examples that are held out."""
+    sampled: list[float] = []
+    read = 0
+
+    def below() -> Iterator[tuple[float, int, TrainingExample]]:
+        nonlocal read
+        for number, example in enumerate(_read(config.train_files)):
+            read += 1
+            if places.in_division(example) < fraction:
+                yield places.in_sample(example), number, example
+            else:
+                sampled.append(places.in_sample(example))
+
+    def given() -> Iterator[tuple[float, int, TrainingExample]]:
+        if config.validation_file is not None:
+            for number, example in enumerate(read_training_examples(config.validation_file)):
+                yield places.in_sample(example), number, example
+
+    chosen = heapq.nsmallest(
+        config.validation_questions, chain(below(), given()), key=lambda found: found[:2]
+    )
+    train = np.sort(np.asarray(sampled))
+    if not len(train):
+        raise DataError(f"none of {read} questions is left to train on", hint="lower validation_fraction")
+    if config.validates and not chosen:
+        raise DataError(
+            f"none of {read} questions falls into the held-out {100 * fraction:g} %",
+            hint="raise validation_fraction, give a validation_file, or set validation_fraction=0",
+        )
+    wanted = min(config.train_questions or len(train), len(train))
+    if chosen:
+        write_training_examples(kept, (example for _, _, example in sorted(chosen, key=lambda c: c[1])))
+    atomic_write_json(stated, {"low": fraction, "high": float(train[wanted - 1])})
+
+
+def _read(files: tuple[Path, ...]) -> Iterator[TrainingExample]:
+    for path in files:
+        yield from read_training_examples(path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where an example stands in [0, 1): uniform, by the seed and its text."""
+
+    seed: int
+    by_title: bool
+
+    def in_sample(self, example: TrainingExample) -> float:
+        """Decides what `train_questions` and `validation_questions` take."""
+        return self._of(example.question)
+
+    def in_division(self, example: TrainingExample) -> float:
+        """Decides what is held out."""
+        if not self.by_title:
+            return self._of(example.question)
+        return self._of(example.positives[0].title or example.question)
+
+    def _of(self, text: str) -> float:
+        content = f"{self.seed}\n{text}".encode("utf-8", "surrogatepass")
+        return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little") / 2**64

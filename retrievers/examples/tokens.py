@@ -1,0 +1,218 @@
+"""Texts tokenised once: flat arrays on disk or in memory, a row a text."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from indexers.npy import load_npy, save_npy
+from rag.core.errors import DataError
+from rag.core.files import disk_errors, sha256_file
+from retrievers.encoders.files import model_folder, tower_folders
+from retrievers.encoders.layout import PassageLayout
+from retrievers.encoders.settings import EncoderSettings, read_settings
+from retrievers.encoders.tokenization import TextTokenizer
+
+__all__ = ["RetrieverTokenizer", "TokenTable", "TokenTableWriter"]
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTable:
+    """n sequences of whole numbers end to end: the tokens of texts, or for each question some rows.
+
+    Attributes:
+        values: (T,) int32, all sequences.
+        bounds: (n + 1,) int64; sequence i is the slice bounds[i]:bounds[i + 1].
+
+    Example:
+        >>> table = TokenTable.of([[7, 8], [], [9]])
+        >>> table[0].tolist(), len(table), table.lengths.tolist()
+        ([7, 8], 3, [2, 0, 1])
+    """
+
+    values: Int32
+    bounds: Int64
+
+    @classmethod
+    def of(cls, sequences: Sequence[Sequence[int] | Int32 | Int64]) -> TokenTable:
+        """A table of these sequences."""
+        writer = TokenTableWriter(None)
+        writer.append(sequences)
+        return writer.finish()
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __getitem__(self, row: int) -> Int32:
+        """Sequence `row`, without a copy."""
+        return self.values[self.bounds[row] : self.bounds[row + 1]]
+
+    @property
+    def lengths(self) -> Int64:
+        """(n,) lengths of the sequences."""
+        return np.diff(self.bounds)
+
+    def gather(self, rows: Int64) -> tuple[Int32, Int64]:
+        """The sequences of `rows` end to end, and for each number the position in `rows` it came from.
+
+        Example:
+            >>> values, owners = TokenTable.of([[7, 8], [], [9]]).gather(np.array([2, 0]))
+            >>> values.tolist(), owners.tolist()
+            ([9, 7, 8], [0, 1, 1])
+        """
+        starts = self.bounds[rows]
+        lengths = self.bounds[rows + 1] - starts
+        owners = np.repeat(np.arange(len(rows)), lengths)
+        first = np.cumsum(lengths) - lengths
+        return self.values[np.arange(len(owners)) + (starts - first)[owners]], owners
+
+    def write(self, folder: Path, name: str) -> dict[str, Any]:
+        """Save as `NAME.values.npy` and `NAME.bounds.npy`; returns what `read` needs to know."""
+        save_npy(folder / f"{name}.values.npy", self.values)
+        save_npy(folder / f"{name}.bounds.npy", self.bounds)
+        return {"rows": len(self), "values": len(self.values)}
+
+    @classmethod
+    def read(cls, folder: Path, name: str, shape: dict[str, Any]) -> TokenTable:
+        """Map a saved table into memory.
+
+        Raises:
+            ArtifactError: a file is missing, damaged or of another size.
+        """
+        values = load_npy(folder / f"{name}.values.npy", dtype=np.int32, shape=(int(shape["values"]),))
+        bounds = load_npy(folder / f"{name}.bounds.npy", dtype=np.int64, shape=(int(shape["rows"]) + 1,))
+        return cls(values, bounds)
+
+
+class TokenTableWriter:
+    """Collects sequences; with a file they go there as they come, so that memory holds their lengths only.
+
+    Args:
+        path: raw int32 file for the numbers, or None to keep them in memory.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._chunks: list[Int32] = []
+        self._lengths: list[Int64] = [np.zeros(1, np.int64)]
+        self.rows = 0
+        self._file = None if path is None else open(path, "wb")  # noqa: SIM115 - closed by finish
+
+    def append(self, sequences: Sequence[Sequence[int] | Int32 | Int64]) -> None:
+        """Add sequences at the end."""
+        lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
+        values = np.fromiter((v for sequence in sequences for v in sequence), np.int32, int(lengths.sum()))
+        self._lengths.append(lengths)
+        self.rows += len(sequences)
+        if self._file is None:
+            self._chunks.append(values)
+        else:
+            assert self.path is not None
+            with disk_errors(self.path):
+                self._file.write(values.data)
+
+    def finish(self) -> TokenTable:
+        """The whole table; of a file, its numbers stay there and are mapped."""
+        bounds = np.cumsum(np.concatenate(self._lengths))
+        if self._file is None:
+            return TokenTable(np.concatenate([np.zeros(0, np.int32), *self._chunks]), bounds)
+        assert self.path is not None
+        with disk_errors(self.path):
+            self._file.close()
+        if not bounds[-1]:
+            return TokenTable(np.zeros(0, np.int32), bounds)
+        return TokenTable(np.asarray(np.memmap(self.path, np.int32, mode="r")), bounds)
+
+
+class RetrieverTokenizer:
+    """Questions and passages to token ids, laid out as the encoder will read them when it searches.
+
+    Attributes:
+        question_settings, passage_settings: prefixes, layout and lengths in use.
+        fingerprint: hex sha256 of everything that decides which ids a text gets.
+
+    Example:
+        >>> tokenizer = RetrieverTokenizer.from_folders(None, passage_tokens=16)       # doctest: +SKIP
+        >>> tokenizer.passages(["Danube"], ["A river."])                               # doctest: +SKIP
+        [[101, 15709, 1037, 2314, 1012, 102]]
+    """
+
+    def __init__(self, question_settings: EncoderSettings, passage_settings: EncoderSettings) -> None:
+        self.question_settings, self.passage_settings = question_settings, passage_settings
+        self._layout = PassageLayout(passage_settings.layout)
+        self._questions = TextTokenizer(question_settings)
+        self._passages = TextTokenizer(passage_settings)
+        self.fingerprint = _fingerprint(question_settings, passage_settings)
+
+    @classmethod
+    def from_folders(
+        cls,
+        question_encoder: str | Path | None,
+        passage_encoder: str | Path | None = None,
+        *,
+        query_prefix: str | None = None,
+        passage_prefix: str | None = None,
+        layout: str | None = None,
+        question_tokens: int | None = None,
+        passage_tokens: int | None = None,
+    ) -> RetrieverTokenizer:
+        """The tokenizers of two encoders, or of one.
+
+        Args:
+            question_encoder: folder or Hugging Face name; None is the embedded all-MiniLM-L6-v2.
+            passage_encoder: another one for passages; None takes `question_encoder` (and its passage tower,
+                if it is a folder with two).
+            query_prefix, passage_prefix, layout: None takes what the folder says.
+            question_tokens, passage_tokens: longest texts, special tokens included; None as above.
+
+        Raises:
+            ConfigError: a length the encoder cannot take, or a bad layout.
+            ArtifactError: no encoder there.
+        """
+        questions = tower_folders(model_folder(question_encoder))[1]
+        passages = tower_folders(
+            model_folder(question_encoder if passage_encoder is None else passage_encoder)
+        )[0]
+        return cls(
+            read_settings(questions).override(max_length=question_tokens, query_prefix=query_prefix),
+            read_settings(passages).override(
+                max_length=passage_tokens, passage_prefix=passage_prefix, layout=layout
+            ),
+        )
+
+    def questions(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of questions."""
+        prefix = self.question_settings.query_prefix
+        return self._questions([prefix + text for text in texts])
+
+    def passages(self, titles: Sequence[str], texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of passages.
+
+        Raises:
+            DataError: titles and texts differ in number.
+        """
+        if len(titles) != len(texts):
+            raise DataError(f"{len(titles)} titles for {len(texts)} texts, expected one title a text")
+        first, second = self._layout.render(titles, texts, prefix=self.passage_settings.passage_prefix)
+        return self._passages(first, second)
+
+
+def _fingerprint(questions: EncoderSettings, passages: EncoderSettings) -> str:
+    digest = hashlib.sha256()
+    for settings, prefix in ((questions, questions.query_prefix), (passages, passages.passage_prefix)):
+        stated = (prefix, settings.layout, str(settings.max_length), str(settings.lower_case))
+        for part in stated:
+            digest.update(len(part).to_bytes(4, "little") + part.encode())
+        for file in sorted(settings.weights_dir.iterdir()):
+            if file.name.startswith(("tokenizer", "vocab", "merges", "spiece", "sentencepiece", "special_")):
+                digest.update(f"{file.name} {sha256_file(file)}\n".encode())
+    return digest.hexdigest()

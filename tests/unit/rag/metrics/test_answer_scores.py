@@ -1,0 +1,278 @@
+"""Answer, HotpotQA and KILT figures against the official scripts' outputs and independent
+re-implementations."""
+
+from __future__ import annotations
+
+import json
+import re
+import string
+import time
+import unicodedata
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rag.core.errors import ConfigError, DataError
+from rag.metrics.answers import score_answers
+from rag.metrics.hotpot import HotpotGold, evaluate_hotpot, score_hotpot
+from rag.metrics.kilt import evaluate_kilt, evidence_sets, r_precision, recall_at_k, rouge_l, score_kilt
+
+WORDS = st.sampled_from(
+    [
+        "the",
+        "a",
+        "an",
+        "The",
+        "yes",
+        "no",
+        "noanswer",
+        "U.S.",
+        "US",
+        "new-york",
+        "New",
+        "York",
+        "10,000",
+        "10000",
+        "é",
+        "é",
+        "café",
+        "“x”",
+        "-",
+        ",",
+        ".",
+        " ",
+        "",
+    ]
+)
+TEXT = st.lists(WORDS, max_size=5).map(" ".join)
+
+
+def plain_normalize(text: str) -> str:
+    """Character by character, without a translation table or regular expression for punctuation."""
+    lowered = "".join(c for c in text.lower() if c not in string.punctuation)
+    return " ".join(re.sub(r"\b(?:a|an|the)\b", " ", lowered).split())
+
+
+def plain_f1(prediction: str, answer: str) -> float:
+    p, a = plain_normalize(prediction).split(), plain_normalize(answer).split()
+    same = sum(min(p.count(w), a.count(w)) for w in set(p))
+    if same == 0:
+        return 0.0
+    precision, recall = 1.0 * same / len(p), 1.0 * same / len(a)
+    return (2 * precision * recall) / (precision + recall)
+
+
+@given(st.lists(st.tuples(TEXT, st.lists(TEXT, min_size=1, max_size=3)), min_size=1, max_size=6))
+@settings(max_examples=150, deadline=None)
+def test_batches_equal_a_plain_implementation_to_the_last_digit(rows: list[tuple[str, list[str]]]) -> None:
+    predictions, answers = [p for p, _ in rows], [a for _, a in rows]
+    for profile in ("squad", "nq_open"):
+        decompose = (lambda s: unicodedata.normalize("NFD", s)) if profile == "nq_open" else (lambda s: s)
+        scores = score_answers(predictions, answers, profile)
+        for i, (p, accepted) in enumerate(rows):
+            assert scores.em[i] == max(
+                plain_normalize(decompose(p)) == plain_normalize(decompose(a)) for a in accepted
+            )
+            assert scores.f1[i] == max(plain_f1(decompose(p), decompose(a)) for a in accepted)
+
+
+def test_profiles_differ_where_they_should() -> None:
+    composed, decomposed = "Beyoncé", "Beyonce\u0301"
+    assert score_answers([composed], [[decomposed]], "squad").em[0] == 0.0
+    for profile in ("nq_open", "drqa"):
+        assert score_answers([composed], [[decomposed]], profile).em[0] == 1.0
+    assert score_answers(["yes it is"], [["yes"]], "squad").f1[0] == 0.5
+    assert score_answers(["yes it is"], [["yes"]], "hotpot").f1[0] == 0.0
+    both_empty = score_answers(["the"], [["a"]], "hotpot")
+    assert (both_empty.em[0], both_empty.f1[0]) == (1.0, 0.0)
+    assert (
+        score_answers(
+            ["The U.S.A.", "a-b the-cat", "10,000"], [["usa"], ["ab thecat"], ["10000"]]
+        ).em.tolist()
+        == [1.0] * 3
+    )
+
+
+def test_trec_patterns_match_at_the_start_or_anywhere() -> None:
+    predictions = ["Alaska", "in Alaska", "akin", "Alaska", None]
+    patterns = [["Alaska|AK"], ["Alaska|AK"], ["Alaska|AK"], ["("], ["Alaska"]]
+    match, search = (score_answers(predictions, patterns, p) for p in ("trec_match", "trec_search"))
+    assert match.em.tolist() == [1.0, 0.0, 1.0, 0.0, 0.0]
+    assert search.em.tolist() == [1.0, 1.0, 1.0, 0.0, 0.0]
+    assert np.isnan(match.f1).all()
+
+
+def test_missing_predictions_score_zero_and_unanswerable_questions_nothing() -> None:
+    scores = score_answers([None, "x", ""], [["x"], [], ["the"]])
+    assert scores.em[0] == 0.0
+    assert scores.f1[0] == 0.0
+    assert np.isnan(scores.em[1])
+    assert scores.em[2] == 1.0
+
+
+def test_bad_input_is_refused() -> None:
+    with pytest.raises(ConfigError, match="unknown answer profile"):
+        score_answers(["x"], [["x"]], "squad3")
+    with pytest.raises(DataError, match="expected one each"):
+        score_answers(["x"], [])
+
+
+def test_many_predictions_take_seconds() -> None:
+    rng = np.random.default_rng(0)
+    words = [f"word{i}" for i in range(3000)]
+
+    def phrase() -> str:
+        return " ".join(words[i] for i in rng.integers(0, 3000, 3))
+
+    pool = [phrase() for _ in range(12_000)]
+    predictions = [pool[i] for i in rng.integers(0, len(pool), 25_000)]
+    answers = [[pool[i], pool[j]] for i, j in rng.integers(0, len(pool), (25_000, 2))]
+    started = time.process_time()
+    assert len(score_answers(predictions, answers, "nq_open").em) == 25_000
+    assert time.process_time() - started < 5.0
+
+
+GOLDS = (
+    HotpotGold("1", "New York", (("A", 0), ("B", 1)), "bridge"),
+    HotpotGold("2", "yes", (("C", 0),), "comparison"),
+    HotpotGold("3", "no", (("D", 0),), "comparison"),
+)
+
+
+def test_hotpot_missing_parts_count_as_zero_over_all_questions() -> None:
+    figures = evaluate_hotpot(
+        {"1": "New York City", "2": "yes"}, {"1": [["A", 0], ["A", 0], ["B", 2]], "3": [["D", 0]]}, GOLDS
+    )
+    total = figures["all"]
+    assert total["em"] == pytest.approx(1 / 3)
+    assert total["f1"] == pytest.approx((0.8 + 1) / 3)
+    assert total["sp_em"] == pytest.approx(1 / 3)
+    assert total["sp_f1"] == pytest.approx((0.5 + 1) / 3)
+    precision, recall = (2 / 3) * 0.5, 0.5
+    assert total["joint_f1"] == pytest.approx(2 * precision * recall / (precision + recall) / 3)
+    assert total["joint_em"] == 0.0
+    assert figures["comparison"]["em"] == 0.5
+    assert set(figures) == {"all", "bridge", "comparison"}
+
+
+@pytest.mark.parametrize(("a", "b"), [("yes", "no"), ("yes it is", "yes"), ("no", "noanswer")])
+def test_hotpot_yes_no_rule(a: str, b: str) -> None:
+    scores = score_hotpot(a, [], HotpotGold("1", b))
+    assert (scores.f1, scores.prec, scores.recall) == (0.0, 0.0, 0.0)
+    assert (scores.sp_em, scores.sp_f1) == (1.0, 0.0)  # both fact sets are empty
+
+
+FACTS = st.lists(st.tuples(st.sampled_from("ABC"), st.integers(0, 2)).map(list), max_size=4)
+
+
+@given(st.lists(st.tuples(st.none() | TEXT, st.none() | FACTS, TEXT, FACTS), min_size=1, max_size=5))
+@settings(max_examples=100, deadline=None)
+def test_hotpot_equals_running_sums(
+    rows: list[tuple[str | None, list[list] | None, str, list[list]]],
+) -> None:
+    golds = [HotpotGold(str(i), a, tuple((t, n) for t, n in f)) for i, (_, _, a, f) in enumerate(rows)]
+    answers = {str(i): p for i, (p, _, _, _) in enumerate(rows) if p is not None}
+    facts = {str(i): s for i, (_, s, _, _) in enumerate(rows) if s is not None}
+    sums: Counter[str] = Counter()
+    for predicted, support, answer, gold_facts in rows:
+        if predicted is not None:
+            np_, na = plain_normalize(predicted), plain_normalize(answer)
+            pt, at = np_.split(), na.split()
+            same = sum((Counter(pt) & Counter(at)).values())
+            special = ("yes", "no", "noanswer")
+            if same == 0 or ((np_ in special or na in special) and np_ != na):
+                ap = ar = af = 0.0
+            else:
+                ap, ar = same / len(pt), same / len(at)
+                af = 2 * ap * ar / (ap + ar)
+            em = float(np_ == na)
+            sums.update(em=em, f1=af, prec=ap, recall=ar)
+        if support is not None:
+            got, want = {tuple(x) for x in support}, {tuple(x) for x in gold_facts}
+            tp, fp, fn = len(got & want), len(got - want), len(want - got)
+            sp = tp / (tp + fp) if tp + fp else 0.0
+            sr = tp / (tp + fn) if tp + fn else 0.0
+            sem = 1.0 if fp + fn == 0 else 0.0
+            sums.update(
+                sp_em=sem, sp_f1=2 * sp * sr / (sp + sr) if sp + sr else 0.0, sp_prec=sp, sp_recall=sr
+            )
+        if predicted is not None and support is not None:
+            jp, jr = ap * sp, ar * sr
+            sums.update(
+                joint_em=em * sem,
+                joint_f1=2 * jp * jr / (jp + jr) if jp + jr else 0.0,
+                joint_prec=jp,
+                joint_recall=jr,
+            )
+    figures = evaluate_hotpot(answers, facts, golds)["all"]
+    for name, value in figures.items():
+        assert value == pytest.approx(sums[name] / len(rows), abs=1e-12), name
+
+
+def test_malformed_facts_are_refused() -> None:
+    with pytest.raises(DataError, match="sentence index"):
+        score_hotpot("x", [["A", "0"]], GOLDS[0])
+
+
+@pytest.mark.parametrize(
+    ("prediction", "reference", "expected"),
+    [  # outputs of the implementation that KILT's script calls
+        ("d. a c.e d.d c", "e.c.", 0.6666666622222223),
+        ("f f f a e.d c ", "e d a.", 0.49999999531250006),
+        ("a.c e.c.f.a e. c ", "c e.b c. b b b ", 0.5714285665306124),
+        ("b a f c", "a ", 0.39999999680000003),
+        ("a.", "c. e. b b f e.d e. c.", 0.0),
+    ],
+)
+def test_rouge_l_equals_the_reference_implementation(
+    prediction: str, reference: str, expected: float
+) -> None:
+    assert rouge_l(prediction, reference) == expected
+
+
+def test_rouge_l_of_nothing_is_zero() -> None:
+    assert rouge_l("", "a") == 0.0
+    assert rouge_l("...", "a") == 0.0
+
+
+def record(answer: str, *page_sets: list[str]) -> dict[str, object]:
+    return {
+        "id": "1",
+        "output": [
+            {"answer": answer, "provenance": [{"wikipedia_id": p} for p in pages]} for pages in page_sets
+        ],
+    }
+
+
+def test_kilt_ranking_treats_an_evidence_set_as_one_point() -> None:
+    sets = evidence_sets(record("x", ["a", "b"], ["c"], ["b", "a"], []))
+    assert sets == [frozenset("ab"), frozenset("c")]
+    pages = ["a", "x", "c", "b"]
+    assert r_precision(pages, sets) == 0.5  # {a, x} of {a, b}; {a} of {c}
+    # points: [x, c, ab]; a's own place disappears when b completes the set
+    assert [recall_at_k(pages, sets, k) for k in (1, 2, 3)] == [0.0, 0.5, 1.0]
+    assert recall_at_k([], sets, 5) == 0.0
+    assert r_precision([], sets) == 0.0
+
+
+def test_kilt_figures_need_perfect_evidence() -> None:
+    gold = record("Paris", ["7"])
+    good = score_kilt(record("the paris", ["7", "8"]), gold)
+    bad = score_kilt(record("the paris", ["8", "7"]), gold)
+    assert (good["em"], good["kilt_em"], good["accuracy"], good["recall@1"]) == (1.0, 1.0, 0.0, 1.0)
+    assert (bad["em"], bad["kilt_em"], bad["recall@5"]) == (1.0, 0.0, 1.0)
+    assert evaluate_kilt([record("x", ["7"])], [gold])["kilt_f1"] == 0.0
+
+
+def test_kilt_files_must_agree() -> None:
+    gold = record("Paris", ["7"])
+    with pytest.raises(DataError, match="differ in length"):
+        evaluate_kilt([gold, gold], [gold])
+    with pytest.raises(DataError, match="same order"):
+        evaluate_kilt([{**gold, "id": "2"}], [gold])
+    with pytest.raises(DataError, match="exactly one output"):
+        evaluate_kilt([record("x", ["7"], ["8"])], [gold])
+    assert json.dumps(score_kilt(record("x", ["7"]), gold))

@@ -1,0 +1,109 @@
+"""Retrieval figures against plain definitions and trec_eval itself."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import pytrec_eval
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rag.core.errors import ConfigError, DataError
+from rag.metrics.ranking import (
+    answer_flags,
+    first_true,
+    multihop_scores,
+    path_recall,
+    reciprocal_rank,
+    top_k_accuracy,
+    trec_measures,
+)
+
+MEASURES = {"R@2": "recall_2", "RR": "recip_rank", "AP": "map", "nDCG@10": "ndcg_cut_10", "P@5": "P_5"}
+DOCS = [f"d{i}" for i in range(8)]
+RUNS = st.dictionaries(
+    st.sampled_from(["q1", "q2", "q3"]),
+    st.dictionaries(st.sampled_from(DOCS), st.integers(0, 3), min_size=1),
+    min_size=1,
+)
+
+
+@given(RUNS, RUNS)
+@settings(max_examples=60, deadline=None)
+def test_equal_to_trec_eval_ties_included(scores: dict, qrels: dict) -> None:
+    rankings = {q: [(d, float(s)) for d, s in docs.items()] for q, docs in scores.items()}
+    ours = trec_measures(rankings, qrels, list(MEASURES), ties="trec_eval")
+    evaluator = pytrec_eval.RelevanceEvaluator(qrels, set(MEASURES.values()))
+    theirs = evaluator.evaluate({q: {d: float(s) for d, s in docs.items()} for q, docs in scores.items()})
+    relevant = {q for q, grades in qrels.items() if any(grades.values())}
+    for name, official in MEASURES.items():
+        assert set(ours[name]) == relevant
+        for question, value in ours[name].items():
+            assert value == pytest.approx(theirs[question][official] if question in theirs else 0.0)
+
+
+@given(st.permutations(DOCS), st.sets(st.sampled_from(DOCS), min_size=1))
+@settings(max_examples=60, deadline=None)
+def test_given_order_is_kept_whatever_the_scores(order: list[str], relevant: set[str]) -> None:
+    ranking = [(d, 1.0) for d in order]  # all tied
+    values = trec_measures({"q": ranking}, {"q": dict.fromkeys(relevant, 1)}, ["R@3", "RR", "AP", "nDCG@5"])
+    flags = [d in relevant for d in order]
+    assert values["R@3"]["q"] == pytest.approx(sum(flags[:3]) / len(relevant))
+    assert values["RR"]["q"] == pytest.approx(reciprocal_rank(flags))
+    precisions = [sum(flags[: i + 1]) / (i + 1) for i, flag in enumerate(flags) if flag]
+    assert values["AP"]["q"] == pytest.approx(sum(precisions) / len(relevant))
+    gain = sum(1 / math.log2(i + 2) for i, flag in enumerate(flags[:5]) if flag)
+    ideal = sum(1 / math.log2(i + 2) for i in range(min(5, len(relevant))))
+    assert values["nDCG@5"]["q"] == pytest.approx(gain / ideal)
+
+
+def test_questions_without_ranking_score_zero_and_without_gold_are_left_out() -> None:
+    values = trec_measures({"q1": [("a", 1.0)]}, {"q1": {"a": 1}, "q2": {"a": 1}, "q3": {"a": 0}}, ["RR"])
+    assert values == {"RR": {"q1": 1.0, "q2": 0.0}}
+
+
+def test_bad_requests_are_refused() -> None:
+    with pytest.raises(ConfigError, match="unknown retrieval measure"):
+        trec_measures({}, {}, ["recall at 5"])
+    with pytest.raises(ConfigError, match="ties"):
+        trec_measures({}, {}, ties="random")
+    with pytest.raises(DataError, match="twice"):
+        trec_measures({"q": [("a", 2.0), ("a", 1.0)]}, {"q": {"a": 1}})
+    with pytest.raises(ConfigError, match="cut-offs"):
+        top_k_accuracy([[True]], [0])
+    with pytest.raises(DataError, match="undefined"):
+        multihop_scores(["a"], [], [1])
+
+
+@given(st.lists(st.lists(st.booleans(), max_size=6), max_size=8), st.sets(st.integers(1, 8), min_size=1))
+def test_top_k_accuracy_of_ragged_lists(flags: list[list[bool]], ks: set[int]) -> None:
+    table = top_k_accuracy(flags, ks)
+    assert table.shape == (len(flags), len(ks))
+    for row, values in zip(flags, table, strict=True):
+        assert values.tolist() == [float(any(row[:k])) for k in sorted(ks)]
+
+
+def test_answer_flags_follow_the_mode_and_guard_empty_answers() -> None:
+    texts = ["The U.S. economy", "the party began", "1,000 people"]
+    assert answer_flags(["U.S."], texts) == [True, False, False]
+    assert answer_flags(["art"], texts) == [False, False, False]
+    assert answer_flags(["art", "1000"], texts, "kilt") == [False, True, True]
+    assert answer_flags([r"\d,\d{3}", "("], texts, "regex") == [False, False, True]
+    assert answer_flags(["", "\u200b"], texts) == [False, False, False]
+    assert first_true([False, True, True]) == 2
+    assert first_true([]) is None
+
+
+@given(st.permutations(DOCS), st.sets(st.sampled_from([*DOCS, "absent"]), min_size=1), st.integers(1, 9))
+def test_multihop_coverage(order: list[str], gold: set[str], k: int) -> None:
+    scores = multihop_scores(order, gold, [k])
+    top = set(order[:k])
+    assert scores[f"passage_em@{k}"] == float(gold <= top)
+    assert scores[f"passage_any@{k}"] == float(bool(gold & top))
+    assert scores[f"passage_recall@{k}"] == pytest.approx(len(gold & top) / len(gold))
+
+
+def test_path_recall_ignores_order_inside_a_chain() -> None:
+    assert path_recall([["b", "a"]], ["a", "b"], [1]) == {"path_recall@1": 1.0}
+    assert path_recall([], ["a"], [1, 5]) == {"path_recall@1": 0.0, "path_recall@5": 0.0}

@@ -1,0 +1,157 @@
+"""Bootstrap intervals, paired tests and corrections against brute force and scipy."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from rag.core.errors import ConfigError, DataError
+from rag.metrics import significance as sig
+
+
+def test_bootstrap_matches_the_normal_interval_on_many_questions() -> None:
+    values = np.random.default_rng(1).random(3000)
+    for table in (values, np.round(values)):  # distinct values; two values
+        figure = sig.bootstrap(table, seed=3)[0]
+        half = 1.96 * table.std() / math.sqrt(len(table))
+        assert figure.value == pytest.approx(table.mean())
+        assert figure.low == pytest.approx(table.mean() - half, abs=half * 0.12)
+        assert figure.high == pytest.approx(table.mean() + half, abs=half * 0.12)
+
+
+def test_both_ways_of_resampling_agree() -> None:
+    rng = np.random.default_rng(5)
+    coarse = rng.integers(0, 2, 400).astype(float)
+    fine = coarse + rng.random(400) * 1e-9  # the same values, but all distinct
+    a, b = sig.bootstrap(coarse, resamples=8000)[0], sig.bootstrap(fine, resamples=8000)[0]
+    assert (a.low, a.high) == pytest.approx((b.low, b.high), abs=0.006)
+
+
+def test_bootstrap_covers_the_truth_about_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(11)
+    truth, trials, covered = 0.3, 300, 0
+    for trial in range(trials):
+        figure = sig.bootstrap((rng.random(150) < truth).astype(float), resamples=1000, seed=trial)[0]
+        covered += figure.low <= truth <= figure.high
+    assert 0.90 <= covered / trials <= 0.985
+
+
+def test_bootstrap_is_fixed_by_its_seed_and_ignores_undefined_questions() -> None:
+    values = np.array([[1.0, np.nan], [0.0, 1.0], [1.0, np.nan], [1.0, 0.0]] * 30)
+    first, second = sig.bootstrap(values, seed=9), sig.bootstrap(values, seed=9)
+    assert first == second
+    assert first[0].value == 0.75
+    assert first[0].n == 120
+    assert first[1].value == 0.5
+    assert first[1].n == 60
+    assert sig.bootstrap(values, seed=10) != first
+
+
+def test_empty_and_undefined_columns_give_nan_without_noise() -> None:
+    assert math.isnan(sig.bootstrap(np.zeros((0, 2)))[1].value)
+    figure = sig.bootstrap(np.full(5, np.nan))[0]
+    assert figure.n == 0
+    assert figure.to_json()["value"] is None
+
+
+def test_unanimous_outcomes_keep_an_honest_interval() -> None:
+    for values, expected in (([0.0] * 5, stats.binomtest(0, 5)), ([1.0] * 7, stats.binomtest(7, 7))):
+        exact = expected.proportion_ci(0.95, "exact")
+        figure = sig.bootstrap(values)[0]
+        assert (figure.low, figure.high) == pytest.approx((exact.low, exact.high))
+    assert sig.bootstrap([-1.0, 1.0, 0.0])[0].low < 0.0
+
+
+def test_bad_settings_are_refused() -> None:
+    with pytest.raises(ConfigError, match="too few"):
+        sig.bootstrap([1.0], resamples=10)
+    with pytest.raises(ConfigError, match="level"):
+        sig.bootstrap([1.0], level=95.0)
+
+
+def test_many_questions_with_twelve_figures_share_their_resamples() -> None:
+    rng = np.random.default_rng(0)
+    hits = (rng.random((25_000, 12)) < 0.4).astype(float)
+    figures = sig.bootstrap(hits, resamples=2000)
+    assert figures[0].high - figures[0].low == pytest.approx(2 * 1.96 * math.sqrt(0.24 / 25_000), rel=0.15)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=9))
+@settings(max_examples=40, deadline=None)
+def test_exact_randomisation_equals_enumeration(pairs: list[tuple[int, int]]) -> None:
+    a, b = [float(x) for x, _ in pairs], [float(y) for _, y in pairs]
+    differences = [y - x for x, y in zip(a, b, strict=True)]
+    observed = abs(sum(differences))
+    sums = [
+        abs(sum(sign * d for sign, d in zip(signs, differences, strict=True)))
+        for signs in itertools.product((-1, 1), repeat=len(differences))
+    ]
+    expected = sum(s >= observed - 1e-9 for s in sums) / len(sums)
+    assert sig.randomisation_test(a, b) == pytest.approx(expected)
+
+
+def test_sampled_randomisation_is_close_to_scipy() -> None:
+    rng = np.random.default_rng(2)
+    a = rng.random(60)
+    for b in (a + rng.normal(0.05, 0.2, 60), np.round(a * 4) / 4 * 1.0):
+        ours = sig.randomisation_test(a, b, resamples=20_000)
+        theirs = stats.permutation_test(
+            (a, b),
+            lambda x, y, axis: np.mean(x - y, axis=axis),
+            permutation_type="samples",
+            n_resamples=20_000,
+            vectorized=True,
+            rng=np.random.default_rng(4),
+        ).pvalue
+        assert ours == pytest.approx(theirs, abs=0.02)
+    coarse = rng.integers(0, 5, (2, 200)) / 4
+    ours = sig.randomisation_test(coarse[0], coarse[1])
+    assert ours == pytest.approx(stats.ttest_rel(coarse[0], coarse[1]).pvalue, abs=0.03)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=60))
+def test_mcnemar_equals_the_binomial_sum(pairs: list[tuple[bool, bool]]) -> None:
+    a, b = [float(x) for x, _ in pairs], [float(y) for _, y in pairs]
+    wins = sum(y > x for x, y in zip(a, b, strict=True))
+    losses = sum(y < x for x, y in zip(a, b, strict=True))
+    n = wins + losses
+    expected = min(1.0, 2 * sum(math.comb(n, i) for i in range(min(wins, losses) + 1)) / 2**n) if n else 1.0
+    assert sig.mcnemar_exact(a, b) == pytest.approx(expected)
+
+
+def test_mcnemar_refuses_graded_values() -> None:
+    with pytest.raises(DataError, match="0 and 1"):
+        sig.mcnemar_exact([0.5, 1.0], [0.0, 1.0])
+
+
+def test_unequal_question_counts_are_refused() -> None:
+    with pytest.raises(DataError, match="paired"):
+        sig.compare_paired([1.0, 0.0], [1.0])
+
+
+@given(st.lists(st.floats(0, 1), max_size=8))
+def test_holm_is_monotone_and_never_below_the_raw_value(p_values: list[float]) -> None:
+    adjusted = sig.holm(p_values)
+    assert all(raw <= new <= 1.0 for raw, new in zip(p_values, adjusted, strict=True))
+    pairs = sorted(zip(p_values, adjusted, strict=True))
+    assert all(x[1] <= y[1] or x[0] == y[0] for x, y in itertools.pairwise(pairs))
+    if p_values:
+        assert min(adjusted) == pytest.approx(min(1.0, min(p_values) * len(p_values)))
+
+
+def test_compare_paired_counts_and_names_the_flips() -> None:
+    a, b = [0.0, 1.0, 0.5, np.nan], [0.5, 1.0, 0.0, 1.0]
+    result = sig.compare_paired(a, b)
+    assert (result.wins, result.ties, result.losses) == (1, 1, 1)
+    assert result.gained == (0,)
+    assert result.lost == (2,)
+    assert result.test == "randomisation"
+    assert result.p_value == 1.0
+    assert result.difference.n == 3
+    assert result.difference.value == pytest.approx(0.0)

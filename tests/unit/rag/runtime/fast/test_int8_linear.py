@@ -1,0 +1,112 @@
+"""int8 linear layers against the same layers in fp32."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from rag.runtime import hardware
+from rag.runtime.fast.int8_linear import CalibratedLinear, RowLinear
+from rag.runtime.hardware import has_fast_int8, has_int8
+
+needs_vnni = pytest.mark.skipif(not has_int8(), reason="int8 products need avx512_vnni")
+
+
+def layer(n=24, k=16):
+    draw = torch.Generator().manual_seed(0)
+    return torch.randn(n, k, generator=draw), torch.randn(n, generator=draw)
+
+
+def inputs(rows=50, k=16):
+    """Channels of very different ranges that do not lie around zero, as LayerNorm puts them out."""
+    draw = torch.Generator().manual_seed(1)
+    return torch.randn(rows, k, generator=draw) * torch.linspace(0.1, 3, k) + torch.linspace(-2, 2, k)
+
+
+def error(found, expected):
+    return float((found.float() - expected).norm() / expected.norm())
+
+
+@needs_vnni
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_calibrated(dtype):
+    (weight, bias), x = layer(), inputs()
+    found = CalibratedLinear(weight, bias, x.amin(0), x.amax(0), dtype=dtype)(x)
+    assert found.dtype == dtype
+    assert error(found, functional.linear(x, weight, bias)) < 0.01
+
+
+@needs_vnni
+@pytest.mark.parametrize(("activation", "algorithm"), [("gelu", "none"), ("gelu", "tanh"), ("relu", "")])
+def test_fused_activations(activation, algorithm):
+    (weight, bias), x = layer(), inputs()
+    linear = CalibratedLinear(weight, bias, x.amin(0), x.amax(0), activation=activation, algorithm=algorithm)
+    y = functional.linear(x, weight, bias)
+    expected = functional.gelu(y, approximate=algorithm) if activation == "gelu" else functional.relu(y)
+    assert error(linear(x), expected) < 0.01
+
+
+@needs_vnni
+def test_values_outside_the_range_are_cut_off():
+    (weight, bias), x = layer(), inputs()
+    low, high = x.amin(0), x.amax(0)
+    linear = CalibratedLinear(weight, bias, low, high)
+    far = torch.where(torch.arange(16) % 2 == 0, 1e6, -1e6).expand(3, 16)
+    expected = functional.linear(torch.where(far > 0, high, low), weight, bias)
+    assert torch.isfinite(linear(far)).all()
+    assert error(linear(far), expected) < 0.3
+
+
+@needs_vnni
+def test_a_channel_that_never_changes():
+    (weight, bias), x = layer(), inputs()
+    x[:, 3] = 0.7
+    found = CalibratedLinear(weight, bias, x.amin(0), x.amax(0))(x)
+    assert error(found, functional.linear(x, weight, bias)) < 0.01
+
+
+@needs_vnni
+@pytest.mark.parametrize("least", [None, -0.17])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows(least, dtype):
+    (weight, bias), x = layer(), inputs() * torch.logspace(-3, 3, 50)[:, None]
+    x = (x if least is None else functional.gelu(x)).to(dtype)
+    total = torch.ones(50, 24)
+    expected = 1 + functional.linear(x.float(), weight, bias)
+    found = RowLinear(weight, bias, least=least).add_to(total.clone(), x)
+    for one, other in zip(found, expected, strict=True):
+        assert error(one, other) < 0.02  # every row on its own, however small its neighbours make it look
+
+
+@needs_vnni
+@pytest.mark.parametrize("least", [None, 0.0])
+def test_rows_of_zeros(least):
+    weight, bias = layer()
+    found = RowLinear(weight, bias, least=least).add_to(torch.zeros(2, 24), torch.zeros(2, 16))
+    torch.testing.assert_close(found, bias.expand(2, 24))
+
+
+@needs_vnni
+def test_a_row_does_not_depend_on_its_neighbours():
+    (weight, bias), x = layer(), inputs()
+    calibrated, rows = CalibratedLinear(weight, bias, x.amin(0), x.amax(0)), RowLinear(weight, bias)
+    for row in range(0, 50, 7):
+        one = x[row : row + 1]
+        assert torch.equal(calibrated(one), calibrated(x)[row : row + 1])
+        alone, together = rows.add_to(torch.zeros(1, 24), one), rows.add_to(torch.zeros(50, 24), x)
+        assert torch.equal(alone, together[row : row + 1])
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({"avx2", "avx512f"}, False),
+        ({"avx512_vnni"}, True),
+        ({"avx512_vnni", "avx512_bf16"}, True),
+        ({"avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8"}, False),
+    ],
+)
+def test_where_int8_is_fast(monkeypatch, flags, expected):
+    monkeypatch.setattr(hardware, "_cpu_flags", lambda: frozenset(flags))
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    assert has_fast_int8() is expected
+    assert not has_fast_int8("cuda")

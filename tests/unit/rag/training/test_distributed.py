@@ -1,0 +1,70 @@
+"""Processes that gather, sum and share; one process alone does nothing of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rag.core.errors import ConfigError
+from rag.training import distributed
+from rag.training.distributed import World
+from tests.worlds import run_world
+
+
+def exchange(world: World) -> dict[str, Any]:
+    rank = world.rank
+    torch.manual_seed(rank)
+    sums = [torch.full((3,), float(rank)), torch.full((2, 2), 10.0 * rank), torch.tensor(1.0)]
+    world.sum_(sums)
+    transposed = torch.arange(6.0).reshape(2, 3).T
+    world.sum_([transposed])
+    moved = [torch.full((2,), float(rank + 7))]
+    world.broadcast_(moved)
+    world.barrier()
+    return {
+        "gathered": world.all_gather(torch.full((rank, 2), float(rank), requires_grad=True)).tolist(),
+        "sums": [tensor.tolist() for tensor in sums],
+        "transposed": transposed.tolist(),
+        "moved": moved[0].tolist(),
+        "object": world.broadcast_object({"rank": rank, "name": "é", "score": float("inf")}),
+        "nothing": world.broadcast_object(None),
+        "seed": world.shared_seed(),
+        "main": world.is_main,
+    }
+
+
+def test_three_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distributed, "_BUCKET_NUMBERS", 5)
+    results = run_world(3, tmp_path, exchange)
+    for result in results:
+        assert result["gathered"] == [[1.0, 1.0], [2.0, 2.0], [2.0, 2.0]]
+        assert result["sums"] == [[3.0] * 3, [[30.0, 30.0], [30.0, 30.0]], 3.0]
+        assert result["transposed"] == (3 * torch.arange(6.0).reshape(2, 3).T).tolist()
+        assert result["moved"] == [7.0, 7.0]
+        assert result["object"] == {"rank": 0, "name": "é", "score": float("inf")}
+        assert result["nothing"] is None
+    assert len({result["seed"] for result in results}) == 1
+    assert [result["main"] for result in results] == [True, False, False]
+
+
+def test_one_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with World.from_environment("cpu") as world:
+        assert world == World.single("cpu") == World(0, 1, "cpu")
+        tensor = torch.ones(2, requires_grad=True)
+        assert not world.all_gather(tensor).requires_grad
+        world.sum_([tensor])
+        world.barrier()
+        assert tensor.tolist() == [1.0, 1.0]
+        assert world.broadcast_object((1, 2)) == (1, 2)
+
+
+def test_half_an_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError, match="RANK, MASTER_ADDR, MASTER_PORT"):
+        World.from_environment("cpu")

@@ -1,0 +1,239 @@
+"""The fit loop: accumulation, averages, selection, early stop, hooks, what it writes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+from rag.core.errors import ConfigError, IncompleteArtifactError, MissingDependencyError, RagError
+from rag.runtime.precision import MasterWeights
+from rag.runtime.seeds import generator
+from rag.training.checkpoints import latest_checkpoint
+from rag.training.curves import draw_curves
+from rag.training.fit import FitHooks, FitResult, FitSettings, Loss, fit
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+class Batches:
+    """(x, y) of a linear task; `group` consecutive batches of 4 rows are one batch of 4·group rows."""
+
+    def __init__(self, count: int, group: int = 1) -> None:
+        self.count, self.group = count, group
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int) -> Pair:
+        parts = [self._small(number * self.group + i) for i in range(self.group)]
+        return torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])
+
+    def _small(self, number: int) -> Pair:
+        x = torch.from_numpy(generator(5, number).normal(size=(4, 3))).float()
+        return x, x @ torch.tensor([[1.0], [-2.0], [0.5]])
+
+
+def mean_squares(module: torch.nn.Module, batch: Pair) -> Loss:
+    return Loss(torch.nn.functional.mse_loss(module(batch[0]), batch[1]), len(batch[0]), batch[0].numel())
+
+
+def linear() -> torch.nn.Linear:
+    torch.manual_seed(0)
+    return torch.nn.Linear(3, 1)
+
+
+def run(
+    out: Path, batches: Batches | None = None, model: torch.nn.Module | None = None, **changes: Any
+) -> FitResult[Pair]:
+    model = linear() if model is None else model
+    keywords = {k: changes.pop(k) for k in ("evaluate", "hooks") if k in changes}
+    settings = FitSettings(**{"learning_rate": 0.05, "log_every_steps": 1, **changes})
+    return fit(model, MasterWeights(model), batches or Batches(8), mean_squares, settings, out, **keywords)
+
+
+def records(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_accumulated_batches_are_one_large_batch(tmp_path: Path) -> None:
+    many = run(tmp_path / "many", Batches(12), accumulate=3)
+    large = run(tmp_path / "large", Batches(4, group=3))
+    assert many.steps == large.steps == 4
+    assert many.loss == pytest.approx(large.loss, rel=1e-5)
+    for name, weight in large.weights.items():
+        torch.testing.assert_close(many.weights[name], weight)
+    assert records(tmp_path / "many")[-1]["examples"] == 48
+
+
+def test_a_last_group_that_is_not_full_counts_like_the_others(tmp_path: Path) -> None:
+    assert run(tmp_path, Batches(7), accumulate=3).steps == 3
+    assert records(tmp_path)[-1]["examples"] == 28
+
+
+def test_gradients_of_many_passes_add_up_in_fp32(tmp_path: Path) -> None:
+    model = linear().to(torch.bfloat16)
+    master = MasterWeights(model)
+
+    def backward(flush: Any) -> None:
+        for _ in range(1000):
+            (model.bias.sum() * 1.0).backward()
+            flush()
+
+    Loss(torch.zeros(()), 1, 1, backward).compute_gradients(master.gather_gradients)
+    gradient = dict(zip(master.names, master.master, strict=True))["bias"].grad
+    assert gradient is not None
+    assert float(gradient) == 1000.0  # bf16 would have stopped at 256
+
+
+def test_the_average_is_scored_and_returned(tmp_path: Path) -> None:
+    seen: list[torch.Tensor] = []
+
+    def evaluate(module: torch.nn.Module) -> dict[str, float]:
+        seen.append(module.weight.detach().clone())  # type: ignore[operator,union-attr]
+        return {"score": 0.0}
+
+    class Trail(FitHooks):
+        """Follows the weights of a plain run and averages them by the formula."""
+
+        def __init__(self, model: torch.nn.Linear) -> None:
+            self.model, self.mean = model, model.weight.detach().clone()
+
+        def log_fields(self, step: int) -> Mapping[str, Any]:
+            decay = min(0.5, (1 + step) / (10 + step))
+            self.mean = decay * self.mean + (1 - decay) * self.model.weight.detach()
+            return {}
+
+    model = linear()
+    trail = Trail(model)
+    last = run(tmp_path / "last", model=model, hooks=trail)
+    averaged = run(tmp_path / "average", ema=0.5, evaluate=evaluate)
+    assert not torch.equal(last.weights["weight"], averaged.weights["weight"])
+    torch.testing.assert_close(averaged.weights["weight"], trail.mean)
+    assert torch.equal(seen[-1], averaged.weights["weight"])
+    again = run(tmp_path / "average", ema=0.5, evaluate=evaluate)  # resumed at its end
+    assert torch.equal(again.weights["weight"], averaged.weights["weight"])
+
+
+def test_the_best_weights_are_returned_and_the_run_stops_early(tmp_path: Path) -> None:
+    shown = iter([0.1, 0.5, 0.4, math.nan, 0.45, 0.9])
+    at: list[torch.Tensor] = []
+
+    def evaluate(module: torch.nn.Module) -> dict[str, float]:
+        at.append(module.weight.detach().clone())  # type: ignore[operator,union-attr]
+        return {"mrr": next(shown), "other": 1.0}
+
+    settings = {"evaluate_every_steps": 1, "select_by": "mrr", "early_stop": 3, "evaluate": evaluate}
+    result = run(tmp_path, **settings)
+    assert (result.steps, result.best_step, result.best_score) == (5, 2, 0.5)
+    assert torch.equal(result.weights["weight"], at[1])
+    again = run(tmp_path, **settings)  # a stopped run stays stopped
+    assert (again.steps, again.best_step, len(at)) == (5, 2, 5)
+    assert torch.equal(again.weights["weight"], at[1])
+    (tmp_path / "best.safetensors").unlink()
+    with pytest.raises(IncompleteArtifactError, match=r"best\.safetensors"):
+        run(tmp_path, **settings)
+
+
+def test_the_lowest_score_may_be_best(tmp_path: Path) -> None:
+    shown = iter([3.0, 1.0, 2.0])
+    result = run(
+        tmp_path, Batches(3), evaluate_every_steps=1, select_by="nll", select_lowest=True,
+        evaluate=lambda _: {"nll": next(shown)},
+    )  # fmt: skip
+    assert (result.best_step, result.best_score) == (2, 1.0)
+
+
+def test_an_unknown_score_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'mrr', but a validation measures nll"):
+        run(tmp_path, select_by="mrr", evaluate=lambda _: {"nll": 1.0})
+
+
+class Recorder(FitHooks):
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.version = 0
+        self.saved: list[tuple[str, int]] = []
+
+    def before_step(self, step: int) -> None:
+        self.steps.append(step)
+        self.version += 1
+
+    def log_fields(self, step: int) -> Mapping[str, Any]:
+        return {"index_version": self.version, "index_age": step}
+
+    def extra_state(self) -> Mapping[str, Any]:
+        return {"version": self.version}
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        self.version = state["version"]
+
+    def on_checkpoint(self, path: Path, step: int) -> None:
+        assert (path / "weights.safetensors").is_file()
+        self.saved.append((path.name, step))
+
+
+def test_hooks_are_called_saved_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    hooks = Recorder()
+    with caplog.at_level("INFO", logger="rag.training.fit"):
+        run(tmp_path, Batches(3), hooks=hooks, save_every_s=0.0)
+    assert hooks.steps == [0, 1, 2]
+    assert hooks.saved == [("step-00000001", 1), ("step-00000002", 2), ("step-00000003", 3)]
+    assert [record["index_version"] for record in records(tmp_path)] == [1, 2, 3]
+    assert "examples/s" in caplog.text
+    assert "ETA" in caplog.text
+    assert "index_version 3  index_age 3" in caplog.text
+    resumed = Recorder()
+    run(tmp_path, Batches(3), hooks=resumed)
+    assert (resumed.version, resumed.steps) == (3, [])
+
+
+def test_a_checkpoint_of_older_runs_is_read(tmp_path: Path) -> None:
+    """One without the entries that were added later."""
+    run(tmp_path, Batches(4), save_every_s=0.0, keep_checkpoints=9)
+    checkpoints = tmp_path / "checkpoints"
+    for number in (3, 4):
+        for file in (checkpoints / f"step-0000000{number}").iterdir():
+            file.unlink()
+        (checkpoints / f"step-0000000{number}").rmdir()
+    found = latest_checkpoint(checkpoints)
+    assert found is not None
+    kept = {key: found.state[key] for key in ("counters", "step", "torch_generator")}
+    (found.path / "state.json").write_text(json.dumps(kept))
+    assert run(tmp_path, Batches(4)).steps == 4
+    assert [record["step"] for record in records(tmp_path)] == [1, 2, 3, 4]
+
+
+def test_a_loss_that_is_not_finite_is_said(tmp_path: Path) -> None:
+    model = linear()
+    with torch.no_grad():
+        model.weight.fill_(math.inf)
+    with pytest.raises(RagError, match=r"step 0: loss .* is not finite"):
+        run(tmp_path, model=model)
+
+
+def test_curves_are_an_svg_of_every_quantity(tmp_path: Path) -> None:
+    run(tmp_path, evaluate=lambda _: {"mrr<&": 0.25}, evaluate_every_steps=2)
+    root = ElementTree.fromstring((tmp_path / "curves.svg").read_text())
+    titles = [node.text for node in root.iter() if node.get("class") == "title"]
+    assert titles == ["training loss", "learning rate", "gradient norm", "mrr<&"]
+    empty = ElementTree.fromstring(draw_curves([]))
+    assert not list(empty.iter("{http://www.w3.org/2000/svg}polyline"))
+    draw_curves([{"step": 3, "loss": 1.0, "eval/nll": math.nan, "index_version": "a"}])
+
+
+def test_tensorboard_is_optional(tmp_path: Path) -> None:
+    try:
+        import tensorboard  # noqa: F401
+    except ImportError:
+        with pytest.raises(MissingDependencyError, match=r"openqa-rag\[tensorboard\]"):
+            run(tmp_path, tensorboard=True)
+        return
+    run(tmp_path, tensorboard=True)
+    assert list((tmp_path / "tensorboard").glob("events.out.*"))

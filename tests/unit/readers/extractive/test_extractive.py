@@ -1,0 +1,156 @@
+"""Bookkeeping of the extractive reader: exact places, windows, order, confidence, refusals."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rag.core.errors import ConfigError, DataError
+from rag.core.types import Passage
+from readers.extractive.ranking import rank
+from readers.extractive.reader import ExtractiveReader
+from readers.extractive.requests import MAX_PASSAGE_CHARS, MAX_QUESTION_CHARS
+from readers.extractive.settings import with_overrides
+from readers.protocols import Reader
+
+SHORT = Passage("1", "Tower", "The  Tower (1889) is 324 meters high, in the city.")
+OTHER = Passage("2", "Bridge", "A bridge was built near the river in 1901.")
+LONG = Passage("3", "", " ".join(f"river{n} bridge" for n in range(60)))
+ACCENTS = Passage("4", "Ünïcode", "Die Straße — naïve café, 5 × 7 cm. Ωmega")
+
+
+def test_follows_the_protocol(reader: ExtractiveReader) -> None:
+    assert isinstance(reader, Reader)
+
+
+def test_answers_are_exact_slices_of_the_original_text(reader: ExtractiveReader) -> None:
+    passages = [SHORT, OTHER, LONG, ACCENTS]
+    results = reader.read(
+        ["how many meters?", "when?"], [passages, passages[::-1]], [[4, 3, 2, 1]] * 2, n_best=20
+    )
+    for order, result in zip((passages, passages[::-1]), results, strict=True):
+        assert len(result.answers) > 4
+        for answer in result.answers:
+            assert order[answer.passage_index].text[answer.start : answer.end] == answer.text
+            assert answer.text.strip()
+
+
+def test_scores_fall_and_confidences_sum_to_at_most_one(reader: ExtractiveReader) -> None:
+    [result] = reader.read(["where?"], [[SHORT, OTHER, LONG]], [[1.0, 1.0, 1.0]], n_best=20)
+    scores = [answer.score for answer in result.answers]
+    confidences = [answer.confidence for answer in result.answers]
+    assert scores == sorted(scores, reverse=True)
+    assert confidences == sorted(confidences, reverse=True)
+    assert 0.0 <= result.no_answer_confidence <= 1.0
+    assert sum(confidences) + result.no_answer_confidence == pytest.approx(1.0, abs=1e-6)
+
+
+def test_fewer_best_answers_have_the_same_confidence(reader: ExtractiveReader) -> None:
+    [many] = reader.read(["where?"], [[SHORT, OTHER]], [[1.0, 1.0]], n_best=10)
+    [one] = reader.read(["where?"], [[SHORT, OTHER]], [[1.0, 1.0]], n_best=1)
+    assert one.answers == many.answers[:1]
+    assert one.no_answer_confidence == many.no_answer_confidence
+
+
+def test_answers_differ_and_do_not_overlap(reader: ExtractiveReader) -> None:
+    twin = Passage("9", "Tower", SHORT.text)
+    [result] = reader.read(["where?"], [[SHORT, twin, OTHER]], [[1.0, 1.0, 1.0]], n_best=20)
+    texts = [answer.text.lower() for answer in result.answers]
+    assert len(texts) == len(set(texts))
+    for one in result.answers:
+        for other in result.answers:
+            if one is not other and one.passage_index == other.passage_index:
+                assert one.end <= other.start or other.end <= one.start
+
+
+def test_long_passages_are_read_to_their_end(reader: ExtractiveReader) -> None:
+    text = LONG.text + " 777."
+    scored = reader.score(["how many?"], [[Passage("x", "", text)]])
+    assert len(scored.rows) > 3
+    seen = set()
+    for row in scored.rows:
+        seen.update(range(row.first_token, row.first_token + row.text_to - row.text_from))
+        assert len(row.ids) <= reader.settings.max_tokens
+    assert seen == set(range(int(scored.texts.lengths[0])))
+
+
+def test_questions_in_one_call_do_not_touch_each_other(reader: ExtractiveReader) -> None:
+    alone = [reader.read([q], [[p]], [[1.0]])[0] for q, p in (("where?", SHORT), ("when?", OTHER))]
+    together = reader.read(["where?", "when?"], [[SHORT], [OTHER]], [[1.0], [1.0]])
+    for one, other in zip(alone, together, strict=True):
+        assert [a.text for a in one.answers] == [a.text for a in other.answers]
+        assert one.answers[0].score == pytest.approx(other.answers[0].score, abs=1e-4)
+
+
+def test_nothing_to_read_means_no_answer(reader: ExtractiveReader) -> None:
+    empty = [Passage("e", "Title", ""), Passage("f", "", "   ")]
+    results = reader.read(["where?", "when?", "who?"], [[], empty, [SHORT]], [[], [2.0, 1.0], [1.0]])
+    assert [len(result.answers) > 0 for result in results] == [False, False, True]
+    assert [result.no_answer_confidence for result in results[:2]] == [1.0, 1.0]
+    assert reader.read([], [], []) == []
+
+
+def test_over_long_questions_are_cut_and_absurd_ones_refused(reader: ExtractiveReader) -> None:
+    [result] = reader.read(["how many meters " * 30], [[SHORT]], [[1.0]])
+    assert result.answers
+    with pytest.raises(DataError, match=str(MAX_QUESTION_CHARS)):
+        reader.read(["x" * (MAX_QUESTION_CHARS + 1)], [[SHORT]], [[1.0]])
+    with pytest.raises(DataError, match="passage 'big'"):
+        reader.read(["where?"], [[Passage("big", "", "x" * (MAX_PASSAGE_CHARS + 1))]], [[1.0]])
+    with pytest.raises(DataError, match="blank"):
+        reader.read(["  "], [[SHORT]], [[1.0]])
+
+
+def test_lists_that_do_not_match_are_refused(reader: ExtractiveReader) -> None:
+    with pytest.raises(ConfigError, match="2 questions"):
+        reader.read(["a", "b"], [[SHORT]], [[1.0]])
+    with pytest.raises(ConfigError, match="1 passages but 2 scores"):
+        reader.read(["a"], [[SHORT]], [[1.0, 2.0]])
+    with pytest.raises(ConfigError, match="n_best"):
+        reader.read(["a"], [[SHORT]], [[1.0]], n_best=0)
+
+
+def test_null_rules_pick_their_passage(reader: ExtractiveReader) -> None:
+    scored = reader.score(["where?"], [[SHORT, OTHER, ACCENTS]])
+    nulls = scored.scores.nulls.tolist()
+    found = {}
+    for rule in ("max", "mean", "min", "best"):
+        [ranked] = rank(scored, [[1.0, 1.0, 1.0]], with_overrides(reader.settings, {"null": rule}))
+        found[rule] = ranked.null
+    best = ranked.candidates[0].passage_index
+    wanted = {"max": max(nulls), "mean": sum(nulls) / 3, "min": min(nulls), "best": nulls[best]}
+    assert found == pytest.approx(wanted, abs=1e-5)
+
+
+def test_retrieval_weight_prefers_the_passage_ranked_first(reader: ExtractiveReader) -> None:
+    heavy = ExtractiveReader(
+        reader.model, reader.tokenizer, with_overrides(reader.settings, {"retrieval_weight": 1e4})
+    )
+    for best in (0, 1):
+        scores = [float(best == 0), float(best == 1)]
+        [result] = heavy.read(["where?"], [[SHORT, OTHER]], [scores], n_best=1)
+        assert result.answers[0].passage_index == best
+
+
+def test_answers_never_begin_or_end_inside_a_word(reader: ExtractiveReader) -> None:
+    passage = Passage("w", "", "xylophone quartz zebra's well-known 1889")
+    [result] = reader.read(["where?"], [[passage]], [[1.0]], n_best=20)
+    text = passage.text
+    for answer in result.answers:
+        assert answer.start == 0 or not (text[answer.start - 1].isalnum() and text[answer.start].isalnum())
+        assert answer.end == len(text) or not (text[answer.end - 1].isalnum() and text[answer.end].isalnum())
+
+
+def test_bf16_agrees_with_fp32(reader: ExtractiveReader) -> None:
+    scored = reader.score(["how many meters?"], [[SHORT, OTHER]])
+    reader.model.to_compute(torch.bfloat16)
+    rounded = reader.score(["how many meters?"], [[SHORT, OTHER]])
+    reader.model.to_compute(torch.float32)
+    assert abs(scored.scores.spans[:, 0] - rounded.scores.spans[:, 0]).max() < 0.1
+
+
+def test_unknown_settings_are_refused(reader: ExtractiveReader) -> None:
+    with pytest.raises(ConfigError, match="colour"):
+        with_overrides(reader.settings, {"colour": 1})
+    with pytest.raises(ConfigError, match="leaves"):
+        with_overrides(reader.settings, {"max_tokens": 40})

@@ -1,0 +1,230 @@
+"""Small parts of the reader: candidates, confidence, calibration, int8, layout, manifest, loading."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rag.core.errors import (
+    ArtifactError,
+    ConfigError,
+    DataError,
+    IncompleteArtifactError,
+    MismatchedArtifactError,
+)
+from rag.core.types import Passage
+from rag.runtime.hardware import has_int8
+from readers.calibration import expected_calibration_error, fit_calibration
+from readers.extractive.candidates import Candidate, confidences, distinct, retrieval_prior
+from readers.extractive.layout import RowLayout, pair_template
+from readers.extractive.model import SpanModel
+from readers.extractive.quantized import load_int8, quantize, save_int8
+from readers.extractive.reader import ExtractiveReader
+from readers.extractive.settings import Calibration, ReaderSettings, read_manifest
+from readers.extractive.tokens import tokenize_texts
+from readers.training.data import read_squad
+from readers.training.export import export_int8, export_trained
+from readers.training.ranges import add_ranges
+from tests.tiny_reader import tiny_squad, tiny_tokenizer
+
+
+def pick(*found: tuple[int, int, int, str, float], merge: str = "max") -> list[Candidate]:
+    candidates = [Candidate(*entry) for entry in found]
+    settings = ReaderSettings(merge=merge)  # type: ignore[arg-type]
+    return distinct([(c.score, n, 0) for n, c in enumerate(candidates)], lambda n, _: candidates[n], settings)
+
+
+def test_equal_texts_and_overlaps_are_dropped() -> None:
+    kept = pick(
+        (0, 0, 5, "Paris", 5.0), (1, 3, 9, "paris.", 4.0), (0, 2, 9, "ris is", 3.0), (0, 9, 12, "Rom", 1.0)
+    )
+    assert [c.text for c in kept] == ["Paris", "Rom"]
+
+
+def test_sum_adds_once_per_passage() -> None:
+    found = (
+        (0, 0, 4, "Rome", 2.0),
+        (1, 0, 5, "Paris", 1.9),
+        (2, 0, 5, "Paris", 1.9),
+        (2, 9, 14, "Paris", 1.9),
+    )
+    kept = pick(*found, merge="sum")
+    assert [c.text for c in kept] == ["Paris", "Rome"]
+    assert kept[0].score == pytest.approx(1.9 + np.log(2))
+
+
+def test_answers_of_punctuation_stay_distinct() -> None:
+    assert len(pick((0, 0, 1, "%", 2.0), (0, 3, 4, "€", 1.0))) == 2
+
+
+def test_prior_uses_ranks_and_ties_share_them() -> None:
+    assert retrieval_prior([], 1.0).tolist() == []
+    assert retrieval_prior([3.0, 100.0, 3.0, -1.0], 2.0).tolist() == pytest.approx(
+        [-2 * np.log(2), 0.0, -2 * np.log(2), -2 * np.log(4)]
+    )
+
+
+def test_confidences_without_null_or_scores() -> None:
+    p, none = confidences(np.array([1.0, 1.0]), None, Calibration())
+    assert p.tolist() == [0.5, 0.5]
+    assert none == 0.0
+    assert confidences(np.array([]), None, Calibration())[1] == 1.0
+
+
+def test_calibration_finds_the_temperature_that_made_the_data() -> None:
+    draw = np.random.default_rng(0)
+    logits = draw.normal(size=(4000, 5)) * 2
+    everything = np.concatenate([logits, np.full((4000, 1), 0.7)], axis=1)
+    chances = np.exp(everything) / np.exp(everything).sum(axis=1, keepdims=True)
+    outcome = (draw.random((4000, 1)) > chances.cumsum(axis=1)).sum(axis=1)
+    correct = np.arange(5)[None, :] == outcome[:, None]
+    fitted = fit_calibration(logits * 3.0, correct, np.zeros(4000))
+    assert fitted.temperature == pytest.approx(3.0, rel=0.1)
+    assert fitted.null_bias == pytest.approx(0.7, abs=0.15)
+    assert fitted.questions == 4000
+
+
+def test_calibration_refuses_nothing_and_nan() -> None:
+    with pytest.raises(DataError, match="no held-out"):
+        fit_calibration(np.zeros((0, 2)), np.zeros((0, 2), bool), np.zeros(0))
+    with pytest.raises(DataError, match="not a number"):
+        fit_calibration(np.array([[np.nan]]), np.array([[True]]), np.zeros(1))
+
+
+def test_calibration_error_of_overconfidence() -> None:
+    assert expected_calibration_error(np.full(10, 0.95), np.arange(10) < 5) == pytest.approx(0.45)
+
+
+def test_int8_error_is_at_most_half_a_step(tmp_path: Path) -> None:
+    draw = torch.Generator().manual_seed(1)
+    state = {
+        "a": torch.randn(30, 20, generator=draw),
+        "b": torch.randn(7, generator=draw),
+        "c": torch.zeros(4, 4),
+    }
+    save_int8({**state, "kept": state["a"]}, tmp_path / "w.safetensors", keep=["kept"])
+    before = (tmp_path / "w.safetensors").read_bytes()
+    save_int8({**state, "kept": state["a"]}, tmp_path / "w.safetensors", keep=["kept"])
+    assert (tmp_path / "w.safetensors").read_bytes() == before
+    loaded = load_int8(tmp_path / "w.safetensors")
+    assert set(loaded) == {"a", "b", "c", "kept"}
+    assert torch.equal(loaded["b"], state["b"])
+    assert torch.equal(loaded["kept"], state["a"])
+    assert torch.equal(loaded["c"], state["c"])
+    step = quantize(state["a"])[1][:, None]
+    assert ((loaded["a"] - state["a"]).abs() <= step / 2 + 1e-7).all()
+
+
+def test_a_damaged_weights_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "w.safetensors").write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00 not json at all")
+    with pytest.raises(ArtifactError, match=r"w\.safetensors"):
+        load_int8(tmp_path / "w.safetensors")
+
+
+def test_rows_follow_the_layout() -> None:
+    tokenizer = tiny_tokenizer()
+    layout = RowLayout(
+        pair_template(tokenizer), max_tokens=20, stride_tokens=2, question_tokens=3, title_tokens=2
+    )
+    tables = [
+        tokenize_texts(tokenizer, [text])
+        for text in ("how many meters of the", "tower", "a b c d e f g h i j k")
+    ]
+    rows = layout.rows(7, *(table.tokens(0) for table in tables))
+    words = [tokenizer.convert_ids_to_tokens(row.ids.tolist()) for row in rows]
+    assert words[0][:8] == ["[CLS]", "how", "many", "meters", "[SEP]", "tower", "[SEP]", "a"]
+    assert words[0][-2:] == ["k", "[SEP]"]
+    assert rows[0].types_from == 5
+    assert words[0][rows[0].text_from] == "a"
+    plain = replace(layout, titled=False, final_separator=False)
+    [row] = plain.rows(0, *(table.tokens(0) for table in tables))
+    assert tokenizer.convert_ids_to_tokens(row.ids.tolist())[:6] == [
+        "[CLS]",
+        "how",
+        "many",
+        "meters",
+        "[SEP]",
+        "a",
+    ]
+    assert len(row.ids) == row.text_to
+
+
+def test_export_loads_back_and_refuses_damage(tmp_path: Path, encoder_folder: Path) -> None:
+    model = SpanModel.from_encoder(encoder_folder, seed=1)
+    weights = dict(model.state_dict())
+    settings = ReaderSettings(max_tokens=64, question_tokens=24, title_tokens=8)
+    tokenizer = tiny_tokenizer()
+    calibration = Calibration(temperature=1.5, null_bias=-0.5, questions=9)
+    export_int8(tmp_path, model, weights, tokenizer, name="tiny", settings=settings, calibration=calibration)
+    reader = ExtractiveReader.load(tmp_path, precision="fp32", spans_per_window=3)
+    assert reader.settings == settings.model_copy(update={"spans_per_window": 3})
+    assert reader.calibration == calibration
+    ids = torch.randint(5, 60, (2, 12), generator=torch.Generator().manual_seed(0))
+    mask, types = torch.ones_like(ids), torch.zeros_like(ids)
+    with torch.no_grad():
+        wanted, found = model.eval()(ids, mask, types), reader.model.logits(ids, mask, types)
+    assert torch.allclose(wanted[0], found[0], atol=0.05)
+
+    data = json.loads((tmp_path / "reader.json").read_text())
+    (tmp_path / "reader.json").write_text(json.dumps({**data, "format_version": 99}))
+    with pytest.raises(ArtifactError, match="99"):
+        read_manifest(tmp_path)
+    (tmp_path / "reader.json").write_text(json.dumps(data))
+    with open(tmp_path / data["weights_file"], "r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\x55")
+    with pytest.raises(MismatchedArtifactError, match="sha256"):
+        ExtractiveReader.load(tmp_path)
+
+
+def test_int8_inference_needs_ranges_which_are_checked(tmp_path: Path, encoder_folder: Path) -> None:
+    model = SpanModel.from_encoder(encoder_folder, seed=1)
+    settings = ReaderSettings(max_tokens=64, question_tokens=24, title_tokens=8)
+    export_int8(
+        tmp_path, model, dict(model.state_dict()), tiny_tokenizer(),
+        name="tiny", settings=settings, calibration=Calibration(),
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="no ranges"):
+        ExtractiveReader.load(tmp_path, precision="int8")
+    [first, *rest] = read_squad(tiny_squad(tmp_path / "squad.json", 4, 0))
+    assert add_ranges(tmp_path, [first, *rest])
+    if has_int8():
+        reader = ExtractiveReader.load(tmp_path, precision="int8")
+        exact = ExtractiveReader.load(tmp_path, precision="fp32")
+        texts = [Passage(q.id, q.title, q.context) for q in rest]
+        together = reader.score([first.question], [texts]).scores
+        expected = exact.score([first.question], [texts]).scores
+        np.testing.assert_allclose(together.nulls, expected.nulls, atol=0.2)
+        for place in (0, 3, 9):
+            alone = reader.score([first.question], [texts[place : place + 1]]).scores
+            np.testing.assert_allclose(alone.spans[0], together.spans[place], atol=1e-2)
+    with open(tmp_path / "ranges.safetensors", "r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\x55")
+    with pytest.raises(MismatchedArtifactError, match=r"ranges\.safetensors"):
+        ExtractiveReader.load(tmp_path)
+
+
+def test_the_trained_folder_is_a_hugging_face_reader(tmp_path: Path, encoder_folder: Path) -> None:
+    model = SpanModel.from_encoder(encoder_folder, seed=1)
+    export_trained(tmp_path, model, model.state_dict(), tiny_tokenizer())
+    reader = ExtractiveReader.load(
+        tmp_path, precision="fp32", titled=True, max_tokens=64, question_tokens=24, title_tokens=8
+    )
+    ids = torch.randint(5, 60, (2, 12), generator=torch.Generator().manual_seed(0))
+    mask, types = torch.ones_like(ids), torch.zeros_like(ids)
+    with torch.no_grad():
+        for wanted, found in zip(model.eval()(ids, mask, types), reader.model.logits(ids, mask, types)):
+            assert torch.allclose(wanted, found, atol=1e-5)
+
+
+def test_folders_without_a_reader_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="no reader there"):
+        ExtractiveReader.load(tmp_path)
+    with pytest.raises(IncompleteArtifactError):
+        read_manifest(tmp_path)

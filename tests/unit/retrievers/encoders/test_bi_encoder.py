@@ -1,0 +1,217 @@
+import logging
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file, save_file
+
+from indexers.protocols import PassageEncoder
+from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError
+from retrievers.encoders import bi_encoder
+from retrievers.encoders.bi_encoder import BiEncoder
+
+TEXTS = [
+    "The Danube rises in the Black Forest.",
+    "",
+    "x" * 500,
+    "Weiß 中文 émigré 🙂 \u0000 text",
+    "the river " * 200,
+    "text",
+]
+TITLES = ["Danube", "", "", "Straße", "River", ""]
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_bert):
+    return BiEncoder.load(tiny_bert, precision="fp32")
+
+
+def test_it_is_a_passage_encoder(encoder):
+    assert isinstance(encoder, PassageEncoder)
+    assert encoder.is_fast
+    assert encoder.dim == encoder.identity.dim == 32
+
+
+def test_order_and_odd_texts(encoder):
+    together = encoder.encode_passages(TITLES, TEXTS)
+    alone = np.concatenate([encoder.encode_passages([a], [b]) for a, b in zip(TITLES, TEXTS, strict=True)])
+    assert together.shape == (6, 32)
+    assert together.dtype == np.float32
+    assert np.isfinite(together).all()
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+
+
+def test_nothing_to_encode(encoder):
+    assert encoder.encode_passages([], []).shape == (0, 32)
+    assert encoder.encode_questions([]).shape == (0, 32)
+
+
+def test_titles_must_match(encoder):
+    with pytest.raises(DataError, match="1 titles for 2 texts"):
+        encoder.encode_passages(["a"], ["b", "c"])
+
+
+def test_windows_and_batches_do_not_matter(tiny_bert, encoder, monkeypatch):
+    texts = ["the river " * (n % 17) + str(n) for n in range(60)]
+    expected = encoder.encode_passages([""] * 60, texts)
+    monkeypatch.setattr(bi_encoder, "WINDOW_ROWS", 7)
+    small = BiEncoder.load(tiny_bert, precision="fp32", batch_size=3)
+    np.testing.assert_allclose(small.encode_passages([""] * 60, texts), expected, atol=1e-5)
+    assert small.identity == encoder.identity
+
+
+def test_the_same_call_gives_the_same_bytes(tiny_bert):
+    texts = [f"text {n} " * (n % 9) for n in range(50)]
+    first, second = (
+        BiEncoder.load(tiny_bert, precision="bf16").encode_passages(texts, texts) for _ in range(2)
+    )
+    assert first.tobytes() == second.tobytes()
+
+
+def test_transformers_path_equals_the_fast_one(tiny_bert, encoder):
+    generic = BiEncoder.load(tiny_bert, precision="fp32", fast=False)
+    assert not generic.is_fast
+    assert generic.identity == encoder.identity
+    np.testing.assert_allclose(
+        generic.encode_passages(TITLES, TEXTS), encoder.encode_passages(TITLES, TEXTS), atol=1e-5
+    )
+
+
+def test_bf16_is_close(tiny_bert, encoder):
+    for fast in (True, False):
+        low = BiEncoder.load(tiny_bert, precision="bf16", fast=fast).encode_passages(TITLES, TEXTS)
+        high = encoder.encode_passages(TITLES, TEXTS)
+        cosine = (low * high).sum(1) / np.linalg.norm(low, axis=1) / np.linalg.norm(high, axis=1)
+        assert cosine.min() > 0.999
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max", "lasttoken"])
+def test_pooling_on_both_paths(tiny_bert, pooling):
+    both = [
+        BiEncoder.load(tiny_bert, precision="fp32", pooling=pooling, fast=fast).encode_questions(TEXTS)
+        for fast in (True, False)
+    ]
+    np.testing.assert_allclose(both[0], both[1], atol=1e-5)
+
+
+def test_settings_reach_the_vectors_and_the_identity(tiny_bert, encoder):
+    changed = BiEncoder.load(
+        tiny_bert, precision="fp32", normalize=True, query_prefix="who ", passage_prefix="the ", max_length=8,
+        layout="{text} {title}",
+    )  # fmt: skip
+    identity = changed.identity
+    assert (identity.normalize, identity.similarity) == (True, "cosine")
+    assert (identity.query_prefix, identity.passage_prefix, identity.max_length) == ("who ", "the ", 8)
+    assert identity.layout == "{text} {title}"
+    assert len(identity.differences(encoder.identity)) == 6
+    question = changed.encode_questions(["wrote"])
+    np.testing.assert_allclose(np.linalg.norm(question), 1.0, atol=1e-6)
+    plain = encoder.encode_questions(["who wrote"])
+    np.testing.assert_allclose(question, plain / np.linalg.norm(plain), atol=1e-5)
+    passage = changed.encode_passages(["title"], ["river"])
+    plain = encoder.encode_questions(["the river title"])
+    np.testing.assert_allclose(passage, plain / np.linalg.norm(plain), atol=1e-5)
+    long, cut = changed.encode_passages(["", ""], ["the river " * 50, "the river " * 5])
+    np.testing.assert_allclose(long, cut, atol=1e-6)
+
+
+def test_guesses_are_said_once_and_not_when_settled(tiny_bert, caplog):
+    with caplog.at_level(logging.WARNING):
+        BiEncoder.load(tiny_bert, precision="fp32")
+        assert sum("pooled" in record.message for record in caplog.records) == 1
+        caplog.clear()
+        BiEncoder.load(tiny_bert, precision="fp32", pooling="mean")
+        assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"precision": "fp8"}, {"pooling": "median"}, {"normalize": "yes"}, {"max_length": 1}, {"max_length": 65},
+     {"layout": "{title}"}, {"batch_size": 0}],
+)  # fmt: skip
+def test_bad_settings(tiny_bert, arguments):
+    with pytest.raises(ConfigError):
+        BiEncoder.load(tiny_bert, **{"precision": "fp32", **arguments})
+
+
+def test_two_towers_in_three_ways(tiny, tmp_path):
+    both = tiny.dpr(tmp_path)
+    encoders = [
+        BiEncoder.load(both, precision="fp32"),
+        BiEncoder.load(both / "ctx_encoder", query_encoder=both / "question_encoder", precision="fp32"),
+        BiEncoder.load(f"{both / 'ctx_encoder'} + {both / 'question_encoder'}", precision="fp32"),
+    ]
+    assert len({encoder.identity.weights_sha256 for encoder in encoders}) == 1
+    questions = [encoder.encode_questions(["who wrote the text"]) for encoder in encoders]
+    np.testing.assert_array_equal(questions[0], questions[1])
+    np.testing.assert_array_equal(questions[0], questions[2])
+    assert not np.allclose(questions[0], encoders[0].encode_passages([""], ["who wrote the text"]))
+    again = BiEncoder.load_like(encoders[2].identity, precision="fp32")
+    assert again.identity == encoders[2].identity
+
+
+def test_towers_that_do_not_fit(tiny, tiny_bert, tmp_path):
+    other = tiny.bert(tmp_path / "wide", hidden_size=16)
+    with pytest.raises(MismatchedArtifactError, match="32 numbers"):
+        BiEncoder.load(tiny_bert, query_encoder=other, precision="fp32")
+
+
+def test_the_identity_changes_with_one_weight(tiny_bert, encoder, tmp_path):
+    folder = shutil.copytree(tiny_bert, tmp_path / "copy")
+    assert BiEncoder.load(folder, precision="fp32").identity.differences(encoder.identity) == ()
+    state = load_file(folder / "model.safetensors")
+    state["embeddings.LayerNorm.bias"][0] += 1
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    (difference,) = BiEncoder.load(folder, precision="fp32").identity.differences(encoder.identity)
+    assert difference.startswith("weights_sha256")
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_missing_weights_are_never_made_up(tiny_bert, tmp_path, fast):
+    folder = shutil.copytree(tiny_bert, tmp_path / "copy")
+    state = load_file(folder / "model.safetensors")
+    del state["encoder.layer.1.output.dense.weight"]
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ArtifactError, match=r"encoder\.layer\.1\.output\.dense\.weight"):
+        BiEncoder.load(folder, precision="fp32", fast=fast).encode_questions(["who"])
+
+
+def test_other_architectures_take_the_transformers_path(tiny, tmp_path):
+    from transformers import DistilBertConfig, DistilBertModel
+
+    config = DistilBertConfig(
+        vocab_size=128, dim=16, n_layers=1, n_heads=2, hidden_dim=16, max_position_embeddings=32
+    )
+    DistilBertModel(config).save_pretrained(tmp_path)
+    tiny.tokenizer(tmp_path)
+    encoder = BiEncoder.load(tmp_path, precision="fp32")
+    assert not encoder.is_fast
+    assert encoder.encode_passages(TITLES, TEXTS).shape == (6, 16)
+    assert encoder.identity.max_length == 32
+
+
+def test_auto_keeps_questions_in_fp32(tiny_bert, encoder, monkeypatch):
+    monkeypatch.setattr(bi_encoder, "has_fast_bf16", lambda device: True)
+    auto = BiEncoder.load(tiny_bert, device="cpu")
+    assert (auto.precision, auto.query_precision) == ("bf16", "fp32")
+    np.testing.assert_array_equal(auto.encode_questions(TEXTS), encoder.encode_questions(TEXTS))
+    assert np.abs(auto.encode_passages(TITLES, TEXTS) - encoder.encode_passages(TITLES, TEXTS)).max() > 0
+    monkeypatch.setattr(bi_encoder, "has_fast_bf16", lambda device: False)
+    assert BiEncoder.load(tiny_bert, device="cpu").precision == "fp32"
+
+
+def test_workers_start_again_after_close(tiny_bert, encoder):
+    before = encoder.encode_questions(["who"])
+    encoder.close()
+    np.testing.assert_array_equal(encoder.encode_questions(["who"]), before)
+
+
+def test_the_embedded_encoder():
+    encoder = BiEncoder.load(precision="fp32")
+    assert (encoder.dim, encoder.identity.name, encoder.identity.max_length) == (384, "all-MiniLM-L6-v2", 256)
+    question = encoder.encode_questions(["Where does the Danube rise?"])
+    passages = encoder.encode_passages(
+        ["Rhine", "Danube"], ["The Rhine ends in the North Sea.", "The river rises in the Black Forest."]
+    )
+    scores = (passages @ question.T)[:, 0]
+    assert scores[1] > scores[0] + 0.2

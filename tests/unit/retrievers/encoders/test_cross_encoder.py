@@ -1,0 +1,82 @@
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+
+from indexers.build import BuildSettings, build_index
+from rag.core.errors import ArtifactError, ConfigError, DataError
+from rag.core.types import Passage
+from retrievers.encoders.cross_encoder import CrossEncoder
+from retrievers.examples.records import read_training_examples
+from retrievers.negatives.mine import mine
+from retrievers.negatives.settings import MiningSettings
+
+PASSAGES = [Passage(str(n), "Danube" if n % 2 else "", "the river rises " * (n + 1)) for n in range(7)]
+
+
+def folder_with(tiny, place, outputs):
+    torch.manual_seed(0)
+    config = BertConfig(**tiny.config(), num_labels=outputs)
+    BertForSequenceClassification(config).save_pretrained(place)
+    tiny.tokenizer(place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def folder(tiny, tmp_path_factory):
+    return folder_with(tiny, tmp_path_factory.mktemp("cross"), 1)
+
+
+def reference(folder, questions, passages):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = BertForSequenceClassification.from_pretrained(folder).eval()
+    scores = []
+    for question, passage in zip(questions, passages, strict=True):
+        text = f"{passage.title} {passage.text}" if passage.title else passage.text
+        batch = tokenizer(question, text, truncation="only_second", max_length=64, return_tensors="pt")
+        with torch.no_grad():
+            logits = model(**batch).logits[0]
+        scores.append(float(torch.sigmoid(logits)[0] if len(logits) == 1 else torch.softmax(logits, 0)[1]))
+    return np.array(scores, np.float32)
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_scores_equal_one_pair_at_a_time(tiny, tmp_path, outputs):
+    place = folder_with(tiny, tmp_path, outputs)
+    questions = [f"who wrote {n}" for n in range(7)]
+    encoder = CrossEncoder.load(place, precision="fp32", batch_size=3)
+    scores = encoder.score(questions, PASSAGES)
+    assert scores.dtype == np.float32
+    np.testing.assert_allclose(scores, reference(place, questions, PASSAGES), atol=1e-5)
+    assert encoder.score([], []).shape == (0,)
+    long = encoder.score(["the river " * 90, "who"], PASSAGES[:2])
+    assert np.isfinite(long).all()
+    with pytest.raises(DataError, match="2 questions for 1 passages"):
+        encoder.score(["a", "b"], PASSAGES[:1])
+
+
+def test_other_models_are_refused(tiny, tiny_bert, tmp_path):
+    with pytest.raises(ArtifactError, match="expected a SequenceClassification model with 1 or 2"):
+        CrossEncoder.load(tiny_bert)
+    with pytest.raises(ArtifactError, match="with 5 outputs"):
+        CrossEncoder.load(folder_with(tiny, tmp_path, 5))
+    with pytest.raises(ConfigError, match="must be one text"):
+        CrossEncoder.load(tiny_bert, layout="pair")
+
+
+def test_only_what_it_scores_low_stays_a_negative(folder, tmp_path):
+    passages = [Passage(f"p{n}", "", f"the river {'danube ' * n} rises in forest {n}") for n in range(12)]
+    build_index(passages, tmp_path / "index", settings=BuildSettings(retriever="bm25"))
+    path = tmp_path / "q.jsonl"
+    path.write_text('{"question": "the river danube rises", "answers": ["x"], "gold_passage_ids": ["p3"]}')
+    plain = mine(tmp_path / "index", path, tmp_path / "plain.json", MiningSettings(per_question=11))
+    everything = next(read_training_examples(tmp_path / "plain.json")).negatives
+    scores = CrossEncoder.load(folder).score(
+        ["the river danube rises"] * len(everything), [n.passage for n in everything]
+    )
+    limit = float(np.median(scores))
+    settings = MiningSettings(per_question=11, cross_encoder=str(folder), keep_below=limit)
+    report = mine(tmp_path / "index", path, tmp_path / "out.json", settings)
+    kept = next(read_training_examples(tmp_path / "out.json")).negatives
+    assert list(kept) == [n for n, score in zip(everything, scores, strict=True) if score < limit]
+    assert 0 < len(kept) == plain.counts["negatives"] - report.counts["removed cross-encoder"]

@@ -1,0 +1,153 @@
+import json
+
+import pytest
+
+from rag.core.errors import ArtifactError, ConfigError
+from retrievers.encoders.settings import read_settings
+
+
+def write(path, value):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value))
+
+
+def sentence_folder(
+    folder, *, kinds=("Transformer", "Pooling", "Normalize"), pooling=None, own=None, bert=None
+):
+    """The files of a sentence-transformers folder, as releases before 6 wrote them."""
+    write(folder / "config.json", {"model_type": "bert", "max_position_embeddings": 128})
+    paths = ["" if kind == "Transformer" else f"{n}_{kind}" for n, kind in enumerate(kinds)]
+    modules = [
+        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for n, (kind, path) in enumerate(zip(kinds, paths, strict=True))
+    ]
+    write(folder / "modules.json", modules)
+    write(folder / "1_Pooling" / "config.json", pooling or {"pooling_mode_mean_tokens": True})
+    write(folder / "config_sentence_transformers.json", own or {})
+    write(folder / "sentence_bert_config.json", bert or {"max_seq_length": 100, "do_lower_case": False})
+    return folder
+
+
+def test_sentence_transformers_folder(tmp_path):
+    settings = read_settings(sentence_folder(tmp_path))
+    assert (settings.kind, settings.pooling, settings.normalize) == ("sentence-transformers", "mean", True)
+    assert (settings.similarity, settings.max_length, settings.notes) == ("cosine", 100, ())
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls"),
+        ({"pooling_mode_max_tokens": True}, "max"),
+        ({"pooling_mode": "lasttoken", "embedding_dimension": 4}, "lasttoken"),
+        ({"pooling_mode": ["mean"]}, "mean"),
+    ],
+)
+def test_pooling_is_read_in_old_and_new_words(tmp_path, config, expected):
+    assert read_settings(sentence_folder(tmp_path, pooling=config)).pooling == expected
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"pooling_mode_mean_sqrt_len_tokens": True},
+        {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
+        {"pooling_mode": ["cls", "mean"]},
+        {"embedding_dimension": 4},
+    ],
+)
+def test_pooling_that_is_not_known_is_refused(tmp_path, config):
+    with pytest.raises(ArtifactError, match="pools by"):
+        read_settings(sentence_folder(tmp_path, pooling=config))
+
+
+@pytest.mark.parametrize(
+    ("own", "query", "passage"),
+    [
+        ({"prompts": {"query": "q: ", "document": "d: "}}, "q: ", "d: "),
+        ({"prompts": {"query": "q: ", "passage": "p: "}}, "q: ", "p: "),
+        ({"prompts": {"all": "a: "}, "default_prompt_name": "all"}, "a: ", "a: "),
+        ({"prompts": {"query": "q: "}}, "q: ", ""),
+        ({"prompts": {"query": "q: ", "document": ""}}, "q: ", ""),
+        ({}, "", ""),
+    ],
+)
+def test_prompts(tmp_path, own, query, passage):
+    settings = read_settings(sentence_folder(tmp_path, own=own))
+    assert (settings.query_prefix, settings.passage_prefix) == (query, passage)
+
+
+def test_prompts_that_pooling_leaves_out_are_refused(tmp_path):
+    pooling = {"pooling_mode": "mean", "include_prompt": False}
+    with pytest.raises(ArtifactError, match="prompts"):
+        read_settings(sentence_folder(tmp_path, pooling=pooling, own={"prompts": {"query": "q: "}}))
+
+
+@pytest.mark.parametrize(
+    ("stated", "kinds", "normalize", "similarity", "n_notes"),
+    [
+        ("cosine", ("Transformer", "Pooling"), True, "cosine", 0),
+        ("dot", ("Transformer", "Pooling"), False, "dot", 0),
+        (None, ("Transformer", "Pooling"), False, "dot", 1),
+        ("dot", ("Transformer", "Pooling", "Normalize"), True, "cosine", 0),
+    ],
+)
+def test_similarity(tmp_path, stated, kinds, normalize, similarity, n_notes):
+    settings = read_settings(sentence_folder(tmp_path, kinds=kinds, own={"similarity_fn_name": stated}))
+    assert (settings.normalize, settings.similarity, len(settings.notes)) == (normalize, similarity, n_notes)
+
+
+def test_unknown_similarity_and_modules_are_refused(tmp_path):
+    with pytest.raises(ArtifactError, match="manhattan"):
+        read_settings(sentence_folder(tmp_path / "a", own={"similarity_fn_name": "manhattan"}))
+    with pytest.raises(ArtifactError, match="WeightedLayerPooling"):
+        read_settings(
+            sentence_folder(tmp_path / "b", kinds=("Transformer", "WeightedLayerPooling", "Pooling"))
+        )
+    with pytest.raises(ArtifactError, match="Normalize last"):
+        read_settings(sentence_folder(tmp_path / "c", kinds=("Transformer", "Pooling", "Normalize", "Dense")))
+
+
+def test_length_never_exceeds_the_position_table(tmp_path):
+    settings = read_settings(sentence_folder(tmp_path, bert={"max_seq_length": 4096}))
+    assert settings.max_length == 128
+    with pytest.raises(ConfigError, match="2 to 128"):
+        settings.override(max_length=129)
+
+
+def test_dpr_folder(tmp_path):
+    write(tmp_path / "config.json", {"model_type": "dpr", "max_position_embeddings": 512})
+    settings = read_settings(tmp_path)
+    assert (settings.kind, settings.pooling, settings.layout) == ("dpr", "cls", "pair")
+    assert (settings.normalize, settings.max_length) == (False, 256)
+
+
+def test_plain_folder_says_what_was_guessed(tmp_path):
+    write(
+        tmp_path / "config.json", {"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 1}
+    )
+    settings = read_settings(tmp_path)
+    assert (settings.pooling, settings.max_length) == ("mean", 512)
+    assert "does not say how" in settings.notes[0]
+
+
+def test_e5_needs_prefixes(tmp_path):
+    settings = read_settings(sentence_folder(tmp_path / "e5-small-v2"))
+    assert any("query: " in note for note in settings.notes)
+
+
+def test_overrides(tmp_path):
+    settings = read_settings(sentence_folder(tmp_path))
+    changed = settings.override(pooling="cls", normalize=False, query_prefix="", max_length=None)
+    assert (changed.pooling, changed.normalize, changed.similarity) == ("cls", False, "dot")
+    assert (changed.query_prefix, changed.max_length) == ("", 100)
+    with pytest.raises(ConfigError, match="median"):
+        settings.override(pooling="median")
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", "{}"])
+def test_not_an_encoder(tmp_path, content):
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ArtifactError):
+        read_settings(tmp_path)

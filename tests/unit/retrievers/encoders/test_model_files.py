@@ -1,0 +1,95 @@
+import hashlib
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from rag.core.errors import ArtifactError, MismatchedArtifactError, MissingDependencyError
+from rag.runtime import embedded
+from rag.runtime.embedded import EMBEDDED_ENCODER_SHA256, embedded_encoder_dir
+from retrievers.encoders.files import (
+    backbone_state,
+    model_folder,
+    tower_folders,
+    weight_files,
+    weights_sha256,
+)
+
+
+def test_the_embedded_encoder_is_found_and_checked():
+    folder = embedded_encoder_dir()
+    assert weights_sha256(weight_files(folder)) == EMBEDDED_ENCODER_SHA256
+    assert model_folder(None) == model_folder("all-MiniLM-L6-v2") == folder
+
+
+def test_other_weights_under_its_name_are_refused(tmp_path, monkeypatch):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "model.safetensors").write_bytes(b"other")
+    monkeypatch.setattr(
+        embedded.importlib.util,
+        "find_spec",
+        lambda name: type("Spec", (), {"origin": str(tmp_path / "x.py")}),
+    )
+    with pytest.raises(MismatchedArtifactError, match="expected 53aa"):
+        embedded_encoder_dir()
+    monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError):
+        embedded_encoder_dir()
+
+
+@pytest.mark.parametrize("name", ["/no/such/folder", "./missing", "a/b/c"])
+def test_missing_folders(name):
+    with pytest.raises(ArtifactError, match="no such folder"):
+        model_folder(name)
+
+
+def test_pickled_weights_are_refused_by_name(tmp_path):
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(ArtifactError, match=r"pytorch_model\.bin"):
+        weight_files(tmp_path)
+
+
+def test_no_weights(tmp_path):
+    with pytest.raises(ArtifactError, match=r"model\.safetensors"):
+        weight_files(tmp_path)
+
+
+def test_sharded_weights(tmp_path):
+    save_file({"embeddings.a": torch.ones(1)}, tmp_path / "model-00001.safetensors")
+    save_file({"embeddings.b": torch.zeros(1)}, tmp_path / "model-00002.safetensors")
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text('{"weight_map": {"a": "model-00001.safetensors", "b": "model-00002.safetensors"}}')
+    state, beside = backbone_state(tmp_path)
+    assert sorted(state) == ["embeddings.a", "embeddings.b"]
+    assert not beside
+    hashes = [hashlib.sha256(file.read_bytes()).hexdigest() for file in weight_files(tmp_path)]
+    assert weights_sha256(weight_files(tmp_path)) == hashlib.sha256("".join(hashes).encode()).hexdigest()
+    index.write_text('{"weight_map": {"a": "../elsewhere.safetensors"}}')
+    with pytest.raises(ArtifactError, match="outside"):
+        weight_files(tmp_path)
+
+
+def test_wrappers_and_old_names_are_removed(tmp_path):
+    tensors = {
+        "bert.embeddings.LayerNorm.gamma": torch.ones(2),
+        "bert.embeddings.LayerNorm.beta": torch.zeros(2),
+        "cls.predictions.bias": torch.zeros(1),
+    }
+    save_file(tensors, tmp_path / "model.safetensors")
+    state, beside = backbone_state(tmp_path)
+    assert sorted(state) == ["embeddings.LayerNorm.bias", "embeddings.LayerNorm.weight"]
+    assert list(beside) == ["cls.predictions.bias"]
+
+
+def test_damaged_weights_are_named(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"12345678garbage")
+    with pytest.raises(ArtifactError, match=r"model\.safetensors"):
+        backbone_state(tmp_path)
+
+
+def test_tower_folders(tmp_path):
+    assert tower_folders(tmp_path) == (tmp_path, tmp_path)
+    for name in ("passage_encoder", "query_encoder"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+    assert tower_folders(tmp_path) == (tmp_path / "passage_encoder", tmp_path / "query_encoder")

@@ -1,0 +1,233 @@
+import gzip
+import json
+import logging
+
+import numpy as np
+import pytest
+
+from rag.core.errors import ArtifactError, ConfigError, DataError
+from rag.core.types import Passage
+from retrievers.examples.batches import RetrieverBatches
+from retrievers.examples.data import TrainingSet
+from retrievers.examples.records import (
+    ExampleReport,
+    Negative,
+    TrainingExample,
+    read_training_examples,
+    write_training_examples,
+)
+from retrievers.examples.tokens import RetrieverTokenizer, TokenTable, TokenTableWriter
+
+
+def passage(n):
+    return Passage(f"p{n}", f"Title {n}", f"the river {n} rises in the forest")
+
+
+def examples(count=12):
+    return [
+        TrainingExample(
+            f"q{n}", f"who wrote {n}", (f"answer{n}",), (passage(n),),
+            tuple(Negative(passage(100 + (n + k) % 7), "bm25", k + 1, 9.5 - k) for k in range(4)),
+        )
+        for n in range(count)
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_bert):
+    return RetrieverTokenizer.from_folders(tiny_bert, layout="pair", question_tokens=12, passage_tokens=24)
+
+
+def test_written_examples_read_back(tmp_path):
+    path = tmp_path / "train.json"
+    assert write_training_examples(path, examples()) == 12
+    assert list(read_training_examples(path)) == examples()
+    record = json.loads(path.read_text())[0]
+    assert record["hard_negative_ctxs"][0] == {
+        "passage_id": "p100", "title": "Title 100", "text": passage(100).text,
+        "source": "bm25", "rank": 1, "score": 9.5,
+    }  # fmt: skip
+
+
+def test_dpr_files(tmp_path):
+    path = tmp_path / "train.json.gz"
+    context = {"title": "T", "text": "x", "score": "11.5", "psg_id": 7}
+    records = [
+        {"question": "a", "answers": ["1"], "positive_ctxs": [context], "hard_negative_ctxs": [],
+         "negative_ctxs": [{**context, "text": "y"}]},
+        {"question": "b", "answers": [], "positive_ctxs": [], "hard_negative_ctxs": [context]},
+        {"question": "c", "answer": "2", "positive_ctxs": [{"text": "no title"}]},
+    ]  # fmt: skip
+    path.write_bytes(gzip.compress(json.dumps(records).encode()))
+    report = ExampleReport()
+    found = list(read_training_examples(path, report=report))
+    assert [example.id for example in found] == ["q1", "q3"]
+    assert found[0].positives == (Passage("7", "T", "x"),)
+    assert found[0].negatives == (Negative(Passage("7", "T", "y"), "", None, 11.5),)
+    assert found[1].answers == ("2",)
+    assert (report.without_positives, report.without_negatives, report.bad) == (1, 1, 0)
+
+
+def test_bad_records_are_counted_with_their_line(tmp_path, caplog):
+    good = json.dumps({"question": "a", "positive_ctxs": [{"text": "x"}]})
+    bad = ['{"question": ""}', "{", '{"question": "a", "positive_ctxs": [{"title": "t"}]}', "[1]"]
+    path = tmp_path / "train.jsonl"
+    path.write_text("\n".join([good] * 50 + bad + [good] * 50))
+    with pytest.raises(DataError, match=r"train.jsonl:51: malformed record \(the question is missing"):
+        list(read_training_examples(path))
+    with caplog.at_level(logging.WARNING):
+        assert len(list(read_training_examples(path, max_bad_share=0.1))) == 100
+    assert "4 bad" in caplog.text
+    path.write_text('{"question": "a", "positive_ctxs": []}')
+    with pytest.raises(DataError, match="no question with a positive"):
+        list(read_training_examples(path))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"version": "1.1", "data": [{"title": "T", "paragraphs": []}]}',
+        '[{"_id": "1", "question": "who?", "answer": "x", "context": [], "supporting_facts": []}]',
+    ],
+)
+def test_a_question_set_is_not_a_training_file(tmp_path, text):
+    path = tmp_path / "train.json"
+    path.write_text(text)
+    with pytest.raises(DataError, match="`rag mine` makes training examples of it"):
+        list(read_training_examples(path))
+
+
+def test_token_tables(tmp_path):
+    rows = [[5, 6], [], [7], list(range(9))]
+    table = TokenTable.of(rows)
+    assert [table[i].tolist() for i in range(4)] == rows
+    shape = table.write(tmp_path, "t")
+    again = TokenTable.read(tmp_path, "t", shape)
+    assert [again[i].tolist() for i in range(4)] == rows
+    with pytest.raises(ArtifactError, match="expected int32"):
+        TokenTable.read(tmp_path, "t", {"rows": 4, "values": 3})
+    writer = TokenTableWriter(tmp_path / "raw")
+    for row in rows:
+        writer.append([row])
+    streamed = writer.finish()
+    assert [streamed[i].tolist() for i in range(4)] == rows
+    values, owners = table.gather(np.array([3, 1, 0]))
+    assert values.tolist() == [*range(9), 5, 6]
+    assert owners.tolist() == [0] * 9 + [2, 2]
+
+
+def test_the_tokens_are_those_the_encoder_reads(tiny_bert, tokenizer):
+    from retrievers.encoders.bi_encoder import BiEncoder
+
+    encoder = BiEncoder.load(tiny_bert, precision="fp32", layout="pair", max_length=24)
+    first, second = encoder._layout.render(["Danube", ""], ["the river rises " * 9, "text"])
+    expected = encoder._passage.tokenizer(first, second)
+    assert tokenizer.passages(["Danube", ""], ["the river rises " * 9, "text"]) == expected
+    assert len(tokenizer.questions(["who wrote " * 30])[0]) == 12
+
+
+def test_passages_are_kept_once(tokenizer):
+    data = TrainingSet.build(examples(), tokenizer)
+    assert len(data.passages) == 12 + 7
+    assert data.canonical.tolist() == list(range(19))
+    assert data.positives[3].tolist() == [data.positives.values[3]]
+    first = data.negatives[0].tolist()
+    expected = tokenizer.passages([passage(100).title], [passage(100).text])[0]
+    assert data.passages[first[0]].tolist() == expected
+    assert TrainingSet.build(examples(), tokenizer, max_negatives=2).negatives.lengths.tolist() == [2] * 12
+
+
+def test_rows_are_those_of_the_corpus(tokenizer):
+    corpus = [passage(100), passage(1), passage(1), passage(0)]
+    data = TrainingSet.build(examples(3), tokenizer, corpus=corpus)
+    assert data.corpus_rows == 4
+    assert data.canonical[:4].tolist() == [0, 1, 1, 3]
+    assert data.positives[0].tolist() == [3]
+    assert data.positives_outside_corpus().tolist() == [2]
+
+
+def test_a_kept_set_is_not_made_again(tmp_path, tokenizer):
+    made = TrainingSet.build(examples(), tokenizer, folder=tmp_path, key="files")
+
+    def never():
+        raise AssertionError("read again")
+        yield
+
+    again = TrainingSet.build(never(), tokenizer, folder=tmp_path, key="files")
+    assert again.ids == made.ids
+    for name in ("questions", "passages", "words", "answers", "question_answers", "positives", "negatives"):
+        assert (getattr(again, name).values == getattr(made, name).values).all()
+        assert (getattr(again, name).bounds == getattr(made, name).bounds).all()
+    in_memory = TrainingSet.build(examples(), tokenizer)
+    assert (in_memory.passages.values == made.passages.values).all()
+    with pytest.raises(AssertionError, match="read again"):
+        TrainingSet.build(never(), tokenizer, folder=tmp_path, key="other files")
+    assert len(list(tmp_path.iterdir())) == 1  # the failed one left nothing
+    with pytest.raises(DataError, match="under a key"):
+        TrainingSet.build(examples(), tokenizer, folder=tmp_path)
+    with pytest.raises(DataError, match="no training examples"):
+        TrainingSet.build([], tokenizer)
+
+
+def test_batches_depend_on_the_step_alone(tokenizer):
+    data = TrainingSet.build(examples(), tokenizer)
+
+    def texts(batches, step):
+        batch = batches[step]
+        return [t.tolist() for t in batch.questions + batch.passages]
+
+    one = RetrieverBatches(data, batch_size=4, epochs=3)
+    other = RetrieverBatches(data, batch_size=4, epochs=3)
+    assert len(one) == 9
+    straight = [texts(one, step) for step in range(9)]
+    assert [texts(other, step) for step in reversed(range(9))] == straight[::-1]
+    assert straight[0] != straight[3]
+    assert texts(RetrieverBatches(data, batch_size=4, epochs=3, seed=14), 0) != straight[0]
+    assert len(RetrieverBatches(data, batch_size=4, epochs=3, max_batches=5)) == 5
+    with pytest.raises(IndexError):
+        one[9]
+
+
+def test_bucketed_batches_hold_similar_lengths(tokenizer):
+    long = [
+        TrainingExample(str(n), "who", (), (Passage("", "", f"{n} " + "the river " * (n % 8)),))
+        for n in range(64)
+    ]
+    data = TrainingSet.build(long, tokenizer)
+
+    def spread(batches):
+        lengths = [[len(p) for p in batches[step].passages] for step in range(len(batches))]
+        return np.mean([max(batch) - min(batch) for batch in lengths])
+
+    plain = RetrieverBatches(data, batch_size=8, hard_negatives=0)
+    pooled = RetrieverBatches(data, batch_size=8, hard_negatives=0, pool_batches=8)
+    assert spread(pooled) < spread(plain) / 2
+    visited = np.concatenate([pooled.examples(step) for step in range(8)])
+    assert sorted(visited.tolist()) == list(range(64))
+
+
+def test_other_negatives_between_steps(tokenizer):
+    data = TrainingSet.build(examples(), tokenizer)
+    batches = RetrieverBatches(data, batch_size=12, hard_negatives=1, mask_false_negatives=False)
+    target = int(data.negatives[5][0])
+    assert batches[0].negatives_version == ""
+    batches.use_negatives({n: [target] for n in range(11)}, "step 500")
+    batch = batches[0]
+    assert batch.negatives_version == "step 500"
+    drawn = {int(batch.examples[q]): batch.passages[p] for q, p in batch.drawn.T}
+    assert all(drawn[n].tolist() == data.passages[target].tolist() for n in range(11))
+    own = [data.passages[row].tolist() for row in data.negatives[11]]
+    assert drawn[11].tolist() in own
+    with pytest.raises(DataError, match="name passage 999"):
+        batches.use_negatives({0: [999]}, "bad")
+
+
+def test_batches_without_negatives_are_refused(tokenizer):
+    alone = [TrainingExample(str(n), "who", ("river",), (passage(0),)) for n in range(4)]
+    data = TrainingSet.build(alone, tokenizer)
+    with pytest.raises(ConfigError, match="one question without hard negatives"):
+        RetrieverBatches(data, batch_size=1)
+    with pytest.raises(ConfigError, match="no question has a negative"):
+        RetrieverBatches(data, batch_size=4)[0]  # the same passage for all
+    with pytest.raises(ConfigError, match="4 questions and 4 passages cannot be shared by 8"):
+        RetrieverBatches(data, batch_size=4, mask_false_negatives=False)[0].shard(0, 8)

@@ -1,0 +1,112 @@
+"""Which examples are trained on and which are held out: disjoint, repeatable, of the wanted size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rag.core.errors import DataError
+from rag.core.types import Passage
+from retrievers.examples.records import TrainingExample, write_training_examples
+from retrievers.examples.split import split_examples
+from retrievers.training.config import DprTrainConfig
+
+
+def _file(path: Path, count: int, start: int = 0) -> Path:
+    write_training_examples(
+        path,
+        (
+            TrainingExample(f"{n}", f"question {n}", (f"a{n}",), (Passage(str(n), "", f"text {n}"),))
+            for n in range(start, start + count)
+        ),
+    )
+    return path
+
+
+def _config(tmp_path: Path, *files: Path, **changes: Any) -> DprTrainConfig:
+    return DprTrainConfig(out=tmp_path / "run", train_files=files, **changes)
+
+
+def test_held_out_questions_are_never_trained_on(tmp_path: Path) -> None:
+    files = [_file(tmp_path / "a.json", 200), _file(tmp_path / "b.json", 200, start=150)]  # 50 in both
+    config = _config(tmp_path, *files, validation_fraction=0.2, validation_questions=30)
+    split = split_examples(config, tmp_path / "data")
+    trained = [example.question for example in split.training()]
+    held_out = {example.question for example in split.held_out}
+    assert len(split.held_out) == 30
+    assert not held_out & set(trained)
+    assert 0.7 * 400 < len(trained) < 0.9 * 400
+
+    again = split_examples(config, tmp_path / "data")
+    other = split_examples(config, tmp_path / "other")
+    assert split.held_out == again.held_out == other.held_out
+    assert trained == [e.question for e in again.training()] == [e.question for e in other.training()]
+    assert split.key == other.key
+    changed = split_examples(config.model_copy(update={"seed": 1}), tmp_path / "data")
+    assert changed.key != split.key
+    assert {e.question for e in changed.held_out} != held_out
+
+
+def test_whole_articles_are_held_out(tmp_path: Path) -> None:
+    path = tmp_path / "articles.json"
+    write_training_examples(
+        path,
+        (
+            TrainingExample(
+                f"{n}", f"question {n}", (f"a{n}",), (Passage(str(n), f"title {n % 40}", f"t {n}"),)
+            )
+            for n in range(400)
+        ),
+    )
+    config = _config(
+        tmp_path,
+        path,
+        hold_out="title",
+        validation_fraction=0.2,
+        validation_questions=25,
+        train_questions=150,
+    )
+    split = split_examples(config, tmp_path / "data")
+    trained, held_out = ([e.positives[0].title for e in part] for part in (split.training(), split.held_out))
+    assert len(trained) == 150
+    assert len(held_out) == 25
+    assert not set(trained) & set(held_out)
+    assert len(set(trained)) > 20 > len(set(held_out)) > 2
+    by_question = split_examples(config.model_copy(update={"hold_out": "question"}), tmp_path / "data")
+    assert by_question.key != split.key
+
+
+def test_a_sample_has_exactly_the_wanted_size_and_is_random(tmp_path: Path) -> None:
+    path = _file(tmp_path / "a.json", 300)
+    split = split_examples(_config(tmp_path, path, train_questions=40), tmp_path / "data")
+    numbers = [int(example.id) for example in split.training()]
+    assert len(numbers) == 40
+    assert numbers == sorted(numbers)
+    assert numbers[-1] > 200
+
+
+def test_a_validation_file_leaves_all_training_questions(tmp_path: Path) -> None:
+    train, other = _file(tmp_path / "a.json", 50), _file(tmp_path / "v.json", 20, start=100)
+    config = _config(tmp_path, train, validation_file=other, validation_questions=15)
+    split = split_examples(config, tmp_path / "data")
+    assert len(list(split.training())) == 50
+    assert len(split.held_out) == 15
+    assert all(int(example.id) >= 100 for example in split.held_out)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"validation_fraction": 0.999999}, "is left to train on"),
+        ({"validation_fraction": 1e-9}, "falls into the held-out"),
+        ({"validation_file": Path("nowhere.json")}, "no such file"),
+    ],
+)
+def test_nothing_left(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    config = _config(tmp_path, _file(tmp_path / "a.json", 10), **changes)
+    with pytest.raises(DataError, match=message):
+        split_examples(config, tmp_path / "data")
+    nothing = _config(tmp_path, _file(tmp_path / "a.json", 10), validation_fraction=0.0)
+    assert split_examples(nothing, tmp_path / "data").held_out == ()

@@ -1,0 +1,86 @@
+"""The gradient cache: what it keeps, how often it encodes, what it leaves untouched."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rag.runtime.dropout import FastDropout
+from retrievers.training.gradient_cache import ChunkedEncoding
+
+TEXTS = [torch.full((length,), float(length)) for length in (3, 9, 1, 7, 5)]
+LENGTHS = [len(text) for text in TEXTS]
+
+
+class Encoder(torch.nn.Module):
+    """Sums a text, with dropout; remembers what it was given and whether a graph was made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 4)
+        self.dropout = FastDropout(0.5)
+        self.calls: list[tuple[list[int], bool]] = []
+
+    def forward(self, texts: list[torch.Tensor]) -> torch.Tensor:
+        vectors = self.dropout(self.layer(torch.stack([text.sum() for text in texts])[:, None]))
+        self.calls.append(([len(text) for text in texts], vectors.requires_grad))
+        return vectors
+
+
+def encode(encoder: Encoder, *, keep: bool, rows: int = 2, seed: int = 1) -> ChunkedEncoding:
+    return ChunkedEncoding(
+        encoder, TEXTS, LENGTHS, chunk_rows=rows, chunk_tokens=1000, keep_graphs=keep, seed=seed
+    )
+
+
+def test_kept_graphs_are_computed_once_and_cached_ones_twice() -> None:
+    encoder = Encoder()
+    flushed = []
+    for keep, graphs in ((True, [True] * 3), (False, [False] * 3 + [True] * 3)):
+        encoder.calls.clear()
+        encoding = encode(encoder, keep=keep)
+        encoding.backward(torch.ones(5, 4), lambda: flushed.append(1))
+        assert [graph for _, graph in encoder.calls] == graphs
+        assert [lengths for lengths, _ in encoder.calls][:3] == [[9, 7], [5, 3], [1]]
+    assert len(flushed) == 6
+
+
+def test_one_chunk_is_never_computed_twice() -> None:
+    encoder = Encoder()
+    encode(encoder, keep=False, rows=9).backward(torch.ones(5, 4), lambda: None)
+    assert len(encoder.calls) == 1
+
+
+def test_vectors_are_in_order_and_gradients_are_those_of_the_sum() -> None:
+    encoder = Encoder().eval()
+    found = encode(encoder, keep=False)
+    expected = encoder(TEXTS)
+    torch.testing.assert_close(found.vectors, expected.detach())
+    assert not found.vectors.requires_grad
+    gradient = torch.randn(5, 4)
+    expected.backward(gradient)
+    wanted = [parameter.grad.clone() for parameter in encoder.parameters() if parameter.grad is not None]
+    encoder.zero_grad()
+    found.backward(gradient, lambda: None)
+    for parameter, value in zip(encoder.parameters(), wanted, strict=True):
+        torch.testing.assert_close(parameter.grad, value)
+
+
+def test_dropout_follows_the_seed_and_leaves_the_generator_alone() -> None:
+    encoder = Encoder()
+    torch.manual_seed(4)
+    untouched = torch.rand(3)
+    torch.manual_seed(4)
+    first = encode(encoder, keep=True)
+    first.backward(torch.ones(5, 4), lambda: None)
+    assert torch.equal(torch.rand(3), untouched)
+    assert torch.equal(encode(encoder, keep=False).vectors, first.vectors)
+    assert not torch.equal(encode(encoder, keep=False, seed=2).vectors, first.vectors)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_nothing_is_kept_without_gradients(keep: bool) -> None:
+    encoder = Encoder()
+    with torch.no_grad():
+        encode(encoder, keep=keep)
+    assert [graph for _, graph in encoder.calls] == [False] * 3

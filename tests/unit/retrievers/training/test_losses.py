@@ -1,0 +1,100 @@
+"""Losses against loops in numpy."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from rag.core.errors import DataError
+from retrievers.training.losses import in_batch_loss, pairwise_loss, ranknet_loss
+
+
+def scores_of(rows: int, columns: int, seed: int) -> torch.Tensor:
+    drawn = np.random.default_rng(seed).normal(scale=3, size=(rows, columns))
+    return torch.from_numpy(drawn).requires_grad_()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_in_batch_loss_is_the_equation(masked: bool) -> None:
+    scores = scores_of(5, 11, 0)
+    draw = np.random.default_rng(1)
+    positives = draw.permutation(11)[:5]
+    ignored = draw.random((5, 11)) < (0.4 if masked else 0.0)
+    ignored[np.arange(5), positives] = False
+    values = scores.detach().numpy()
+    expected = 0.0
+    for i in range(5):
+        kept = [math.exp(values[i, j]) for j in range(11) if not ignored[i, j]]
+        expected -= math.log(math.exp(values[i, positives[i]]) / sum(kept)) / 5
+    mask = torch.from_numpy(ignored) if masked else None
+    loss = in_batch_loss(scores, torch.from_numpy(positives), mask)
+    assert float(loss.detach()) == pytest.approx(expected, abs=1e-12)
+    loss.backward()
+    assert scores.grad is not None
+    assert not scores.grad[torch.from_numpy(ignored)].any()
+    assert torch.allclose(scores.grad.sum(1), torch.zeros(5, dtype=torch.float64))
+
+
+def test_a_question_with_everything_else_ignored_weighs_nothing() -> None:
+    scores = scores_of(2, 3, 2)
+    ignored = torch.tensor([[False, True, True], [False, False, False]])
+    both = in_batch_loss(scores, torch.tensor([0, 1]), ignored)
+    alone = in_batch_loss(scores[1:], torch.tensor([1]))
+    assert float((2 * both - alone).detach()) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_an_ignored_positive_is_refused() -> None:
+    with pytest.raises(DataError, match="own positive"):
+        in_batch_loss(torch.zeros(1, 2), torch.tensor([1]), torch.tensor([[False, True]]))
+
+
+def test_pairwise_loss_is_a_softmax_of_two() -> None:
+    draw = np.random.default_rng(3)
+    good, bad = draw.normal(size=7), draw.normal(size=7)
+    expected = -np.mean([math.log(math.exp(g) / (math.exp(g) + math.exp(b))) for g, b in zip(good, bad)])
+    assert float(pairwise_loss(torch.from_numpy(good), torch.from_numpy(bad))) == pytest.approx(expected)
+    extreme = pairwise_loss(torch.tensor([-1e4]), torch.tensor([1e4]))
+    assert float(extreme) == 2e4  # no overflow
+
+
+@pytest.mark.parametrize("cut", [None, 4])
+def test_ranknet_loss_is_the_double_sum(cut: int | None) -> None:
+    scores = scores_of(3, 9, 4)
+    relevant = np.random.default_rng(5).random((3, 9)) < 0.3
+    relevant[2] = False  # a question without a relevant passage
+    values = scores.detach().numpy()
+    total, pairs = 0.0, 0
+    for b in range(3):
+        ranks = {int(j): r for r, j in enumerate(np.argsort(-values[b]), start=1)}
+        gains = {j: 0.0 if cut is not None and r > cut else 1 / r for j, r in ranks.items()}
+        for i in np.flatnonzero(relevant[b]):
+            for j in np.flatnonzero(~relevant[b]):
+                weight = abs(gains[int(i)] - gains[int(j)])
+                total += weight * math.log1p(math.exp(-(values[b, i] - values[b, j])))
+                pairs += 1
+    loss = ranknet_loss(scores, torch.from_numpy(relevant), cut)
+    assert float(loss.detach()) == pytest.approx(total / pairs, rel=1e-12)
+
+
+def test_ranknet_loss_leaves_empty_places_out() -> None:
+    full = torch.tensor([[2.0, 1.0, 3.0]], requires_grad=True)
+    padded = torch.tensor([[2.0, 1.0, 3.0, -torch.inf]], requires_grad=True)
+    relevant = torch.tensor([[False, True, False]])
+    wide = torch.tensor([[False, True, False, False]])
+    losses = ranknet_loss(full, relevant), ranknet_loss(padded, wide)
+    assert torch.equal(*losses)
+    losses[1].backward()
+    assert padded.grad is not None
+    assert torch.isfinite(padded.grad).all()
+
+
+def test_ranknet_loss_without_pairs_is_zero_with_gradients() -> None:
+    scores = torch.tensor([[1.0, -torch.inf]], requires_grad=True)
+    loss = ranknet_loss(scores, torch.tensor([[True, False]]))
+    loss.backward()
+    assert float(loss.detach()) == 0.0
+    assert scores.grad is not None
+    assert not scores.grad.any()
