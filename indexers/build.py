@@ -23,6 +23,7 @@ from pydantic import Field, model_validator
 from indexers.embeddings import EmbeddingShards, EmbeddingWriter, VectorDtype
 from indexers.exact import check_queries
 from indexers.faiss_index import build_faiss
+from indexers.kinds import INDEX_KINDS, IndexKind
 from indexers.ledger import LEDGER_NAME, StageLedger
 from indexers.lucene import build_bm25
 from indexers.passages import PassageStore, PassageStoreWriter, passages_digest
@@ -36,9 +37,8 @@ from rag.core.manifest import MANIFEST_NAME, file_table, write_manifest
 from rag.core.progress import Progress
 from rag.core.types import Passage
 
-__all__ = ["BuildSettings", "RetrieverKind", "Stage", "build_index", "manifest_checksum"]
+__all__ = ["BuildSettings", "Stage", "build_index", "manifest_checksum"]
 
-RetrieverKind = Literal["dense", "bm25", "hybrid"]
 Stage = Literal["passages", "embeddings", "dense", "bm25"]
 STAGES: tuple[Stage, ...] = get_args(Stage)  # each has a folder of its name
 PASSAGES_DIR, EMBEDDINGS_DIR, DENSE_DIR, BM25_DIR = "passages", "embeddings", "dense", "bm25"
@@ -64,7 +64,7 @@ class BuildSettings(Config):
         java_heap_mib: largest heap of the Java machine.
     """
 
-    retriever: RetrieverKind = "dense"
+    retriever: IndexKind = "dense"
     index_type: IndexType = "flat"
     dtype: Literal["auto", "float16", "float32"] = "auto"
     shard_rows: int = Field(default=16_384, ge=1)
@@ -88,12 +88,12 @@ class BuildSettings(Config):
     @property
     def has_dense(self) -> bool:
         """Whether embeddings and FAISS are built."""
-        return self.retriever in ("dense", "hybrid")
+        return "dense" in INDEX_KINDS[self.retriever]
 
     @property
     def has_bm25(self) -> bool:
         """Whether Lucene is built."""
-        return self.retriever in ("bm25", "hybrid")
+        return "bm25" in INDEX_KINDS[self.retriever]
 
     @property
     def stored_dtype(self) -> VectorDtype:

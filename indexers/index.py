@@ -9,6 +9,7 @@ from typing import Any, Literal
 from indexers.build import BM25_DIR, DENSE_DIR, EMBEDDINGS_DIR, INDEX_KIND, PASSAGES_DIR, manifest_checksum
 from indexers.embeddings import EmbeddingShards
 from indexers.faiss_index import open_dense
+from indexers.kinds import PARTS, Part
 from indexers.lucene import LuceneIndex
 from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity, VectorIndex
@@ -53,7 +54,7 @@ class Index:
         self._expect(PASSAGES_DIR, len(self.passages), manifest["passages"]["count"])
         self.embeddings: EmbeddingShards | None = None
         self.dense: VectorIndex | None = None
-        if "dense" in manifest["stages"]:
+        if "dense" in self.parts:
             self.embeddings = EmbeddingShards.open(directory / EMBEDDINGS_DIR)
             self._expect(EMBEDDINGS_DIR, len(self.embeddings), len(self.passages))
             if self.embeddings.encoder.to_json() != manifest["encoder"]:
@@ -109,21 +110,16 @@ class Index:
     @cached_property
     def lucene(self) -> LuceneIndex | None:
         """BM25 search, opened (and Java started) on first use; None for a dense-only index."""
-        if "bm25" not in self.manifest["stages"]:
+        if "bm25" not in self.parts:
             return None
         return LuceneIndex.open(
             self.directory / BM25_DIR, threads=self._threads, heap_mib=self._java_heap_mib
         )
 
     @property
-    def has_dense(self) -> bool:
-        """Whether vectors can be searched."""
-        return self.dense is not None
-
-    @property
-    def has_bm25(self) -> bool:
-        """Whether words can be searched; does not start Java."""
-        return "bm25" in self.manifest["stages"]
+    def parts(self) -> tuple[Part, ...]:
+        """What can be searched; does not start Java."""
+        return tuple(part for part in PARTS if part in self.manifest["stages"])
 
     @property
     def encoder_identity(self) -> EncoderIdentity | None:

@@ -18,6 +18,7 @@ from typing import Any, Literal, overload
 
 from indexers.build import BuildSettings, build_index
 from indexers.index import Index
+from indexers.kinds import INDEX_KINDS, IndexKind
 from rag.core.errors import ConfigError, DataError
 from rag.core.timing import StageTimer
 from rag.core.types import AnswerSet, Hit, Passage
@@ -60,7 +61,8 @@ class Pipeline:
 
         Args:
             index_dir: a directory written by `rag index`.
-            retriever: "dense", "bm25", "hybrid", or "auto" for the best the index has.
+            retriever: a kind of `retrievers.open`, such as "hybrid" or "hybrid:depth=500"; "auto" takes the
+                best the index has.
             encoder: another folder or hub name for the same encoder; its weight hash must be the manifest's.
             reader: folder or hub name of a reader; None for the one in the package, False for none.
             precision: "auto", "fp32" or "bf16".
@@ -90,7 +92,7 @@ class Pipeline:
         *,
         titles: Sequence[str] | None = None,
         out: str | Path | None = None,
-        retriever: Literal["dense", "bm25", "hybrid"] = "dense",
+        retriever: IndexKind = "dense",
         encoder: str | None = None,
         reader: str | Literal[False] | None = None,
     ) -> Pipeline:
@@ -113,7 +115,7 @@ class Pipeline:
             holder = tempfile.TemporaryDirectory(prefix="rag-index-")
             out = Path(holder.name) / "index"
         passage_encoder = None
-        if retriever != "bm25":
+        if "dense" in INDEX_KINDS[retriever]:
             from retrievers.encoders.bi_encoder import BiEncoder
 
             passage_encoder = BiEncoder.load(encoder)

@@ -1,10 +1,17 @@
-"""From an open index to a retriever."""
+"""From an open index to a retriever: the kinds there are, what each needs, and one way to open them all."""
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pydantic import Field
+
+from indexers.kinds import INDEX_KINDS, Part
+from rag.config import Config, load_config, parse_overrides
 from rag.core.errors import ConfigError
 from retrievers.dense import DenseRetriever
 from retrievers.fusion import Fusion
@@ -16,9 +23,115 @@ if TYPE_CHECKING:
     from indexers.index import Index
     from retrievers.encoders.bi_encoder import BiEncoder
 
-__all__ = ["KINDS", "open_encoder", "open_retriever"]
+__all__ = ["KINDS", "Opening", "RetrieverKind", "kind_names", "open_encoder", "open_retriever", "parse_kind"]
 
-KINDS = ("auto", "dense", "bm25", "hybrid")
+
+class NoOptions(Config):
+    """A kind of retriever without options of its own."""
+
+
+class HybridOptions(Config):
+    """Options of hybrid retrieval.
+
+    Attributes:
+        depth: hits taken from each list before fusion.
+    """
+
+    depth: int = Field(default=DEFAULT_DEPTH, ge=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a retriever is made from.
+
+    Attributes:
+        index: the open index.
+        options: of its kind, checked.
+        encoder, precision, device, fusion: see `open_retriever`.
+    """
+
+    index: Index
+    options: Any
+    encoder: str | Path | BiEncoder | None
+    precision: str
+    device: str
+    fusion: Fusion | None
+
+    def dense(self) -> DenseRetriever:
+        """The index's vectors behind its encoder."""
+        assert self.index.dense is not None
+        loaded = open_encoder(self.index, encoder=self.encoder, precision=self.precision, device=self.device)
+        return DenseRetriever(self.index.dense, self.index.passages, loaded)
+
+    def bm25(self) -> SparseRetriever:
+        """The index's words."""
+        assert self.index.lucene is not None
+        return SparseRetriever(self.index.lucene, self.index.passages)
+
+    def hybrid(self) -> HybridRetriever:
+        """Both, fused."""
+        depth = getattr(self.options, "depth", DEFAULT_DEPTH)
+        return HybridRetriever([self.dense(), self.bm25()], fusion=self.fusion, depth=depth)
+
+
+@dataclass(frozen=True, slots=True)
+class RetrieverKind:
+    """One kind of retriever.
+
+    Attributes:
+        needs: parts of an index without which it cannot work.
+        make: opens it.
+        options: configuration class of what may follow its name (`hybrid:depth=500`).
+        fuses: whether it puts lists together, so that a fusion may be given.
+    """
+
+    needs: tuple[Part, ...]
+    make: Callable[[Opening], Retriever]
+    options: type[Config] = NoOptions
+    fuses: bool = False
+
+
+KINDS: dict[str, RetrieverKind] = {
+    "dense": RetrieverKind(("dense",), Opening.dense),
+    "bm25": RetrieverKind(("bm25",), Opening.bm25),
+    "hybrid": RetrieverKind(("dense", "bm25"), Opening.hybrid, HybridOptions, fuses=True),
+}
+_AUTO = ("hybrid", "dense", "bm25")  # the first of which the index has all parts
+
+
+def kind_names() -> str:
+    """The kinds, for people.
+
+    Example:
+        >>> kind_names().split(", ")[:2]
+        ['auto', 'dense']
+    """
+    return ", ".join(["auto", *KINDS])
+
+
+def parse_kind(text: str) -> tuple[str, Config]:
+    """A kind of retriever with its options, written `kind` or `kind:key=value,key=value`.
+
+    Raises:
+        ConfigError: there is no such kind, or it has no such option.
+
+    Example:
+        >>> parse_kind("hybrid:depth=500")
+        ('hybrid', HybridOptions(depth=500))
+    """
+    name, _, given = text.partition(":")
+    if name != "auto" and name not in KINDS:
+        near = difflib.get_close_matches(name, KINDS, n=1)
+        raise ConfigError(
+            f"retriever is {name!r}, expected one of {kind_names()}",
+            hint=f"did you mean {near[0]!r}?" if near else "",
+        )
+    options = KINDS[name].options if name in KINDS else NoOptions
+    values = [part.strip() for part in given.split(",") if part.strip()]
+    try:
+        return name, load_config(options, overrides=parse_overrides(values))
+    except ConfigError as error:
+        raise ConfigError(f"retriever {text!r}: {error}") from error
 
 
 def open_retriever(
@@ -29,52 +142,42 @@ def open_retriever(
     precision: str = "auto",
     device: str = "auto",
     fusion: Fusion | None = None,
-    depth: int = DEFAULT_DEPTH,
 ) -> Retriever:
     """The retriever of an index.
 
     Args:
         index: an open index.
-        kind: "dense", "bm25", "hybrid", or "auto": hybrid if the index has both, else what it has.
+        kind: one of `KINDS`, perhaps with options (`parse_kind`), or "auto": hybrid if the index has both
+            parts, else what it has.
         encoder: the index's encoder, if it is not where the index says: a folder, a name, or a loaded one.
         precision: "auto", "fp32" or "bf16".
         device: "auto", "cpu" or "cuda".
-        fusion: how hybrid lists are put together; None is `default_fusion`.
-        depth: hits taken from each list before fusion.
+        fusion: how several lists are put together; None is `default_fusion`.
 
     Raises:
-        ConfigError: unknown kind, the index was built without what this kind needs, or a fusion is given for
-            a single list.
+        ConfigError: unknown kind or option, the index was built without what this kind needs, or a fusion is
+            given for a single list.
         MismatchedArtifactError: the encoder is not the one the index was built with.
     """
-    if kind not in KINDS:
-        raise ConfigError(f"retriever is {kind!r}, expected one of {', '.join(KINDS)}")
-    has = {"dense": index.has_dense, "bm25": index.has_bm25}
-    if kind == "auto":
-        kind = "hybrid" if all(has.values()) else "dense" if has["dense"] else "bm25"
-    missing = [part for part in (("dense", "bm25") if kind == "hybrid" else (kind,)) if not has[part]]
+    name, options = parse_kind(kind)
+    if name == "auto":
+        name = next(kind for kind in _AUTO if set(KINDS[kind].needs) <= set(index.parts))
+        options = KINDS[name].options()
+    chosen = KINDS[name]
+    missing = [part for part in chosen.needs if part not in index.parts]
     if missing:
+        enough = next(kind for kind, parts in INDEX_KINDS.items() if set(chosen.needs) <= set(parts))
         raise ConfigError(
-            f"{kind} retrieval needs a {' and a '.join(missing)} index; this one has "
-            f"{' and '.join(part for part, there in has.items() if there) or 'neither'}",
-            hint=f"build it with `rag index … --retriever {kind}`",
+            f"{name} retrieval needs a {' and a '.join(missing)} index; this one has "
+            f"{' and '.join(index.parts) or 'neither'}",
+            hint=f"build it with `rag index … --retriever {enough}`",
         )
-    if fusion is not None and kind != "hybrid":
+    if fusion is not None and not chosen.fuses:
         raise ConfigError(
-            f"a fusion ({fusion}) is given, but {kind} retrieval has nothing to fuse",
+            f"a fusion ({fusion}) is given, but {name} retrieval has nothing to fuse",
             hint="leave it out, or use hybrid retrieval",
         )
-    members: list[Retriever] = []
-    if kind in ("dense", "hybrid"):
-        assert index.dense is not None
-        loaded = open_encoder(index, encoder=encoder, precision=precision, device=device)
-        members.append(DenseRetriever(index.dense, index.passages, loaded))
-    if kind in ("bm25", "hybrid"):
-        assert index.lucene is not None
-        members.append(SparseRetriever(index.lucene, index.passages))
-    if kind == "hybrid":
-        return HybridRetriever(members, fusion=fusion, depth=depth)
-    return members[0]
+    return chosen.make(Opening(index, options, encoder, precision, device, fusion))
 
 
 def open_encoder(

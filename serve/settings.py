@@ -12,6 +12,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from rag.core.errors import ConfigError
 from retrievers.fusion import Fusion
+from retrievers.open import parse_kind
 
 __all__ = ["ServeSettings", "hash_api_key", "load_settings"]
 
@@ -41,8 +42,8 @@ class ServeSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="RAG_SERVE_", frozen=True, extra="forbid")
 
     index: Path = Field(Path("index"), description="index to serve; a symbolic link may point to it")
-    retriever: Literal["auto", "dense", "bm25", "hybrid"] = Field(
-        "auto", description="how passages are found"
+    retriever: str = Field(
+        "auto", description="how passages are found: a kind of retriever, with options after a colon"
     )
     fusion: str | None = Field(
         None, description='how hybrid retrieval puts its lists together, e.g. "minmax:0.7,0.3" (dense, BM25)'
@@ -86,6 +87,15 @@ class ServeSettings(BaseSettings):
     example_questions: Annotated[tuple[str, ...], NoDecode] = Field(
         (), max_length=8, description="questions the web page offers to try"
     )
+
+    @field_validator("retriever")
+    @classmethod
+    def _check_retriever(cls, value: str) -> str:
+        try:
+            parse_kind(value)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        return value
 
     @field_validator("fusion")
     @classmethod

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rag.cli.options import FusionSpec
+from rag.cli.options import EncoderSpec, FusionSpec, Precision, ReaderSpec, RetrieverSpec
 from rag.cli.show import format_answer_set
 
 app = typer.Typer(add_completion=False)
@@ -20,13 +20,11 @@ def ask(
     index: Annotated[str, typer.Option("--index", "-i", help="Directory written by `rag index`.")],
     top_k: Annotated[int, typer.Option(help="Passages to read.")] = 20,
     n_best: Annotated[int, typer.Option(help="Answers to show at most.")] = 3,
-    retriever: Annotated[str, typer.Option(help="auto, dense, bm25 or hybrid.")] = "auto",
+    retriever: RetrieverSpec = "auto",
     fusion: FusionSpec = None,
-    encoder: Annotated[str | None, typer.Option(help="Folder of the index's encoder, if it moved.")] = None,
-    reader: Annotated[
-        str | None, typer.Option(help="Folder or hub name of a reader; default: the shipped one.")
-    ] = None,
-    precision: Annotated[str, typer.Option(help="auto, fp32 or bf16.")] = "auto",
+    encoder: EncoderSpec = None,
+    reader: ReaderSpec = None,
+    precision: Precision = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a question.")] = False,
 ) -> None:
     """Ask a question; prints answers with title, highlighted evidence and confidence."""

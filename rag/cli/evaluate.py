@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rag.cli.options import FusionSpec
+from rag.cli.options import EncoderSpec, FusionSpec, Precision, ReaderSpec, RetrieverSpec
 
 app = typer.Typer(add_completion=False)
 
@@ -21,7 +21,7 @@ def evaluate(
         str, typer.Option("--questions", "-q", help="Question file, or hf:owner/name[:config][:split].")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Result folder; an unfinished one is continued.")],
-    retriever: Annotated[str, typer.Option(help="auto, dense, bm25 or hybrid.")] = "auto",
+    retriever: RetrieverSpec = "auto",
     fusion: FusionSpec = None,
     profile: Annotated[
         str, typer.Option(help="squad, nq_open, drqa, kilt, hotpot, trec_match or trec_search.")
@@ -56,9 +56,9 @@ def evaluate(
         str,
         typer.Option(help="KILT's page of a passage: document (ids PAGE-n), passage (its id) or title."),
     ] = "document",
-    encoder: Annotated[str | None, typer.Option(help="Folder of the index's encoder, if it moved.")] = None,
-    reader: Annotated[str | None, typer.Option(help="Folder or hub name of a reader.")] = None,
-    precision: Annotated[str, typer.Option(help="auto, fp32 or bf16.")] = "auto",
+    encoder: EncoderSpec = None,
+    reader: ReaderSpec = None,
+    precision: Precision = "auto",
     seed: Annotated[int, typer.Option(help="Of the sample and the bootstrap.")] = 0,
 ) -> None:
     """Evaluate an index and a reader on a question set."""

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from rag.cli.options import IndexKindSpec
+
 if TYPE_CHECKING:
     from indexers.protocols import PassageEncoder
 
@@ -26,7 +28,7 @@ def index(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Index directory; an unfinished one is continued.")
     ],
-    retriever: Annotated[str, typer.Option(help="dense, bm25 or hybrid (both).")] = "dense",
+    retriever: IndexKindSpec = "dense",
     encoder: Annotated[
         str | None, typer.Option(help="Hub name or folder; default: the embedded one.")
     ] = None,

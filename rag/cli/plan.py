@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from rag.cli.options import IndexKindSpec
+
 app = typer.Typer(add_completion=False)
 
 _WORDS = "the history of the river town where many people met and spoke about trade and weather in old times "
@@ -18,7 +20,7 @@ _WORDS = "the history of the river town where many people met and spoke about tr
 def plan(
     passages: Annotated[int, typer.Option("--passages", "-n", help="How many passages.")],
     dim: Annotated[int | None, typer.Option(help="Vector size; default: the encoder's.")] = None,
-    retriever: Annotated[str, typer.Option(help="dense, bm25 or hybrid.")] = "dense",
+    retriever: IndexKindSpec = "dense",
     index_type: Annotated[str, typer.Option(help="flat, fp16, sq8, hnsw, ivf, ivfpq or rabitq.")] = "flat",
     encoder: Annotated[str | None, typer.Option(help="Encoder whose speed is measured.")] = None,
     encode_per_s: Annotated[

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rag.cli.options import FusionSpec
+from rag.cli.options import EncoderSpec, FusionSpec, Precision, RetrieverSpec
 from rag.core.errors import ConfigError
 from rag.core.progress import Progress
 
@@ -29,14 +29,14 @@ def retrieve(
         Path, typer.Option("--out", "-o", help="*.json: DPR results; *.run or *.trec: a TREC run.")
     ],
     top_k: Annotated[int, typer.Option(help="Hits a question.")] = 100,
-    retriever: Annotated[str, typer.Option(help="auto, dense, bm25 or hybrid.")] = "auto",
+    retriever: RetrieverSpec = "auto",
     fusion: FusionSpec = None,
-    encoder: Annotated[str | None, typer.Option(help="Folder of the index's encoder, if it moved.")] = None,
+    encoder: EncoderSpec = None,
     format: Annotated[str, typer.Option(help="Format of --questions; auto looks at the file.")] = "auto",
     batch_size: Annotated[int, typer.Option(help="Questions searched at once.")] = 512,
     limit: Annotated[int | None, typer.Option(help="Only the first N questions.")] = None,
     regex: Annotated[bool, typer.Option(help="Answers are regular expressions (CuratedTREC).")] = False,
-    precision: Annotated[str, typer.Option(help="auto, fp32 or bf16.")] = "auto",
+    precision: Precision = "auto",
 ) -> None:
     """Search for many questions; writes DPR's results JSON, or a TREC run by extension."""
     from itertools import islice

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from rag.cli.options import FusionSpec
+from retrievers.open import kind_names
 
 app = typer.Typer(add_completion=False)
 
@@ -19,7 +20,7 @@ def serve(
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on; default 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; default 8000.")] = None,
-    retriever: Annotated[str | None, typer.Option(help="auto, dense, bm25 or hybrid.")] = None,
+    retriever: Annotated[str | None, typer.Option(help=f"{kind_names()}; options after a colon.")] = None,
     fusion: FusionSpec = None,
     reader: Annotated[
         str | None, typer.Option(help="Folder or hub name of a reader; default: the shipped one.")

@@ -36,13 +36,13 @@ class MiningSearch:
         self, index: Index, settings: MiningSettings, *, encoder: str | BiEncoder | None = None
     ) -> None:
         wanted = ("bm25", "dense") if settings.source == "both" else (settings.source,)
-        for part, there in (("bm25", index.has_bm25), ("dense", index.has_dense)):
-            if part in wanted and not there:
+        for part in wanted:
+            if part not in index.parts:
                 raise ConfigError(
                     f"source {settings.source} needs a {part} index, which {index.directory} has not",
                     hint="build it with `rag index … --retriever hybrid`, or mine from what there is",
                 )
-        if settings.margin is not None and not index.has_dense:
+        if settings.margin is not None and "dense" not in index.parts:
             raise ConfigError(
                 f"margin compares scores of a model, and {index.directory} has no vectors",
                 hint="build the index with --retriever hybrid, or leave margin out",

@@ -45,7 +45,7 @@ def test_dense_index_finds_what_it_was_given(tmp_path: Path, encoder: Any) -> No
     build_index(passages, tmp_path / "i", encoder=encoder, settings=SMALL)
     assert encoder.calls == [40, 40, 40, 30, 16]
     with Index.open(tmp_path / "i", verify="deep") as index:
-        assert (index.has_dense, index.has_bm25, index.lucene) == (True, False, None)
+        assert (index.parts, index.lucene) == (("dense",), None)
         assert index.dense is not None
         vectors = encoder.encode_passages([p.title for p in passages], [p.text for p in passages])
         scores, rows = index.dense.search(vectors, 3)

@@ -128,7 +128,7 @@ class Opened(SimpleNamespace):
 
 def index(dense=None, lucene=None, identity=None):
     return Opened(
-        dense=dense, lucene=lucene, has_dense=dense is not None, has_bm25=lucene is not None,
+        dense=dense, lucene=lucene, parts=("dense",) * (dense is not None) + ("bm25",) * (lucene is not None),
         passages=Store(), encoder_identity=identity,
     )  # fmt: skip
 
@@ -152,6 +152,9 @@ def test_auto_takes_what_the_index_has(tiny_bert):
         open_retriever(only_dense, "hybrid")
     with pytest.raises(ConfigError, match="tfidf"):
         open_retriever(both, "tfidf")
+    assert open_retriever(both, "hybrid:depth=7", encoder=encoder).depth == 7
+    with pytest.raises(ConfigError, match="did you mean 'depth'"):
+        open_retriever(both, "hybrid:dept=7", encoder=encoder)
     with pytest.raises(ConfigError, match="no dense part"):
         open_encoder(index())
 
