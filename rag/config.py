@@ -7,10 +7,10 @@ import json
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from rag.core.errors import ConfigError
 
@@ -25,11 +25,110 @@ RECIPE_KEY = "recipe"
 class Config(BaseModel):
     """Base of every configuration: frozen, typed, no unknown keys.
 
+    A field that is itself a `Config` is a group. A setting of a group may be given in the group or, where no
+    other group has one of that name, beside it: `optim.learning_rate=1e-5` and `learning_rate=1e-5` are one.
+    What is not given of a group is what the class that holds it says, not what the group's own class says.
+
     A class for one recipe names it in the class variable `recipe`; a file may name it in a key of the same
     name, and then loads into that class alone.
+
+    Attributes:
+        free: settings that may differ when a run is resumed, because its steps do not depend on them.
+        renamed: old name → name of settings that were called otherwise.
+
+    Example:
+        >>> class Optim(Config):
+        ...     learning_rate: float = 1e-5
+        ...     warmup_steps: int = 0
+        >>> class Training(Config):
+        ...     optim: Optim = Optim(warmup_steps=20)
+        >>> Training(learning_rate=2e-5).optim
+        Optim(learning_rate=2e-05, warmup_steps=20)
+        >>> Training(optim={"learning_rate": 2e-5}).flat()
+        {'learning_rate': 2e-05, 'warmup_steps': 20}
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    free: ClassVar[frozenset[str]] = frozenset()
+    renamed: ClassVar[Mapping[str, str]] = {}
+
+    @classmethod
+    def groups(cls) -> dict[str, type[Config]]:
+        """Fields that are configurations themselves."""
+        kinds = {name: field.annotation for name, field in cls.model_fields.items()}
+        return {
+            name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Config)
+        }
+
+    @classmethod
+    def nested(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings with those of groups moved into their groups, under the names they have now.
+
+        Raises:
+            ConfigError: one is given in its group and beside it.
+        """
+        homes, groups = cls._homes(), cls.groups()
+        moved: dict[str, Any] = {}
+        for key, value in sorted(given.items(), key=lambda item: item[0] in homes):  # whole groups first
+            group, name = homes.get(key, ("", cls.renamed.get(key, key)))
+            if name in groups and isinstance(value, Mapping):
+                value = groups[name].nested(value)
+            place = moved
+            if group and isinstance(moved.get(group, {}), Mapping | Config):
+                place = moved[group] = dict(moved.get(group, {}))
+            if name in place:
+                raise ConfigError(
+                    f"{key} is given twice, as {name} of {group or 'the same'} too", hint="give it once"
+                )
+            place[name] = value
+        return moved
+
+    @classmethod
+    def _homes(cls) -> dict[str, tuple[str, str]]:
+        """Name of a setting of a group, old or new → (group, its name now), where only one group has it."""
+        homes: dict[str, list[tuple[str, str]]] = {}
+        for group, kind in cls.groups().items():
+            for name in kind.model_fields:
+                homes.setdefault(name, []).append((group, name))
+            for old, name in kind.renamed.items():
+                homes.setdefault(old, []).append((group, name))
+        own = cls.model_fields.keys() | cls.renamed.keys()
+        return {name: found[0] for name, found in homes.items() if len(found) == 1 and name not in own}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_groups(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        settings = cls.nested(given)
+        for name in cls.groups().keys() & settings.keys():
+            usual = cls.model_fields[name].default
+            if isinstance(settings[name], Mapping) and isinstance(usual, Config):
+                settings[name] = {**dict(usual), **settings[name]}
+        return settings
+
+    def flat(self) -> dict[str, Any]:
+        """All settings by the shortest name that is understood, as validated values."""
+        homes = self._homes()
+        shown: dict[str, Any] = {}
+        for name, value in self:
+            if name in self.groups():
+                shown |= {k if k in homes else f"{name}.{k}": v for k, v in value.flat().items()}
+            else:
+                shown[name] = value
+        return shown
+
+    def replaced(self, **settings: Any) -> Self:
+        """A checked copy with other values, of groups too.
+
+        Raises:
+            pydantic.ValidationError: they do not fit.
+        """
+        given = type(self).nested(settings)
+        for name in self.groups().keys() & given.keys():
+            if isinstance(given[name], Mapping):
+                given[name] = {**dict(getattr(self, name)), **given[name]}
+        return type(self).model_validate({**dict(self), **given})
 
 
 def preset_names(recipe: str = "") -> list[str]:
@@ -144,6 +243,8 @@ def load_config(
     """
     given = _read_source(source) if source is not None else {}
     _check_recipe(kind, source, given.pop(RECIPE_KEY, None))
+    if issubclass(kind, Config):
+        given, overrides = kind.nested(given), kind.nested(overrides or {})
     data = _merge(given, overrides or {})
     try:
         return kind.model_validate(data)
@@ -176,6 +277,8 @@ def _explain(kind: type[BaseModel], issue: Any) -> str:
         field = getattr(model, "model_fields", {}).get(part)
         model = field.annotation if field is not None else model
     known = list(getattr(model, "model_fields", {}))
+    if model is kind and issubclass(kind, Config):
+        known += kind._homes()
     near = difflib.get_close_matches(str(issue["loc"][-1]), known, n=1)
     suggestion = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
     return f"unknown setting {path!r}; {suggestion}"

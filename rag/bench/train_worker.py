@@ -64,6 +64,7 @@ def make_step(settings: Mapping[str, Any]) -> Callable[[], float]:
 
 
 def _ours(settings: Mapping[str, Any], examples: list[TrainingExample]) -> Callable[[], float]:
+    from rag.runtime.hardware import bound_kernel_caches, keep_freed_memory
     from rag.training.distributed import World
     from retrievers.examples.batches import RetrieverBatches
     from retrievers.examples.data import TrainingSet
@@ -72,6 +73,8 @@ def _ours(settings: Mapping[str, Any], examples: list[TrainingExample]) -> Calla
     from retrievers.training.run import load_model
     from retrievers.training.step import contrastive_step
 
+    bound_kernel_caches()  # as `rag.training.fit.fit` does
+    keep_freed_memory()
     config = DprTrainConfig(
         out=Path("unused"), train_files=(Path(settings["train_file"]),), dropout=0.0, temperature=1 / _SCALE,
         question_encoder=settings["encoder"], question_tokens=settings["tokens"], normalize=True,
@@ -84,7 +87,7 @@ def _ours(settings: Mapping[str, Any], examples: list[TrainingExample]) -> Calla
         data, batch_size=settings["batch_size"], hard_negatives=int(settings["hard_negative"]),
         mask_false_negatives=False, epochs=1000, seed=settings["seed"],
     )  # fmt: skip
-    optimizer = torch.optim.AdamW(list(master.groups(0.01)), lr=2e-5, fused=True)
+    optimizer = master.optimizer(2e-5, 0.01)
     chunk = settings["chunk_size"] if settings["cached"] else None
     numbers = iter(range(len(batches)))
 

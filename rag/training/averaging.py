@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rag.runtime.precision import MasterWeights
+from rag.training.precision import MasterWeights
 
 __all__ = ["MovingAverage"]
 

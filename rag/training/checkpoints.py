@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 
 from rag.core.errors import IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import atomic_path, remove_temporaries
-from rag.runtime.precision import MasterWeights
+from rag.training.precision import MasterWeights
 
 __all__ = ["Checkpoint", "latest_checkpoint", "load_checkpoint", "save_checkpoint"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -17,10 +17,10 @@ import torch
 from rag.core.errors import RagError
 from rag.core.log import get_logger
 from rag.runtime.hardware import bound_kernel_caches, keep_freed_memory
-from rag.runtime.precision import MasterWeights
 from rag.training.averaging import MovingAverage
 from rag.training.checkpoints import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint
 from rag.training.distributed import World
+from rag.training.precision import MasterWeights
 from rag.training.run_log import RunLog
 from rag.training.schedule import ScheduleName, schedule_factor
 from rag.training.selection import Selection
@@ -101,6 +101,8 @@ class FitSettings:
 
     Attributes:
         learning_rate: the peak.
+        learning_rates: another peak for the parameters whose names begin with these words; see
+            `MasterWeights.groups`.
         warmup_fraction: share of the steps in which the rate rises.
         warmup_steps: the same in steps; wins if given.
         schedule: shape after the warm-up.
@@ -119,6 +121,7 @@ class FitSettings:
     """
 
     learning_rate: float
+    learning_rates: Mapping[str, float] = field(default_factory=dict)
     warmup_fraction: float = 0.05
     warmup_steps: int | None = None
     schedule: ScheduleName = "linear"
@@ -198,9 +201,7 @@ def fit(
     keep_freed_memory()
     out.mkdir(parents=True, exist_ok=True)
     total_steps = -(-len(batches) // settings.accumulate)
-    optimizer = torch.optim.AdamW(
-        list(master.groups(settings.weight_decay)), lr=settings.learning_rate, eps=1e-8, fused=True
-    )
+    optimizer = master.optimizer(settings.learning_rate, settings.weight_decay, settings.learning_rates)
     world.broadcast_(master.master)  # all start from the same numbers
     master.write_back()
     average = MovingAverage(master, settings.ema) if settings.ema else None
@@ -234,7 +235,7 @@ def fit(
     ) as run_log:
         while step < total_steps and not selection.stopped:
             hooks.before_step(step)
-            rate = settings.learning_rate * schedule_factor(
+            factor = schedule_factor(
                 settings.schedule,
                 step,
                 total_steps,
@@ -242,7 +243,7 @@ def fit(
                 warmup_steps=settings.warmup_steps,
             )
             for group in optimizer.param_groups:
-                group["lr"] = rate
+                group["lr"] = group["peak"] * factor
 
             # forward, loss, backward
             first = step * settings.accumulate
@@ -271,7 +272,7 @@ def fit(
 
             # log, evaluate, save
             run_log.count(value, int(counts[1]), int(counts[2]))
-            run_log.report(step, rate, norm, hooks.log_fields(step))
+            run_log.report(step, settings.learning_rate * factor, norm, hooks.log_fields(step))
             every = settings.evaluate_every_steps
             if evaluate is not None and (step == total_steps or (every and step % every == 0)):
                 shown = master.state() if average is None else average.tensors

@@ -90,6 +90,12 @@ class ReaderTrainConfig(Config):
     """
 
     recipe: ClassVar[str] = "reader"
+    free: ClassVar[frozenset[str]] = frozenset(
+        {
+            *("threads", "save_every_s", "name", "notes"),
+            *("held_out_file", "test_file", "calibration_questions"),
+        }
+    )
 
     train_file: Path
     out: Path

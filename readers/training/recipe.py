@@ -7,15 +7,15 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer
 
-from rag.core.errors import MismatchedArtifactError
-from rag.core.files import atomic_write_json, directory_lock, read_json
+from rag.core.files import directory_lock
 from rag.core.log import get_logger
 from rag.runtime.embedded import embedded_encoder_dir
 from rag.runtime.hardware import resolve_device, use_threads
-from rag.runtime.precision import MasterWeights, resolve_precision
+from rag.runtime.precision import resolve_precision
 from rag.runtime.seeds import seed_everything
-from rag.training.checkpoints import latest_checkpoint
+from rag.training.claim import claim_run
 from rag.training.fit import FitSettings, Loss, fit
+from rag.training.precision import MasterWeights
 from readers.extractive.model import SpanModel, longest_row
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
@@ -27,19 +27,6 @@ from readers.training.finish import finish, sample_questions
 from readers.training.losses import shared_span_loss
 
 __all__ = ["train_reader"]
-
-_FINISHING = frozenset(
-    {
-        "out",
-        "threads",
-        "save_every_s",
-        "held_out_file",
-        "test_file",
-        "name",
-        "notes",
-        "calibration_questions",
-    }
-)
 
 
 def train_reader(config: ReaderTrainConfig) -> Path:
@@ -58,7 +45,7 @@ def train_reader(config: ReaderTrainConfig) -> Path:
         MismatchedArtifactError: if `config.out` holds a run with another configuration.
     """
     with directory_lock(config.out):
-        _claim(config)
+        claim_run(config, config.out)
         return _train(config)
 
 
@@ -128,21 +115,3 @@ def _train(config: ReaderTrainConfig) -> Path:
     )
     weights = {**full, **result.weights}
     return finish(config, model, weights, tokenizer, held_out, settings)
-
-
-def _claim(config: ReaderTrainConfig) -> None:
-    """Write the configuration beside the run, or check that the run there was started with the same one."""
-    wanted = config.model_dump(mode="json")
-    for key in ("train_file", "negatives_file", "held_out_file", "test_file", "out"):
-        wanted[key] = None if wanted[key] is None else str(Path(wanted[key]).resolve())
-    path = config.out / "config.json"
-    if path.exists() and latest_checkpoint(config.out / "checkpoints") is not None:
-        found = read_json(path)
-        keys = (wanted.keys() | found.keys()) - _FINISHING
-        differing = sorted(key for key in keys if wanted.get(key) != found.get(key))
-        if differing:
-            raise MismatchedArtifactError(
-                f"{config.out} holds a run with other values of {', '.join(differing)}",
-                hint="choose another --out, or repeat the command that started the run",
-            )
-    atomic_write_json(path, wanted)

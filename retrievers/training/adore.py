@@ -20,6 +20,7 @@ from rag.core.log import get_logger
 from rag.core.manifest import MANIFEST_NAME
 from rag.runtime.hardware import use_threads
 from rag.runtime.seeds import generator, seed_everything
+from rag.training.claim import claim_run
 from rag.training.distributed import World
 from rag.training.fit import FitHooks, Loss, fit
 from retrievers.encoders.bi_encoder import TOWER_SEPARATOR, BiEncoder
@@ -29,7 +30,6 @@ from retrievers.examples.tokens import Int32, RetrieverTokenizer, TokenTable
 from retrievers.training.ance_config import AdoreTrainConfig
 from retrievers.training.losses import ranknet_loss
 from retrievers.training.run import (
-    claim_run,
     encoder_form,
     finish_run,
     fit_settings,
@@ -147,7 +147,7 @@ def train_adore(config: AdoreTrainConfig) -> Path:
                 hint="start it without torchrun",
             )
         with directory_lock(config.out):
-            claim_run(config)
+            claim_run(config, config.out)
             with Index.open(config.index) as index:
                 return _train(_like_index(config, index), world, index)
 

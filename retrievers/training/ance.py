@@ -22,6 +22,7 @@ from rag.core.files import atomic_write_json, directory_lock
 from rag.core.log import get_logger
 from rag.runtime.hardware import use_threads
 from rag.runtime.seeds import seed_everything
+from rag.training.claim import claim_run
 from rag.training.distributed import World
 from rag.training.fit import Loss, fit
 from retrievers.encoders.bi_encoder import BiEncoder
@@ -35,7 +36,6 @@ from retrievers.training.exchange import NegativesExchange
 from retrievers.training.inferencer import Inferencer
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.run import (
-    claim_run,
     encoder_form,
     export_model,
     finish_run,
@@ -80,7 +80,7 @@ def train_ance(config: AnceTrainConfig, *, role: Role = "both") -> Path:
     """
     with World.from_environment() as world, directory_lock(config.out) if world.is_main else nullcontext():
         if world.is_main:
-            claim_run(config)
+            claim_run(config, config.out)
             (config.out / _FINISHED).unlink(missing_ok=True)
         world.barrier()
         with Index.open(config.index) as index:

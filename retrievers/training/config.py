@@ -67,6 +67,12 @@ class RetrieverTrainConfig(Config):
     """
 
     recipe: ClassVar[str] = "retriever"
+    free: ClassVar[frozenset[str]] = frozenset(
+        {
+            *("threads", "save_every_s", "log_every_steps", "tensorboard", "name", "notes", "index"),
+            *("validation_passages", "export_tokens"),
+        }
+    )
 
     # data
     out: Path

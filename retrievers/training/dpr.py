@@ -11,6 +11,7 @@ from rag.core.files import directory_lock
 from rag.core.log import get_logger
 from rag.runtime.hardware import use_threads
 from rag.runtime.seeds import seed_everything
+from rag.training.claim import claim_run
 from rag.training.distributed import World
 from rag.training.fit import Loss, fit
 from retrievers.examples.batches import RetrieverBatch
@@ -20,7 +21,6 @@ from retrievers.examples.split import split_examples
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.config import DprTrainConfig
 from retrievers.training.run import (
-    claim_run,
     encoder_form,
     finish_run,
     fit_settings,
@@ -55,7 +55,7 @@ def train_dpr(config: DprTrainConfig) -> Path:
     """
     with World.from_environment() as world, directory_lock(config.out) if world.is_main else nullcontext():
         if world.is_main:
-            claim_run(config)
+            claim_run(config, config.out)
         world.barrier()
         return _train(config, world)
 

@@ -1,4 +1,4 @@
-"""What the recipes of retriever training share: claiming a folder, loading the model, exporting it."""
+"""What the recipes of retriever training share: loading the model, exporting it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from rag.core.errors import MismatchedArtifactError
-from rag.core.files import atomic_write_json, read_json
-from rag.runtime.precision import MasterWeights, resolve_precision
-from rag.training.checkpoints import latest_checkpoint
+from rag.core.files import atomic_write_json
+from rag.runtime.precision import resolve_precision
 from rag.training.fit import FitResult, FitSettings
+from rag.training.precision import MasterWeights
 from rag.training.run_log import read_metrics
 from retrievers.encoders.card import model_card
 from retrievers.encoders.export import EncoderForm, TowerWeights, write_encoder
@@ -24,41 +23,9 @@ from retrievers.training.config import RetrieverTrainConfig
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.towers import TrainableTower
 
-__all__ = ["claim_run", "encoder_form", "export_model", "finish_run", "fit_settings", "load_model"]
+__all__ = ["encoder_form", "export_model", "finish_run", "fit_settings", "load_model"]
 
 _LOWEST = ("nll", "average_rank")
-_PATHS = ("out", "train_files", "validation_file", "index")
-_FREE = frozenset(  # may differ when a run is resumed: they change neither steps nor batches
-    {
-        *("out", "threads", "save_every_s", "log_every_steps", "tensorboard", "name", "notes", "index"),
-        *("validation_passages", "export_tokens"),
-    }
-)
-
-
-def claim_run(config: RetrieverTrainConfig) -> None:
-    """Write `config.json` into the run's folder, or check that the run there has the same settings.
-
-    Raises:
-        MismatchedArtifactError: it was started with others; they are named.
-    """
-    wanted = {"recipe": config.recipe, **config.model_dump(mode="json")}
-    for key in _PATHS:
-        value = getattr(config, key)
-        if isinstance(value, tuple):
-            wanted[key] = [str(path.resolve()) for path in value]
-        elif value is not None:
-            wanted[key] = str(value.resolve())
-    path = config.out / "config.json"
-    if path.exists() and latest_checkpoint(config.out / "checkpoints") is not None:
-        found = read_json(path)
-        differing = sorted(k for k in (wanted.keys() | found.keys()) - _FREE if wanted.get(k) != found.get(k))
-        if differing:
-            raise MismatchedArtifactError(
-                f"{config.out} holds a run with other values of {', '.join(differing)}",
-                hint="choose another --out, or repeat the command that started the run",
-            )
-    atomic_write_json(path, wanted)
 
 
 def load_model(

@@ -14,9 +14,9 @@ import pytest
 import torch
 from transformers import BertModel
 
-from rag.runtime.precision import MasterWeights
 from rag.training.distributed import World
 from rag.training.fit import FitSettings, Loss, fit
+from rag.training.precision import MasterWeights
 from retrievers.examples.batches import RetrieverBatch
 from retrievers.training import model as model_module
 from retrievers.training.model import BiEncoderModel

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from rag.core.errors import IncompleteArtifactError, MismatchedArtifactError, RagError
-from rag.runtime.precision import MasterWeights
 from rag.runtime.seeds import generator
 from rag.training.checkpoints import latest_checkpoint
 from rag.training.fit import FitSettings, Loss, fit
+from rag.training.precision import MasterWeights
 from tests.worlds import start_process
 
 STEPS = 12

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from rag.runtime.precision import MasterWeights
 from rag.training.checkpoints import latest_checkpoint
 from rag.training.distributed import World
 from rag.training.fit import FitSettings, Loss, fit
+from rag.training.precision import MasterWeights
 from retrievers.examples.batches import RetrieverBatch
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.step import contrastive_step

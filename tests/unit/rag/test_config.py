@@ -1,6 +1,7 @@
 """Configurations: frozen, overridable, unknown keys refused with the nearest match."""
 
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from pydantic import ValidationError
@@ -68,3 +69,61 @@ def test_a_missing_setting_is_named() -> None:
 
     with pytest.raises(ConfigError, match="corpus is not given, and has no default"):
         load_config(_Needs)
+
+
+class _Run(Config):
+    renamed: ClassVar[dict[str, str]] = {"evaluate_every": "validate_every"}
+
+    threads: int = 1
+    validate_every: int = 0
+    seed: int = 0
+
+
+class _Data(Config):
+    seed: int = 0
+
+
+class _Recipe(Config):
+    optim: _Optim = _Optim(lr=3e-4)
+    run: _Run = _Run()
+    data: _Data = _Data()
+
+
+def test_a_setting_of_a_group_may_be_given_with_and_without_the_group(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("lr: 0.01\nevaluate_every: 7\nrun: {threads: 2}\n")
+    config = load_config(_Recipe, path, overrides=parse_overrides(["optim.warmup_steps=3"]))
+    assert config == _Recipe(optim=_Optim(lr=0.01, warmup_steps=3), run=_Run(threads=2, validate_every=7))
+    for spelling in ("lr=0.5", "optim.lr=0.5"):  # either wins over the file's
+        assert load_config(_Recipe, path, overrides=parse_overrides([spelling])).optim.lr == 0.5
+
+
+def test_what_a_recipe_says_of_a_group_stays_where_a_part_of_it_is_given() -> None:
+    assert _Recipe(warmup_steps=5).optim == _Optim(lr=3e-4, warmup_steps=5)  # type: ignore[call-arg]
+    assert _Recipe(optim={"warmup_steps": 5}).optim.lr == 3e-4  # type: ignore[arg-type]
+    changed = _Recipe(warmup_steps=5).replaced(lr=1e-3, run={"threads": 4})  # type: ignore[call-arg]
+    assert changed == _Recipe(optim=_Optim(lr=1e-3, warmup_steps=5), run=_Run(threads=4))
+
+
+def test_settings_by_their_short_names_are_read_back() -> None:
+    config = _Recipe(lr=0.25, run=_Run(seed=4))  # type: ignore[call-arg]
+    shown = config.flat()
+    assert shown == {
+        "lr": 0.25, "warmup_steps": 10, "threads": 1, "validate_every": 0, "run.seed": 4, "data.seed": 0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["seed=3"], "unknown setting 'seed'"),  # two groups have one
+        (["warmup_step=3"], "unknown setting 'warmup_step'; did you mean 'warmup_steps'"),
+        (["optim.warmup_step=3"], "unknown setting 'optim.warmup_step'; did you mean 'warmup_steps'"),
+        (["lr=3", "optim.lr=4"], "lr is given twice"),
+        (["optim=3"], "optim = 3"),
+        (["validate_every=1", "evaluate_every=2"], "given twice"),
+    ],
+)
+def test_wrong_settings_of_groups_are_explained(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(_Recipe, overrides=parse_overrides(overrides))

@@ -12,8 +12,9 @@ import torch
 
 from rag.core.errors import ConfigError
 from rag.runtime.hardware import available_cores, bound_kernel_caches, has_fast_bf16, resolve_device
-from rag.runtime.precision import MasterWeights, resolve_precision
+from rag.runtime.precision import resolve_precision
 from rag.runtime.seeds import generator
+from rag.training.precision import MasterWeights
 from rag.training.schedule import ScheduleName, schedule_factor
 
 
@@ -65,7 +66,7 @@ def test_master_weights_keep_updates_that_bf16_would_lose() -> None:
     with torch.no_grad():
         layer.weight.fill_(1.0)
     master = MasterWeights(layer)
-    optimizer = torch.optim.SGD(list(master.groups(0.0)), lr=1e-3)
+    optimizer = torch.optim.SGD(master.groups(1e-3), lr=1e-3)
     for _ in range(100):
         layer(torch.ones(1, 4, dtype=torch.bfloat16)).sum().backward()
         master.gather_gradients()
@@ -77,7 +78,7 @@ def test_master_weights_keep_updates_that_bf16_would_lose() -> None:
 
 def test_master_weights_decay_matrices_only() -> None:
     master = MasterWeights(torch.nn.Linear(3, 2))
-    matrices, vectors = master.groups(0.5)
+    matrices, vectors = master.groups(1e-3, 0.5)
     assert [p.ndim for p in matrices["params"]] == [2]  # type: ignore[attr-defined]
     assert [p.ndim for p in vectors["params"]] == [1]  # type: ignore[attr-defined]
     assert (matrices["weight_decay"], vectors["weight_decay"]) == (0.5, 0.0)

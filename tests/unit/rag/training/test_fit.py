@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from rag.core.errors import ConfigError, IncompleteArtifactError, MissingDependencyError, RagError
-from rag.runtime.precision import MasterWeights
 from rag.runtime.seeds import generator
 from rag.training.checkpoints import latest_checkpoint
 from rag.training.curves import draw_curves
 from rag.training.fit import FitHooks, FitResult, FitSettings, Loss, fit
+from rag.training.precision import MasterWeights
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -70,6 +70,26 @@ def test_accumulated_batches_are_one_large_batch(tmp_path: Path) -> None:
     for name, weight in large.weights.items():
         torch.testing.assert_close(many.weights[name], weight)
     assert records(tmp_path / "many")[-1]["examples"] == 48
+
+
+def test_parts_learn_at_their_own_rates_and_frozen_ones_not_at_all(tmp_path: Path) -> None:
+    def two() -> torch.nn.Sequential:
+        torch.manual_seed(0)
+        return torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
+
+    def moved(out: Path, frozen: str = "", **rates: float) -> dict[str, float]:
+        model, start = two(), two().state_dict()
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(not (frozen and name.startswith(frozen)))
+        run(out, Batches(1), model=model, learning_rates=rates, schedule="constant", weight_decay=0.0)
+        return {name: float((p - start[name]).abs().max()) for name, p in model.state_dict().items()}
+
+    both = moved(tmp_path / "both", **{"1": 1e-3, "1.bias": 1e-4})  # Adam's first step is the rate itself
+    wanted = {"0.weight": 0.05, "0.bias": 0.05, "1.weight": 1e-3, "1.bias": 1e-4}
+    assert both == pytest.approx(wanted, rel=1e-2)
+    assert moved(tmp_path / "frozen", frozen="0")["0.weight"] == 0.0
+    with pytest.raises(ConfigError, match=r"given for head, .* begins so"):
+        moved(tmp_path / "wrong", head=1e-3)
 
 
 def test_a_last_group_that_is_not_full_counts_like_the_others(tmp_path: Path) -> None:

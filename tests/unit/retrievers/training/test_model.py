@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
-from rag.runtime.precision import MasterWeights
+from rag.training.precision import MasterWeights
 from retrievers.examples.batches import RetrieverBatch
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.step import contrastive_step, pairwise_objective

@@ -1,0 +1,60 @@
+"""A run's folder belongs to one configuration: `config.json` says which."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import to_jsonable_python
+
+from rag.config import RECIPE_KEY, Config
+from rag.core.errors import MismatchedArtifactError
+from rag.core.files import atomic_write_json, read_json
+from rag.training.checkpoints import latest_checkpoint
+
+__all__ = ["claim_run"]
+
+
+def claim_run(config: Config, out: Path) -> None:
+    """Write the settings to `out/config.json`, or check that the run there has the same ones.
+
+    Settings stand there by the names that `--set` takes, paths in full. Those that the configuration's class
+    (or a group's) calls `free` may differ, and so may all where nothing was trained yet.
+
+    Raises:
+        MismatchedArtifactError: the run was started with others; they are named.
+    """
+    wanted = {name: _plain(value) for name, value in config.flat().items()}
+    if recipe := getattr(config, RECIPE_KEY, ""):
+        wanted = {RECIPE_KEY: recipe, **wanted}
+    free = {"out"}.union(config.free, *(kind.free for kind in config.groups().values()))
+    path = out / "config.json"
+    if path.exists() and latest_checkpoint(out / "checkpoints") is not None:
+        found = {**_unsaid(config), **read_json(path)}
+        differing = sorted(k for k in (wanted.keys() | found.keys()) - free if wanted.get(k) != found.get(k))
+        if differing:
+            raise MismatchedArtifactError(
+                f"{out} holds a run with other values of {', '.join(differing)}",
+                hint="choose another --out, or repeat the command that started the run",
+            )
+    atomic_write_json(path, wanted)
+
+
+def _unsaid(config: Config) -> dict[str, Any]:
+    """What a run that says nothing of a setting had: it was started before there was one."""
+    usual: dict[str, Any] = {RECIPE_KEY: recipe} if (recipe := getattr(config, RECIPE_KEY, "")) else {}
+    for name, field in type(config).model_fields.items():
+        if not field.is_required():
+            value = field.get_default(call_default_factory=True)
+            usual |= {
+                k: _plain(v)
+                for k, v in (value.flat() if isinstance(value, Config) else {name: value}).items()
+            }
+    return usual
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it."""
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return str(value.resolve()) if isinstance(value, Path) else to_jsonable_python(value)

@@ -1,0 +1,119 @@
+"""The groups of settings that every training recipe has: `optim`, how it learns, and `run`, how it goes.
+
+A recipe's configuration nests them beside its own groups, with its own defaults:
+
+    class MyTrainConfig(Config):
+        out: Path
+        optim: OptimConfig = OptimConfig(learning_rate=1e-4)
+        run: RunConfig = RunConfig()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from rag.config import Config
+from rag.training.fit import FitSettings
+from rag.training.schedule import ScheduleName
+
+__all__ = ["OptimConfig", "RunConfig", "fit_settings"]
+
+Rate = Annotated[float, Field(gt=0)]
+
+
+class OptimConfig(Config):
+    """How a model is optimised.
+
+    Attributes:
+        learning_rate: the peak.
+        learning_rates: another peak for parts of the model, by the beginning of their parameters' names
+            (whole words between dots); the longest that fits counts.
+        schedule: shape after the warm-up.
+        warmup_fraction: share of the steps in which the rate rises.
+        warmup_steps: the same in steps; wins where it is given.
+        weight_decay: on matrices only.
+        clip_norm: gradients are scaled down to this norm.
+        accumulate: batches whose gradients are added before a step; in-batch negatives stay those of a batch.
+        epochs: passes over the training questions; fractions are allowed.
+        max_steps: ends the run (and its schedule) earlier.
+        precision: "bf16", "fp32", or "auto": bf16 where the hardware multiplies it faster.
+        ema: decay of an average of the weights, which is then what is validated and exported; 0 is off.
+    """
+
+    learning_rate: Rate = 2e-5
+    learning_rates: Mapping[str, Rate] = Field(default_factory=dict)
+    schedule: ScheduleName = "linear"
+    warmup_fraction: float = Field(default=0.05, ge=0, lt=1)
+    warmup_steps: int | None = Field(default=None, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    clip_norm: float = Field(default=2.0, gt=0)
+    accumulate: int = Field(default=1, ge=1)
+    epochs: float = Field(default=1.0, gt=0)
+    max_steps: int | None = Field(default=None, ge=1)
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    ema: float = Field(default=0.0, ge=0, lt=1)
+
+
+class RunConfig(Config):
+    """How a run is watched, saved and repeated.
+
+    Attributes:
+        validate_every_steps: 0 validates at the end only.
+        select_by: held-out figure that picks the exported weights; "last" takes the end of the run.
+        early_stop: validations without a better `select_by` before the run ends; 0 never stops early.
+        log_every_steps: distance of log lines and of records in metrics.jsonl.
+        save_every_s: bounds what a killed run loses, in seconds.
+        tensorboard: write event files too (needs the extra `tensorboard`).
+        threads: CPU threads; None: all cores.
+        seed: of every random choice.
+    """
+
+    free: ClassVar[frozenset[str]] = frozenset({"threads", "save_every_s", "log_every_steps", "tensorboard"})
+    renamed: ClassVar[Mapping[str, str]] = {"evaluate_every_steps": "validate_every_steps"}
+    lowest: ClassVar[frozenset[str]] = frozenset({"nll", "average_rank"})  # figures that are best when small
+
+    validate_every_steps: int = Field(default=0, ge=0)
+    select_by: str = Field(default="last", min_length=1)
+    early_stop: int = Field(default=0, ge=0)
+    log_every_steps: int = Field(default=20, ge=1)
+    save_every_s: float = Field(default=300.0, gt=0)
+    tensorboard: bool = False
+    threads: int | None = Field(default=None, ge=1)
+    seed: int = 13
+
+    @model_validator(mode="after")
+    def _check_early_stop(self) -> RunConfig:
+        if self.early_stop and (self.select_by == "last" or not self.validate_every_steps):
+            raise ValueError("early_stop needs select_by other than last, and validate_every_steps above 0")
+        return self
+
+
+def fit_settings(optim: OptimConfig, run: RunConfig) -> FitSettings:
+    """What `fit` is given of both groups.
+
+    Example:
+        >>> settings = fit_settings(OptimConfig(ema=0.99), RunConfig(select_by="nll", seed=7))
+        >>> settings.ema, settings.select_by, settings.select_lowest
+        (0.99, 'nll', True)
+    """
+    return FitSettings(
+        learning_rate=optim.learning_rate,
+        learning_rates=optim.learning_rates,
+        warmup_fraction=optim.warmup_fraction,
+        warmup_steps=optim.warmup_steps,
+        schedule=optim.schedule,
+        weight_decay=optim.weight_decay,
+        clip_norm=optim.clip_norm,
+        accumulate=optim.accumulate,
+        ema=optim.ema,
+        log_every_steps=run.log_every_steps,
+        evaluate_every_steps=run.validate_every_steps,
+        select_by="" if run.select_by == "last" else run.select_by,
+        select_lowest=run.select_by in run.lowest,
+        early_stop=run.early_stop,
+        save_every_s=run.save_every_s,
+        tensorboard=run.tensorboard,
+    )

@@ -1,0 +1,128 @@
+"""Training in bf16 with fp32 master weights.
+
+The model itself holds bf16 weights, so forward and backward run wholly in bf16 kernels without casting
+weights at every step; the optimiser works on fp32 copies and writes them back rounded. Small updates are
+thus never lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from rag.core.errors import ConfigError
+
+__all__ = ["MasterWeights"]
+
+
+class MasterWeights:
+    """fp32 copies of a model's trainable parameters; the model may hold another dtype.
+
+    Args:
+        model: module already in its compute dtype.
+        full: optional fp32 state dict to start from (otherwise the model's own weights, widened).
+    """
+
+    def __init__(self, model: torch.nn.Module, full: dict[str, torch.Tensor] | None = None) -> None:
+        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        self.names = [name for name, _ in named]
+        self.parameters = [p for _, p in named]
+        self.master: list[torch.Tensor] = []
+        for name, parameter in named:
+            source = parameter if full is None else full[name]
+            self.master.append(
+                source.detach().to(parameter.device, torch.float32, copy=True).requires_grad_()
+            )
+
+    def gather_gradients(self) -> None:
+        """Add the model's gradients to those of the fp32 copies and free them.
+
+        Called after every backward pass, so that sums of many passes are made in fp32.
+        """
+        for master, parameter in zip(self.master, self.parameters, strict=True):
+            if parameter.grad is None:
+                continue
+            if master.grad is None:
+                master.grad = parameter.grad.float()
+            else:
+                master.grad += parameter.grad
+            parameter.grad = None
+
+    @torch.no_grad()
+    def write_back(self) -> None:
+        """Round the fp32 copies into the model; their gradients are used up."""
+        for master, parameter in zip(self.master, self.parameters, strict=True):
+            parameter.copy_(master)
+            master.grad = None
+
+    @torch.no_grad()
+    def show(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Round other values (an average, a checkpoint's) into the model; `write_back` undoes it."""
+        for name, parameter in zip(self.names, self.parameters, strict=True):
+            parameter.copy_(tensors[name])
+
+    @torch.no_grad()
+    def load(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Replace the fp32 copies (a checkpoint's) and round them into the model."""
+        for name, master in zip(self.names, self.master, strict=True):
+            master.copy_(tensors[name])
+        self.write_back()
+
+    def groups(
+        self, rate: float, weight_decay: float = 0.0, rates: Mapping[str, float] | None = None
+    ) -> list[dict[str, Any]]:
+        """Optimiser groups with their peak rates: decay on matrices, none on biases and norms (1-d tensors).
+
+        Args:
+            rate: peak learning rate.
+            weight_decay: of matrices.
+            rates: another peak for the parameters whose names begin with these words; the longest that fits
+                counts.
+
+        Raises:
+            ConfigError: no parameter that is trained begins so.
+
+        Example:
+            >>> model = torch.nn.ModuleDict({name: torch.nn.Linear(2, 1) for name in ("reader", "retriever")})
+            >>> groups = MasterWeights(model).groups(1e-3, rates={"retriever": 1e-5, "retriever.bias": 0.1})
+            >>> [(group["peak"], len(group["params"])) for group in groups]
+            [(0.001, 1), (1e-05, 1), (0.001, 1), (0.1, 1)]
+        """
+        rates = rates or {}
+        fitting = {
+            name: max((p for p in rates if name == p or name.startswith(f"{p}.")), key=len, default="")
+            for name in self.names
+        }
+        unused = sorted(
+            set(rates) - {p for name in self.names for p in rates if (name + ".").startswith(p + ".")}
+        )
+        if unused:
+            parts = sorted({name.partition(".")[0] for name in self.names})
+            raise ConfigError(
+                f"a learning rate is given for {', '.join(unused)}, but no trained parameter begins so",
+                hint=f"they begin with {', '.join(parts)}",
+            )
+        groups: list[dict[str, Any]] = []
+        for is_matrix in (True, False):
+            for prefix in ("", *rates):
+                chosen = [
+                    tensor
+                    for name, tensor in zip(self.names, self.master, strict=True)
+                    if fitting[name] == prefix and (tensor.ndim > 1) == is_matrix
+                ]
+                decay = weight_decay if is_matrix else 0.0
+                if chosen:
+                    groups.append({"params": chosen, "weight_decay": decay, "peak": rates.get(prefix, rate)})
+        return groups
+
+    def optimizer(
+        self, rate: float, weight_decay: float, rates: Mapping[str, float] | None = None
+    ) -> torch.optim.AdamW:
+        """AdamW over `groups`, as the field uses it."""
+        return torch.optim.AdamW(self.groups(rate, weight_decay, rates), lr=rate, eps=1e-8, fused=True)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Name → fp32 copy."""
+        return {name: master.detach() for name, master in zip(self.names, self.master, strict=True)}
