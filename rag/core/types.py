@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Answer", "AnswerSet", "Evidence", "Hit", "Passage", "Path", "Question"]
+__all__ = ["Answer", "AnswerSet", "Evidence", "GoldPassage", "Hit", "Passage", "Path", "Question"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,23 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True)
+class GoldPassage:
+    """A passage that a question set carries along, as the set cuts it.
+
+    Attributes:
+        passage: its id is "" where the set gives none; its text is "" where the set only names it.
+        sentences: the sentences of its text as the set cuts them; empty where it gives running text. MuSiQue
+            gives each paragraph as one sentence.
+        supporting: numbers of the sentences that support the answer, 0-based, as the set has them: a few of
+            HotpotQA's point past the last sentence.
+    """
+
+    passage: Passage
+    sentences: tuple[str, ...] = ()
+    supporting: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
     """What a person asks, with what is known about its answer.
 
@@ -32,14 +49,33 @@ class Question:
         id: unique within a question set.
         text: the question.
         answers: accepted short answers; empty if unknown or if the corpus cannot answer it.
-        gold_passage_ids: passages that answer it, in hop order for multi-hop questions.
-        meta: everything else the source recorded (type, level, supporting facts, …).
+        gold_passage_ids: ids of passages that answer it, in hop order for multi-hop questions.
+        gold: the same passages where the set quotes or names them, in hop order.
+        gold_are_alternatives: any gold passage suffices, the first being the annotated one (as in DPR's
+            files); if False, several are steps that are all needed.
+        context: the other paragraphs that the set shows with the question (distractors).
+        answer_starts: first character of each annotated answer in the text of `gold[0]`, with repetitions.
+        answers_are_regex: the answers are regular expressions, as CuratedTREC's.
+        kind: as the set names it ("bridge", "comparison", …), or "".
+        level: as the set names it ("easy", "hard", …), or "".
+        hops: number of passages needed, where the set says so itself.
+        provenance: KILT's evidence sets, each a list of places `{wikipedia_id, title, …}`.
+        meta: what else the source recorded; nothing here is read by name.
     """
 
     id: str
     text: str
     answers: tuple[str, ...] = ()
     gold_passage_ids: tuple[str, ...] = ()
+    gold: tuple[GoldPassage, ...] = ()
+    gold_are_alternatives: bool = False
+    context: tuple[GoldPassage, ...] = ()
+    answer_starts: tuple[int, ...] = ()
+    answers_are_regex: bool = False
+    kind: str = ""
+    level: str = ""
+    hops: int | None = None
+    provenance: tuple[tuple[Mapping[str, Any], ...], ...] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)
 
 

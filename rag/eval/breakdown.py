@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from rag.core.types import Passage, Question
 from rag.data.text import normalize_answer, simple_tokenize
+from rag.eval.gold import gold_keys
 from rag.metrics.significance import bootstrap
 
 __all__ = [
@@ -139,18 +140,11 @@ def answer_length(answer: str) -> str:
 def hop_count(question: Question) -> int | None:
     """How many passages the answer needs: from gold passages, gold titles or supporting facts; None if
     unknown."""
-    for key in ("hops", "n_hops"):
-        if isinstance(question.meta.get(key), int):
-            return int(question.meta[key])
-    facts = question.meta.get("supporting_facts")
-    if facts:
-        return len({str(fact[0]) for fact in facts})
-    titles = question.meta.get("gold_titles")
-    if titles:
-        return len(set(titles))
-    if "positive_ctxs" in question.meta:  # alternatives: one is enough
+    if question.hops is not None:
+        return question.hops
+    if question.gold_are_alternatives:  # one is enough
         return 1 if question.gold_passage_ids else None
-    return len(set(question.gold_passage_ids)) or None
+    return len(gold_keys(question)[1]) or None
 
 
 def rank_bucket(rank: int | None) -> str:
@@ -249,9 +243,10 @@ def question_groups(
     hops = hop_count(question)
     if hops is not None:
         groups["hops"] = str(hops)
-    for key in ("type", "level"):
-        if isinstance(question.meta.get(key), str):
-            groups[f"question {key}"] = question.meta[key]
+    if question.kind:
+        groups["question type"] = question.kind
+    if question.level:
+        groups["question level"] = question.level
     shared = shared_words(question.text, gold)
     if shared is not None:
         groups["shared words"] = shared

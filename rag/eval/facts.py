@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +27,9 @@ class FactFinder:
     """Names the supporting facts of an answer; see `readers.facts` for how they are chosen.
 
     Sentence boundaries come from the corpus if it was given, else from the paragraph of the same title and
-    text in the question's own `context` (all gold paragraphs are there in the distractor files), else from a
-    rule. The context is looked at for nothing else: which passages are chosen does not depend on it.
+    text among the paragraphs that the question set shows (all gold paragraphs are there in the distractor
+    files), else from a rule. They are looked at for nothing else: which passages are
+    chosen does not depend on them.
 
     Args:
         settings: weights of the signs.
@@ -91,10 +91,9 @@ class FactFinder:
         spans = self._table.find(passage.title, passage.text) if self._table else None
         if spans is not None:
             return spans, "corpus"
-        context = question.meta.get("context")
-        for title, sentences in context if isinstance(context, Sequence) and not _is_text(context) else ():
-            if str(title) == passage.title and not _is_text(sentences):
-                spans = align_sentences(passage.text, sentences)
+        for shown in (*question.gold, *question.context):
+            if shown.sentences and shown.passage.title == passage.title:
+                spans = align_sentences(passage.text, shown.sentences)
                 if spans is not None:
                     return spans, "question set"
         spans = align_sentences(passage.text, split_sentences(passage.text))
@@ -118,7 +117,3 @@ def open_finder(facts: str, sentences: str | Path | None, *, read_top_k: int) ->
     settings = load_config(FactSettings, None if facts == "auto" else facts)
     table = SentenceTable.of_corpus(sentences) if sentences else None
     return FactFinder(settings, table, read_top_k=read_top_k)
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)

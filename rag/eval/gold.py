@@ -1,12 +1,10 @@
-"""What a question set itself knows about its evidence: gold titles, gold passages, gold facts."""
+"""How the gold passages of a question are named and compared: by passage id, or by article title."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 from rag.core.types import Passage, Question
-from rag.data.files.fields import join_sentences
 
 __all__ = [
     "PassageLookup",
@@ -23,33 +21,32 @@ PassageLookup = Callable[[str], Passage | None]
 
 def gold_facts(question: Question) -> tuple[tuple[str, int], ...]:
     """Supporting (title, sentence index) pairs, if the set has them."""
-    facts = question.meta.get("supporting_facts") or ()
-    if isinstance(facts, dict):  # columns, as the data-set hub stores them
-        facts = zip(facts.get("title", ()), facts.get("sent_id", ()), strict=False)
-    return tuple((str(title), int(sentence)) for title, sentence in facts)
+    return tuple((gold.passage.title, sentence) for gold in question.gold for sentence in gold.supporting)
 
 
 def gold_keys(question: Question) -> tuple[str, tuple[str, ...]]:
     """How gold passages of this question are named.
 
     Returns:
-        ("id", passage ids), ("title", article titles) or ("", ()) if the set names none.
+        ("id", passage ids), ("title", article titles; multi-hop sets, whose passages have no ids) or ("", ())
+        if the set names none.
 
     Example:
-        >>> gold_keys(Question("1", "q", meta={"supporting_facts": [["A", 0], ["A", 2], ["B", 0]]}))
+        >>> from rag.core.types import GoldPassage
+        >>> steps = tuple(GoldPassage(Passage("", title, "")) for title in ("A", "B"))
+        >>> gold_keys(Question("1", "q", gold=steps))
         ('title', ('A', 'B'))
     """
     if question.gold_passage_ids:
         return "id", tuple(dict.fromkeys(question.gold_passage_ids))
-    titles: Iterable[Any] = question.meta.get("gold_titles") or [title for title, _ in gold_facts(question)]
-    distinct = tuple(dict.fromkeys(str(title) for title in titles))
-    return ("title", distinct) if distinct else ("", ())
+    if question.gold_are_alternatives or not (len(question.gold) > 1 or gold_facts(question)):
+        return "", ()
+    return "title", tuple(dict.fromkeys(gold.passage.title for gold in question.gold))
 
 
 def needs_all(question: Question) -> bool:
-    """Whether the gold passages are steps that are all needed, not alternatives (as DPR's `positive_ctxs`
-    are)."""
-    return len(gold_keys(question)[1]) > 1 and "positive_ctxs" not in question.meta
+    """Whether the gold passages are steps that are all needed, not alternatives."""
+    return len(gold_keys(question)[1]) > 1 and not question.gold_are_alternatives
 
 
 def passage_key(passage: Passage, kind: str) -> str:
@@ -65,43 +62,11 @@ def is_yes_no(question: Question) -> bool:
 def gold_passages(question: Question, lookup: PassageLookup | None = None) -> list[Passage]:
     """The gold passages themselves, for reading without retrieval; empty if they are not known.
 
-    They come from the set's own paragraphs (`context` of SQuAD and HotpotQA, `positive_ctxs` of DPR), or
-    through
-    `lookup` from the gold ids.
+    They are those that the set carries along, of alternatives the first (the others match by string); if it
+    has none, `lookup` finds them by the gold ids.
     """
-    found = _from_context(question) or _from_positives(question.meta.get("positive_ctxs"))
+    quoted = question.gold[:1] if question.gold_are_alternatives else question.gold
+    found = [gold.passage for gold in quoted if gold.passage.text]
     if not found and lookup is not None:
         found = [passage for key in question.gold_passage_ids if (passage := lookup(key)) is not None]
     return found
-
-
-def _from_context(question: Question) -> list[Passage]:
-    context = question.meta.get("context")
-    if isinstance(context, str) and context:
-        return [Passage("gold-0", str(question.meta.get("title") or ""), context)]
-    if isinstance(context, dict):
-        context = list(zip(context.get("title", ()), context.get("sentences", ()), strict=False))
-    if not isinstance(context, Sequence):
-        return []
-    titles = set(gold_keys(question)[1])
-    return [
-        Passage(
-            f"gold-{number}",
-            str(title),
-            sentences if isinstance(sentences, str) else join_sentences(sentences),
-        )
-        for number, (title, sentences) in enumerate(context)
-        if str(title) in titles
-    ]
-
-
-def _from_positives(positives: Any) -> list[Passage]:
-    if not isinstance(positives, Sequence) or isinstance(positives, str):
-        return []
-    return [
-        Passage(f"gold-{number}", str(context.get("title") or ""), str(context["text"]))
-        for number, context in enumerate(
-            positives[:1]
-        )  # the first is the gold one, the others match by string
-        if isinstance(context, dict) and context.get("text")
-    ]

@@ -166,15 +166,13 @@ def _profile_scores(
     if answers is None or not question.answers:
         return {}
     if settings.profile == "hotpot":
-        gold = HotpotGold(
-            question.id, question.answers[0], gold_facts(question), str(question.meta.get("type") or "")
-        )
+        gold = HotpotGold(question.id, question.answers[0], gold_facts(question), question.kind)
         values = asdict(score_hotpot(text, support, gold))
         return {name: value for name, value in values.items() if support is not None or "_" not in name}
-    if settings.profile == "kilt" and question.meta.get("provenance"):
+    if settings.profile == "kilt" and question.provenance:
         places = [
             {"provenance": [gold_page(place, settings.pages) for place in pages]}
-            for pages in question.meta["provenance"]
+            for pages in question.provenance
         ]
         gold_record = {"id": question.id, "output": [*({"answer": a} for a in question.answers), *places]}
         output = {"answer": text or "", "provenance": _pages(outcome.retrieved, settings)}

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from indexers.passages import PassageStore
 from rag.core.progress import Progress
 from rag.core.types import Hit, Passage, Question
-from rag.data.files.fields import join_sentences
 from rag.data.text import AnswerMatcher
 
 __all__ = ["CorpusTexts", "Positives", "gold_texts", "find_positives", "overlap_share", "text_key"]
@@ -56,47 +54,8 @@ def overlap_share(one: str, other: str) -> float:
 
 
 def gold_texts(question: Question) -> list[Passage]:
-    """The gold passages that a question set carries along, in its order; ids are "" where it has none.
-
-    Known are `positive_ctxs` (DPR, NQ), `context` with a title (SQuAD), `context` with `supporting_facts`
-    (HotpotQA): every paragraph with a supporting fact, and `context` with `gold_titles` where there are none.
-
-    Example:
-        >>> facts = {"supporting_facts": [["B", 0]], "context": [["A", ["no"]], ["B", ["One.", " Two."]]]}
-        >>> gold_texts(Question("1", "q", meta=facts))
-        [Passage(id='', title='B', text='One. Two.')]
-    """
-    meta = question.meta
-    found: list[Passage] = []
-    contexts = meta.get("positive_ctxs")
-    if isinstance(contexts, list):
-        for context in contexts:
-            if isinstance(context, Mapping) and isinstance(text := context.get("text"), str) and text.strip():
-                names = (context.get(key) for key in ("passage_id", "psg_id", "id"))
-                name = next((str(n) for n in names if n not in (None, "")), "")
-                found.append(Passage(name, str(context.get("title") or ""), text))
-    elif isinstance(context := meta.get("context"), str) and context.strip():
-        found.append(Passage("", str(meta.get("title") or ""), context))
-    elif context and (titles := _gold_titles(meta)):
-        paragraphs = {str(title): sentences for title, sentences in _paragraphs(context)}
-        for title in dict.fromkeys(map(str, titles)):
-            sentences = paragraphs.get(title)
-            if sentences:
-                found.append(Passage("", title, join_sentences([str(s) for s in sentences])))
-    return found
-
-
-def _gold_titles(meta: Mapping[str, Any]) -> list[Any]:
-    facts = meta.get("supporting_facts") or ()
-    if isinstance(facts, Mapping):  # columns, as the data-set hub stores them
-        return list(facts.get("title", ()))
-    return [fact[0] for fact in facts] or list(meta.get("gold_titles") or ())
-
-
-def _paragraphs(context: Any) -> list[tuple[Any, Any]]:
-    if isinstance(context, Mapping):  # columns, as the data-set hub stores them
-        return list(zip(context.get("title", ()), context.get("sentences", ()), strict=False))
-    return [(entry[0], entry[1]) for entry in context if isinstance(entry, list | tuple) and len(entry) == 2]
+    """The gold passages that a question set carries along, in its order; ids are "" where it has none."""
+    return [gold.passage for gold in question.gold if gold.passage.text]
 
 
 class CorpusTexts:

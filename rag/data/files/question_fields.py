@@ -9,6 +9,7 @@ from typing import Any
 
 from rag.core.types import Question
 from rag.data.files.json_stream import parse_json
+from rag.data.files.question_gold import gold_fields
 from rag.data.files.question_shapes import official_shape
 
 __all__ = ["QUESTION_FIELDS", "parse_answer_cell", "question_from_mapping"]
@@ -16,7 +17,6 @@ __all__ = ["QUESTION_FIELDS", "parse_answer_cell", "question_from_mapping"]
 QUESTION_FIELDS = ("question", "query", "input", "text")
 _ID_FIELDS = ("id", "_id", "qid", "question_id", "query_id", "example_id")
 _ANSWER_FIELDS = ("answers", "answer", "golden_answers", "possible_answers", "output", "short_answers")
-_PASSAGE_ID_FIELDS = ("passage_id", "psg_id", "id", "docid")
 
 
 def question_from_mapping(record: Any, fallback_id: str) -> Question:
@@ -47,20 +47,18 @@ def question_from_mapping(record: Any, fallback_id: str) -> Question:
             raise ValueError(f"the id is not text or a whole number ({record[id_field]!r:.60})")
         question_id = str(record[id_field])
         used.add(id_field)
-    meta: dict[str, Any] = {}
     answers: tuple[str, ...] = ()
+    fields, read = gold_fields(record)
     for name in _ANSWER_FIELDS:
         if name in record and not answers:
-            used.add(name)
+            read.add(name)
             answers = _answers(record[name])
             if name == "output":
-                meta["provenance"] = _provenance(record[name])
+                fields["provenance"] = _provenance(record[name])
     if record.get("is_impossible") is True:
         answers = ()
-    gold = _gold_passage_ids(record)
-    used.add("gold_passage_ids")
-    meta |= {key: value for key, value in record.items() if key not in used}
-    return Question(question_id, text, answers, gold, meta)
+    meta = {key: value for key, value in record.items() if key not in used | read}
+    return Question(question_id, text, answers, meta=meta, **fields)
 
 
 def check_text(text: str) -> None:
@@ -138,27 +136,6 @@ def _answers(value: Any) -> tuple[str, ...]:
     raise ValueError(f"answers are neither text nor a list ({value!r:.60})")
 
 
-def _provenance(output: Any) -> list[Any]:
+def _provenance(output: Any) -> tuple[tuple[Mapping[str, Any], ...], ...]:
     items = output if isinstance(output, list) else []
-    return [item["provenance"] for item in items if isinstance(item, Mapping) and item.get("provenance")]
-
-
-def _gold_passage_ids(record: Mapping[str, Any]) -> tuple[str, ...]:
-    given = record.get("gold_passage_ids")
-    if given is not None:
-        if not isinstance(given, list | tuple) or not all(isinstance(item, str | int) for item in given):
-            raise ValueError("gold_passage_ids is not a list of ids")
-        return tuple(str(item) for item in given)
-    contexts = record.get("positive_ctxs")
-    if not isinstance(contexts, list):
-        return ()
-    ids: list[str] = []
-    for context in contexts:
-        if not isinstance(context, Mapping):
-            raise ValueError("positive_ctxs holds something that is not an object")
-        found = next(
-            (context[name] for name in _PASSAGE_ID_FIELDS if context.get(name) not in (None, "")), None
-        )
-        if found is not None:
-            ids.append(str(found))
-    return tuple(ids)
+    return tuple(tuple(i["provenance"]) for i in items if isinstance(i, Mapping) and i.get("provenance"))

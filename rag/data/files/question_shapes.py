@@ -23,7 +23,8 @@ def official_shape(record: Record) -> Record:
     | set | what is changed |
     |---|---|
     | HotpotQA, 2WikiMultiHopQA | `context` and `supporting_facts` as columns or JSON text → lists of pairs |
-    | MuSiQue | `paragraphs` → `context` and `gold_titles`; `answer_aliases` join the answers |
+    | MuSiQue | `paragraphs` → `context`, `gold_titles` and their places, in the order of the decomposition |
+    | MuSiQue | `answer_aliases` join the answers |
     | SQuAD, one record a question | title without underscores, `answer_starts` |
     | TriviaQA | value, aliases and human answers → answers; capitalised field names of the official files |
     | KILT | `output` and `provenance` as columns → lists; outputs without an answer are left out |
@@ -108,11 +109,16 @@ def _musique(record: Record) -> Record:
     paragraphs = rows_of_columns(record["paragraphs"])
     if not all(isinstance(item, Mapping) and "paragraph_text" in item for item in paragraphs):
         raise ValueError("paragraphs without 'paragraph_text'")
-    gold = [str(item.get("title", "")) for item in paragraphs if item.get("is_supporting")]
+    places = [number for number, item in enumerate(paragraphs) if item.get("is_supporting")]
+    steps = rows_of_columns(record.get("question_decomposition"))
+    order = [step.get("paragraph_support_idx") for step in steps if isinstance(step, Mapping)]
+    numbers = [item.get("idx", number) for number, item in enumerate(paragraphs)]
+    places.sort(key=lambda place: order.index(numbers[place]) if numbers[place] in order else len(order))
     answers = [record.get("answer"), *(record.get("answer_aliases") or ())]
     changed: dict[str, Any] = {
         "context": [[str(item.get("title", "")), [item["paragraph_text"]]] for item in paragraphs],
-        "gold_titles": list(dict.fromkeys(gold)),
+        "gold_titles": list(dict.fromkeys(str(paragraphs[place].get("title", "")) for place in places)),
+        "gold_paragraphs": places,
         "answers": [] if record.get("answerable") is False else [text for text in answers if text],
     }
     left = {"paragraphs", "answer", "answer_aliases"}

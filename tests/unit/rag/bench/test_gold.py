@@ -5,13 +5,17 @@ import pytest
 from indexers.passages import PassageStore, PassageStoreWriter
 from rag.bench.gold import find_gold, gold_rank, has_gold
 from rag.core.errors import ConfigError, DataError
-from rag.core.types import Hit, Passage, Question
+from rag.core.types import GoldPassage, Hit, Passage, Question
 
 PASSAGES = [
     Passage("a", "Danube", "The Danube rises in the Black Forest."),
     Passage("b", "Rhine", "The Rhine  ends in\nthe North Sea."),
     Passage("c", "Rhine again", "The Rhine ends in the North Sea."),
 ]
+
+
+def quoted(text: str) -> tuple[GoldPassage, ...]:
+    return (GoldPassage(Passage("", "", text)),)
 
 
 @pytest.fixture
@@ -23,11 +27,9 @@ def store(tmp_path: Path) -> PassageStore:
 
 def test_texts_match_whatever_their_white_space_and_all_copies_count(store: PassageStore) -> None:
     questions = [
-        Question(
-            "1", "Where does it end?", ("North Sea",), meta={"context": "The Rhine ends in the North Sea."}
-        ),
-        Question("2", "Where does it rise?", ("Black Forest",), meta={"context": PASSAGES[0].text}),
-        Question("3", "Who?", ("nobody",), meta={"context": "Not in the index."}),
+        Question("1", "Where does it end?", ("North Sea",), gold=quoted("The Rhine ends in the North Sea.")),
+        Question("2", "Where does it rise?", ("Black Forest",), gold=quoted(PASSAGES[0].text)),
+        Question("3", "Who?", ("nobody",), gold=quoted("Not in the index.")),
     ]
     gold = find_gold(questions, store)
     assert gold.kind == "text"
@@ -37,7 +39,7 @@ def test_texts_match_whatever_their_white_space_and_all_copies_count(store: Pass
 
 def test_ids_come_first_and_positive_contexts_are_texts_too(store: PassageStore) -> None:
     assert find_gold([Question("1", "?", gold_passage_ids=("b", "gone"))], store).rows == ({1},)
-    positives = Question("2", "?", meta={"positive_ctxs": [{"title": "Danube", "text": PASSAGES[0].text}]})
+    positives = Question("2", "?", gold=quoted(PASSAGES[0].text), gold_are_alternatives=True)
     assert find_gold([positives], store).rows == ({0},)
 
 
@@ -57,7 +59,7 @@ def test_rank_counts_from_one_and_is_none_without_a_gold_hit(store: PassageStore
 
 def test_a_store_cut_otherwise_is_refused(store: PassageStore) -> None:
     with pytest.raises(DataError, match="only 0 of 1 questions"):
-        find_gold([Question("1", "?", meta={"context": "Elsewhere."})], store)
+        find_gold([Question("1", "?", gold=quoted("Elsewhere."))], store)
     with pytest.raises(DataError, match="neither gold passages nor answers"):
         find_gold([Question("1", "?")], store)
     with pytest.raises(DataError, match="no question"):

@@ -8,12 +8,12 @@ from indexers.passages import PassageStore, PassageStoreWriter
 from rag.bench.openqa import answer_missing, fill_openqa
 from rag.bench.report import Report
 from rag.bench.results import ResultLog
-from rag.core.types import Hit, Passage, Question
+from rag.core.types import GoldPassage, Hit, Passage, Question
 from readers.protocols import ReadResult, SpanAnswer
 
 PASSAGES = [Passage(f"p{n}", "", text) for n, text in enumerate(["Oslo is in Norway.", "Rome is in Italy."])]
 QUESTIONS = [
-    Question(f"q{n}", f"Where is {city}?", (land,), meta={"context": PASSAGES[n % 2].text})
+    Question(f"q{n}", f"Where is {city}?", (land,), gold=(GoldPassage(PASSAGES[n % 2]),))
     for n, (city, land) in enumerate([("Oslo", "Norway"), ("Rome", "Italy")] * 6)
 ]
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rag.core.errors import ConfigError, DataError, ResourceError
-from rag.core.types import Question
+from rag.core.types import GoldPassage, Passage, Question
 from rag.data.files.question_fields import question_from_mapping
 from rag.data.files.question_shapes import official_shape, rows_of_columns
 from rag.data.questions import read_questions
@@ -75,8 +75,10 @@ def question(record: dict) -> Question:
 
 def test_hotpot_columns_become_the_official_pairs() -> None:
     found = question(HOTPOT)
-    assert found.meta["supporting_facts"] == [["A", 0], ["B", 1]]
-    assert found.meta["context"][0] == ["A", ["A was American.", " More."]]
+    assert found.gold[0] == GoldPassage(
+        Passage("", "A", "A was American. More."), ("A was American.", " More."), (0,)
+    )
+    assert (found.kind, found.level, found.context, found.meta) == ("comparison", "hard", (), {})
     assert gold_facts(found) == (("A", 0), ("B", 1))
     assert needs_all(found)
     assert [passage.text for passage in gold_passages(found)] == ["A was American. More.", "One. Two."]
@@ -91,11 +93,7 @@ def test_2wiki_keeps_its_lists_as_json_text() -> None:
         "context": '[["A", ["S."]]]',
     }
     found = question(record)
-    assert (found.id, found.meta["supporting_facts"], found.meta["context"]) == (
-        "w1",
-        [["A", 0]],
-        [["A", ["S."]]],
-    )
+    assert (found.id, found.gold) == ("w1", (GoldPassage(Passage("", "A", "S."), ("S.",), (0,)),))
 
 
 def test_triviaqa_from_the_hub_and_from_its_official_file() -> None:
@@ -115,20 +113,47 @@ def test_musique_paragraphs_become_context_and_gold_titles() -> None:
     assert found.answers == ("Stanley", "Stanley, ND")
     assert gold_keys(found) == ("title", ("County", "Town"))
     assert [passage.title for passage in gold_passages(found)] == ["County", "Town"]
+    assert [(item.passage.title, item.sentences) for item in found.context] == [("Noise", ("No.",))]
+    steps = [{"question": "q", "answer": "a", "paragraph_support_idx": n} for n in (2, 0)]
+    ordered = question({**MUSIQUE, "question_decomposition": steps})  # hop order, not that of the paragraphs
+    assert [item.passage.title for item in ordered.gold] == ["Town", "County"]
     assert question({**MUSIQUE, "answerable": False}).answers == ()
+
+
+def test_gold_passages_stand_in_hop_order_with_their_supporting_sentences() -> None:
+    context = [["Noise", ["No."]], ["B", ["B1.", " B2."]], ["A", ["A1.", " A2."]]]
+    record = {"question": "q", "answer": "a", "supporting_facts": [["A", 1], ["B", 0], ["A", 5], ["C", 0]]}
+    found = question({**record, "context": context})
+    assert [(item.passage.title, item.supporting) for item in found.gold] == [
+        ("A", (1, 5)), ("B", (0,)), ("C", (0,)),
+    ]  # fmt: skip
+    assert [item.passage.text for item in found.gold] == ["A1. A2.", "B1. B2.", ""]  # C is only named
+    assert [item.passage.title for item in found.context] == ["Noise"]
+    assert [item.passage.title for item in question({**record, "context": None}).gold] == ["A", "B", "C"]
+    unlabelled = question({"question": "q", "context": context})  # a test file
+    assert (unlabelled.gold, len(unlabelled.context)) == ((), 3)
+
+
+def test_mdr_files_put_the_bridge_page_last() -> None:
+    paragraphs = [{"title": "Bridge", "text": "b"}, {"title": "First", "text": "f"}]
+    record = {
+        "question": "q", "answer": ["a"], "type": "bridge", "bridge": "Bridge", "pos_paras": paragraphs,
+        "neg_paras": [{"title": "N", "text": "n"}], "sp": ["Bridge", "First"],
+    }  # fmt: skip
+    found = question(record)
+    assert [item.passage for item in found.gold] == [Passage("", "First", "f"), Passage("", "Bridge", "b")]
+    assert ([item.passage.title for item in found.context], needs_all(found)) == (["N"], True)
 
 
 def test_kilt_evidence_without_answer_and_as_columns() -> None:
     found = question(KILT)
     assert found.answers == ("X",)
-    assert [[page["wikipedia_id"] for page in pages] for pages in found.meta["provenance"]] == [
+    assert [[page["wikipedia_id"] for page in pages] for pages in found.provenance] == [
         ["12"],
         ["13", "14"],
     ]
     columns = {"answer": ["X"], "provenance": [{"wikipedia_id": ["12"], "title": ["P"]}]}
-    assert question({**KILT, "output": columns}).meta["provenance"] == [
-        [{"wikipedia_id": "12", "title": "P"}]
-    ]
+    assert question({**KILT, "output": columns}).provenance == (({"wikipedia_id": "12", "title": "P"},),)
 
 
 def test_other_sets() -> None:
@@ -137,10 +162,10 @@ def test_other_sets() -> None:
     assert question({"question": "q", "possible_answers": '["a", "b"]'}).answers == ("a", "b")  # PopQA
     assert question({"id": "1", "question": "q", "golden_answers": ["a"]}).answers == ("a",)  # FlashRAG
     found = question(SQUAD)
-    assert (found.answers, found.meta["title"], found.meta["answer_starts"]) == (
+    assert (found.answers, found.gold[0].passage.title, found.answer_starts) == (
         ("Smiljan",),
         "Nikola Tesla",
-        [18],
+        (18,),
     )
 
 
@@ -167,7 +192,7 @@ def test_rows_of_columns() -> None:
 def test_parquet_files(tmp_path: Path) -> None:
     path = tmp_path / "dev"  # told by its first bytes
     pq.write_table(pa.Table.from_pylist([HOTPOT]), path)
-    assert [q.meta["supporting_facts"] for q in read_questions(path)] == [[["A", 0], ["B", 1]]]
+    assert [gold_facts(q) for q in read_questions(path)] == [(("A", 0), ("B", 1))]
     pq.write_table(pa.Table.from_pylist([SQUAD, SQUAD]), path)
     with pytest.raises(DataError, match="record 2: the question id 's1' was used before"):
         list(read_questions(path))
@@ -225,7 +250,7 @@ def test_the_official_squad_file_in_a_repository(tmp_path: Path) -> None:
     (folder / "dev.json").write_text(json.dumps({"version": "1.1", "data": articles}))
     found = list(read_questions(f"hf:{folder}"))
     assert [(q.id, q.answers) for q in found] == [("s1", ("Smiljan",))]
-    assert (found[0].meta["title"], found[0].meta["answer_starts"]) == ("Nikola Tesla", [18])
+    assert (found[0].gold[0].passage.title, found[0].answer_starts) == ("Nikola Tesla", (18,))
 
 
 def hub(monkeypatch: pytest.MonkeyPatch, result: object) -> list:

@@ -82,7 +82,7 @@ def test_sample_lines(tmp_path: Path) -> None:
     }
     record |= {"split": "dev"}
     (question,) = read(tmp_path / "q.jsonl", record)
-    assert question == Question("s1", "Q?", ("a",), ("p1", "p2"), {"type": "bridge", "split": "dev"})
+    assert question == Question("s1", "Q?", ("a",), ("p1", "p2"), kind="bridge", meta={"split": "dev"})
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_regular_expressions_stay_as_they_are(tmp_path: Path) -> None:
     record = {"question": "Q?", "answer": [r"19\d\d|\bx"], "answer_is_regex": True}
     (question,) = read(tmp_path / "q.jsonl", record)
     assert question.answers == (r"19\d\d|\bx",)
-    assert question.meta["answer_is_regex"] is True
+    assert question.answers_are_regex is True
 
 
 def test_dpr_training_list(tmp_path: Path) -> None:
@@ -123,9 +123,8 @@ def test_dpr_results_and_pyserini(tmp_path: Path) -> None:
 
 def test_hotpot(tmp_path: Path) -> None:
     (question,) = read(tmp_path / "hotpot.json", HOTPOT)
-    assert (question.id, question.answers, question.meta["type"]) == ("5a8b", ("yes",), "comparison")
-    assert question.meta["supporting_facts"] == [["A", 0], ["B", 0]]
-    assert question.meta["context"][0][0] == "A"
+    assert (question.id, question.answers, question.kind) == ("5a8b", ("yes",), "comparison")
+    assert [(item.passage.title, item.supporting) for item in question.gold] == [("A", (0,)), ("B", (0,))]
 
 
 def test_kilt(tmp_path: Path) -> None:
@@ -135,18 +134,18 @@ def test_kilt(tmp_path: Path) -> None:
     ]
     (question,) = read(tmp_path / "k.jsonl", {"id": "k", "input": "Q?", "output": output, "meta": {}})
     assert (question.text, question.answers) == ("Q?", ("Paris",))
-    assert question.meta["provenance"] == [[{"wikipedia_id": "1"}], [{"wikipedia_id": "2"}]]
+    assert question.provenance == (({"wikipedia_id": "1"},), ({"wikipedia_id": "2"},))
 
 
 def test_squad_agrees_with_the_corpus_of_the_same_file(tmp_path: Path) -> None:
     path = tmp_path / "squad.json"
     first, second = read(path, SQUAD)
     assert first.answers == ("Smiljan", "in Smiljan")
-    assert first.meta["answer_starts"] == [18, 15, 18]
-    assert first.meta["title"] == "Nikola Tesla"
+    assert first.answer_starts == (18, 15, 18)
+    assert first.gold[0].passage.title == "Nikola Tesla"
     assert second.answers == ()
     texts = {document.id: document.text for document in read_documents(path)}
-    assert texts[first.gold_passage_ids[0]] == first.meta["context"]
+    assert texts[first.gold_passage_ids[0]] == first.gold[0].passage.text
 
 
 def test_gold_info(tmp_path: Path) -> None:
@@ -185,7 +184,7 @@ def test_tables_with_header(tmp_path: Path) -> None:
     questions = read(tmp_path / "q.csv", table)
     assert [question.answers for question in questions] == [("A", "B"), ("[sic] 1999",), ()]
     assert questions[0].text == "Who, then?"
-    assert questions[0].meta == {"level": "easy"}
+    assert (questions[0].level, questions[0].meta) == ("easy", {})
     assert read(tmp_path / "r.csv", "question\nWho?\n")[0].text == "Who?"
 
 

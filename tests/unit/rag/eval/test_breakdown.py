@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from rag.core.errors import ConfigError
 from rag.core.types import Passage, Question
+from rag.data.files.question_fields import question_from_mapping
 from rag.eval.breakdown import (
     TrainingOverlap,
     answer_length,
@@ -70,8 +73,14 @@ def test_answer_length_and_rank_classes() -> None:
 
 
 def test_hops_come_from_facts_titles_or_ids() -> None:
-    assert hop_count(Question("1", "q", meta={"supporting_facts": [["A", 0], ["A", 1], ["B", 0]]})) == 2
-    assert hop_count(Question("1", "q", meta={"gold_titles": ["A", "B", "C"]})) == 3
+    def question(**fields: Any) -> Question:
+        return question_from_mapping({"question": "q", **fields}, "1")
+
+    assert hop_count(question(supporting_facts=[["A", 0], ["A", 1], ["B", 0]])) == 2
+    assert hop_count(question(gold_titles=["A", "B", "C"])) == 3
+    assert hop_count(question(hops=4, gold_titles=["A", "B"])) == 4
+    alternatives = [{"text": "a", "passage_id": "1"}, {"text": "b", "passage_id": "2"}]
+    assert hop_count(question(positive_ctxs=alternatives)) == 1
     assert hop_count(Question("1", "q", gold_passage_ids=("p",))) == 1
     assert hop_count(Question("1", "q")) is None
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
-from rag.core.types import AnswerSet, Passage, Question
+from rag.core.types import AnswerSet, GoldPassage, Passage, Question
 from rag.eval.compare import Evaluation, compare_evaluations, load_evaluation, load_evaluations, short_names
 from rag.eval.markup import Html, el, join, marked
 from rag.eval.report import render_report, write_report
@@ -227,7 +227,7 @@ def test_every_standard_figure_has_a_plain_name(pair: list[Evaluation]) -> None:
 def test_passages_with_odd_characters_do_not_break_the_page(tmp_path: Path, system: Any) -> None:
     assert marked("İstanbul & co", [(0, 8, "gold")]) == '<mark class="gold">İstanbul</mark> &amp; co'
     question = Question(
-        "q", "Danube İ \u202e \x00?", ("İ",), ("p0",), {"positive_ctxs": [{"title": "T", "text": "İ x y."}]}
+        "q", "Danube İ \u202e \x00?", ("İ",), ("p0",), (GoldPassage(Passage("", "T", "İ x y.")),)
     )
     assert Passage("a", "b", "c")
     assert check_page(render_report([run(system, [question], tmp_path / "odd")]))

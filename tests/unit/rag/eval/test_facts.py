@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, Question
 from rag.data.corpus import read_documents
+from rag.data.files.question_fields import question_from_mapping
 from rag.eval.compare import load_evaluation
 from rag.eval.fact_tuning import FactExample, collect_examples, tune_facts, write_tuning
 from rag.eval.facts import FactFinder, open_finder
@@ -30,13 +32,14 @@ SENTENCES = {
 CORPUS = [
     {"id": f"d{n}", "title": title, "sentences": lines} for n, (title, lines) in enumerate(SENTENCES.items())
 ]
-QUESTION = Question(
-    "h1",
-    "Where was the director of Silent Harbour born?",
-    ("Norway",),
-    (),
-    {"type": "bridge", "supporting_facts": [["Silent Harbour", 2], ["Ada Moss", 0]]},
-)
+RECORD = {
+    "id": "h1",
+    "question": "Where was the director of Silent Harbour born?",
+    "answer": "Norway",
+    "type": "bridge",
+    "supporting_facts": [["Silent Harbour", 2], ["Ada Moss", 0]],
+}
+QUESTION = question_from_mapping(RECORD, "")
 
 
 @pytest.fixture
@@ -104,14 +107,14 @@ def test_boundaries_come_from_corpus_then_context_then_rule(corpus: Path, retrie
     assert finder(QUESTION, answers(retrieved), retrieved) == expected
     assert finder.boundaries == {"corpus": 2}
     context = [[title, lines] for title, lines in SENTENCES.items()]
-    with_context = Question("h1", QUESTION.text, meta={**QUESTION.meta, "context": context})
+    with_context = question_from_mapping({**RECORD, "context": context}, "")
     finder = FactFinder()
     assert finder(with_context, answers(retrieved), retrieved) == expected
     assert finder.boundaries == {"question set": 2}
     finder = FactFinder()
     assert finder(QUESTION, answers(retrieved), retrieved) != expected
     assert finder.boundaries == {"rule": 2}
-    assert finder(Question("x", "q", meta={"context": "text"}), AnswerSet("q", (), 1.0, "v", {}), []) == []
+    assert finder(Question("x", "q"), AnswerSet("q", (), 1.0, "v", {}), []) == []
 
 
 def test_only_passages_that_were_read_count(retrieved: Any) -> None:
@@ -161,7 +164,7 @@ def test_a_card_shows_right_wrong_and_missed_facts() -> None:
 def test_tuning_finds_better_settings(tmp_path: Path, corpus: Path, retrieved: Any) -> None:
     finder = FactFinder(FactSettings(threshold=0.0), SentenceTable.of_corpus(corpus))
     unanswerable = Question("n", "No facts?")
-    questions = [Question(f"h{n}", QUESTION.text, meta=QUESTION.meta) for n in range(4)]
+    questions = [replace(QUESTION, id=f"h{n}", answers=()) for n in range(4)]
     system = Reads(retrieved)
     examples = collect_examples(
         system, [unanswerable, *questions], finder, EvaluationSettings(profile="hotpot")
@@ -201,7 +204,7 @@ def test_r_precision_at_page_level(tmp_path: Path, retrieved: Any, pages: Any, e
     ]
     metrics = evaluate(
         Reads(titled),  # type: ignore[arg-type]
-        [Question("k", "Where?", ("Norway",), (), {"provenance": gold})],
+        [Question("k", "Where?", ("Norway",), provenance=gold)],
         tmp_path,
         EvaluationSettings(profile="kilt", ks=(1, 2), read_top_k=2, resamples=1000, pages=pages),
         source=QuestionSource("toy"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rag.core.types import Passage, Question
+from rag.core.types import GoldPassage, Passage, Question
+from rag.data.files.question_fields import question_from_mapping
 from rag.eval.resolve import GoldResolver
 
 
@@ -32,7 +33,8 @@ STORE_PASSAGES = (
 
 
 def squad(name: str, context: str) -> Question:
-    return Question(name, "?", ("a",), ("Danube-0",), {"context": context, "title": "Danube"})
+    quoted = GoldPassage(Passage("", "Danube", context))
+    return Question(name, "?", ("a",), ("Danube-0",), (quoted,))
 
 
 def test_a_foreign_id_is_found_by_its_text_and_ties_go_to_the_first_id() -> None:
@@ -55,7 +57,7 @@ def test_known_ids_and_titles_stay_and_no_passage_is_read_for_them() -> None:
     facts = {"supporting_facts": [["Danube", 0]], "context": [["Danube", ["The Danube."]]]}
     questions = [
         Question("q", "?", gold_passage_ids=("p3", "elsewhere")),
-        Question("h", "?", meta=facts),
+        question_from_mapping({"question": "?", **facts}, "h"),
         Question("n", "?", ("a",)),
     ]
     resolver = GoldResolver.of(questions, store)
@@ -65,6 +67,6 @@ def test_known_ids_and_titles_stay_and_no_passage_is_read_for_them() -> None:
 
 def test_the_first_positive_of_dpr_is_the_gold_passage() -> None:
     positives = [{"title": "Rhine", "text": "The Rhine ends in the North Sea."}, {"title": "", "text": "x"}]
-    question = Question("q", "?", meta={"positive_ctxs": positives})
+    question = question_from_mapping({"question": "?", "positive_ctxs": positives}, "q")
     resolver = GoldResolver.of([question], Store(*STORE_PASSAGES))
     assert resolver(question).gold_passage_ids == ("p3",)

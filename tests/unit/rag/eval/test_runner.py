@@ -10,7 +10,7 @@ import pytest
 
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError, ResourceError
 from rag.core.files import directory_lock
-from rag.core.types import Passage, Question
+from rag.core.types import GoldPassage, Passage, Question
 from rag.eval.breakdown import TrainingOverlap
 from rag.eval.runner import evaluate
 from rag.eval.settings import EvaluationSettings, QuestionSource
@@ -199,8 +199,8 @@ def test_a_system_that_only_asks(tmp_path: Path, system: Any, questions: list[Qu
 
 
 def test_hotpot_profile_with_facts_and_by_type(tmp_path: Path, system: Any) -> None:
-    meta = {"supporting_facts": [["Danube", 0], ["Rhine", 0]], "type": "bridge"}
-    question = Question("h", "Where does the Danube rise?", ("Black Forest",), (), meta)
+    gold = tuple(GoldPassage(Passage("", title, ""), (), (0,)) for title in ("Danube", "Rhine"))
+    question = Question("h", "Where does the Danube rise?", ("Black Forest",), gold=gold, kind="bridge")
     metrics = evaluate(
         system,
         [question],
@@ -220,7 +220,7 @@ def test_hotpot_profile_with_facts_and_by_type(tmp_path: Path, system: Any) -> N
 
 def test_kilt_profile(tmp_path: Path, system: Any) -> None:
     gold = [[{"wikipedia_id": "Danube"}]]
-    question = Question("k", "Where does the Danube rise?", ("Black Forest",), (), {"provenance": gold})
+    question = Question("k", "Where does the Danube rise?", ("Black Forest",), provenance=gold)
     metrics = evaluate(system, [question], tmp_path, settings(profile="kilt", pages="title"), source=SOURCE)
     assert metrics["figures"]["kilt_em"]["value"] == 1.0
     assert metrics["figures"]["recall@3"]["value"] == 1.0
@@ -269,9 +269,8 @@ def test_bad_settings(change: dict[str, Any]) -> None:
 
 
 def test_alternative_positives_are_not_hops(tmp_path: Path, system: Any) -> None:
-    question = Question(
-        "a", "Danube", ("Black Forest",), ("p0", "p9"), {"positive_ctxs": [{"text": "In the Black Forest."}]}
-    )
+    quoted = (GoldPassage(Passage("", "", "In the Black Forest.")),)
+    question = Question("a", "Danube", ("Black Forest",), ("p0", "p9"), quoted, gold_are_alternatives=True)
     metrics = evaluate(system, [question], tmp_path, settings(oracle=True), source=SOURCE)
     assert not any(name.startswith("passage_") for name in metrics["figures"])
     assert metrics["breakdowns"]["hops"][0]["group"] == "1"

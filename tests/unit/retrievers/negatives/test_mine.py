@@ -9,7 +9,8 @@ from indexers.build import BuildSettings, build_index
 from indexers.index import Index
 from rag.cli.main import main
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
-from rag.core.types import Hit, Passage, Question
+from rag.core.types import Hit, Passage
+from rag.data.files.question_fields import question_from_mapping
 from rag.data.questions import read_questions
 from rag.data.text import AnswerMatcher
 from retrievers.encoders.bi_encoder import BiEncoder
@@ -236,14 +237,16 @@ def test_gold_texts_of_hotpot_in_both_shapes():
         "supporting_facts": {"title": ["B", "A"], "sent_id": [1, 0]},
     }
     expected = [Passage("", "B", "b. c."), Passage("", "A", "a.")]
-    assert gold_texts(Question("1", "q", meta=rows)) == expected
-    assert gold_texts(Question("1", "q", meta=columns)) == expected
+
+    def texts(record: dict) -> list[Passage]:
+        return gold_texts(question_from_mapping({"question": "q", **record}, "1"))
+
+    assert texts(rows) == expected
+    assert texts(columns) == expected
     titles = {"context": rows["context"], "supporting_facts": None, "gold_titles": ["B", "A"]}
-    assert gold_texts(Question("1", "q", meta=titles)) == expected
-    assert gold_texts(Question("1", "q", meta={"context": "text", "title": "T"})) == [
-        Passage("", "T", "text")
-    ]
-    assert gold_texts(Question("1", "q")) == []
+    assert texts(titles) == expected
+    assert texts({"context": "text", "title": "T"}) == [Passage("", "T", "text")]
+    assert texts({}) == []
 
 
 def test_small_parts():
