@@ -11,7 +11,6 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -153,8 +152,8 @@ def _peer_batches(
 
 
 def _first_negative(examples: list[TrainingExample]) -> Iterator[TrainingExample]:
-    for example in examples:
-        yield replace(example, negatives=example.negatives[:1])
+    for e in examples:
+        yield TrainingExample.labelled(e.id, e.question, e.answers, e.positives, e.negatives[:1])
 
 
 def _joined(passage: Any) -> str:

@@ -20,6 +20,7 @@ from rag.core.log import get_logger
 from rag.core.manifest import MANIFEST_NAME, read_manifest, write_manifest
 from rag.core.types import Passage
 from rag.data.text import nfd, simple_tokenize
+from retrievers.encoders.layout import Query
 from retrievers.examples.records import TrainingExample
 from retrievers.examples.tokens import RetrieverTokenizer, TokenTable, TokenTableWriter
 
@@ -29,9 +30,10 @@ Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
 _KIND = "training-set"
-_FORMAT = "2"
+_FORMAT = "3"
 _WINDOW = 4096  # texts that are tokenised at once
-_TABLES = ("questions", "passages", "words", "answers", "question_answers", "positives", "negatives")
+_OF_QUESTIONS = ("questions", "answers", "question_answers", "positives", "negatives", "scored")
+_TABLES = (*_OF_QUESTIONS, "passages", "words")
 _UNMATCHABLE = frozenset({"yes", "no", "noanswer"})
 
 
@@ -53,7 +55,7 @@ class TrainingSet:
 
     Attributes:
         ids: Q question ids.
-        questions: Q tokenised questions.
+        questions: Q tokenised queries: questions, and the passages that belong to the query.
         passages: N tokenised passages.
         words: N passages as word numbers of DPR's tokenisation (lower-cased, NFD, without the title), for
             finding answers; empty rows if they were not asked for.
@@ -62,7 +64,9 @@ class TrainingSet:
         positives: Q lists of passage rows, the gold one first.
         negatives: Q lists of passage rows, hardest first.
         canonical: (N,) first row with the same title and text.
-        titles: (Q,) number of the gold passage's title; passages without a title have one number together.
+        scored: Q lists of passage rows that have a target, whatever their role.
+        targets: (T,) float32, one for each number of `scored.values`.
+        titles: (Q,) number of the gold passage's title; those without a title have one number together.
         corpus_rows: how many of the N passages are the corpus.
     """
 
@@ -76,6 +80,8 @@ class TrainingSet:
     negatives: TokenTable
     canonical: Int32
     titles: Int32
+    scored: TokenTable
+    targets: npt.NDArray[np.float32]
     corpus_rows: int
 
     def __len__(self) -> int:
@@ -149,6 +155,9 @@ class TrainingSet:
             ids=ids,
             canonical=load_npy(folder / "canonical.npy", dtype=np.int32, shape=(len(tables["passages"]),)),
             titles=load_npy(folder / "titles.npy", dtype=np.int32, shape=(len(ids),)),
+            targets=load_npy(
+                folder / "targets.npy", dtype=np.float32, shape=(int(shapes["scored"]["values"]),)
+            ),
             corpus_rows=int(manifest["corpus_rows"]),
             **tables,
         )
@@ -222,28 +231,32 @@ def _build(
         passages.add(passage, always=True)
     corpus_rows = len(passages.canonical)
     ids: list[str] = []
-    texts: list[str] = []
-    titles = array("i")
+    queries: list[Query] = []
+    titles, targets = array("i"), array("f")
     known_titles: dict[str, int] = {}
-    writers = {name: TokenTableWriter(None) for name in _TABLES if name not in ("passages", "words")}
+    writers = {name: TokenTableWriter(None) for name in _OF_QUESTIONS}
     for example in examples:
         ids.append(example.id)
-        texts.append(example.question)
-        titles.append(known_titles.setdefault(example.positives[0].title, len(known_titles)))
-        writers["positives"].append([_unique(passages.add(passage) for passage in example.positives)])
-        hardest = example.negatives[:max_negatives]
-        writers["negatives"].append([_unique(passages.add(negative.passage) for negative in hardest)])
+        queries.append(example.query)
+        positives, negatives = example.positives, example.negatives[:max_negatives]
+        title = positives[0].title if positives else ""
+        titles.append(known_titles.setdefault(title, len(known_titles)))
+        writers["positives"].append([_unique(passages.add(passage) for passage in positives)])
+        writers["negatives"].append([_unique(passages.add(negative.passage) for negative in negatives)])
+        scored = {passages.add(c.passage): c.target for c in example.candidates if c.target is not None}
+        writers["scored"].append([list(scored)])
+        targets.extend(scored.values())
         words = [passages.word_ids(a) for a in matchable_answers(example.answers)] if match_answers else []
         known = [list(answer) for answer in dict.fromkeys(map(tuple, words)) if answer]
         first = writers["answers"].rows
         writers["answers"].append(known)
         writers["question_answers"].append([range(first, first + len(known))])
-        if len(texts) == _WINDOW:
-            writers["questions"].append(tokenizer.questions(texts))
-            texts = []
+        if len(queries) == _WINDOW:
+            writers["questions"].append(tokenizer.queries(queries))
+            queries = []
     if not ids:
         raise DataError("there are no training examples")
-    writers["questions"].append(tokenizer.questions(texts))
+    writers["questions"].append(tokenizer.queries(queries))
     passages.flush()
     tables = {name: writer.finish() for name, writer in writers.items()}
     tables |= {"passages": passages.tokens.finish(), "words": passages.words.finish()}
@@ -252,6 +265,7 @@ def _build(
         ids=tuple(ids),
         canonical=canonical,
         titles=np.frombuffer(titles, np.int32),
+        targets=np.frombuffer(targets, np.float32),
         corpus_rows=corpus_rows,
         **tables,
     )
@@ -272,6 +286,7 @@ def _write(built: TrainingSet, folder: Path) -> None:
     shapes: dict[str, Any] = {name: getattr(built, name).write(folder, name) for name in _TABLES}
     save_npy(folder / "canonical.npy", built.canonical)
     save_npy(folder / "titles.npy", built.titles)
+    save_npy(folder / "targets.npy", built.targets)
     atomic_write_json(folder / "ids.json", list(built.ids))
     for raw in folder.glob("*.raw"):
         raw.unlink()

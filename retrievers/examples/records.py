@@ -1,13 +1,13 @@
-"""Training examples of retrievers: question, positives, negatives with provenance; DPR's training JSON."""
+"""Training examples of retrievers: a question, and candidates with roles, scores and targets; their files."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rag.core.errors import DataError
 from rag.core.files import atomic_path
@@ -17,10 +17,13 @@ from rag.data.files.json_file import first_mark
 from rag.data.files.json_stream import iter_json_array, parse_json
 from rag.data.files.streams import open_binary, read_lines
 from rag.data.records import BadRecord, Problem, ReadReport
+from retrievers.encoders.layout import Query
 
 __all__ = [
+    "Candidate",
     "ExampleReport",
-    "Negative",
+    "Needed",
+    "Role",
     "TrainingExample",
     "example_from_json",
     "example_to_json",
@@ -28,6 +31,20 @@ __all__ = [
     "write_training_examples",
 ]
 
+Role = Literal["positive", "negative", "retrieved"]
+Needed = Literal["positives", "targets", "questions"]
+
+_LISTS: dict[str, Role] = {
+    "positive_ctxs": "positive",
+    "negative_ctxs": "negative",
+    "hard_negative_ctxs": "negative",
+    "ctxs": "retrieved",
+}
+_NEEDED = {
+    "positives": "a positive passage",
+    "targets": "two passages that have a target",
+    "questions": "a text",
+}
 _ID_FIELDS = ("id", "_id", "qid", "question_id")
 _PASSAGE_ID_FIELDS = ("passage_id", "psg_id", "id", "docid")
 _SHAPE = (
@@ -37,20 +54,25 @@ _SHAPE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Negative:
-    """A passage that should score low, and where it came from.
+class Candidate:
+    """A passage beside a question, and what is known of the two together.
 
     Attributes:
         passage: its id is "" if the file has none.
+        role: "positive" answers the question, "negative" should score low, "retrieved" is unjudged.
         source: what found it, for example "bm25", "dense" or "bm25+dense"; "" if unknown.
         rank: 1-based rank in that search, if known.
         score: score of that search, if known; larger is better.
+        target: what a retriever should learn to score it, on any scale, for example a reader's verdict; None
+            if nobody said.
     """
 
     passage: Passage
+    role: Role
     source: str = ""
     rank: int | None = None
     score: float | None = None
+    target: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,48 +83,100 @@ class TrainingExample:
         id: unique in its file.
         question: its text.
         answers: accepted answers, maybe none.
-        positives: passages that answer it, the gold one first; never empty.
-        negatives: hard negatives, hardest first; maybe none.
+        candidates: passages in their roles: the gold one first of the positives, the hardest first of the
+            negatives; maybe none.
+        context: passages that the query brings along, in the order in which they were found: those of the
+            hops before this one.
+
+    Example:
+        >>> one, other = Passage("1", "Danube", "A river."), Passage("2", "Rhine", "Another.")
+        >>> example = TrainingExample.labelled("q", "which river?", ("Danube",), [one], [other])
+        >>> [candidate.role for candidate in example.candidates], example.positives
+        (['positive', 'negative'], (Passage(id='1', title='Danube', text='A river.'),))
     """
 
     id: str
     question: str
-    answers: tuple[str, ...]
-    positives: tuple[Passage, ...]
-    negatives: tuple[Negative, ...] = ()
+    answers: tuple[str, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
+    context: tuple[Passage, ...] = ()
+
+    @classmethod
+    def labelled(
+        cls,
+        id: str,
+        question: str,
+        answers: Sequence[str],
+        positives: Iterable[Passage],
+        negatives: Iterable[Passage | Candidate] = (),
+    ) -> TrainingExample:
+        """An example of passages that are right and passages that are not."""
+        right = (Candidate(passage, "positive") for passage in positives)
+        wrong = (n if isinstance(n, Candidate) else Candidate(n, "negative") for n in negatives)
+        return cls(id, question, tuple(answers), (*right, *wrong))
+
+    @property
+    def query(self) -> Query:
+        """What the question tower reads."""
+        return Query(self.question, self.context)
+
+    @property
+    def positives(self) -> tuple[Passage, ...]:
+        """The passages that answer it, the gold one first."""
+        return tuple(c.passage for c in self.candidates if c.role == "positive")
+
+    @property
+    def negatives(self) -> tuple[Candidate, ...]:
+        """The hard negatives, hardest first."""
+        return tuple(c for c in self.candidates if c.role == "negative")
+
+    def has(self, needed: Needed) -> bool:
+        """Whether a method that needs this can use the example."""
+        if needed == "targets":
+            return sum(c.target is not None for c in self.candidates) > 1
+        return needed == "questions" or any(c.role == "positive" for c in self.candidates)
 
 
 @dataclass(slots=True)
 class ExampleReport(ReadReport):
-    """What was read: bad records as in every reader, and questions left out because they have no positive.
+    """What was read: bad records as in every reader, and questions that lack what the method needs.
 
     Attributes:
-        without_positives: questions dropped; they are not bad records.
+        left_out: questions dropped; they are not bad records.
+        left_out_places: where the first of them are.
         without_negatives: questions kept that have no negative of their own.
     """
 
-    without_positives: int = 0
+    left_out: int = 0
+    left_out_places: list[str] = field(default_factory=list)
     without_negatives: int = 0
-    without_positives_places: list[str] = field(default_factory=list)
 
 
 def read_training_examples(
-    path: str | Path, *, max_bad_share: float = 0.001, report: ExampleReport | None = None
+    path: str | Path,
+    *,
+    needs: Needed = "positives",
+    max_bad_share: float = 0.001,
+    report: ExampleReport | None = None,
 ) -> Iterator[TrainingExample]:
     """Stream training examples; only one record is held at a time.
 
-    Read are DPR's training JSON (a list; passages named by `passage_id` or `psg_id`) and the same records one
-    a line. `hard_negative_ctxs` are preferred, `negative_ctxs` are taken where there are none of them.
-    Questions without positives are left out and counted, as in DPR; empty passages are bad records.
+    Read are DPR's training JSON (a list; passages named by `passage_id` or `psg_id`), the files of FiD and of
+    DPR's retrieval results (their `ctxs` are unjudged), and the same records one a line. `hard_negative_ctxs`
+    are preferred, `negative_ctxs` are taken where there are none of them. Any passage may carry a `target`;
+    `query_ctxs` are passages that belong to the query. Questions without what the method needs are left out
+    and counted, as DPR leaves out those without a positive; empty passages are bad records.
 
     Args:
         path: the file (also .gz, .bz2, .zst, .xz).
+        needs: "positives": one at least; "targets": two at least, of candidates in any role; "questions":
+            nothing more.
         max_bad_share: highest tolerated share of malformed records, in [0, 1].
         report: filled while reading; the counts are logged at the end.
 
     Raises:
         DataError: no such file, too many malformed records (the first are listed with their places),
-            malformed JSON, or no question with a positive.
+            malformed JSON, or no question with what is needed.
 
     Source: Karpukhin et al. 2020, "Dense Passage Retrieval for Open-Domain Question Answering", section 3.2.
 
@@ -127,10 +201,10 @@ def read_training_examples(
                 counts.check(max_bad_share, at_end=False)
                 continue
             counts.add_good()
-            if not example.positives:
-                counts.without_positives += 1
-                if len(counts.without_positives_places) < counts.shown:
-                    counts.without_positives_places.append(f"{name}:{number}")
+            if not example.has(needs):
+                counts.left_out += 1
+                if len(counts.left_out_places) < counts.shown:
+                    counts.left_out_places.append(f"{name}:{number}")
                 continue
             counts.without_negatives += not example.negatives
             found += 1
@@ -139,19 +213,17 @@ def read_training_examples(
     log = get_logger(__name__)
     if counts.bad:
         log.warning("%s: %s", name, counts.summary())
-    if counts.without_positives:
-        places = ", ".join(counts.without_positives_places[:3])
-        log.warning(
-            "%s: %d questions without a positive left out (%s …)", name, counts.without_positives, places
-        )
+    if counts.left_out:
+        places = ", ".join(counts.left_out_places[:3])
+        log.warning("%s: %d questions without %s left out (%s …)", name, counts.left_out, needs, places)
     if not found:
-        raise DataError(f"{name}: no question with a positive passage", hint=_SHAPE)
+        raise DataError(f"{name}: no question with {_NEEDED[needs]}", hint=_SHAPE)
 
 
 def write_training_examples(path: str | Path, examples: Iterable[TrainingExample]) -> int:
     """Write DPR's training JSON, an example a line of the list; the file appears whole. Returns how many.
 
-    Negatives carry their provenance as the keys `source`, `rank` and `score`.
+    Passages carry what is known of them as the keys `source`, `rank`, `score` and `target`.
 
     Raises:
         ResourceError: the disk is full or not writable.
@@ -167,7 +239,7 @@ def write_training_examples(path: str | Path, examples: Iterable[TrainingExample
 
 
 def example_from_json(record: Any, fallback_id: str) -> TrainingExample:
-    """Read one record; its positives may be empty.
+    """Read one record; it may have no candidates.
 
     Raises:
         ValueError: it has another shape; says what was found.
@@ -175,34 +247,37 @@ def example_from_json(record: Any, fallback_id: str) -> TrainingExample:
     if not isinstance(record, Mapping):
         raise ValueError(f"expected an object, found {type(record).__name__}")
     question = record.get("question")
-    if "positive_ctxs" not in record and {"data", "context"} & record.keys():
+    if not _LISTS.keys() & record.keys() and {"data", "context"} & record.keys():
         raise ValueError(
             "a question set such as SQuAD's or HotpotQA's: `rag mine` makes training examples of it"
         )
     if not isinstance(question, str) or not question.strip():
         raise ValueError(f"the question is missing or empty ({question!r:.40})")
-    if "positive_ctxs" not in record:
-        raise ValueError("no positive_ctxs")
-    positives = tuple(_passage(item) for item in _list(record, "positive_ctxs"))
-    hard = _list(record, "hard_negative_ctxs") or _list(record, "negative_ctxs")
-    answers = record.get("answers", record.get("answer")) or ()
+    answers = record.get("answers", record.get("answer", record.get("target"))) or ()
     answers = (answers,) if isinstance(answers, str) else tuple(answers)
     if not all(isinstance(answer, str) for answer in answers):
         raise ValueError("answers are not a list of texts")
     name = next((str(record[key]) for key in _ID_FIELDS if record.get(key) not in (None, "")), fallback_id)
-    return TrainingExample(name, question, answers, positives, tuple(_negative(item) for item in hard))
+    lists = {key: _list(record, key) for key in _LISTS}
+    if lists["hard_negative_ctxs"]:
+        lists["negative_ctxs"] = []
+    candidates = tuple(_candidate(item, role) for key, role in _LISTS.items() for item in lists[key])
+    context = tuple(_passage(item) for item in _list(record, "query_ctxs"))
+    return TrainingExample(name, question, answers, candidates, context)
 
 
 def example_to_json(example: TrainingExample) -> dict[str, Any]:
     """The record that `example_from_json` reads back."""
-    return {
-        "id": example.id,
-        "question": example.question,
-        "answers": list(example.answers),
-        "positive_ctxs": [_passage_json(passage) for passage in example.positives],
-        "negative_ctxs": [],
-        "hard_negative_ctxs": [_negative_json(negative) for negative in example.negatives],
+    lists: dict[str, list[dict[str, Any]]] = {
+        key: [_candidate_json(c) for c in example.candidates if c.role == role and key != "negative_ctxs"]
+        for key, role in _LISTS.items()
     }
+    if not lists["ctxs"]:
+        del lists["ctxs"]
+    if example.context:
+        lists["query_ctxs"] = [_passage_json(passage) for passage in example.context]
+    head = {"id": example.id, "question": example.question, "answers": list(example.answers)}
+    return {**head, **lists}
 
 
 def _lines(stream: Any) -> Iterator[tuple[int, Any]]:
@@ -243,15 +318,21 @@ def _passage(value: Any) -> Passage:
     return Passage(str(found), title, text)
 
 
-def _negative(value: Any) -> Negative:
+def _candidate(value: Any, role: Role) -> Candidate:
     passage = _passage(value)
-    source, rank, score = value.get("source") or "", value.get("rank"), value.get("score")
+    rank, numbers = value.get("rank"), [value.get(key) for key in ("score", "target")]
     try:
-        number = None if score is None else float(score)
-        negative = Negative(passage, str(source), None if rank is None else int(rank), number)
+        place = None if rank is None else int(rank)
+        score, target = (None if number is None else float(number) for number in numbers)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"rank or score of a passage is not a number ({rank!r}, {score!r})") from error
-    return negative if number is None or math.isfinite(number) else replace(negative, score=None)
+        raise ValueError(
+            f"rank, score or target of a passage is not a number ({rank!r}, {numbers})"
+        ) from error
+    if target is not None and not math.isfinite(target):
+        raise ValueError(f"the target of a passage is {target}, expected a finite number")
+    if score is not None and not math.isfinite(score):
+        score = None
+    return Candidate(passage, role, str(value.get("source") or ""), place, score, target)
 
 
 def _passage_json(passage: Passage) -> dict[str, Any]:
@@ -259,9 +340,9 @@ def _passage_json(passage: Passage) -> dict[str, Any]:
     return {**head, "title": passage.title, "text": passage.text}
 
 
-def _negative_json(negative: Negative) -> dict[str, Any]:
-    fields: dict[str, Any] = _passage_json(negative.passage)
-    for key in ("source", "rank", "score"):
-        if (value := getattr(negative, key)) not in (None, ""):
+def _candidate_json(candidate: Candidate) -> dict[str, Any]:
+    fields: dict[str, Any] = _passage_json(candidate.passage)
+    for key in ("source", "rank", "score", "target"):
+        if (value := getattr(candidate, key)) not in (None, ""):
             fields[key] = value
     return fields

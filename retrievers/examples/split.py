@@ -14,7 +14,12 @@ import numpy as np
 
 from rag.core.errors import DataError
 from rag.core.files import atomic_write_json, read_json, sha256_file
-from retrievers.examples.records import TrainingExample, read_training_examples, write_training_examples
+from retrievers.examples.records import (
+    Needed,
+    TrainingExample,
+    read_training_examples,
+    write_training_examples,
+)
 from retrievers.training.config import RetrieverTrainConfig
 
 __all__ = ["ExampleSplit", "split_examples"]
@@ -32,13 +37,14 @@ class ExampleSplit:
     key: str
     held_out: tuple[TrainingExample, ...]
     _files: tuple[Path, ...]
+    _needs: Needed
     _bounds: tuple[float, float]
     _places: _Places
 
     def training(self) -> Iterator[TrainingExample]:
         """The training examples in the order of the files."""
         low, high = self._bounds
-        for example in _read(self._files):
+        for example in _read(self._files, self._needs):
             if self._places.in_division(example) >= low and self._places.in_sample(example) <= high:
                 yield example
 
@@ -61,6 +67,8 @@ def split_examples(config: RetrieverTrainConfig, folder: Path) -> ExampleSplit:
     decided: list[object] = [fraction, config.validation_questions, config.train_questions, config.seed]
     if config.hold_out != "question":
         decided.append(config.hold_out)
+    if config.needs != "positives":
+        decided.append(config.needs)
     content = json.dumps([[sha256_file(path) for path in given], decided])
     key = hashlib.sha256(content.encode()).hexdigest()
     kept = folder / f"held-out-{key[:16]}.json"
@@ -69,8 +77,10 @@ def split_examples(config: RetrieverTrainConfig, folder: Path) -> ExampleSplit:
     if not stated.is_file():
         _divide(config, places, fraction, kept, stated)
     bounds = read_json(stated)
-    held_out = tuple(read_training_examples(kept)) if kept.is_file() else ()
-    return ExampleSplit(key, held_out, config.train_files, (bounds["low"], bounds["high"]), places)
+    held_out = tuple(_read((kept,), config.needs)) if kept.is_file() else ()
+    return ExampleSplit(
+        key, held_out, config.train_files, config.needs, (bounds["low"], bounds["high"]), places
+    )
 
 
 def _divide(config: RetrieverTrainConfig, places: _Places, fraction: float, kept: Path, stated: Path) -> None:
@@ -80,7 +90,7 @@ def _divide(config: RetrieverTrainConfig, places: _Places, fraction: float, kept
 
     def below() -> Iterator[tuple[float, int, TrainingExample]]:
         nonlocal read
-        for number, example in enumerate(_read(config.train_files)):
+        for number, example in enumerate(_read(config.train_files, config.needs)):
             read += 1
             if places.in_division(example) < fraction:
                 yield places.in_sample(example), number, example
@@ -89,7 +99,7 @@ def _divide(config: RetrieverTrainConfig, places: _Places, fraction: float, kept
 
     def given() -> Iterator[tuple[float, int, TrainingExample]]:
         if config.validation_file is not None:
-            for number, example in enumerate(read_training_examples(config.validation_file)):
+            for number, example in enumerate(_read((config.validation_file,), config.needs)):
                 yield places.in_sample(example), number, example
 
     chosen = heapq.nsmallest(
@@ -109,9 +119,9 @@ def _divide(config: RetrieverTrainConfig, places: _Places, fraction: float, kept
     atomic_write_json(stated, {"low": fraction, "high": float(train[wanted - 1])})
 
 
-def _read(files: tuple[Path, ...]) -> Iterator[TrainingExample]:
+def _read(files: tuple[Path, ...], needs: Needed) -> Iterator[TrainingExample]:
     for path in files:
-        yield from read_training_examples(path)
+        yield from read_training_examples(path, needs=needs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +137,8 @@ class _Places:
 
     def in_division(self, example: TrainingExample) -> float:
         """Decides what is held out."""
-        if not self.by_title:
-            return self._of(example.question)
-        return self._of(example.positives[0].title or example.question)
+        positives = example.positives if self.by_title else ()
+        return self._of(positives[0].title if positives and positives[0].title else example.question)
 
     def _of(self, text: str) -> float:
         content = f"{self.seed}\n{text}".encode("utf-8", "surrogatepass")

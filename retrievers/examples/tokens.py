@@ -15,7 +15,7 @@ from indexers.npy import load_npy, save_npy
 from rag.core.errors import DataError
 from rag.core.files import disk_errors, sha256_file
 from retrievers.encoders.files import model_folder, tower_folders
-from retrievers.encoders.layout import PassageLayout
+from retrievers.encoders.layout import PassageLayout, Query, QueryLayout
 from retrievers.encoders.settings import EncoderSettings, read_settings
 from retrievers.encoders.tokenization import TextTokenizer
 
@@ -136,8 +136,13 @@ class TokenTableWriter:
 class RetrieverTokenizer:
     """Questions and passages to token ids, laid out as the encoder will read them when it searches.
 
-    Attributes:
+    Args:
         question_settings, passage_settings: prefixes, layout and lengths in use.
+        query_layout: how a question and the passages of its query become one input.
+        query_tokens: longest query with passages, special tokens included; None: as questions alone.
+
+    Attributes:
+        question_settings, passage_settings: see there.
         fingerprint: hex sha256 of everything that decides which ids a text gets.
 
     Example:
@@ -146,12 +151,23 @@ class RetrieverTokenizer:
         [[101, 15709, 1037, 2314, 1012, 102]]
     """
 
-    def __init__(self, question_settings: EncoderSettings, passage_settings: EncoderSettings) -> None:
+    def __init__(
+        self,
+        question_settings: EncoderSettings,
+        passage_settings: EncoderSettings,
+        *,
+        query_layout: QueryLayout | None = None,
+        query_tokens: int | None = None,
+    ) -> None:
         self.question_settings, self.passage_settings = question_settings, passage_settings
         self._layout = PassageLayout(passage_settings.layout)
+        self._query_layout = QueryLayout() if query_layout is None else query_layout
+        longer = question_settings.override(max_length=query_tokens)
         self._questions = TextTokenizer(question_settings)
+        self._queries = TextTokenizer(longer)
         self._passages = TextTokenizer(passage_settings)
-        self.fingerprint = _fingerprint(question_settings, passage_settings)
+        stated = (self._query_layout.layout, self._query_layout.passage, str(longer.max_length))
+        self.fingerprint = _fingerprint(question_settings, passage_settings, stated)
 
     @classmethod
     def from_folders(
@@ -194,6 +210,18 @@ class RetrieverTokenizer:
         prefix = self.question_settings.query_prefix
         return self._questions([prefix + text for text in texts])
 
+    def queries(self, queries: Sequence[Query]) -> list[list[int]]:
+        """Token ids of questions, and of questions with passages, in order."""
+        ids = self.questions([query.question for query in queries])
+        longer = [number for number, query in enumerate(queries) if query.passages]
+        if longer:
+            first, second = self._query_layout.render(
+                [queries[number] for number in longer], prefix=self.question_settings.query_prefix
+            )
+            for number, found in zip(longer, self._queries(first, second), strict=True):
+                ids[number] = found
+        return ids
+
     def passages(self, titles: Sequence[str], texts: Sequence[str]) -> list[list[int]]:
         """Token ids of passages.
 
@@ -206,8 +234,8 @@ class RetrieverTokenizer:
         return self._passages(first, second)
 
 
-def _fingerprint(questions: EncoderSettings, passages: EncoderSettings) -> str:
-    digest = hashlib.sha256()
+def _fingerprint(questions: EncoderSettings, passages: EncoderSettings, queries: tuple[str, ...]) -> str:
+    digest = hashlib.sha256("\n".join(queries).encode())
     for settings, prefix in ((questions, questions.query_prefix), (passages, passages.passage_prefix)):
         stated = (prefix, settings.layout, str(settings.max_length), str(settings.lower_case))
         for part in stated:

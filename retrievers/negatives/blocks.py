@@ -6,15 +6,15 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rag.core.errors import MismatchedArtifactError
 from rag.core.files import atomic_write_json, read_json, remove_temporaries
-from rag.core.types import Passage
 from rag.data.files.record import json_records, write_json_lines
 from retrievers.examples.records import (
-    Negative,
+    Candidate,
     TrainingExample,
     example_from_json,
     example_to_json,
@@ -122,20 +122,16 @@ def merge_examples(
 
 
 def _key(example: TrainingExample) -> str:
-    return " ".join(example.question.lower().split())
+    context = (passage.text for passage in example.context)
+    return " ".join(" ".join((example.question, *context)).lower().split())
 
 
 def _union(same: Sequence[TrainingExample]) -> TrainingExample:
     if len(same) == 1:
         return same[0]
-    positives: dict[tuple[str, str], Passage] = {}
-    negatives: dict[tuple[str, str], Negative] = {}
-    for example in same:
-        for passage in example.positives:
-            positives.setdefault((passage.title, passage.text), passage)
-        for negative in example.negatives:
-            negatives.setdefault((negative.passage.title, negative.passage.text), negative)
+    found: dict[tuple[str, str], Candidate] = {}
+    for role in ("positive", "negative", "retrieved"):  # a passage has the best role that anyone gives it
+        for candidate in (c for example in same for c in example.candidates if c.role == role):
+            found.setdefault((candidate.passage.title, candidate.passage.text), candidate)
     answers = dict.fromkeys(answer for example in same for answer in example.answers)
-    kept = tuple(negative for key, negative in negatives.items() if key not in positives)
-    first = same[0]
-    return TrainingExample(first.id, first.question, tuple(answers), tuple(positives.values()), kept)
+    return replace(same[0], answers=tuple(answers), candidates=tuple(found.values()))

@@ -26,11 +26,11 @@ from rag.data.text import AnswerMatcher
 from rag.runtime.seeds import generator
 from retrievers.encoders.cross_encoder import CrossEncoder
 from retrievers.examples.data import matchable_answers
-from retrievers.examples.records import Negative, TrainingExample, write_training_examples
+from retrievers.examples.records import Candidate, TrainingExample, write_training_examples
 from retrievers.negatives.blocks import BlockFolder, merge_examples
 from retrievers.negatives.gold import CorpusTexts, Positives, find_positives
 from retrievers.negatives.search import MiningSearch
-from retrievers.negatives.select import Candidate, NegativeFilter, below_margin, candidates_by_rank, choose
+from retrievers.negatives.select import NegativeFilter, Proposal, below_margin, candidates_by_rank, choose
 from retrievers.negatives.settings import MiningSettings
 
 __all__ = ["MiningReport", "mine", "mine_block"]
@@ -223,7 +223,7 @@ class _Question:
     question: Question
     positives: Positives
     listed: tuple[Passage, ...]
-    candidates: list[Candidate]
+    candidates: list[Proposal]
     matcher: AnswerMatcher
     vector: FloatArray | None
 
@@ -263,7 +263,7 @@ def _select(
         wanted = settings.cross_encoder_depth
     elif settings.pick == "random":
         wanted = None
-    passing: list[list[tuple[Candidate, Passage]]] = []
+    passing: list[list[tuple[Proposal, Passage]]] = []
     for item in work:
         chosen = NegativeFilter(
             item.matcher if settings.answer_filter else None,
@@ -280,22 +280,22 @@ def _select(
         if settings.pick == "random":
             draw = generator(settings.seed, *item.question.id.encode())
         negatives = tuple(
-            Negative(passage, candidate.source, candidate.rank, round(candidate.score, 5))
+            Candidate(passage, "negative", candidate.source, candidate.rank, round(candidate.score, 5))
             for candidate, passage in choose(kept, settings.per_question, draw)
         )
         asked = item.question
-        examples.append(TrainingExample(asked.id, asked.text, asked.answers, item.listed, negatives))
+        examples.append(TrainingExample.labelled(asked.id, asked.text, asked.answers, item.listed, negatives))
     counts.update({f"removed {reason}": count for reason, count in removed.items()})
     return examples
 
 
 def _denoised(
     work: Sequence[_Question],
-    passing: list[list[tuple[Candidate, Passage]]],
+    passing: list[list[tuple[Proposal, Passage]]],
     judge: CrossEncoder,
     keep_below: float,
     removed: Counter[str],
-) -> list[list[tuple[Candidate, Passage]]]:
+) -> list[list[tuple[Proposal, Passage]]]:
     """Only what the cross-encoder is sure is no answer.
 
     Source: Qu et al. 2021, "RocketQA", section 4.2 (denoised hard negatives).

@@ -13,11 +13,11 @@ from rag.core.types import Hit, Passage
 from rag.data.text import AnswerMatcher
 from retrievers.negatives.gold import text_key
 
-__all__ = ["Candidate", "NegativeFilter", "PassageRows", "below_margin", "candidates_by_rank", "choose"]
+__all__ = ["Proposal", "NegativeFilter", "PassageRows", "below_margin", "candidates_by_rank", "choose"]
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class Proposal:
     """A hit that may become a negative.
 
     Attributes:
@@ -33,9 +33,7 @@ class Candidate:
     score: float
 
 
-def candidates_by_rank(
-    found: Mapping[str, Sequence[Hit]], first_rank: int, last_rank: int
-) -> list[Candidate]:
+def candidates_by_rank(found: Mapping[str, Sequence[Hit]], first_rank: int, last_rank: int) -> list[Proposal]:
     """Hits of ranks first … last of every source, in turns by rank; a passage of two sources stands once.
 
     Example:
@@ -43,7 +41,7 @@ def candidates_by_rank(
         >>> [(c.row, c.source) for c in candidates_by_rank({"bm25": bm25, "dense": dense}, 1, 2)]
         [(7, 'bm25'), (3, 'dense+bm25')]
     """
-    merged: dict[int, Candidate] = {}
+    merged: dict[int, Proposal] = {}
     for rank in range(first_rank, last_rank + 1):
         for source, hits in found.items():
             if rank > len(hits):
@@ -51,7 +49,7 @@ def candidates_by_rank(
             hit = hits[rank - 1]
             known = merged.get(hit.row)
             if known is None:
-                merged[hit.row] = Candidate(hit.row, source, rank, hit.score)
+                merged[hit.row] = Proposal(hit.row, source, rank, hit.score)
             else:
                 merged[hit.row] = replace(known, source=f"{known.source}+{source}")
     return list(merged.values())
@@ -98,8 +96,8 @@ class NegativeFilter:
         return True
 
     def passing(
-        self, candidates: Sequence[Candidate], passages: PassageRows
-    ) -> Iterator[tuple[Candidate, Passage]]:
+        self, candidates: Sequence[Proposal], passages: PassageRows
+    ) -> Iterator[tuple[Proposal, Passage]]:
         """The candidates that pass, in order; texts are read one by one, as they are asked for."""
         for candidate in candidates:
             passage = passages[candidate.row]
@@ -108,12 +106,12 @@ class NegativeFilter:
 
 
 def below_margin(
-    candidates: Sequence[Candidate],
+    candidates: Sequence[Proposal],
     scores: np.ndarray,
     positive_score: float,
     margin: float,
     removed: Counter[str],
-) -> list[Candidate]:
+) -> list[Proposal]:
     """Candidates whose model score (n,) is under the positive's by a margin: s ≤ s⁺ − (1 − margin) · |s⁺|.
 
     Source: Moreira et al. 2024, "NV-Retriever: Improving text embedding models with effective hard-negative
@@ -126,8 +124,8 @@ def below_margin(
 
 
 def choose(
-    passing: Sequence[tuple[Candidate, Passage]], count: int, draw: np.random.Generator | None
-) -> list[tuple[Candidate, Passage]]:
+    passing: Sequence[tuple[Proposal, Passage]], count: int, draw: np.random.Generator | None
+) -> list[tuple[Proposal, Passage]]:
     """The first `count`, or (with `draw`) any `count` of them, by rank."""
     if draw is None or len(passing) <= count:
         return list(passing[:count])

@@ -29,6 +29,7 @@ from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import RetrieverBatch
 from retrievers.examples.data import TrainingSet
 from retrievers.examples.held_out import HeldOutScores, make_batches
+from retrievers.examples.records import TrainingExample
 from retrievers.examples.split import ExampleSplit, split_examples
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.ance_config import AnceTrainConfig
@@ -202,7 +203,7 @@ def _key(split: ExampleSplit, index: Index) -> str:
 
 
 def _inferencer(config: AnceTrainConfig, index: Index, split: ExampleSplit, device: str) -> Inferencer:
-    examples = [replace(example, negatives=()) for example in split.training()]
+    examples = [TrainingExample.labelled(e.id, e.question, e.answers, e.positives) for e in split.training()]
     return Inferencer(
         config, index.passages, examples, split.held_out, key=_key(split, index),
         load=lambda folder: BiEncoder.load(folder, device=device),

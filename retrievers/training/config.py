@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from rag.config import Config
+from retrievers.examples.records import Needed
 
 __all__ = ["ContrastiveTrainConfig", "DprTrainConfig", "RetrieverTrainConfig"]
 
@@ -67,6 +68,7 @@ class RetrieverTrainConfig(Config):
     """
 
     recipe: ClassVar[str] = "retriever"
+    needs: ClassVar[Needed] = "positives"  # what every training example must have
     free: ClassVar[frozenset[str]] = frozenset(
         {
             *("threads", "save_every_s", "log_every_steps", "tensorboard", "name", "notes", "index"),

@@ -145,7 +145,10 @@ class CorpusSearch:
         missing = [e for e, rows in zip(examples, self._right, strict=True) if not rows]
         self.missing = len(missing)
         self.kind: Literal["positive", "answer"] = "positive"
-        shown = ", ".join(repr(example.positives[0].title or example.id) for example in missing[:_SHOWN])
+        shown = ", ".join(
+            repr((example.positives[0].title if example.positives else "") or example.id)
+            for example in missing[:_SHOWN]
+        )
         where = f"{len(missing)} of {len(examples)} held-out questions have no positive in the corpus"
         if 2 * len(missing) > len(examples):
             if not all(example.answers for example in examples):

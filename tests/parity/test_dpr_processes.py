@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from rag.core.types import Passage
-from retrievers.examples.records import Negative, TrainingExample, write_training_examples
+from retrievers.examples.records import TrainingExample, write_training_examples
 
 
 def _run(tmp_path: Path, name: str, encoder: Path, processes: int) -> tuple[list[dict[str, Any]], Path]:
@@ -24,7 +24,7 @@ def _run(tmp_path: Path, name: str, encoder: Path, processes: int) -> tuple[list
     write_training_examples(
         train,
         (
-            TrainingExample(str(n), f"who wrote {word}", (), (passages[n],), (Negative(passages[n - 1]),))
+            TrainingExample.labelled(str(n), f"who wrote {word}", (), (passages[n],), (passages[n - 1],))
             for n, word in enumerate(words)
         ),
     )

@@ -10,19 +10,19 @@ from rag.core.types import Passage
 from rag.data.text import AnswerMatcher
 from retrievers.examples.batches import RetrieverBatches
 from retrievers.examples.data import TrainingSet, matchable_answers
-from retrievers.examples.records import Negative, TrainingExample
+from retrievers.examples.records import TrainingExample
 
 WORDS = ("a", "b", "É", "e\u0301", "c", "U.S.", "ΟΔΟΣ", "οδος", "İ", ".", "\u200b", "no")
 text = st.lists(st.sampled_from(WORDS), min_size=1, max_size=8).map(" ".join)
 passage = st.builds(Passage, st.just(""), st.sampled_from(["", "A"]), text)
 short = st.lists(st.sampled_from(WORDS), min_size=0, max_size=3).map(" ".join)
 example = st.builds(
-    TrainingExample,
+    TrainingExample.labelled,
     st.just("q"),
     text,
     st.lists(short, max_size=3).map(tuple),
     st.lists(passage, min_size=1, max_size=2).map(tuple),
-    st.lists(passage.map(Negative), max_size=4).map(tuple),
+    st.lists(passage, max_size=4).map(tuple),
 )
 
 
@@ -31,8 +31,8 @@ class Letters:
 
     fingerprint = "letters"
 
-    def questions(self, texts):
-        return [[ord(c) for c in t] for t in texts]
+    def queries(self, queries):
+        return [[ord(c) for c in query.question] for query in queries]
 
     def passages(self, titles, texts):
         return [[ord(c) for c in f"{a}|{b}"] for a, b in zip(titles, texts, strict=True)]
@@ -126,7 +126,7 @@ def check(batch, examples, hard, draw):
 def test_batches_of_one_article_after_the_other():
     def about(article, paragraph, question):
         passage = Passage(f"{article}.{paragraph}", f"title {article}", f"text {paragraph}")
-        return TrainingExample(f"{article}.{paragraph}.{question}", f"q{question}", (), (passage,))
+        return TrainingExample.labelled(f"{article}.{paragraph}.{question}", f"q{question}", (), (passage,))
 
     examples = [about(a, p, q) for q in range(3) for p in range(4) for a in range(5)]
     data = TrainingSet.build(examples, Letters())
@@ -152,7 +152,7 @@ def test_long_answers(length):
     chunks = [" ".join(words[i : i + 60]) for i in range(0, 400, 60)]
     answers = [" ".join(words[i : i + length]) for i in range(0, 350, 7)]
     examples = [
-        TrainingExample(str(i), "q", (answer,), (Passage("", "", chunks[i % len(chunks)]),))
+        TrainingExample.labelled(str(i), "q", (answer,), (Passage("", "", chunks[i % len(chunks)]),))
         for i, answer in enumerate(answers)
     ]
     batch = RetrieverBatches(

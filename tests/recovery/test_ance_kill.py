@@ -20,7 +20,7 @@ from indexers.protocols import EncoderIdentity, FloatArray
 from rag.core.types import Passage
 from rag.training.checkpoints import latest_checkpoint
 from retrievers.examples.mined import MinedNegatives
-from retrievers.examples.records import Negative, TrainingExample, write_training_examples
+from retrievers.examples.records import TrainingExample, write_training_examples
 from retrievers.training.ance import train_ance
 from retrievers.training.ance_config import AnceTrainConfig
 
@@ -52,7 +52,7 @@ def material(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> dict[
         Passage(f"p{n}", "title", f"the river {chr(97 + n % 26)} {chr(97 + n // 3)}") for n in range(60)
     ]
     examples = [
-        TrainingExample(f"q{n}", f"who wrote {p.text[-3:]}", (), (p,), (Negative(passages[n - 1]),))
+        TrainingExample.labelled(f"q{n}", f"who wrote {p.text[-3:]}", (), (p,), (passages[n - 1],))
         for n, p in enumerate(passages)
     ]
     write_training_examples(place / "train.json", examples)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rag.core.types import Passage
-from retrievers.examples.records import Negative, TrainingExample, write_training_examples
+from retrievers.examples.records import TrainingExample, write_training_examples
 from retrievers.training import dpr
 from retrievers.training.config import DprTrainConfig
 from tests.worlds import start_process
@@ -25,7 +25,7 @@ def _examples(path: Path) -> Path:
     write_training_examples(
         path,
         (
-            TrainingExample(str(n), f"who wrote {word}", (), (passages[n],), (Negative(passages[n - 1]),))
+            TrainingExample.labelled(str(n), f"who wrote {word}", (), (passages[n],), (passages[n - 1],))
             for n, word in enumerate(words)
         ),
     )

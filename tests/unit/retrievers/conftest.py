@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rag.core.types import Passage
-from retrievers.examples.records import Negative, TrainingExample, write_training_examples
+from retrievers.examples.records import TrainingExample, write_training_examples
 
 _LETTERS = "abcdefghijklmnop"
 
@@ -31,9 +31,9 @@ def cipher_examples(count: int, *, negatives: int = 1, seed: int = 3) -> list[Tr
         for n, code in enumerate(codes)
     ]
     return [
-        TrainingExample(
+        TrainingExample.labelled(
             f"q{n}", f"who wrote {' '.join(code)}", (), (passages[n],),
-            tuple(Negative(passages[int(i)], "bm25", 1) for i in draw.choice(count, negatives) if i != n),
+            [passages[int(i)] for i in draw.choice(count, negatives) if i != n],
         )
         for n, code in enumerate(codes)
     ]  # fmt: skip

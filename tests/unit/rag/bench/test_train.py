@@ -13,7 +13,7 @@ from rag.bench.train import CONTESTANTS, _fill, run_train_benchmark
 from rag.bench.train_worker import make_step
 from rag.core.errors import ConfigError, DataError, ResourceError
 from rag.core.types import Passage
-from retrievers.examples.records import Negative, TrainingExample, write_training_examples
+from retrievers.examples.records import TrainingExample, write_training_examples
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def train_file(tmp_path: Path) -> Path:
     write_training_examples(
         path,
         (
-            TrainingExample(str(n), f"who wrote {n}", (), (passages[n],), (Negative(passages[n - 1]),))
+            TrainingExample.labelled(str(n), f"who wrote {n}", (), (passages[n],), (passages[n - 1],))
             for n in range(40)
         ),
     )

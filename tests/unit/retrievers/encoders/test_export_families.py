@@ -59,7 +59,9 @@ def test_vectors_stay_the_same(tmp_path: Path, tiny: Any, family: str, shared: b
 
     titles, texts = ["danube", "title"], ["the danube rises in the black forest", "river"]
     tokenizer = RetrieverTokenizer(model.settings.question, model.settings.passage)
-    examples = [TrainingExample(t, t, (), (Passage("", t, x),)) for t, x in zip(titles, texts, strict=True)]
+    examples = [
+        TrainingExample.labelled(t, t, (), (Passage("", t, x),)) for t, x in zip(titles, texts, strict=True)
+    ]
     data = TrainingSet.build(examples, tokenizer)
     with torch.no_grad():
         questions = model.eval().encode_questions([data.questions[0], data.questions[1]]).numpy()

@@ -7,11 +7,12 @@ import pytest
 
 from rag.core.errors import ArtifactError, ConfigError, DataError
 from rag.core.types import Passage
+from retrievers.encoders.layout import Query
 from retrievers.examples.batches import RetrieverBatches
 from retrievers.examples.data import TrainingSet
 from retrievers.examples.records import (
+    Candidate,
     ExampleReport,
-    Negative,
     TrainingExample,
     read_training_examples,
     write_training_examples,
@@ -25,9 +26,9 @@ def passage(n):
 
 def examples(count=12):
     return [
-        TrainingExample(
+        TrainingExample.labelled(
             f"q{n}", f"who wrote {n}", (f"answer{n}",), (passage(n),),
-            tuple(Negative(passage(100 + (n + k) % 7), "bm25", k + 1, 9.5 - k) for k in range(4)),
+            [Candidate(passage(100 + (n + k) % 7), "negative", "bm25", k + 1, 9.5 - k) for k in range(4)],
         )
         for n in range(count)
     ]  # fmt: skip
@@ -63,9 +64,52 @@ def test_dpr_files(tmp_path):
     found = list(read_training_examples(path, report=report))
     assert [example.id for example in found] == ["q1", "q3"]
     assert found[0].positives == (Passage("7", "T", "x"),)
-    assert found[0].negatives == (Negative(Passage("7", "T", "y"), "", None, 11.5),)
+    assert found[0].negatives == (Candidate(Passage("7", "T", "y"), "negative", "", None, 11.5),)
     assert found[1].answers == ("2",)
-    assert (report.without_positives, report.without_negatives, report.bad) == (1, 1, 0)
+    assert (report.left_out, report.without_negatives, report.bad) == (1, 1, 0)
+
+
+def test_fid_files_and_what_a_method_needs(tmp_path):
+    contexts = [{"id": "7", "title": "T", "text": "x", "score": "2.5"}, {"id": "8", "title": "", "text": "y"}]
+    aimed = [{**context, "target": n - 0.5} for n, context in enumerate(contexts)]
+    records = [
+        {"id": "a", "question": "who?", "target": "1", "ctxs": contexts},
+        {"id": "b", "question": "when?", "answers": ["2", "3"], "ctxs": aimed, "query_ctxs": contexts[:1]},
+        {"id": "c", "question": "why?", "answers": []},
+    ]
+    path = tmp_path / "fid.json"
+    path.write_text(json.dumps(records))
+    first, second, third = read_training_examples(path, needs="questions")
+    one = Candidate(Passage("7", "T", "x"), "retrieved", score=2.5)
+    assert (first.answers, first.candidates[0], third.candidates) == (("1",), one, ())
+    assert [candidate.target for candidate in second.candidates] == [-0.5, 0.5]
+    assert second.query == Query("when?", (Passage("7", "T", "x"),))
+    assert [e.id for e in read_training_examples(path, needs="targets")] == ["b"]
+    with pytest.raises(DataError, match="no question with a positive passage"):
+        list(read_training_examples(path))
+    write_training_examples(tmp_path / "again.json", [second])
+    assert list(read_training_examples(tmp_path / "again.json", needs="targets")) == [second]
+    path.write_text(json.dumps([{"question": "a", "ctxs": [{"text": "x", "target": "NaN"}]}] * 2))
+    with pytest.raises(DataError, match="target of a passage is nan, expected a finite number"):
+        list(read_training_examples(path, needs="targets"))
+
+
+def test_a_query_holds_its_passages_and_targets_their_rows(tiny_bert):
+    settings = RetrieverTokenizer.from_folders(tiny_bert, question_tokens=8, passage_tokens=24)
+    tokenizer = RetrieverTokenizer(settings.question_settings, settings.passage_settings, query_tokens=16)
+    aimed = tuple(Candidate(passage(n), "retrieved", target=n / 2) for n in (3, 1))
+    long = "who wrote the river text forest"
+    asked = [
+        TrainingExample("0", long, (), aimed), TrainingExample("1", long, (), aimed[:1], (passage(5),) * 3),
+    ]  # fmt: skip
+    data = TrainingSet.build(asked, tokenizer)
+    assert data.questions.lengths.tolist() == [8, 16]
+    assert data.questions[0].tolist() == tokenizer.questions([long])[0]
+    assert data.scored.gather(np.array([0, 1]))[1].tolist() == [0, 0, 1]
+    assert data.targets.tolist() == [1.5, 0.5, 1.5]
+    assert data.passages[data.scored[1][0]].tolist() == data.passages[data.scored[0][0]].tolist()
+    plain = RetrieverTokenizer(settings.question_settings, settings.passage_settings)
+    assert plain.fingerprint != tokenizer.fingerprint
 
 
 def test_bad_records_are_counted_with_their_line(tmp_path, caplog):
@@ -190,7 +234,7 @@ def test_batches_depend_on_the_step_alone(tokenizer):
 
 def test_bucketed_batches_hold_similar_lengths(tokenizer):
     long = [
-        TrainingExample(str(n), "who", (), (Passage("", "", f"{n} " + "the river " * (n % 8)),))
+        TrainingExample.labelled(str(n), "who", (), (Passage("", "", f"{n} " + "the river " * (n % 8)),))
         for n in range(64)
     ]
     data = TrainingSet.build(long, tokenizer)
@@ -223,7 +267,7 @@ def test_other_negatives_between_steps(tokenizer):
 
 
 def test_batches_without_negatives_are_refused(tokenizer):
-    alone = [TrainingExample(str(n), "who", ("river",), (passage(0),)) for n in range(4)]
+    alone = [TrainingExample.labelled(str(n), "who", ("river",), (passage(0),)) for n in range(4)]
     data = TrainingSet.build(alone, tokenizer)
     with pytest.raises(ConfigError, match="one question without hard negatives"):
         RetrieverBatches(data, batch_size=1)

@@ -18,7 +18,7 @@ def _file(path: Path, count: int, start: int = 0) -> Path:
     write_training_examples(
         path,
         (
-            TrainingExample(f"{n}", f"question {n}", (f"a{n}",), (Passage(str(n), "", f"text {n}"),))
+            TrainingExample.labelled(f"{n}", f"question {n}", (f"a{n}",), (Passage(str(n), "", f"text {n}"),))
             for n in range(start, start + count)
         ),
     )
@@ -54,7 +54,7 @@ def test_whole_articles_are_held_out(tmp_path: Path) -> None:
     write_training_examples(
         path,
         (
-            TrainingExample(
+            TrainingExample.labelled(
                 f"{n}", f"question {n}", (f"a{n}",), (Passage(str(n), f"title {n % 40}", f"t {n}"),)
             )
             for n in range(400)

@@ -57,7 +57,10 @@ def corpus(tmp_path: Path) -> PassageStore:
 
 
 def examples(numbers: Sequence[int]) -> list[TrainingExample]:
-    return [TrainingExample(f"q{n}", f"word{n} word{n + 1}", (f"word{n}",), (PASSAGES[n],)) for n in numbers]
+    return [
+        TrainingExample.labelled(f"q{n}", f"word{n} word{n + 1}", (f"word{n}",), (PASSAGES[n],))
+        for n in numbers
+    ]
 
 
 def make(tmp_path: Path, corpus: PassageStore, **settings: object) -> Inferencer:
@@ -187,7 +190,9 @@ def test_negatives_of_another_run_are_refused(tmp_path: Path, corpus: PassageSto
 
 def test_nothing_mined_is_said(tmp_path: Path, corpus: PassageStore) -> None:
     inferencer = make(tmp_path, corpus)
-    inferencer.train = [TrainingExample(e.id, e.question, ("common",), e.positives) for e in inferencer.train]
+    inferencer.train = [
+        TrainingExample.labelled(e.id, e.question, ("common",), e.positives) for e in inferencer.train
+    ]
     with pytest.raises(DataError, match="answer_filter=false"):
         inferencer.refresh(snapshot(tmp_path / "run", 0), before=None)
 

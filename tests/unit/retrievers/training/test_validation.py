@@ -11,7 +11,7 @@ import pytest
 
 from rag.core.errors import DataError
 from rag.core.types import Passage
-from retrievers.examples.records import Negative, TrainingExample
+from retrievers.examples.records import TrainingExample
 from retrievers.training import validation
 from retrievers.training.validation import CorpusSearch, average_rank, pool_rank, retrieval_scores
 
@@ -41,12 +41,12 @@ def _corpus(count: int) -> _Store:
 
 def _examples(corpus: _Store, count: int) -> list[TrainingExample]:
     return [
-        TrainingExample(
+        TrainingExample.labelled(
             str(n),
             f"question {n}",
             (f"w{5 * n}",),
             (corpus[5 * n], corpus[5 * n + 1]),
-            (Negative(corpus[n]),),
+            (corpus[n],),
         )
         for n in range(count)
     ]
@@ -95,7 +95,7 @@ def test_white_space_and_doubles_do_not_matter() -> None:
 def test_positives_that_are_not_in_the_corpus(caplog: pytest.LogCaptureFixture) -> None:
     corpus = _corpus(100)
     examples = _examples(corpus, 4)
-    lost = TrainingExample("lost", "q", ("w3",), (Passage("", "Lost title", "not there"),))
+    lost = TrainingExample.labelled("lost", "q", ("w3",), (Passage("", "Lost title", "not there"),))
     with caplog.at_level(logging.WARNING):
         search = CorpusSearch(corpus, [*examples, lost])
     assert "1 of 5 held-out questions have no positive in the corpus" in caplog.text
@@ -103,12 +103,12 @@ def test_positives_that_are_not_in_the_corpus(caplog: pytest.LogCaptureFixture) 
     assert (search.kind, search.missing) == ("positive", 1)
     assert search.measure(_Encoder())["top100"] <= 80
 
-    others = [TrainingExample(e.id, e.question, e.answers, lost.positives) for e in examples]
+    others = [TrainingExample.labelled(e.id, e.question, e.answers, lost.positives) for e in examples]
     search = CorpusSearch(corpus, [*others, lost])
     assert search.kind == "answer"
     assert search.measure(_Encoder())["top100"] == 100  # each answer is in some passage of 100
 
-    without = [TrainingExample(e.id, e.question, (), lost.positives) for e in examples]
+    without = [TrainingExample.labelled(e.id, e.question, (), lost.positives) for e in examples]
     with pytest.raises(DataError, match="4 of 4 held-out questions have no positive"):
         CorpusSearch(corpus, without)
 
