@@ -227,9 +227,9 @@ class Pipeline:
 def _open_reader(reader: str | Literal[False] | None, precision: str) -> Reader | None:
     if reader is False:
         return None
-    from readers.extractive.reader import ExtractiveReader
+    from readers.open import open_reader
 
-    return ExtractiveReader.load(reader, precision=precision)
+    return open_reader(reader, precision=precision)
 
 
 def _as_passages(texts: list[str | Passage], titles: Sequence[str] | None) -> list[Passage]:

@@ -21,7 +21,7 @@ def fit_calibration(scores: Floats, correct: npt.NDArray[np.bool_], nulls: Float
 
         minimise −(1/Q) Σ_q log Σ_{i ∈ right(q)} p_i(q; T, b) + 10⁻⁴·((log T)² + b²)
 
-    with p from `readers.extractive.candidates.confidences`, and right(q) the candidates that are right
+    with p from `readers.extractive.ranking.confidences`, and right(q) the candidates that are right
     answers, or "no answer here" where none of them is.
 
     Args:

@@ -1,103 +1,133 @@
-"""Find out what a reader folder holds, and load it."""
+"""From a name to a reader: the kinds there are, how each is recognised, and one way to open them all.
+
+A new kind is a line in `KINDS`. What a source is, is decided by its scheme (`openai:…`), by the `kind` in a
+folder's `reader.json`, or by the architecture in its `config.json`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from transformers import AutoConfig, AutoTokenizer
+from rag.core.errors import ArtifactError, DataError
+from rag.core.files import read_json
+from readers.extractive.settings import READER_FILE
+from readers.protocols import Reader
 
-from rag.core.errors import ArtifactError, MismatchedArtifactError
-from rag.core.files import sha256_file
-from readers.extractive.model import (
-    LogitsModel,
-    load_dpr,
-    load_question_answering,
-    longest_row,
-    span_model_from_state,
-)
-from readers.extractive.quantized import load_int8
-from readers.extractive.settings import READER_FILE, Calibration, ReaderSettings, read_manifest
-
-__all__ = ["SHIPPED_READER", "ReaderParts", "load_parts"]
-
-SHIPPED_READER = Path(__file__).parent / "weights"
+__all__ = ["KINDS", "ReaderKind", "open_reader", "reader_kind"]
 
 
 @dataclass(frozen=True, slots=True)
-class ReaderParts:
-    """A loaded network with what is needed to run it; int8 inference also needs `ranges` of activations."""
+class ReaderKind:
+    """One kind of reader.
 
-    model: LogitsModel
-    tokenizer: Any
-    settings: ReaderSettings
-    calibration: Calibration
-    name: str
-    ranges: dict[str, torch.Tensor] | None = None
+    Attributes:
+        opener: "module:callable" or "module:Class.method"; called with the source and the keyword arguments
+            of `open_reader`, and imported only then.
+        describe: what people may give, for messages.
+        schemes: beginnings of a source that name the kind.
+        architectures: ends of a `config.json`'s architecture that name it.
+    """
+
+    opener: str
+    describe: str
+    schemes: tuple[str, ...] = ()
+    architectures: tuple[str, ...] = ()
 
 
-def load_parts(name_or_path: str | Path | None) -> ReaderParts:
-    """Load the shipped reader (None), a folder of `rag train reader`, or a Hugging Face checkpoint.
+KINDS: dict[str, ReaderKind] = {
+    "extractive": ReaderKind(
+        "readers.extractive.reader:ExtractiveReader.load",
+        "a folder of `rag train reader`, a question answering or a DPR reader checkpoint",
+        architectures=("ForQuestionAnswering", "DPRReader"),
+    ),
+}
+
+
+def reader_kind(source: str | Path | None) -> str:
+    """Which of `KINDS` a source is; None is the reader that ships with the package.
 
     Raises:
-        ArtifactError: if nothing loadable is there.
-        MismatchedArtifactError: if the weights are not those that the folder's `reader.json` names.
+        ArtifactError: nothing is there, or it is no reader: says what was found.
     """
-    if name_or_path is None:
-        name_or_path = SHIPPED_READER
-    folder = Path(name_or_path)
+    if source is None:
+        return "extractive"
+    for name, kind in KINDS.items():
+        if kind.schemes and str(source).startswith(kind.schemes):
+            return name
+    folder = Path(source)
     if (folder / READER_FILE).exists():
-        return _load_own(folder)
-    if folder == SHIPPED_READER:
-        raise ArtifactError(f"{folder} has no {READER_FILE}: this installation ships no reader weights")
+        return _named(folder)
+    found = _architectures(source)
+    for name, kind in KINDS.items():
+        if any(architecture.endswith(kind.architectures) for architecture in found if kind.architectures):
+            return name
+    raise ArtifactError(
+        f"{source}: no reader: found {', '.join(found) or 'a model without a named architecture'}, expected "
+        + "; or ".join(kind.describe for kind in KINDS.values()),
+        hint="a bare encoder becomes a reader by `rag train reader --encoder …`",
+    )
+
+
+def open_reader(
+    source: str | Path | None = None, *, precision: str = "auto", device: str = "auto", **settings: Any
+) -> Reader:
+    """Open a reader of any kind.
+
+    Args:
+        source: None for the reader that ships with the package; a folder, a Hugging Face name, or a scheme
+            of `KINDS`.
+        precision: "auto", "fp32", "bf16" or "int8".
+        device: "auto", "cpu" or "cuda".
+        settings: of that kind of reader.
+
+    Raises:
+        ArtifactError: there is no reader, or its files are damaged.
+        ConfigError: unknown settings, or values that do not fit.
+
+    Example:
+        >>> reader = open_reader()                                                  # doctest: +SKIP
+        >>> reader.read(["Where is Oslo?"], [[Passage("1", "Oslo", "…")]], [[1.0]])  # doctest: +SKIP
+    """
+    module, _, path = KINDS[reader_kind(source)].opener.partition(":")
+    opener: Any = import_module(module)
+    for name in path.split("."):
+        opener = getattr(opener, name)
+    load = cast("Callable[..., Reader]", opener)
+    return load(source, precision=precision, device=device, **settings)
+
+
+def _named(folder: Path) -> str:
     try:
-        config = AutoConfig.from_pretrained(name_or_path)
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path, use_fast=True)
+        described = read_json(folder / READER_FILE)
+    except DataError as error:
+        raise ArtifactError(error.message, hint="copy the whole folder again") from error
+    name = described.get("kind", "extractive") if isinstance(described, dict) else None
+    if name not in KINDS:
+        raise ArtifactError(
+            f"{folder}: {READER_FILE} names the kind {name!r}, expected one of {', '.join(KINDS)}",
+            hint="the folder belongs to another program or to a newer version of this one",
+        )
+    return cast("str", name)
+
+
+def _architectures(source: str | Path) -> list[str]:
+    """The architectures of a folder's or a Hub name's configuration."""
+    from transformers import AutoConfig
+
+    if Path(source).is_dir() and not (Path(source) / "config.json").exists():
+        raise ArtifactError(
+            f"{source}: no reader there: it holds neither {READER_FILE} nor config.json",
+            hint="give a folder of `rag train …`, or of transformers' `save_pretrained`",
+        )
+    try:
+        config = AutoConfig.from_pretrained(source)
     except (OSError, ValueError, KeyError) as error:
         raise ArtifactError(
-            f"{name_or_path}: no reader there ({error})",
-            hint="give a folder of `rag train reader`, or a question answering or DPR reader checkpoint",
+            f"{source}: no reader there ({error})",
+            hint="give " + "; or ".join(kind.describe for kind in KINDS.values()),
         ) from error
-    longest = longest_row(config)
-    if config.model_type == "dpr":
-        settings = ReaderSettings(
-            final_separator=False, max_tokens=min(350, longest), max_answer_tokens=10, words="extend"
-        )
-        return ReaderParts(load_dpr(name_or_path), tokenizer, settings, Calibration(), str(name_or_path))
-    settings = ReaderSettings(titled=False, max_tokens=min(384, longest))
-    model = load_question_answering(name_or_path)
-    return ReaderParts(model, tokenizer, settings, Calibration(), str(name_or_path))
-
-
-def _load_own(folder: Path) -> ReaderParts:
-    manifest = read_manifest(folder)
-    weights = _checked(folder, manifest.weights_file, manifest.weights_sha256)
-    ranges = None
-    if manifest.ranges_file is not None:
-        path = _checked(folder, manifest.ranges_file, manifest.ranges_sha256)
-        try:
-            ranges = load_file(path)
-        except (OSError, SafetensorError) as error:
-            raise ArtifactError(f"{path}: not a readable safetensors file ({error})") from error
-    config = AutoConfig.from_pretrained(folder)
-    model = span_model_from_state(config, load_int8(weights))
-    tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
-    return ReaderParts(model, tokenizer, manifest.settings, manifest.calibration, manifest.name, ranges)
-
-
-def _checked(folder: Path, file: str, expected: str | None) -> Path:
-    """The path of a file that `reader.json` names, after a look at its bytes."""
-    path = folder / file
-    if not path.exists():
-        raise ArtifactError(f"{folder}: {file} is missing", hint="copy the whole folder")
-    found = sha256_file(path)
-    if found != expected:
-        raise MismatchedArtifactError(
-            f"{path} has sha256 {found}, {READER_FILE} names {expected}",
-            hint="the file is damaged or belongs to another reader: copy the folder again",
-        )
-    return path
+    return [str(name) for name in config.architectures or ()]

@@ -6,34 +6,50 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from rag.core.errors import ConfigError, DataError
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage
 
-__all__ = ["ReadResult", "Reader", "SpanAnswer"]
+__all__ = [
+    "MAX_PASSAGE_CHARS",
+    "MAX_QUESTION_CHARS",
+    "ReadAnswer",
+    "ReadResult",
+    "Reader",
+    "check_request",
+]
+
+MAX_QUESTION_CHARS = 4_000
+MAX_PASSAGE_CHARS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class SpanAnswer:
-    """One answer: the characters `start` to `end` (exclusive) of passage `passage_index`'s text.
+class ReadAnswer:
+    """One answer and the passage it rests on.
 
     Attributes:
-        text: exactly `passages[passage_index].text[start:end]`.
+        text: the answer; exactly `passages[passage_index].text[start:end]` where there is a span.
         score: larger is better; comparable within the question.
         confidence: calibrated probability that the answer is right, in [0, 1].
+        passage_index: of the passage it rests on.
+        start, end: characters of that passage's text, the end exclusive; None where the answer does not stand
+            there literally ("yes", or what a generator worded itself).
+        supporting: start and end of the sentences that support it, where the reader marks them.
     """
 
     text: str
     score: float
     confidence: float
     passage_index: int
-    start: int
-    end: int
+    start: int | None = None
+    end: int | None = None
+    supporting: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
     """Answers of one question, best first, and the probability that the passages hold none."""
 
-    answers: tuple[SpanAnswer, ...]
+    answers: tuple[ReadAnswer, ...]
     no_answer_confidence: float
 
     def with_evidence(
@@ -52,10 +68,12 @@ class ReadResult:
             timings_ms: wall time of each stage in milliseconds.
         """
         answers = []
-        for span in self.answers:
-            hit, passage = retrieved[span.passage_index]
-            evidence = Evidence(passage.id, passage.title, passage.text, span.start, span.end, hit.score)
-            answers.append(Answer(span.text, span.score, span.confidence, evidence))
+        for read in self.answers:
+            hit, passage = retrieved[read.passage_index]
+            evidence = Evidence(
+                passage.id, passage.title, passage.text, read.start, read.end, hit.score, read.supporting
+            )
+            answers.append(Answer(read.text, read.score, read.confidence, evidence))
         return AnswerSet(question, tuple(answers), self.no_answer_confidence, index_version, timings_ms)
 
 
@@ -82,3 +100,42 @@ class Reader(Protocol):
             B results in the order of the questions.
         """
         ...
+
+
+def check_request(
+    questions: Sequence[str],
+    passages: Sequence[Sequence[Passage]],
+    scores: Sequence[Sequence[float]],
+    n_best: int,
+) -> None:
+    """Refuse what cannot be read.
+
+    Raises:
+        ConfigError: if `n_best` is below 1 or the lists do not match in length.
+        DataError: if a question is blank, or a question or passage is too long.
+    """
+    if n_best < 1:
+        raise ConfigError(f"n_best is {n_best}, expected at least 1")
+    if not len(questions) == len(passages) == len(scores):
+        raise ConfigError(
+            f"{len(questions)} questions, {len(passages)} lists of passages, {len(scores)} lists of scores: "
+            "expected one of each per question"
+        )
+    for question, found, given in zip(questions, passages, scores, strict=True):
+        if not question.strip():
+            raise DataError("a question is blank")
+        if len(question) > MAX_QUESTION_CHARS:
+            raise DataError(
+                f"a question has {len(question)} characters, at most {MAX_QUESTION_CHARS} are accepted"
+            )
+        if len(found) != len(given):
+            raise ConfigError(
+                f"{len(found)} passages but {len(given)} scores for the question {question[:60]!r}"
+            )
+        for passage in found:
+            if len(passage.text) > MAX_PASSAGE_CHARS:
+                raise DataError(
+                    f"passage {passage.id!r} has {len(passage.text)} characters, at most {MAX_PASSAGE_CHARS} "
+                    "are accepted",
+                    hint="split documents when indexing (`rag index --split words100`)",
+                )

@@ -19,10 +19,9 @@ from rag.core.types import Hit, Passage, Question
 from rag.metrics.answers import AnswerScores, score_answers
 from rag.metrics.calibration import calibration
 from rag.metrics.significance import Interval, bootstrap, compare_paired
-from readers.extractive.candidates import confidences
-from readers.extractive.ranking import rank
+from readers.extractive.ranking import confidences, rank
 from readers.extractive.settings import with_overrides
-from readers.protocols import ReadResult, SpanAnswer
+from readers.protocols import ReadAnswer, ReadResult
 
 __all__ = ["answer_missing", "fill_openqa", "run_openqa_benchmark"]
 
@@ -58,7 +57,7 @@ def _read(
         values = np.array([candidate.score for candidate in ranked.candidates])
         probabilities, none = confidences(values, ranked.null, reader.calibration)
         best = ranked.candidates[0]
-        answer = SpanAnswer(
+        answer = ReadAnswer(
             best.text, best.score, float(probabilities[0]), best.passage_index, best.start, best.end
         )
         results.append(ReadResult((answer,), none))

@@ -82,7 +82,7 @@ def run_reader_benchmark(
     Raises:
         DataError: a question comes without its paragraph.
     """
-    from readers.extractive.reader import ExtractiveReader
+    from readers.open import open_reader
 
     questions = sample_questions(questions_path, limit=limit, seed=seed, format=format)
     passages = _gold_passages(questions, questions_path)
@@ -98,7 +98,7 @@ def run_reader_benchmark(
     rows = []
     for source in readers:
         name = source or "shipped"
-        reader = ExtractiveReader.load(source, precision=precision)
+        reader = open_reader(source, precision=precision)
         read_gold(reader, questions[:8], passages[:8], label="warm-up")
         predictions, seconds = read_gold(reader, questions, passages, label=name)
         scores[name] = score_answers(predictions, [question.answers for question in questions], profile)

@@ -81,7 +81,7 @@ def _encoder() -> str:
 
 
 def _reader() -> str:
-    from readers.open import SHIPPED_READER, load_parts
+    from readers.extractive.files import SHIPPED_READER, load_parts
 
     load_parts(None)
     return str(SHIPPED_READER)

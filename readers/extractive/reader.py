@@ -13,17 +13,15 @@ from rag.core.errors import ConfigError
 from rag.core.types import Passage
 from rag.runtime.hardware import resolve_device
 from rag.runtime.precision import resolve_precision
-from readers.extractive.candidates import confidences
 from readers.extractive.fast import FastSpanModel
+from readers.extractive.files import load_parts
 from readers.extractive.inference import score_rows
 from readers.extractive.layout import RowLayout, pair_template, rows_of_pairs
 from readers.extractive.model import LogitsModel
-from readers.extractive.ranking import Ranked, ScoredPassages, rank
-from readers.extractive.requests import check_request, unique_passages
+from readers.extractive.ranking import Pair, Ranked, ScoredPassages, confidences, rank
 from readers.extractive.settings import Calibration, ReaderSettings, with_overrides
 from readers.extractive.tokens import tokenize_texts
-from readers.open import load_parts
-from readers.protocols import ReadResult, SpanAnswer
+from readers.protocols import ReadAnswer, ReadResult, check_request
 
 __all__ = ["ExtractiveReader"]
 
@@ -151,7 +149,7 @@ class ExtractiveReader:
 
     def score(self, questions: Sequence[str], passages: Sequence[Sequence[Passage]]) -> ScoredPassages:
         """Run the network over all windows of all passages; `rank` makes answers of it."""
-        pairs, unique = unique_passages(passages)
+        pairs, unique = _unique_passages(passages)
         asked = tokenize_texts(self.tokenizer, questions)
         titles = tokenize_texts(self.tokenizer, [passage.title for passage in unique])
         texts = tokenize_texts(self.tokenizer, [passage.text for passage in unique])
@@ -180,10 +178,25 @@ class ExtractiveReader:
         values = np.array([candidate.score for candidate in ranked.candidates])
         probabilities, none = confidences(values, ranked.null, self.calibration)
         answers = tuple(
-            SpanAnswer(c.text, c.score, float(p), c.passage_index, c.start, c.end)
+            ReadAnswer(c.text, c.score, float(p), c.passage_index, c.start, c.end)
             for c, p in zip(ranked.candidates[:n_best], probabilities[:n_best], strict=True)
         )
         return ReadResult(answers, none)
+
+
+def _unique_passages(passages: Sequence[Sequence[Passage]]) -> tuple[list[Pair], list[Passage]]:
+    """All (question, passage) pairs, and the different passages among them: each text is tokenised once."""
+    seen: dict[tuple[str, str], int] = {}
+    unique: list[Passage] = []
+    pairs: list[Pair] = []
+    for question, found in enumerate(passages):
+        for place, passage in enumerate(found):
+            key = (passage.title, passage.text)
+            if key not in seen:
+                seen[key] = len(unique)
+                unique.append(passage)
+            pairs.append((question, place, seen[key]))
+    return pairs, unique
 
 
 def _continuations(tokenizer: Any) -> npt.NDArray[np.bool_]:

@@ -86,6 +86,7 @@ class ReaderManifest(Config):
     """
 
     format_version: int = FORMAT_VERSION
+    kind: Literal["extractive"] = "extractive"
     name: str
     weights_file: str
     weights_sha256: str

@@ -11,9 +11,8 @@ from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.text import exact_match, f1
 from readers.calibration import expected_calibration_error, fit_calibration
-from readers.extractive.candidates import confidences
 from readers.extractive.inference import RowScores
-from readers.extractive.ranking import Ranked, ScoredPassages, rank
+from readers.extractive.ranking import Ranked, ScoredPassages, confidences, rank
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import Calibration, ReaderSettings
 

@@ -12,9 +12,9 @@ from rag.core.files import atomic_path, sha256_file
 from rag.core.types import Passage
 from rag.runtime.fast.int8_bert import RangeRecorder
 from readers.extractive.fast import FastSpanModel
+from readers.extractive.files import load_parts
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import read_manifest
-from readers.open import load_parts
 from readers.training.data import SquadQuestion
 
 __all__ = ["RANGES_FILE", "add_ranges"]

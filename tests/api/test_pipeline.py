@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rag.core.types import Hit, Passage
-from readers.protocols import ReadResult, SpanAnswer
+from readers.protocols import ReadAnswer, ReadResult
 from serve.service import AnswerService
 from tests.api.fakes import PASSAGES, running
 
@@ -45,7 +45,7 @@ class Reader:
         n_best: int = 5,
     ) -> list[ReadResult]:
         start = passages[0][0].text.index("Black Forest")
-        answer = SpanAnswer("Black Forest", 3.5, 0.8, 0, start, start + len("Black Forest"))
+        answer = ReadAnswer("Black Forest", 3.5, 0.8, 0, start, start + len("Black Forest"))
         return [ReadResult((answer,), 0.1) for _ in questions]
 
 

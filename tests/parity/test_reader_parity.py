@@ -19,9 +19,9 @@ from transformers import (
 from rag.core.types import Passage
 from rag.runtime.attention import register_math_attention
 from readers.extractive.fast import FastSpanModel
+from readers.extractive.inference import best_spans
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
-from readers.extractive.spans import best_spans
 from readers.training.losses import shared_span_loss
 from tests.tiny_reader import tiny_config, tiny_encoder, tiny_tokenizer
 

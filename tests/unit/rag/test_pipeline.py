@@ -12,7 +12,7 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.timing import StageTimer
 from rag.core.types import Hit, Passage
 from rag.pipeline import Pipeline, _as_passages
-from readers.protocols import ReadResult, SpanAnswer
+from readers.protocols import ReadAnswer, ReadResult
 
 PASSAGES = [
     Passage("danube", "Danube", "The Danube rises in the Black Forest."),
@@ -54,7 +54,7 @@ class _Reader:
                 start = len(passage.text) - len(" ".join(passage.text.split()[-2:]))
                 end = len(passage.text) - 1
                 spans.append(
-                    SpanAnswer(passage.text[start:end], 5.0 - place, 0.9 - place / 2, place, start, end)
+                    ReadAnswer(passage.text[start:end], 5.0 - place, 0.9 - place / 2, place, start, end)
                 )
             results.append(ReadResult(tuple(spans), 0.05 if spans else 1.0))
         return results

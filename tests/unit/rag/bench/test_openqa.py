@@ -9,7 +9,7 @@ from rag.bench.openqa import answer_missing, fill_openqa
 from rag.bench.report import Report
 from rag.bench.results import ResultLog
 from rag.core.types import GoldPassage, Hit, Passage, Question
-from readers.protocols import ReadResult, SpanAnswer
+from readers.protocols import ReadAnswer, ReadResult
 
 PASSAGES = [Passage(f"p{n}", "", text) for n, text in enumerate(["Oslo is in Norway.", "Rome is in Italy."])]
 QUESTIONS = [
@@ -27,7 +27,7 @@ class FirstWordReader:
     def read(self, questions: Any, passages: Any, scores: Any, n_best: int) -> list[ReadResult]:
         self.asked += questions
         texts = [rows[0].text.split()[-1].rstrip(".") for rows in passages]
-        return [ReadResult((SpanAnswer(text, 1.0, 0.75, 0, 0, 4),), 0.25) for text in texts]
+        return [ReadResult((ReadAnswer(text, 1.0, 0.75, 0, 0, 4),), 0.25) for text in texts]
 
 
 @pytest.fixture

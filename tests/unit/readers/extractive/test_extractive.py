@@ -9,9 +9,8 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage
 from readers.extractive.ranking import rank
 from readers.extractive.reader import ExtractiveReader
-from readers.extractive.requests import MAX_PASSAGE_CHARS, MAX_QUESTION_CHARS
 from readers.extractive.settings import with_overrides
-from readers.protocols import Reader
+from readers.protocols import MAX_PASSAGE_CHARS, MAX_QUESTION_CHARS, Reader
 
 SHORT = Passage("1", "Tower", "The  Tower (1889) is 324 meters high, in the city.")
 OTHER = Passage("2", "Bridge", "A bridge was built near the river in 1901.")

@@ -20,10 +20,10 @@ from rag.core.errors import (
 from rag.core.types import Passage
 from rag.runtime.hardware import has_int8
 from readers.calibration import expected_calibration_error, fit_calibration
-from readers.extractive.candidates import Candidate, confidences, distinct, retrieval_prior
 from readers.extractive.layout import RowLayout, pair_template
 from readers.extractive.model import SpanModel
 from readers.extractive.quantized import load_int8, quantize, save_int8
+from readers.extractive.ranking import Candidate, confidences, distinct, retrieval_prior
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import Calibration, ReaderSettings, read_manifest
 from readers.extractive.tokens import tokenize_texts

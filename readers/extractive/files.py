@@ -1,0 +1,103 @@
+"""The files of an extractive reader: what they hold, and loading them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoTokenizer
+
+from rag.core.errors import ArtifactError, MismatchedArtifactError
+from rag.core.files import sha256_file
+from readers.extractive.model import (
+    LogitsModel,
+    load_dpr,
+    load_question_answering,
+    longest_row,
+    span_model_from_state,
+)
+from readers.extractive.quantized import load_int8
+from readers.extractive.settings import READER_FILE, Calibration, ReaderSettings, read_manifest
+
+__all__ = ["SHIPPED_READER", "ReaderParts", "load_parts"]
+
+SHIPPED_READER = Path(__file__).parents[1] / "weights"
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderParts:
+    """A loaded network with what is needed to run it; int8 inference also needs `ranges` of activations."""
+
+    model: LogitsModel
+    tokenizer: Any
+    settings: ReaderSettings
+    calibration: Calibration
+    name: str
+    ranges: dict[str, torch.Tensor] | None = None
+
+
+def load_parts(name_or_path: str | Path | None) -> ReaderParts:
+    """Load the shipped reader (None), a folder of `rag train reader`, or a Hugging Face checkpoint.
+
+    Raises:
+        ArtifactError: if nothing loadable is there.
+        MismatchedArtifactError: if the weights are not those that the folder's `reader.json` names.
+    """
+    if name_or_path is None:
+        name_or_path = SHIPPED_READER
+    folder = Path(name_or_path)
+    if (folder / READER_FILE).exists():
+        return _load_own(folder)
+    if folder == SHIPPED_READER:
+        raise ArtifactError(f"{folder} has no {READER_FILE}: this installation ships no reader weights")
+    try:
+        config = AutoConfig.from_pretrained(name_or_path)
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path, use_fast=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise ArtifactError(
+            f"{name_or_path}: no reader there ({error})",
+            hint="give a folder of `rag train reader`, or a question answering or DPR reader checkpoint",
+        ) from error
+    longest = longest_row(config)
+    if config.model_type == "dpr":
+        settings = ReaderSettings(
+            final_separator=False, max_tokens=min(350, longest), max_answer_tokens=10, words="extend"
+        )
+        return ReaderParts(load_dpr(name_or_path), tokenizer, settings, Calibration(), str(name_or_path))
+    settings = ReaderSettings(titled=False, max_tokens=min(384, longest))
+    model = load_question_answering(name_or_path)
+    return ReaderParts(model, tokenizer, settings, Calibration(), str(name_or_path))
+
+
+def _load_own(folder: Path) -> ReaderParts:
+    manifest = read_manifest(folder)
+    weights = _checked(folder, manifest.weights_file, manifest.weights_sha256)
+    ranges = None
+    if manifest.ranges_file is not None:
+        path = _checked(folder, manifest.ranges_file, manifest.ranges_sha256)
+        try:
+            ranges = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise ArtifactError(f"{path}: not a readable safetensors file ({error})") from error
+    config = AutoConfig.from_pretrained(folder)
+    model = span_model_from_state(config, load_int8(weights))
+    tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
+    return ReaderParts(model, tokenizer, manifest.settings, manifest.calibration, manifest.name, ranges)
+
+
+def _checked(folder: Path, file: str, expected: str | None) -> Path:
+    """The path of a file that `reader.json` names, after a look at its bytes."""
+    path = folder / file
+    if not path.exists():
+        raise ArtifactError(f"{folder}: {file} is missing", hint="copy the whole folder")
+    found = sha256_file(path)
+    if found != expected:
+        raise MismatchedArtifactError(
+            f"{path} has sha256 {found}, {READER_FILE} names {expected}",
+            hint="the file is damaged or belongs to another reader: copy the folder again",
+        )
+    return path
