@@ -1,4 +1,4 @@
-"""Fitting what turns span scores into probabilities, and measuring how honest these are."""
+"""Fitting what turns span scores into probabilities."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from rag.core.errors import DataError
 from readers.extractive.settings import Calibration
 
-__all__ = ["expected_calibration_error", "fit_calibration"]
+__all__ = ["fit_calibration"]
 
 _PULL = 1e-4  # keeps T and b finite where the outcomes are separated perfectly
 
@@ -62,19 +62,3 @@ def fit_calibration(scores: Floats, correct: npt.NDArray[np.bool_], nulls: Float
     return Calibration(
         temperature=round(float(np.exp(log_temperature)), 4), null_bias=round(bias, 4), questions=len(scores)
     )
-
-
-def expected_calibration_error(confidence: Floats, correct: npt.NDArray[np.bool_], bins: int = 10) -> float:
-    """Mean gap between confidence and accuracy over equally wide bins, weighted by their size; 0 is perfect.
-
-    Example:
-        >>> expected_calibration_error(np.array([0.8, 0.8, 0.8, 0.8, 0.8]), np.array([True] * 4 + [False]))
-        0.0
-    """
-    place = np.minimum((confidence * bins).astype(int), bins - 1)
-    gaps = 0.0
-    for number in range(bins):
-        inside = place == number
-        if inside.any():
-            gaps += inside.sum() * abs(confidence[inside].mean() - correct[inside].mean())
-    return round(float(gaps / max(1, len(confidence))), 6)

@@ -14,7 +14,7 @@ from rag.eval.systems import Retrieved
 from rag.metrics.answers import score_answers
 from rag.metrics.hotpot import HotpotGold, score_hotpot
 from rag.metrics.kilt import gold_page, page_of, score_kilt
-from rag.metrics.ranking import answer_flags, first_true, multihop_scores, trec_measures
+from rag.metrics.ranking import answer_flags, first_true, multihop_scores, rank_figures, trec_measures
 
 __all__ = ["STAGES", "Facts", "QuestionOutcome", "score_outcomes"]
 
@@ -95,8 +95,9 @@ def score_outcomes(
         findable = bool(question.answers) and not is_yes_no(question)
         first_rank = first_true(flags)
         if findable:
-            scores |= {f"top{k}": float(first_rank is not None and first_rank <= k) for k in settings.ks}
-            scores["mrr"] = 1.0 / first_rank if first_rank else 0.0
+            scores |= {
+                name: float(value[0]) for name, value in rank_figures([first_rank], settings.ks).items()
+            }
             if outcome.answers is not None:
                 scores["gold_span_em"] = float(any(flags[: settings.read_top_k]))
         scores |= _coverage(outcome, settings)

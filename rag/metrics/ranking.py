@@ -16,15 +16,17 @@ from rag.data.text import AnswerMatcher, MatchMode
 __all__ = [
     "DEFAULT_MEASURES",
     "answer_flags",
+    "average_rank",
     "check_ks",
     "first_true",
     "multihop_scores",
     "path_recall",
-    "reciprocal_rank",
-    "top_k_accuracy",
+    "rank_figures",
     "trec_measures",
 ]
 
+Floats = npt.NDArray[np.float64]
+_QUESTIONS = 256  # scored at once
 DEFAULT_MEASURES = ("R@5", "R@20", "R@100", "RR", "AP", "nDCG@10")
 
 
@@ -57,29 +59,60 @@ def first_true(flags: Sequence[bool]) -> int | None:
     return next((rank for rank, flag in enumerate(flags, start=1) if flag), None)
 
 
-def reciprocal_rank(flags: Sequence[bool]) -> float:
-    """1 / rank of the first True, 0 if there is none."""
-    rank = first_true(flags)
-    return 1.0 / rank if rank else 0.0
-
-
-def top_k_accuracy(flags: Iterable[Sequence[bool]], ks: Iterable[int]) -> npt.NDArray[np.float64]:
-    """Whether a passage with an answer stands among the first k, for every question and k.
+def rank_figures(
+    ranks: Sequence[int | None], ks: Iterable[int], *, depth: int | None = None
+) -> dict[str, Floats]:
+    """Top-k accuracy and reciprocal rank of every question.
 
     Args:
-        flags: per question, whether each retrieved passage holds an answer; lists may differ in length.
+        ranks: (n,) 1-based rank of each question's first right passage; None where there is none.
         ks: cut-offs.
+        depth: ranks beyond it count as not found; None counts all.
 
     Returns:
-        (n, number of distinct ks) of 0.0 and 1.0, columns by rising k.
+        "top{k}" for every k and "mrr", each (n,).
 
     Example:
-        >>> top_k_accuracy([[False, True], [True], []], ks=[1, 2]).tolist()
-        [[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]
+        >>> figures = rank_figures([1, 4, None], [1, 5])
+        >>> figures["top1"].tolist(), figures["top5"].tolist(), figures["mrr"].tolist()
+        ([1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 0.25, 0.0])
     """
-    cutoffs = np.array(check_ks(ks))
-    ranks = np.array([first_true(row) or math.inf for row in flags])
-    return (ranks[:, None] <= cutoffs[None, :]).astype(np.float64)
+    found = np.array([math.inf if rank is None else rank for rank in ranks], dtype=np.float64)
+    if depth is not None:
+        found = np.where(found <= depth, found, math.inf)
+    return {**{f"top{k}": (found <= k).astype(np.float64) for k in check_ks(ks)}, "mrr": 1.0 / found}
+
+
+def average_rank(
+    questions: npt.NDArray[Any], passages: npt.NDArray[Any], positives: Sequence[Sequence[int]]
+) -> float:
+    """Mean number of pool passages that score above the gold one, those that tie with it counting half.
+
+    0 is perfect; an encoder that gives every text the same vector gets half the pool, and scores that are not
+    numbers are worse than any.
+
+    Args:
+        questions: (B, D).
+        passages: (P, D), the pool.
+        positives: rows of each question's positives, the gold one first; the others do not count.
+
+    Source:
+        Karpukhin et al. 2020 and its code: validation by the average rank of the gold passage.
+
+    Example:
+        >>> pool = np.float32([[1, 0], [0, 1], [2, 0]])
+        >>> average_rank(np.float32([[1, 0], [0, 1]]), pool, [[0], [1]])
+        0.5
+    """
+    total = 0.0
+    for start in range(0, len(questions), _QUESTIONS):
+        scores = questions[start : start + _QUESTIONS] @ passages.T  # (b, P)
+        for row, own in enumerate(positives[start : start + _QUESTIONS]):
+            others = np.delete(scores[row], list(own))
+            gold = scores[row, own[0]]
+            equal = np.count_nonzero(others == gold)
+            total += len(others) - np.count_nonzero(others < gold) - equal + equal / 2
+    return total / max(1, len(questions))
 
 
 def trec_measures(

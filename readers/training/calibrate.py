@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
+from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.text import exact_match, f1
-from readers.calibration import expected_calibration_error, fit_calibration
+from rag.metrics.calibration import calibration as measure_calibration
+from readers.calibration import fit_calibration
 from readers.extractive.inference import RowScores
 from readers.extractive.ranking import Ranked, ScoredPassages, confidences, rank
 from readers.extractive.reader import ExtractiveReader
@@ -104,7 +107,11 @@ def _right(text: str, held_out: HeldOut) -> bool:
 def _fit(
     answers: list[tuple[Ranked, HeldOut]], removed: list[tuple[Ranked, HeldOut]], settings: ReaderSettings
 ) -> tuple[float, ReaderSettings, Calibration, dict[str, float]]:
-    """Negative log-likelihood, settings, calibration and figures of one null rule."""
+    """Negative log-likelihood, settings, calibration and figures of one null rule.
+
+    The calibration is fitted on all questions, the figures are measured on each half of them with a fit on
+    the other half: on the very questions it was fitted on, a confidence looks better than it is.
+    """
     pairs = [pair for pair in answers if pair[0].candidates] + removed
     scores = np.full((len(pairs), settings.candidates), -np.inf)
     correct = np.zeros(scores.shape, bool)
@@ -115,19 +122,25 @@ def _fit(
         correct[index, :count] = [_close(candidate.text, held_out) for candidate in found.candidates]
         nulls[index] = found.null if found.null is not None else -1e4
     calibration = fit_calibration(scores, correct, nulls)
-    chances = [
-        confidences(row[np.isfinite(row)], null, calibration) for row, null in zip(scores, nulls, strict=True)
-    ]
-    top = np.array([p[0] for p, _ in chances])
-    none = np.array([p for _, p in chances])
-    right = np.where(
-        correct.any(axis=1), [(p * c[: len(p)]).sum() for (p, _), c in zip(chances, correct)], none
-    )
-    loss = float(-np.log(np.maximum(right, 1e-12)).mean())
+    loss = float(-np.log(_chances(scores, correct, nulls, calibration)[:, 2]).mean())
+
+    numbers = {held_out.question: number % 2 for number, (_, held_out) in enumerate(answers)}
+    half = np.array([numbers[held_out.question] for _, held_out in pairs])  # a question's pairs stay together
+    crossed = np.zeros((len(pairs), 3))
+    for side in (0, 1):
+        here, there = half == side, half != side
+        if not here.any():
+            raise DataError("fewer than two held-out questions to fit and to measure the confidence on")
+        if there.any():
+            fitted = fit_calibration(scores[there], correct[there], nulls[there])
+            crossed[here] = _chances(scores[here], correct[here], nulls[here], fitted)
+    top, none, right = crossed.T
     first = len(pairs) - len(removed)
+    measured = measure_calibration(top, correct[:, 0])
+    assert measured is not None
     figures = {
-        "nll": round(loss, 4),
-        "ece": expected_calibration_error(top, correct[:, 0]),
+        "nll": round(float(-np.log(right).mean()), 4),
+        "ece": round(measured.ece, 6),
         "no_answer_recall": round(100 * float((none[first:] > top[first:]).mean()), 2) if removed else 0.0,
         "no_answer_false_alarms": round(
             100 * float((none[:first] > top[:first])[correct[:first, 0]].mean()), 2
@@ -136,6 +149,21 @@ def _fit(
         "without_answer": float(len(removed)),
     }
     return loss, settings, calibration, figures
+
+
+def _chances(
+    scores: npt.NDArray[np.float64],
+    correct: npt.NDArray[np.bool_],
+    nulls: npt.NDArray[np.float64],
+    calibration: Calibration,
+) -> npt.NDArray[np.float64]:
+    """Probability of each question's first answer, of "no answer", and of what is right, (Q, 3)."""
+    rows = []
+    for row, hit, null in zip(scores, correct, nulls, strict=True):
+        chances, none = confidences(row[np.isfinite(row)], float(null), calibration)
+        right = float((chances * hit[: len(chances)]).sum()) if hit.any() else none
+        rows.append((chances[0], none, max(right, 1e-12)))
+    return np.array(rows)
 
 
 def _without_answers(scored: ScoredPassages, part: Sequence[HeldOut]) -> ScoredPassages:

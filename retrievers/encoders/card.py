@@ -94,9 +94,12 @@ On questions that were held out of training{
 
 {_table(("what", "value"), figures) if figures else "Nothing was measured."}
 
-`nll` is the loss over held-out batches; `average_rank` the mean place of the positive (0 is best) among all
-passages of the held-out questions; `top-k` and `mrr` (up to rank 100) are measured by searching
-{
+`nll` is the loss over held-out batches; `average_rank` the mean number of passages above the positive (0 is
+best, ties count half) in the pool of those of up to {
+        config.validation_questions
+    } held-out questions (published
+figures pool up to 10000 questions: a smaller pool gives smaller ranks); `top-k` and `mrr` (up to rank 100)
+are measured by searching {
         "a pool of index passages" if config.validation_passages else "all passages of an index"
     }, where one was given.
 

@@ -15,22 +15,23 @@ from rag.core.log import get_logger
 from rag.core.progress import Progress
 from rag.core.types import Passage
 from rag.data.text import AnswerMatcher
+from rag.metrics.ranking import average_rank, first_true, rank_figures
 from rag.runtime.seeds import generator
 from retrievers.examples.records import TrainingExample
 
 __all__ = [
+    "POOL_QUESTIONS",
     "TOP_KS",
     "Corpus",
     "CorpusSearch",
     "Encoder",
-    "average_rank",
     "pool_rank",
     "retrieval_scores",
     "right_rows",
 ]
 
 TOP_KS = (1, 5, 20, 100)
-POOL_NEGATIVES = 30
+POOL_NEGATIVES, POOL_QUESTIONS = 30, 10_000  # of the published average rank
 _DEPTH = TOP_KS[-1]
 _BLOCK = 4096  # passages encoded and searched at once
 _QUESTIONS = 256
@@ -61,34 +62,13 @@ class Corpus(Protocol):
         ...
 
 
-def average_rank(questions: FloatArray, passages: FloatArray, positives: Sequence[Sequence[int]]) -> float:
-    """Mean number of pool passages that score above the gold one; 0 is perfect.
-
-    Args:
-        questions: (B, D).
-        passages: (P, D), the pool.
-        positives: rows of each question's positives, the gold one first; the others do not count.
-
-    Source:
-        Karpukhin et al. 2020 and its code: validation by the average rank of the gold passage.
-
-    Example:
-        >>> pool = np.float32([[1, 0], [0, 1], [2, 0]])
-        >>> average_rank(np.float32([[1, 0], [0, 1]]), pool, [[0], [1]])
-        0.5
-    """
-    total = 0
-    for start in range(0, len(questions), _QUESTIONS):
-        scores = questions[start : start + _QUESTIONS] @ passages.T  # (b, P)
-        for row, own in enumerate(positives[start : start + _QUESTIONS]):
-            above = scores[row] > scores[row, own[0]]
-            above[list(own)] = False
-            total += int(above.sum())
-    return total / max(1, len(questions))
-
-
 def pool_rank(encoder: Encoder, examples: Sequence[TrainingExample]) -> float:
-    """`average_rank` in the pool of all positives and up to 30 hard negatives of each of `examples`."""
+    """`average_rank` in the pool of all positives and up to 30 hard negatives of each of `examples`.
+
+    At most 10,000 questions count, as in the published rule. With fewer the pool is smaller and the rank
+    better: then the figure is not comparable with published ones.
+    """
+    examples = examples[:POOL_QUESTIONS]
     rows: dict[tuple[str, str], int] = {}
     positives = []
     for example in examples:
@@ -107,10 +87,8 @@ def retrieval_scores(ranks: Sequence[int | None]) -> dict[str, float]:
         >>> retrieval_scores([1, 4, None, 2])["mrr"], retrieval_scores([1, 4, None, 2])["top1"]
         (43.75, 25.0)
     """
-    total = max(1, len(ranks))
-    found = [rank for rank in ranks if rank is not None and rank <= _DEPTH]
-    scores = {f"top{k}": 100.0 * sum(rank <= k for rank in found) / total for k in TOP_KS}
-    return {"mrr": 100.0 * sum(1 / rank for rank in found) / total, **scores}
+    figures = rank_figures(ranks, TOP_KS, depth=_DEPTH)
+    return {name: 100.0 * float(figures[name].sum()) / max(1, len(ranks)) for name in ("mrr", *figures)}
 
 
 class CorpusSearch:
@@ -198,7 +176,7 @@ class CorpusSearch:
     def _rank(self, number: int, rows: IntArray) -> int | None:
         if self.kind == "positive":
             right = self._right[number]
-            return next((rank for rank, row in enumerate(rows.tolist(), 1) if row in right), None)
+            return first_true([row in right for row in rows.tolist()])
         matcher = AnswerMatcher(self.examples[number].answers)
         passages = self._corpus.get_many(rows[rows >= 0])
         return next((rank for rank, p in enumerate(passages, 1) if matcher.matches(p.text)), None)

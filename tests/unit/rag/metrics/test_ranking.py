@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import pytrec_eval
 from hypothesis import given, settings
@@ -12,11 +13,11 @@ from hypothesis import strategies as st
 from rag.core.errors import ConfigError, DataError
 from rag.metrics.ranking import (
     answer_flags,
+    average_rank,
     first_true,
     multihop_scores,
     path_recall,
-    reciprocal_rank,
-    top_k_accuracy,
+    rank_figures,
     trec_measures,
 )
 
@@ -50,7 +51,7 @@ def test_given_order_is_kept_whatever_the_scores(order: list[str], relevant: set
     values = trec_measures({"q": ranking}, {"q": dict.fromkeys(relevant, 1)}, ["R@3", "RR", "AP", "nDCG@5"])
     flags = [d in relevant for d in order]
     assert values["R@3"]["q"] == pytest.approx(sum(flags[:3]) / len(relevant))
-    assert values["RR"]["q"] == pytest.approx(reciprocal_rank(flags))
+    assert values["RR"]["q"] == pytest.approx(rank_figures([first_true(flags)], [1])["mrr"][0])
     precisions = [sum(flags[: i + 1]) / (i + 1) for i, flag in enumerate(flags) if flag]
     assert values["AP"]["q"] == pytest.approx(sum(precisions) / len(relevant))
     gain = sum(1 / math.log2(i + 2) for i, flag in enumerate(flags[:5]) if flag)
@@ -71,17 +72,32 @@ def test_bad_requests_are_refused() -> None:
     with pytest.raises(DataError, match="twice"):
         trec_measures({"q": [("a", 2.0), ("a", 1.0)]}, {"q": {"a": 1}})
     with pytest.raises(ConfigError, match="cut-offs"):
-        top_k_accuracy([[True]], [0])
+        rank_figures([1], [0])
     with pytest.raises(DataError, match="undefined"):
         multihop_scores(["a"], [], [1])
 
 
-@given(st.lists(st.lists(st.booleans(), max_size=6), max_size=8), st.sets(st.integers(1, 8), min_size=1))
-def test_top_k_accuracy_of_ragged_lists(flags: list[list[bool]], ks: set[int]) -> None:
-    table = top_k_accuracy(flags, ks)
-    assert table.shape == (len(flags), len(ks))
-    for row, values in zip(flags, table, strict=True):
-        assert values.tolist() == [float(any(row[:k])) for k in sorted(ks)]
+@given(
+    st.lists(st.one_of(st.none(), st.integers(1, 12)), max_size=8),
+    st.sets(st.integers(1, 8), min_size=1),
+    st.one_of(st.none(), st.integers(1, 12)),
+)
+def test_figures_of_ranks(ranks: list[int | None], ks: set[int], depth: int | None) -> None:
+    figures = rank_figures(ranks, ks, depth=depth)
+    assert set(figures) == {"mrr", *(f"top{k}" for k in ks)}
+    for number, rank in enumerate(ranks):
+        seen = rank if rank is not None and (depth is None or rank <= depth) else None
+        assert figures["mrr"][number] == (1 / seen if seen else 0.0)
+        for k in ks:
+            assert figures[f"top{k}"][number] == float(seen is not None and seen <= k)
+
+
+def test_a_collapsed_or_broken_encoder_does_not_rank_perfectly() -> None:
+    pool, asked = np.ones((41, 4), np.float32), np.ones((3, 4), np.float32)
+    assert average_rank(asked, pool, [[0], [1], [2, 3]]) == pytest.approx((20 + 20 + 19.5) / 3)
+    assert average_rank(asked * np.nan, pool, [[0], [1], [2]]) == 40
+    assert average_rank(np.eye(3), np.eye(3), [[0], [1], [2]]) == 0
+    assert average_rank(np.float32([[1, 0]]), np.float32([[1, 0], [1, 5], [2, 0], [0, 1]]), [[0]]) == 1.5
 
 
 def test_answer_flags_follow_the_mode_and_guard_empty_answers() -> None:

@@ -19,7 +19,7 @@ from rag.core.errors import (
 )
 from rag.core.types import Passage
 from rag.runtime.hardware import has_int8
-from readers.calibration import expected_calibration_error, fit_calibration
+from readers.calibration import fit_calibration
 from readers.extractive.layout import RowLayout, pair_template
 from readers.extractive.model import SpanModel
 from readers.extractive.quantized import load_int8, quantize, save_int8
@@ -94,10 +94,6 @@ def test_calibration_refuses_nothing_and_nan() -> None:
         fit_calibration(np.zeros((0, 2)), np.zeros((0, 2), bool), np.zeros(0))
     with pytest.raises(DataError, match="not a number"):
         fit_calibration(np.array([[np.nan]]), np.array([[True]]), np.zeros(1))
-
-
-def test_calibration_error_of_overconfidence() -> None:
-    assert expected_calibration_error(np.full(10, 0.95), np.arange(10) < 5) == pytest.approx(0.45)
 
 
 def test_int8_error_is_at_most_half_a_step(tmp_path: Path) -> None:

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rag.config import load_config
 from rag.core.errors import DataError
 from rag.core.types import Passage
 from retrievers.examples.records import TrainingExample
 from retrievers.training import validation
-from retrievers.training.validation import CorpusSearch, average_rank, pool_rank, retrieval_scores
+from retrievers.training.config import DprTrainConfig
+from retrievers.training.validation import POOL_QUESTIONS, CorpusSearch, pool_rank, retrieval_scores
 
 
 class _Store(list[Passage]):
@@ -125,4 +127,16 @@ def test_average_rank_of_the_gold_passage() -> None:
         gold, other = (pool.index(positive) for positive in example.positives)
         expected.append(sum(score > scores[gold] for n, score in enumerate(scores) if n != other))
     assert pool_rank(encoder, examples) == pytest.approx(np.mean(expected))
-    assert average_rank(np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32), [[0], [1], [2]]) == 0
+
+
+def test_the_published_recipes_pool_as_many_questions_as_the_published_rule(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("dpr-nq", "dpr-nq-round2"):
+        given = {"out": "run", "train_files": ["train.json"], "validation_file": "dev.json"}
+        config = load_config(DprTrainConfig, name, overrides=given)
+        assert config.validation_questions == POOL_QUESTIONS == 10_000
+    corpus = _corpus(100)
+    examples = _examples(corpus, 12)
+    monkeypatch.setattr(validation, "POOL_QUESTIONS", 5)
+    assert pool_rank(_Encoder(), examples) == pool_rank(_Encoder(), examples[:5])
