@@ -225,7 +225,7 @@ class BiEncoder:
         prefix = self.identity.query_prefix
 
         def tokenize(start: int, stop: int) -> list[list[int]]:
-            return self._query.tokenizer([prefix + question for question in questions[start:stop]])
+            return self._query.tokenizer.questions(questions[start:stop], prefix)
 
         return self._encode(self._query.tower, tokenize, len(questions))
 

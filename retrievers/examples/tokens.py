@@ -207,8 +207,7 @@ class RetrieverTokenizer:
 
     def questions(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of questions."""
-        prefix = self.question_settings.query_prefix
-        return self._questions([prefix + text for text in texts])
+        return self._questions.questions(texts, self.question_settings.query_prefix)
 
     def queries(self, queries: Sequence[Query]) -> list[list[int]]:
         """Token ids of questions, and of questions with passages, in order."""

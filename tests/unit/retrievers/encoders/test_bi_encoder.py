@@ -9,6 +9,7 @@ from indexers.protocols import PassageEncoder
 from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError
 from retrievers.encoders import bi_encoder
 from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.examples.tokens import RetrieverTokenizer
 
 TEXTS = [
     "The Danube rises in the Black Forest.",
@@ -215,3 +216,12 @@ def test_the_embedded_encoder():
     )
     scores = (passages @ question.T)[:, 0]
     assert scores[1] > scores[0] + 0.2
+
+
+def test_questions_are_read_with_a_straight_apostrophe_in_training_and_search(tiny_bert):
+    curly, straight = "who wrote gulliver’s travels", "who wrote gulliver's travels"
+    encoder = BiEncoder.load(tiny_bert, precision="fp32")
+    tokens = RetrieverTokenizer.from_folders(tiny_bert)
+    assert tokens.questions([curly]) == tokens.questions([straight])
+    assert (encoder.encode_questions([curly]) == encoder.encode_questions([straight])).all()
+    assert tokens.passages([""], [curly]) != tokens.passages([""], [straight])  # passages stay as they are
