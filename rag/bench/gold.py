@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from indexers.gold import GoldLookup
 from rag.core.errors import ConfigError, DataError
-from rag.core.types import Hit, Passage, Question
+from rag.core.types import Hit, Question
 from rag.data.text import AnswerMatcher
-from rag.eval.resolve import text_key
-from retrievers.negatives.gold import gold_texts
 
 __all__ = ["GoldKind", "GoldRows", "find_gold", "gold_rank", "has_gold"]
 
@@ -19,7 +18,11 @@ GoldKind = Literal["id", "text", "answer"]
 
 def has_gold(question: Question) -> bool:
     """Whether there is anything to judge a search by; unanswerable questions have nothing."""
-    return bool(question.gold_passage_ids or question.answers or gold_texts(question))
+    return bool(question.gold_passage_ids or question.answers or _is_quoted(question))
+
+
+def _is_quoted(question: Question) -> bool:
+    return any(gold.passage.text for gold in question.gold)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +56,14 @@ def find_gold(questions: Sequence[Question], passages: Any, *, kind: str = "auto
         raise DataError("no question has a gold passage or an answer", hint="choose another question file")
     if kind not in ("auto", "id", "text", "answer"):
         raise ConfigError(f"--gold {kind!r}: unknown", hint="use auto, id, text or answer")
+    lookup = GoldLookup(passages)
     if kind in ("auto", "id"):
-        rows = tuple(_rows_by_id(question, passages) for question in questions)
+        rows = tuple(frozenset(lookup.by_id(question)) for question in questions)
         if kind == "id" or 2 * sum(map(bool, rows)) >= len(rows):
             return _checked("id", rows)
-    if kind in ("auto", "text") and (kind == "text" or any(gold_texts(question) for question in questions)):
-        return _checked("text", _rows_by_text(questions, passages))
+    if kind in ("auto", "text") and (kind == "text" or any(map(_is_quoted, questions))):
+        found = [[row for _, rows in lookup.by_text(question) for row in rows] for question in questions]
+        return _checked("text", tuple(map(frozenset, found)))
     if not any(question.answers for question in questions):
         raise DataError(
             "the questions have neither gold passages nor answers", hint="choose another question file"
@@ -74,22 +79,6 @@ def _checked(kind: GoldKind, rows: tuple[frozenset[int], ...]) -> GoldRows:
             hint="index the corpus with --split none, so that passages stay whole, or use --gold answer",
         )
     return GoldRows(kind, rows, found)
-
-
-def _rows_by_id(question: Question, passages: Any) -> frozenset[int]:
-    rows = (passages.row_of(passage_id) for passage_id in question.gold_passage_ids)
-    return frozenset(row for row in rows if row is not None)
-
-
-def _rows_by_text(questions: Sequence[Question], passages: Iterable[Passage]) -> tuple[frozenset[int], ...]:
-    wanted = [tuple(text_key(gold.text) for gold in gold_texts(question)) for question in questions]
-    needed = {key for keys in wanted for key in keys}
-    rows_of: dict[bytes, list[int]] = {}
-    for row, passage in enumerate(passages):
-        key = text_key(passage.text)
-        if key in needed:
-            rows_of.setdefault(key, []).append(row)
-    return tuple(frozenset(row for key in keys for row in rows_of.get(key, ())) for keys in wanted)
 
 
 def gold_rank(

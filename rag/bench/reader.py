@@ -14,9 +14,9 @@ from rag.bench.report import Report, Table, format_interval
 from rag.core.errors import DataError
 from rag.core.progress import Progress
 from rag.core.types import Passage, Question
+from rag.eval.gold import gold_passages
 from rag.metrics.answers import AnswerScores, score_answers
 from rag.metrics.significance import bootstrap, compare_paired
-from retrievers.negatives.gold import gold_texts
 
 __all__ = ["read_gold", "run_reader_benchmark"]
 
@@ -24,7 +24,7 @@ __all__ = ["read_gold", "run_reader_benchmark"]
 def _gold_passages(questions: Sequence[Question], path: str | Path) -> list[Passage]:
     passages = []
     for question in questions:
-        gold = gold_texts(question)
+        gold = gold_passages(question)
         if not gold:
             raise DataError(
                 f"{path}: question {question.id!r} comes without its paragraph",

@@ -105,7 +105,7 @@ def evaluate(
     if tune_facts and finder is not None:
         _tune(system, asked, finder, settings, source, out)
         return
-    resolver = GoldResolver.of(read_questions(questions, format=format), pipeline.index.passages)
+    resolver = GoldResolver(pipeline.index.passages)
     overlap = TrainingOverlap.from_training(read_questions(train)) if train else None
     metrics = run(
         system,

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from indexers.gold import FoundGold, GoldLookup
 from indexers.index import Index
 from indexers.protocols import FloatArray
 from rag.core.errors import ConfigError, DataError
@@ -28,7 +28,6 @@ from retrievers.encoders.cross_encoder import CrossEncoder
 from retrievers.examples.data import matchable_answers
 from retrievers.examples.records import Candidate, TrainingExample, write_training_examples
 from retrievers.negatives.blocks import BlockFolder, merge_examples
-from retrievers.negatives.gold import CorpusTexts, Positives, find_positives
 from retrievers.negatives.search import MiningSearch
 from retrievers.negatives.select import NegativeFilter, Proposal, below_margin, candidates_by_rank, choose
 from retrievers.negatives.settings import MiningSettings
@@ -129,7 +128,7 @@ def mine(
             "sample": sample,
         }
         blocks = BlockFolder(work, run)
-        texts = cache(lambda: CorpusTexts(index.passages))
+        lookup = GoldLookup(index.passages, near=search.near)
         done = min(total, blocks.finished * BLOCK_QUESTIONS)
         if done:
             get_logger(__name__).info("%s: %d questions are mined already", work, done)
@@ -140,7 +139,7 @@ def mine(
         with Progress(total, "questions", "mine", initial=done) as progress:
             while block := list(islice(asked, BLOCK_QUESTIONS)):
                 counts: Counter[str] = Counter()
-                examples = mine_block(block, search, settings, texts=texts, judge=judge, counts=counts)
+                examples = mine_block(block, search, settings, lookup=lookup, judge=judge, counts=counts)
                 blocks.add(examples, counts)
                 progress.update(len(block))
         report = MiningReport(
@@ -168,7 +167,7 @@ def mine_block(
     search: MiningSearch,
     settings: MiningSettings,
     *,
-    texts: Any,
+    lookup: GoldLookup,
     judge: CrossEncoder | None,
     counts: Counter[str],
 ) -> list[TrainingExample]:
@@ -178,31 +177,29 @@ def mine_block(
         questions: the block.
         search: the index.
         settings: what is mined.
-        texts: makes the corpus's lookup by text when it is needed.
+        lookup: finds gold passages in it.
         judge: the cross-encoder, if one is used.
         counts: what `MiningReport.counts` says is added here.
     """
     passages = search.index.passages
     hits, vectors = search.search([question.text for question in questions])
-    gold = find_positives(
-        questions, passages, texts=texts, search=search.near, keep_given=settings.gold == "given"
-    )
+    gold = lookup.find(questions)
     mode = "regex" if settings.regex else "tokens"
     work: list[_Question] = []
     counts["questions"] += len(questions)
     for number, question in enumerate(questions):
         matcher = AnswerMatcher(matchable_answers(question.answers), mode)  # type: ignore[arg-type]
         found = {source: lists[number] for source, lists in hits.items()}
-        positives = gold[number]
+        positives = gold[number] if settings.gold == "given" else gold[number].without_missing()
         if positives.how == "none" and settings.weak_positives:
             ranked = [hit.row for hit in next(iter(found.values()))[: settings.weak_depth]]
             weak = next((row for row in ranked if matcher.matches(passages[row].text)), None)
-            positives = positives if weak is None else Positives((weak,), (), "weak")
+            positives = positives if weak is None else FoundGold((weak,), how="weak")
         counts[f"positive {positives.how}"] += 1
-        counts["gold passages outside the corpus"] += len(positives.given)
+        counts["gold passages outside the corpus"] += len(positives.missing)
         if positives.how == "none":
             continue
-        listed = (*passages.get_many(positives.rows), *positives.given)
+        listed = (*passages.get_many(positives.rows), *positives.missing)
         candidates = candidates_by_rank(found, settings.first_rank, settings.last_rank)
         vector = None if vectors is None else vectors[number]
         work.append(_Question(question, positives, listed, candidates, matcher, vector))
@@ -221,7 +218,7 @@ def mine_block(
 @dataclass(slots=True)
 class _Question:
     question: Question
-    positives: Positives
+    positives: FoundGold
     listed: tuple[Passage, ...]
     candidates: list[Proposal]
     matcher: AnswerMatcher

@@ -9,9 +9,9 @@ from typing import Protocol
 
 import numpy as np
 
+from indexers.gold import text_key
 from rag.core.types import Hit, Passage
 from rag.data.text import AnswerMatcher
-from retrievers.negatives.gold import text_key
 
 __all__ = ["Proposal", "NegativeFilter", "PassageRows", "below_margin", "candidates_by_rank", "choose"]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from rag.core.types import GoldPassage, Passage, Question
 from rag.data.files.question_fields import question_from_mapping
+from rag.eval.gold import gold_passages
 from rag.eval.resolve import GoldResolver
 
 
@@ -19,6 +20,12 @@ class Store:
     def row_of(self, passage_id: str) -> int | None:
         rows = [row for row, passage in enumerate(self.passages) if passage.id == passage_id]
         return rows[0] if rows else None
+
+    def __len__(self) -> int:
+        return len(self.passages)
+
+    def __getitem__(self, row: int) -> Passage:
+        return self.passages[row]
 
     def __iter__(self) -> Iterator[Passage]:
         self.reads += 1
@@ -37,16 +44,16 @@ def squad(name: str, context: str) -> Question:
     return Question(name, "?", ("a",), ("Danube-0",), (quoted,))
 
 
-def test_a_foreign_id_is_found_by_its_text_and_ties_go_to_the_first_id() -> None:
+def test_a_foreign_id_is_found_by_its_text_and_of_copies_the_one_with_its_title() -> None:
     questions = [squad("q", "The Danube rises in the Black Forest.")]
-    resolver = GoldResolver.of(questions, Store(*STORE_PASSAGES))
-    assert [q.gold_passage_ids for q in map(resolver, questions)] == [("p1",)]
+    resolver = GoldResolver(Store(*STORE_PASSAGES))
+    assert [q.gold_passage_ids for q in map(resolver, questions)] == [("p2",)]
     assert (resolver.resolved, resolver.missing, resolver.describe()) == (1, 0, "")
 
 
 def test_a_gold_passage_that_is_not_there_is_not_judged_and_is_counted() -> None:
     questions = [squad("q", "Another text."), Question("r", "?", gold_passage_ids=("unknown",))]
-    resolver = GoldResolver.of(questions, Store(*STORE_PASSAGES))
+    resolver = GoldResolver(Store(*STORE_PASSAGES))
     assert [q.gold_passage_ids for q in map(resolver, questions)] == [(), ()]
     assert resolver.missing == 2
     assert "2 questions are not in this index" in resolver.describe()
@@ -60,13 +67,21 @@ def test_known_ids_and_titles_stay_and_no_passage_is_read_for_them() -> None:
         question_from_mapping({"question": "?", **facts}, "h"),
         Question("n", "?", ("a",)),
     ]
-    resolver = GoldResolver.of(questions, store)
+    resolver = GoldResolver(store)
     assert list(map(resolver, questions)) == questions
     assert store.reads == 0
 
 
-def test_the_first_positive_of_dpr_is_the_gold_passage() -> None:
-    positives = [{"title": "Rhine", "text": "The Rhine ends in the North Sea."}, {"title": "", "text": "x"}]
+def test_all_positives_of_dpr_count_and_the_first_is_read() -> None:
+    texts = {"Rhine": "The Rhine ends in the North Sea.", "Danube": "The Danube rises in the Black Forest."}
+    positives = [{"title": title, "text": text} for title, text in (*texts.items(), ("", "x"))]
     question = question_from_mapping({"question": "?", "positive_ctxs": positives}, "q")
-    resolver = GoldResolver.of([question], Store(*STORE_PASSAGES))
-    assert resolver(question).gold_passage_ids == ("p3",)
+    resolver = GoldResolver(Store(*STORE_PASSAGES))
+    assert resolver(question).gold_passage_ids == ("p3", "p2")
+    assert [passage.title for passage in gold_passages(question)] == ["Rhine"]
+
+
+def test_a_known_id_over_another_text_does_not_count() -> None:
+    gold = (GoldPassage(Passage("", "Danube", "The Danube rises in the Black Forest.")),)
+    question = Question("q", "?", gold_passage_ids=("p3",), gold=gold)
+    assert GoldResolver(Store(*STORE_PASSAGES))(question).gold_passage_ids == ("p2",)

@@ -10,13 +10,11 @@ from indexers.index import Index
 from rag.cli.main import main
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Hit, Passage
-from rag.data.files.question_fields import question_from_mapping
 from rag.data.questions import read_questions
 from rag.data.text import AnswerMatcher
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.records import read_training_examples
 from retrievers.negatives import mine as module
-from retrievers.negatives.gold import gold_texts, overlap_share
 from retrievers.negatives.mine import mine
 from retrievers.negatives.select import below_margin, candidates_by_rank, choose
 from retrievers.negatives.settings import MiningSettings, parse_depth
@@ -227,28 +225,6 @@ def test_the_command(index_dir, questions, tmp_path, capsys):
     assert stop.value.code == 2
 
 
-def test_gold_texts_of_hotpot_in_both_shapes():
-    rows = {
-        "context": [["A", ["a."]], ["B", ["b.", " c."]]],
-        "supporting_facts": [["B", 1], ["A", 0], ["B", 0]],
-    }
-    columns = {
-        "context": {"title": ["A", "B"], "sentences": [["a."], ["b.", " c."]]},
-        "supporting_facts": {"title": ["B", "A"], "sent_id": [1, 0]},
-    }
-    expected = [Passage("", "B", "b. c."), Passage("", "A", "a.")]
-
-    def texts(record: dict) -> list[Passage]:
-        return gold_texts(question_from_mapping({"question": "q", **record}, "1"))
-
-    assert texts(rows) == expected
-    assert texts(columns) == expected
-    titles = {"context": rows["context"], "supporting_facts": None, "gold_titles": ["B", "A"]}
-    assert texts(titles) == expected
-    assert texts({"context": "text", "title": "T"}) == [Passage("", "T", "text")]
-    assert texts({}) == []
-
-
 def test_small_parts():
     hits = [Hit(row, str(row), 9.0 - row) for row in range(6)]
     assert [c.rank for c in candidates_by_rank({"bm25": hits}, 3, 9)] == [3, 4, 5, 6]
@@ -263,5 +239,3 @@ def test_small_parts():
     assert choose(pairs, 2, None) == pairs[:2]
     drawn = choose(pairs, 2, np.random.default_rng(1))
     assert [c.rank for c, _ in drawn] == sorted(c.rank for c, _ in drawn)
-    assert overlap_share("one two", "one two") == 1
-    assert overlap_share("one two", "three four") == 0

@@ -1,0 +1,194 @@
+"""Gold passages of questions found in an index: by id, by text or by overlap; for evaluation, benches and
+mining alike.
+
+A question set names its paragraphs in its own way, or only quotes them; an index has ids of its own. Without
+this step every figure by gold passage would be zero, and would look like a measurement.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from rag.core.progress import Progress
+from rag.core.types import Hit, Passage, Question
+from rag.data.text import AnswerMatcher
+
+__all__ = ["CorpusTexts", "FoundGold", "GoldLookup", "StoredPassages", "overlap_share", "text_key"]
+
+_SHINGLE = 5  # words
+_SAME = 0.6  # share of the shorter text's shingles
+_QUERY_WORDS = 64
+_REPORT_EVERY = 1024  # passages
+TextSearch = Callable[[Sequence[str], int], list[list[Hit]]]
+
+
+class StoredPassages(Protocol):
+    """The part of a `PassageStore` that the lookup needs."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, row: int) -> Passage: ...
+    def __iter__(self) -> Iterator[Passage]: ...
+    def row_of(self, passage_id: str) -> int | None: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class FoundGold:
+    """Where the gold passages of a question stand.
+
+    Attributes:
+        rows: rows of the gold passages, in their order; of several copies of a text the one with the same
+            title, else the first.
+        copies: every row with the text of a gold passage that was found by text, and all of `rows`.
+        missing: gold passages that the question set quotes and the index does not hold.
+        how: "id", "text" or "overlap", for several passages the first one's; "given" if all are missing;
+            "none" if nothing is known of them.
+    """
+
+    rows: tuple[int, ...] = ()
+    copies: frozenset[int] = frozenset()
+    missing: tuple[Passage, ...] = ()
+    how: str = "none"
+
+    def without_missing(self) -> FoundGold:
+        """Only what the index holds."""
+        return replace(self, missing=(), how=self.how if self.rows else "none")
+
+
+def text_key(text: str) -> str:
+    """The text with single spaces: what "the same text" means here."""
+    return " ".join(text.split())
+
+
+def overlap_share(one: str, other: str) -> float:
+    """Share of the shorter text's runs of five words that stand in the other, in [0, 1].
+
+    Example:
+        >>> overlap_share("a b c d e f", "x a b c d e y z")
+        0.5
+    """
+    sides = [text.lower().split() for text in (one, other)]
+    runs = [{tuple(w[i : i + _SHINGLE]) for i in range(max(1, len(w) - _SHINGLE + 1))} for w in sides]
+    return len(runs[0] & runs[1]) / min(map(len, runs))
+
+
+class CorpusTexts:
+    """Rows by text: 16 bytes a passage, made in one pass over the corpus.
+
+    Args:
+        passages: the corpus.
+    """
+
+    def __init__(self, passages: StoredPassages) -> None:
+        self._passages = passages
+        with Progress(len(passages), "passages", "read corpus") as progress:
+
+            def hashes() -> Iterator[int]:
+                for number, passage in enumerate(passages, start=1):
+                    if number % _REPORT_EVERY == 0:
+                        progress.update(_REPORT_EVERY)
+                    yield _hash(passage.text)
+
+            unordered = np.fromiter(hashes(), np.uint64, len(passages))
+        self._rows = np.argsort(unordered, kind="stable")
+        self._hashes = unordered[self._rows]
+
+    def find(self, passage: Passage) -> list[int]:
+        """Rows with this text, those with this title first, else in order."""
+        wanted = np.uint64(_hash(passage.text))
+        first, stop = (int(np.searchsorted(self._hashes, wanted, side=side)) for side in ("left", "right"))
+        key, title = text_key(passage.text), text_key(passage.title)
+        same = [
+            (text_key(found.title) != title, row)
+            for row in map(int, self._rows[first:stop])
+            if text_key((found := self._passages[row]).text) == key
+        ]
+        return [row for _, row in sorted(same)]
+
+
+def _hash(text: str) -> int:
+    key = text_key(text).encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little")
+
+
+class GoldLookup:
+    """Finds the gold passages of questions.
+
+    A gold id counts only if the passage under it has the gold text, where the set quotes one: ids of two
+    corpora may clash. Then comes the same text; then a passage that overlaps it (the same paragraph, cut or
+    cleaned in another way), found by searching for the text, preferably one that holds an answer.
+    Alternatives (DPR's positives) are all looked for, not the first alone.
+
+    Args:
+        passages: of the index.
+        near: finds passages for texts; without it nothing is found by overlap.
+    """
+
+    def __init__(self, passages: StoredPassages, near: TextSearch | None = None) -> None:
+        self._passages, self._near = passages, near
+
+    @cached_property
+    def _texts(self) -> CorpusTexts:
+        return CorpusTexts(self._passages)
+
+    def by_id(self, question: Question) -> tuple[int, ...]:
+        """Rows of the gold ids that the index knows."""
+        quoted = _quoted(question)
+        ids = question.gold_passage_ids or tuple(passage.id for passage in quoted if passage.id)
+        rows = dict.fromkeys(row for name in ids if (row := self._passages.row_of(name)) is not None)
+        if not quoted:
+            return tuple(rows)
+        return tuple(
+            row
+            for row in rows
+            if any(overlap_share(self._passages[row].text, gold.text) >= _SAME for gold in quoted)
+        )
+
+    def by_text(self, question: Question) -> list[tuple[Passage, list[int]]]:
+        """Each quoted gold passage with the rows that have its text."""
+        return [(passage, self._texts.find(passage)) for passage in _quoted(question)]
+
+    def find(self, questions: Sequence[Question]) -> list[FoundGold]:
+        """The gold passages of a block of questions, one result each."""
+        found: list[FoundGold | list[tuple[Passage, list[int], str]]] = []
+        missing: list[tuple[list[tuple[Passage, list[int], str]], int, Question]] = []
+        for question in questions:
+            if rows := self.by_id(question):
+                found.append(FoundGold(rows, frozenset(rows), (), "id"))
+                continue
+            entries = [(passage, rows, "text") for passage, rows in self.by_text(question)]
+            missing += [(entries, place, question) for place, (_, rows, _) in enumerate(entries) if not rows]
+            found.append(entries)
+        if missing and self._near is not None:
+            queries = [" ".join(entries[n][0].text.split()[:_QUERY_WORDS]) for entries, n, _ in missing]
+            for (entries, place, question), hits in zip(missing, self._near(queries, 10), strict=True):
+                passage = entries[place][0]
+                entries[place] = (passage, self._overlapping(passage, question, hits), "overlap")
+        return [item if isinstance(item, FoundGold) else _found(item) for item in found]
+
+    def _overlapping(self, gold: Passage, question: Question, hits: Sequence[Hit]) -> list[int]:
+        matcher = AnswerMatcher(question.answers)
+        ranked: list[tuple[bool, float, int]] = []
+        for hit in hits:
+            text = self._passages[hit.row].text
+            share = overlap_share(text, gold.text)
+            if share >= _SAME:
+                ranked.append((matcher.matches(text), share, -hit.row))
+        return [-max(ranked)[2]] if ranked else []
+
+
+def _quoted(question: Question) -> list[Passage]:
+    return [gold.passage for gold in question.gold if gold.passage.text]
+
+
+def _found(entries: Iterable[tuple[Passage, list[int], str]]) -> FoundGold:
+    there = [(rows, how) for _, rows, how in entries if rows]
+    missing = tuple(passage for passage, rows, _ in entries if not rows)
+    first = tuple(dict.fromkeys(rows[0] for rows, _ in there))
+    copies = frozenset(row for rows, _ in there for row in rows)
+    return FoundGold(first, copies, missing, there[0][1] if there else "given" if missing else "none")

@@ -1,0 +1,71 @@
+"""Gold passages of a question set in an index that cuts, names or copies them in its own way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from indexers.gold import FoundGold, GoldLookup, overlap_share
+from indexers.passages import PassageStore, PassageStoreWriter
+from rag.core.types import GoldPassage, Hit, Passage, Question
+
+RHINE = "The Rhine rises in the Swiss Alps and ends in the North Sea near Rotterdam."
+PASSAGES = [
+    Passage("a", "Danube", "The Danube rises in the Black Forest."),
+    Passage("b", "Danube (copy)", "The  Danube rises\nin the Black Forest."),
+    Passage("c", "Rhine", f"Rivers. {RHINE} It is long."),
+    Passage("d", "Rhine", f"More. {RHINE} It is wide."),
+]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> PassageStore:
+    with PassageStoreWriter(tmp_path) as writer:
+        writer.add_many(PASSAGES)
+    return PassageStore.open(tmp_path)
+
+
+def asked(*quoted: Passage, ids: tuple[str, ...] = (), answers: tuple[str, ...] = ()) -> Question:
+    return Question("q", "?", answers, ids, tuple(GoldPassage(passage) for passage in quoted))
+
+
+def test_ids_count_where_the_text_agrees_and_texts_with_their_title_first(store: PassageStore) -> None:
+    danube = Passage("", "Danube (copy)", "The Danube rises in the Black Forest.")
+    found = GoldLookup(store).find(
+        [
+            asked(ids=("c", "gone")),
+            asked(danube, ids=("a",)),
+            asked(danube, ids=("c",)),
+            asked(),
+            asked(danube),
+        ]
+    )
+    by_text = FoundGold((1,), frozenset({0, 1}), (), "text")
+    assert found == [
+        FoundGold((2,), frozenset({2}), (), "id"),
+        FoundGold((0,), frozenset({0}), (), "id"),
+        by_text,  # "c" is another passage in this index
+        FoundGold(),
+        by_text,
+    ]
+
+
+def test_overlap_prefers_a_passage_with_the_answer_and_what_is_missing_is_told(store: PassageStore) -> None:
+    rhine, nile = Passage("", "Rhine", RHINE), Passage("", "Nile", "The Nile flows to the north.")
+
+    def near(texts: list[str], top_k: int) -> list[list[Hit]]:
+        assert texts == [RHINE, nile.text]
+        return [[Hit(row, PASSAGES[row].id, 1.0) for row in range(4)]] * 2
+
+    question = asked(rhine, nile, answers=("wide",))
+    (found,) = GoldLookup(store, near).find([question])
+    assert found == FoundGold((3,), frozenset({3}), (nile,), "overlap")
+    (without,) = GoldLookup(store).find([question])
+    assert (without.rows, without.missing, without.how) == ((), (rhine, nile), "given")
+    assert without.without_missing() == FoundGold()
+
+
+def test_overlap_is_a_share_of_the_shorter_text() -> None:
+    assert overlap_share("one two", "one two") == 1
+    assert overlap_share("one two", "three four") == 0
