@@ -1,0 +1,176 @@
+"""From multi-hop questions to training examples, one a hop: what is asked, what comes next, what must not count."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
+
+from rag.core.log import get_logger
+from rag.core.types import GoldPassage, Passage, Question
+from retrievers.examples.records import Candidate, TrainingExample
+
+__all__ = ["HopReport", "PassageFinder", "hop_examples", "hop_orders", "order_of"]
+
+PassageFinder = Callable[[Passage], Passage | None]
+_MOST_ORDERS = 4
+_SHOWN = 3
+
+
+@dataclass(slots=True)
+class HopReport:
+    """What became of a question set.
+
+    Attributes:
+        questions: used, by number of hops.
+        ordered: of those with several hops, how many have one possible order.
+        left_out: reason → how many questions were not used.
+        places: the first ids of each reason.
+    """
+
+    questions: Counter[int] = field(default_factory=Counter)
+    ordered: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+    places: dict[str, list[str]] = field(default_factory=dict)
+
+    def leave_out(self, question: Question, reason: str) -> None:
+        """Count a question that cannot be used."""
+        self.left_out[reason] += 1
+        if len(shown := self.places.setdefault(reason, [])) < _SHOWN:
+            shown.append(question.id)
+
+    def log(self) -> None:
+        """Say it."""
+        log = get_logger(__name__)
+        by_hops = ", ".join(f"{count} of {hops}" for hops, count in sorted(self.questions.items()))
+        log.info("questions by hops: %s; in %d the order is known", by_hops or "none", self.ordered)
+        for reason, count in self.left_out.items():
+            log.warning("%d questions left out: %s (%s …)", count, reason, ", ".join(self.places[reason]))
+
+
+def hop_examples(
+    questions: Iterable[Question],
+    *,
+    max_hops: int = 4,
+    find: PassageFinder | None = None,
+    report: HopReport | None = None,
+) -> Iterator[TrainingExample]:
+    """For each question, each order of its passages and each hop, an example.
+
+    The example of a hop has the passages before it as context; its positives are the next passage and then the
+    other passages of the question, so that a batch which takes the first leaves the others out of the
+    denominator. The question's other paragraphs are its negatives, and so are the passages of earlier hops.
+    The example's id is the question's with order and hop (`order_of`).
+
+    Args:
+        questions: with gold passages: steps, or alternatives, of which any is the single hop.
+        max_hops: questions with more are left out.
+        find: the same passage in the corpus that will be searched, None if it is not there: such questions are
+            left out. Needed where a set names passages without their text.
+        report: filled while the examples are consumed.
+
+    Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval",
+        section 2.3: first and second passage are negatives of each other's hop; the own second is masked.
+
+    Note:
+        The paper masks the second passage in the first hop, and keeps the first as a negative of the second,
+        as here; it knows the order of bridge questions from the data set's own annotation, which the public
+        files lack: here it follows from who names whom (`hop_orders`).
+    """
+    counts = HopReport() if report is None else report
+    for question in questions:
+        golds = _golds(question, max_hops, find, counts)
+        if not golds:
+            continue
+        negatives = [item.passage for item in question.context if item.passage.text]
+        wrong = tuple(Candidate(passage, "negative", "question set") for passage in negatives)
+        if question.gold_are_alternatives:
+            orders, ends = [tuple(range(len(golds)))], 1
+        else:
+            known = bool(question.gold_passage_ids)
+            orders = [tuple(range(len(golds)))] if known else hop_orders(question.text, golds)
+            ends = len(golds)
+            counts.ordered += ends > 1 and len(orders) == 1
+        counts.questions[ends] += 1
+        for number, order in enumerate(orders[:_MOST_ORDERS]):
+            path = [golds[at] for at in order]
+            for hop in range(ends):
+                right = tuple(Candidate(passage, "positive") for passage in path[hop:])
+                yield TrainingExample(
+                    f"{question.id}#{number}.{hop}", question.text, question.answers, (*right, *wrong),
+                    tuple(path[:hop]),
+                )  # fmt: skip
+    counts.log()
+
+
+def order_of(example_id: str) -> tuple[str, int, int]:
+    """Question, order and hop of an example's id.
+
+    Example:
+        >>> order_of("5a7#1.0")
+        ('5a7', 1, 0)
+    """
+    question, _, place = example_id.rpartition("#")
+    order, _, hop = place.partition(".")
+    return question, int(order), int(hop)
+
+
+def hop_orders(question: str, passages: Sequence[Passage]) -> list[tuple[int, ...]]:
+    """The orders in which a person could have found the passages.
+
+    A passage whose title stands in the question comes before one whose title does not. Among the others, a
+    passage that names another's title comes before it. What is named by neither rule comes in any order:
+    both ways for two things that are compared.
+
+    Example:
+        >>> one, other = Passage("1", "Danube", "It rises in Germany."), Passage("2", "Germany", "A state.")
+        >>> hop_orders("Where does the Danube rise?", [other, one])
+        [(1, 0)]
+        >>> hop_orders("Is Germany longer than the Danube?", [other, one])
+        [(0, 1), (1, 0)]
+    """
+    asked, names = _words(question), [_words(_without_note(passage.title)) for passage in passages]
+    texts = [_words(passage.text) for passage in passages]
+    first = [len(name) > 2 and name in asked for name in names]
+
+    def precedes(i: int, j: int) -> bool:
+        if first[i] != first[j]:
+            return first[i]
+        return (not first[i] or len(passages) > 2) and names[j] in texts[i] and names[i] not in texts[j]
+
+    before = [(i, j) for i, j in permutations(range(len(passages)), 2) if precedes(i, j)]
+    every = list(permutations(range(len(passages))))
+    return [order for order in every if all(order.index(i) < order.index(j) for i, j in before)] or every
+
+
+def _golds(
+    question: Question, max_hops: int, find: PassageFinder | None, counts: HopReport
+) -> list[Passage]:
+    """The passages of a question, empty and counted if it cannot be used."""
+    named = [gold.passage for gold in question.gold] or [Passage(i, "", "") for i in question.gold_passage_ids]
+    found = [find(passage) if find is not None else passage for passage in named]
+    golds = [passage for passage in found if passage is not None and passage.text]
+    if not named:
+        counts.leave_out(question, "no gold passages")
+    elif question.gold_are_alternatives and golds:
+        return golds
+    elif len(golds) < len(named):
+        counts.leave_out(question, "a gold passage is not in the corpus" if find else "a gold passage lacks its text")
+    elif len({(passage.title, passage.text) for passage in golds}) < len(golds):
+        counts.leave_out(question, "a gold passage comes twice")
+    elif len(golds) > max_hops:
+        counts.leave_out(question, f"more than {max_hops} hops")
+    else:
+        return golds
+    return []
+
+
+def _without_note(title: str) -> str:
+    return re.sub(r"\s*\([^()]*\)$", "", title)
+
+
+def _words(text: str) -> str:
+    """Lower-case words with a blank on either side of each, so that `in` looks for whole words."""
+    return f" {' '.join(re.findall(r'[^\W_]+', text.lower()))} "

@@ -1,0 +1,217 @@
+"""Multi-hop retrieval: what the first passage says decides where the second is looked for, and so on.
+
+A path of passages p1 … pn scores Σ_t ⟨E(q, p1 … p(t−1)), E(pt)⟩: the first hop asks with the question, every
+later one with the question and the passages so far. A beam of paths is kept between hops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Literal, Protocol, runtime_checkable
+
+import numpy as np
+from pydantic import Field
+
+from indexers.protocols import FloatArray, IntArray
+from rag.config import Config
+from rag.core.errors import ConfigError
+from rag.core.timing import StageTimer
+from rag.core.types import Hit, Passage, Path
+from retrievers.dense import DenseRetriever, stage
+from retrievers.protocols import Retriever
+
+__all__ = ["HopEncoder", "HopOptions", "MultiHopRetriever", "StopRule", "hits_of_paths"]
+
+
+@runtime_checkable
+class HopEncoder(Protocol):
+    """The part of a bi-encoder that asking with passages needs."""
+
+    def encode_hops(self, questions: Sequence[str], paths: Sequence[Sequence[str]]) -> FloatArray:
+        """Vectors (n, D) float32 of questions with the texts of the passages found so far."""
+        ...
+
+
+class PassageTexts(Protocol):
+    """The part of a passage store that asking with passages needs."""
+
+    def get_many(self, rows: Sequence[int]) -> list[Passage]:
+        """The passages in `rows`, in that order."""
+        ...
+
+
+class StopRule(Protocol):
+    """Says which questions need no further passage."""
+
+    def __call__(self, queries: FloatArray, owners: IntArray, hop: int) -> set[int]:
+        """Questions whose paths are complete.
+
+        Args:
+            queries: (P, D) vectors of questions with the passages of their paths.
+            owners: (P,) number of each one's question.
+            hop: how many passages the paths have.
+        """
+        ...
+
+
+class HopOptions(Config):
+    """Options of multi-hop retrieval (`--retriever multihop:beam=10,first=hybrid`).
+
+    Attributes:
+        hops: passages in a path at most.
+        beam: paths that are kept and continued after each hop.
+        first: what finds the first passage: the vectors, the words, or both.
+        stop: when a path is complete before it has `hops` passages: a file of `rag train stop`, "off" for never,
+            or "auto" for the file `stop.json` in the encoder's folder, if there is one.
+    """
+
+    hops: int = Field(default=2, ge=1, le=8)
+    beam: int = Field(default=5, ge=1, le=1000)
+    first: Literal["dense", "bm25", "hybrid"] = "dense"
+    stop: str = "auto"
+
+
+class MultiHopRetriever:
+    """Searches paths over any vector index.
+
+    Args:
+        dense: the index's vectors behind their encoder, which must also encode hops.
+        passages: their texts.
+        first: finds the first passages; None: `dense` does. The n-th hit of another retriever counts as much
+            as the n-th of `dense`, because scores of different kinds cannot be added.
+        hops: passages in a path at most.
+        beam: paths that are kept and continued after each hop.
+        stop: ends a question's paths before that; None never does.
+
+    Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval",
+        section 2.2.
+
+    Note:
+        Unlike in the published code a path holds no passage twice, two orders of the same passages are one
+        path (the better order), and there may be any number of hops.
+    """
+
+    def __init__(
+        self,
+        dense: DenseRetriever,
+        passages: PassageTexts,
+        *,
+        first: Retriever | None = None,
+        hops: int = 2,
+        beam: int = 5,
+        stop: StopRule | None = None,
+    ) -> None:
+        encoder = dense.encoder
+        if not isinstance(encoder, HopEncoder):
+            raise ConfigError(f"{type(encoder).__name__} cannot encode a question with passages")
+        self.dense, self.passages, self.first, self.encoder = dense, passages, first, encoder
+        self.hops, self.beam, self.stop = hops, beam, stop
+
+    def search(
+        self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
+    ) -> list[list[Hit]]:
+        """Passages of the best paths, then what the first hop found besides; see `Retriever.search`.
+
+        All passages of a path come together, in its order, with its score.
+        """
+        first = self._first_hop(questions, max(top_k, self.beam), timer)
+        paths = self._continue(questions, first, max(top_k, self.beam), timer)
+        return [hits_of_paths(found, rest, top_k) for found, rest in zip(paths, first, strict=True)]
+
+    def search_paths(
+        self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
+    ) -> list[list[Path]]:
+        """Best paths of each question, best first; those of one question have the same number of passages.
+
+        Args:
+            questions: B questions.
+            top_k: most paths per question.
+            timer: gets the time of each hop.
+        """
+        first = self._first_hop(questions, max(top_k, self.beam), timer)
+        return [found[:top_k] for found in self._continue(questions, first, max(top_k, self.beam), timer)]
+
+    def _first_hop(self, questions: Sequence[str], width: int, timer: StageTimer | None) -> list[list[Hit]]:
+        with stage(timer, "hop_1"):
+            found = self.dense.search(questions, width)
+            if self.first is None:
+                return found
+            return [
+                [replace(hit, score=dense.score) for hit, dense in zip(hits, by_vector, strict=False)]
+                for hits, by_vector in zip(self.first.search(questions, width), found, strict=True)
+            ]
+
+    def _continue(
+        self, questions: Sequence[str], first: Sequence[Sequence[Hit]], width: int, timer: StageTimer | None
+    ) -> list[list[Path]]:
+        """Up to `width` paths of each question, from its first hits."""
+        paths = [[Path((hit,), hit.score) for hit in hits] for hits in first]
+        going = [number for number, found in enumerate(paths) if found]
+        for hop in range(1, self.hops):
+            with stage(timer, f"hop_{hop + 1}"):
+                asked = [(number, path) for number in going for path in paths[number][: self.beam]]
+                if not asked:
+                    break
+                queries = self._encode([questions[number] for number, _ in asked], [p for _, p in asked])
+                owners = np.array([number for number, _ in asked], np.int64)
+                stopped = self.stop(queries, owners, hop) if self.stop is not None else ()
+                rows = [at for at, (number, _) in enumerate(asked) if number not in stopped]
+                found = self.dense.search_vectors(queries[rows], self.beam + hop) if rows else []
+                longer: dict[int, list[Path]] = {}
+                for at, hits in zip(rows, found, strict=True):
+                    number, path = asked[at]
+                    longer.setdefault(number, []).extend(_extend(path, hits, self.beam))
+                for number, candidates in longer.items():
+                    if candidates:  # else the corpus has no other passage
+                        paths[number] = _best(candidates, width)
+                going = [number for number in going if longer.get(number)]
+        return paths
+
+    def _encode(self, questions: Sequence[str], paths: Sequence[Path]) -> FloatArray:
+        rows = list({hit.row for path in paths for hit in path.hits})
+        texts = {
+            row: f"{passage.title} {passage.text}".strip()
+            for row, passage in zip(rows, self.passages.get_many(rows), strict=True)
+        }
+        return self.encoder.encode_hops(questions, [[texts[hit.row] for hit in path.hits] for path in paths])
+
+
+def hits_of_paths(paths: Iterable[Path], rest: Iterable[Hit], top_k: int) -> list[Hit]:
+    """The passages of paths as one list for what knows no paths: no passage twice, scores never rise.
+
+    Args:
+        paths: best first.
+        rest: hits that fill the list up.
+        top_k: its length at most.
+
+    Example:
+        >>> a, b, c = (Hit(row, name, 0.5) for row, name in enumerate("abc"))
+        >>> hits = hits_of_paths([Path((b, a), 1.0)], [a, c], top_k=5)
+        >>> [(hit.passage_id, hit.score) for hit in hits]
+        [('b', 1.0), ('a', 1.0), ('c', 0.5)]
+    """
+    hits: dict[int, Hit] = {}
+    for path in (*paths, *(Path((hit,), hit.score) for hit in rest)):
+        for hit in path.hits:
+            if len(hits) == top_k:
+                return list(hits.values())
+            lowest = next(reversed(hits.values())).score if hits else path.score
+            hits.setdefault(hit.row, replace(hit, score=min(path.score, lowest)))
+    return list(hits.values())
+
+
+def _extend(path: Path, hits: Iterable[Hit], most: int) -> list[Path]:
+    known = {hit.row for hit in path.hits}
+    new = [hit for hit in hits if hit.row not in known][:most]
+    return [Path((*path.hits, hit), path.score + hit.score) for hit in new]
+
+
+def _best(paths: Sequence[Path], most: int) -> list[Path]:
+    """The best paths, best first, ties by passage ids; of several orders of the same passages the best."""
+    kept: dict[frozenset[int], Path] = {}
+    for path in sorted(paths, key=lambda path: (-path.score, [hit.passage_id for hit in path.hits])):
+        kept.setdefault(frozenset(hit.row for hit in path.hits), path)
+        if len(kept) == most:
+            break
+    return list(kept.values())

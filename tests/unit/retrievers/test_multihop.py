@@ -1,0 +1,165 @@
+"""Multi-hop search against a brute-force count of all paths over a tiny corpus."""
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from indexers.protocols import EncoderIdentity
+from rag.core.errors import ConfigError
+from rag.core.timing import StageTimer
+from rag.core.types import Hit, Passage
+from retrievers.dense import DenseRetriever
+from retrievers.multihop import MultiHopRetriever
+from retrievers.protocols import Retriever
+
+N, DIM = 7, 5
+PASSAGES = [Passage(f"p{n}", f"title {n}", f"text {n}") for n in range(N)]
+VECTORS = np.random.default_rng(3).standard_normal((N, DIM)).astype(np.float32)
+
+
+class Store:
+    def ids(self, rows):
+        return [PASSAGES[row].id for row in rows]
+
+    def get_many(self, rows):
+        return [PASSAGES[row] for row in rows]
+
+
+class Flat:
+    dim = DIM
+
+    def __init__(self, rows=N):
+        self.rows = rows
+
+    def __len__(self):
+        return self.rows
+
+    def search(self, queries, top_k):
+        scores = queries @ VECTORS[: self.rows].T
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
+        return np.take_along_axis(scores, order, axis=1), order.astype(np.int64)
+
+
+class Encoder:
+    """A query's vector depends on everything that was put into it, and on the order."""
+
+    identity = EncoderIdentity("toy", "ab", dim=DIM)
+
+    def __init__(self):
+        self.batches = []
+
+    def encode_questions(self, questions):
+        return self.encode_hops(questions, [[] for _ in questions])
+
+    def encode_hops(self, questions, paths):
+        self.batches.append(len(questions))
+        seeds = [
+            sum(map(ord, " | ".join([q, *path]))) * 7 + len(path)
+            for q, path in zip(questions, paths, strict=True)
+        ]
+        return np.stack([np.random.default_rng(seed).standard_normal(DIM) for seed in seeds]).astype(
+            np.float32
+        )
+
+
+def retriever(rows=N, **settings):
+    return MultiHopRetriever(DenseRetriever(Flat(rows), Store(), Encoder()), Store(), **settings)
+
+
+def all_paths(question, hops, rows=N):
+    """Every path of `hops` passages, the better order of the same passages only, best first."""
+    best = {}
+    for order in permutations(range(rows), hops):
+        score, texts = 0.0, []
+        for row in order:
+            score += float(Encoder().encode_hops([question], [texts])[0] @ VECTORS[row])
+            texts = [*texts, f"title {row} text {row}"]
+        if score > best.get(frozenset(order), ((), -np.inf))[1]:
+            best[frozenset(order)] = (tuple(f"p{row}" for row in order), score)
+    return sorted(best.values(), key=lambda found: -found[1])
+
+
+def shown(paths):
+    return [
+        (tuple(hit.passage_id for hit in path.hits), pytest.approx(path.score, abs=1e-5)) for path in paths
+    ]
+
+
+@pytest.mark.parametrize("hops", [1, 2, 3])
+def test_a_beam_as_wide_as_the_corpus_finds_what_counting_all_paths_finds(hops):
+    questions = ["who", "where was it"]
+    found = retriever(hops=hops, beam=N**2).search_paths(questions, 1000)
+    for question, paths in zip(questions, found, strict=True):
+        assert all_paths(question, hops) == shown(paths)
+
+
+def test_a_narrow_beam_follows_its_best_first_passages_and_merges_orders():
+    wide = retriever(hops=2, beam=N).search_paths(["who"], 100)[0]
+    narrow = retriever(hops=2, beam=2).search_paths(["who"], 100)[0]
+    first = {hit.passage_id for hit in retriever(hops=1).search(["who"], 2)[0]}
+    assert len(narrow) == len({frozenset(hit.row for hit in path.hits) for path in narrow}) <= 4
+    assert {path.hits[0].passage_id for path in narrow} <= first
+    assert {frozenset(h.row for h in path.hits) for path in narrow} <= {
+        frozenset(h.row for h in p.hits) for p in wide
+    }
+
+
+def test_all_questions_and_beams_of_a_hop_are_one_batch_and_every_hop_is_timed():
+    searcher, timer = retriever(hops=3, beam=3), StageTimer()
+    searcher.search_paths(["a", "b"], 5, timer=timer)
+    assert searcher.encoder.batches == [2, 6, 6]
+    assert list(timer.timings_ms) == ["hop_1", "hop_2", "hop_3"]
+
+
+def test_the_list_for_a_reader_holds_the_paths_in_order_and_is_never_shorter_than_asked():
+    searcher = retriever(hops=2, beam=2)
+    assert isinstance(searcher, Retriever)
+    paths, hits = searcher.search_paths(["who"], 6)[0], searcher.search(["who"], 6)[0]
+    wanted = list(dict.fromkeys(hit.passage_id for path in paths for hit in path.hits))
+    assert [hit.passage_id for hit in hits][: len(wanted)] == wanted[:6]
+    assert len({hit.row for hit in hits}) == len(hits) == 6
+    scores = [hit.score for hit in hits]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_a_corpus_of_one_passage_has_paths_of_one_passage():
+    assert [len(path.hits) for path in retriever(rows=1, hops=4).search_paths(["who"], 5)[0]] == [1]
+
+
+def test_a_stopped_question_has_exactly_the_hits_of_one_hop():
+    def stop(queries, owners, hop):
+        assert len(queries) == len(owners)
+        return {0} if hop == 1 else set()
+
+    searcher = retriever(hops=3, beam=2, stop=stop)
+    short, long = searcher.search_paths(["one", "two"], 5)
+    assert {len(path.hits) for path in short} == {1}
+    assert {len(path.hits) for path in long} == {3}
+    assert searcher.search(["one"], 6) == [retriever(hops=1).search(["one"], 6)[0]]
+
+
+def test_first_hits_of_another_retriever_take_the_scores_of_the_dense_list():
+    class Words:
+        def search(self, questions, top_k, *, timer=None):
+            return [[Hit(4, "p4", 31.0), Hit(1, "p1", 7.0)] if q == "who" else [] for q in questions]
+
+    paths = retriever(hops=1, first=Words()).search_paths(["who", "nothing"], 5)
+    dense = retriever(hops=1).search(["who"], 2)[0]
+    assert [(p.hits[0].passage_id, p.score) for p in paths[0]] == [
+        ("p4", dense[0].score),
+        ("p1", dense[1].score),
+    ]
+    assert paths[1] == []
+    assert retriever(hops=2, first=Words()).search(["nothing"], 5) == [[]]
+
+
+def test_an_encoder_of_questions_alone_is_refused():
+    class OnlyQuestions:
+        identity = EncoderIdentity("toy", "ab", dim=DIM)
+
+        def encode_questions(self, questions):
+            return np.zeros((len(questions), DIM), np.float32)
+
+    with pytest.raises(ConfigError, match="question with passages"):
+        MultiHopRetriever(DenseRetriever(Flat(), Store(), OnlyQuestions()), Store())
