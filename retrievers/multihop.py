@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path as FilePath
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -15,21 +16,33 @@ from pydantic import Field
 
 from indexers.protocols import FloatArray, IntArray
 from rag.config import Config
-from rag.core.errors import ConfigError
+from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError
+from rag.core.files import atomic_write_json, read_json
 from rag.core.timing import StageTimer
 from rag.core.types import Hit, Passage, Path
 from retrievers.dense import DenseRetriever, stage
+from retrievers.encoders.layout import Query
 from retrievers.protocols import Retriever
 
-__all__ = ["HopEncoder", "HopOptions", "MultiHopRetriever", "StopRule", "hits_of_paths"]
+__all__ = [
+    "STOP_FILE",
+    "HopOptions",
+    "LearnedStop",
+    "MultiHopRetriever",
+    "QueryEncoder",
+    "StopRule",
+    "hits_of_paths",
+]
+
+STOP_FILE = "stop.json"
 
 
 @runtime_checkable
-class HopEncoder(Protocol):
+class QueryEncoder(Protocol):
     """The part of a bi-encoder that asking with passages needs."""
 
-    def encode_hops(self, questions: Sequence[str], paths: Sequence[Sequence[str]]) -> FloatArray:
-        """Vectors (n, D) float32 of questions with the texts of the passages found so far."""
+    def encode_queries(self, queries: Sequence[Query]) -> FloatArray:
+        """Vectors (n, D) float32 of questions with the passages found so far."""
         ...
 
 
@@ -55,6 +68,58 @@ class StopRule(Protocol):
         ...
 
 
+class LearnedStop:
+    """A question is complete after hop t where the mean over its paths of w_t·E(q, p1 … pt) + b_t is above 0.
+
+    Made by `rag train stop`. After a hop that it knows nothing of, nothing is complete.
+
+    Args:
+        encoder: weight hash of the encoder whose vectors it judges.
+        weights: (T, D), a row a hop.
+        biases: (T,).
+
+    Source: Xiong et al. 2021 have a classifier of the question alone; this one sees the passages too.
+    """
+
+    def __init__(self, encoder: str, weights: FloatArray, biases: FloatArray) -> None:
+        self.encoder, self.weights, self.biases = encoder, weights, biases
+
+    @classmethod
+    def load(cls, path: str | FilePath, encoder: str) -> LearnedStop:
+        """Read a rule and check that it was learned on vectors of the encoder with this weight hash.
+
+        Raises:
+            ArtifactError: there is no such file, or it is something else.
+            MismatchedArtifactError: another encoder's.
+        """
+        try:
+            value = read_json(path)
+            rule = cls(
+                str(value["encoder"]), *(np.array(value[key], np.float32) for key in ("weights", "biases"))
+            )
+        except (DataError, KeyError, TypeError, ValueError) as error:
+            raise ArtifactError(
+                f"{path} is no stop rule: {error}", hint="`rag train stop` makes one"
+            ) from error
+        if rule.encoder != encoder:
+            raise MismatchedArtifactError(
+                f"{path} was learned on another encoder's vectors", hint="run `rag train stop` on this index"
+            )
+        return rule
+
+    def save(self, path: str | FilePath) -> None:
+        """Write what `load` reads."""
+        value = {"encoder": self.encoder, "weights": self.weights.tolist(), "biases": self.biases.tolist()}
+        atomic_write_json(path, value)
+
+    def __call__(self, queries: FloatArray, owners: IntArray, hop: int) -> set[int]:
+        """Questions whose paths are complete; see `StopRule`."""
+        if hop > len(self.biases):
+            return set()
+        votes = np.bincount(owners, queries @ self.weights[hop - 1] + self.biases[hop - 1])
+        return set(np.flatnonzero(votes > 0).tolist())
+
+
 class HopOptions(Config):
     """Options of multi-hop retrieval (`--retriever multihop:beam=10,first=hybrid`).
 
@@ -62,8 +127,8 @@ class HopOptions(Config):
         hops: passages in a path at most.
         beam: paths that are kept and continued after each hop.
         first: what finds the first passage: the vectors, the words, or both.
-        stop: when a path is complete before it has `hops` passages: a file of `rag train stop`, "off" for never,
-            or "auto" for the file `stop.json` in the encoder's folder, if there is one.
+        stop: when a path is complete before it has `hops` passages: a file of `rag train stop`, "off" for
+            never, or "auto" for the file `stop.json` in the encoder's folder, if there is one.
     """
 
     hops: int = Field(default=2, ge=1, le=8)
@@ -84,8 +149,7 @@ class MultiHopRetriever:
         beam: paths that are kept and continued after each hop.
         stop: ends a question's paths before that; None never does.
 
-    Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval",
-        section 2.2.
+    Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval".
 
     Note:
         Unlike in the published code a path holds no passage twice, two orders of the same passages are one
@@ -103,7 +167,7 @@ class MultiHopRetriever:
         stop: StopRule | None = None,
     ) -> None:
         encoder = dense.encoder
-        if not isinstance(encoder, HopEncoder):
+        if not isinstance(encoder, QueryEncoder):
             raise ConfigError(f"{type(encoder).__name__} cannot encode a question with passages")
         self.dense, self.passages, self.first, self.encoder = dense, passages, first, encoder
         self.hops, self.beam, self.stop = hops, beam, stop
@@ -111,13 +175,8 @@ class MultiHopRetriever:
     def search(
         self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
     ) -> list[list[Hit]]:
-        """Passages of the best paths, then what the first hop found besides; see `Retriever.search`.
-
-        All passages of a path come together, in its order, with its score.
-        """
-        first = self._first_hop(questions, max(top_k, self.beam), timer)
-        paths = self._continue(questions, first, max(top_k, self.beam), timer)
-        return [hits_of_paths(found, rest, top_k) for found, rest in zip(paths, first, strict=True)]
+        """The list that `search_both` gives; see `Retriever.search`."""
+        return self.search_both(questions, top_k, timer=timer)[0]
 
     def search_paths(
         self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
@@ -129,8 +188,21 @@ class MultiHopRetriever:
             top_k: most paths per question.
             timer: gets the time of each hop.
         """
-        first = self._first_hop(questions, max(top_k, self.beam), timer)
-        return [found[:top_k] for found in self._continue(questions, first, max(top_k, self.beam), timer)]
+        return self.search_both(questions, top_k, timer=timer)[1]
+
+    def search_both(
+        self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
+    ) -> tuple[list[list[Hit]], list[list[Path]]]:
+        """For each question a list of passages, and the paths.
+
+        The list has the passages of the best paths, then what the first hop found besides. All passages of a
+        path come together, in its order, with its score.
+        """
+        width = max(top_k, self.beam)
+        first = self._first_hop(questions, width, timer)
+        paths = self._continue(questions, first, width, timer)
+        hits = [hits_of_paths(found, rest, top_k) for found, rest in zip(paths, first, strict=True)]
+        return hits, [found[:top_k] for found in paths]
 
     def _first_hop(self, questions: Sequence[str], width: int, timer: StageTimer | None) -> list[list[Hit]]:
         with stage(timer, "hop_1"):
@@ -170,11 +242,13 @@ class MultiHopRetriever:
 
     def _encode(self, questions: Sequence[str], paths: Sequence[Path]) -> FloatArray:
         rows = list({hit.row for path in paths for hit in path.hits})
-        texts = {
-            row: f"{passage.title} {passage.text}".strip()
-            for row, passage in zip(rows, self.passages.get_many(rows), strict=True)
-        }
-        return self.encoder.encode_hops(questions, [[texts[hit.row] for hit in path.hits] for path in paths])
+        passages = dict(zip(rows, self.passages.get_many(rows), strict=True))
+        return self.encoder.encode_queries(
+            [
+                Query(question, tuple(passages[hit.row] for hit in path.hits))
+                for question, path in zip(questions, paths, strict=True)
+            ]
+        )
 
 
 def hits_of_paths(paths: Iterable[Path], rest: Iterable[Hit], top_k: int) -> list[Hit]:

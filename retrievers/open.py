@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import Field
 
@@ -16,11 +16,13 @@ from rag.core.errors import ConfigError
 from retrievers.dense import DenseRetriever
 from retrievers.fusion import Fusion
 from retrievers.hybrid import DEFAULT_DEPTH, HybridRetriever
+from retrievers.multihop import STOP_FILE, HopOptions, LearnedStop, MultiHopRetriever
 from retrievers.protocols import Retriever
 from retrievers.sparse import SparseRetriever
 
 if TYPE_CHECKING:
     from indexers.index import Index
+    from indexers.protocols import EncoderIdentity
     from retrievers.encoders.bi_encoder import BiEncoder
 
 __all__ = ["KINDS", "Opening", "RetrieverKind", "kind_names", "open_encoder", "open_retriever", "parse_kind"]
@@ -73,6 +75,31 @@ class Opening:
         depth = getattr(self.options, "depth", DEFAULT_DEPTH)
         return HybridRetriever([self.dense(), self.bm25()], fusion=self.fusion, depth=depth)
 
+    def multihop(self) -> MultiHopRetriever:
+        """Paths over the index's vectors, from a first hop of any kind."""
+        options: HopOptions = self.options
+        if options.first != "dense" and "bm25" not in self.index.parts:
+            raise ConfigError(
+                f"a first hop by {options.first} needs a bm25 index",
+                hint="build it with `rag index … --retriever hybrid`, or leave first at dense",
+            )
+        if self.fusion is not None and options.first != "hybrid":
+            raise ConfigError(f"a fusion ({self.fusion}) is given, but the first hop is by {options.first}")
+        dense = self.dense()
+        loaded = replace(self, encoder=cast("BiEncoder", dense.encoder))
+        first = {"dense": lambda: None, "bm25": loaded.bm25, "hybrid": loaded.hybrid}[options.first]()
+        return MultiHopRetriever(
+            dense, self.index.passages, first=first, hops=options.hops, beam=options.beam,
+            stop=self._stop_rule(options.stop, dense.encoder.identity),
+        )  # fmt: skip
+
+    def _stop_rule(self, given: str, identity: EncoderIdentity) -> LearnedStop | None:
+        named = self.encoder if isinstance(self.encoder, str | Path) else identity.name
+        beside = Path(named) / STOP_FILE
+        if given == "off" or (given == "auto" and not beside.is_file()):
+            return None
+        return LearnedStop.load(beside if given == "auto" else given, identity.weights_sha256)
+
 
 @dataclass(frozen=True, slots=True)
 class RetrieverKind:
@@ -95,6 +122,7 @@ KINDS: dict[str, RetrieverKind] = {
     "dense": RetrieverKind(("dense",), Opening.dense),
     "bm25": RetrieverKind(("bm25",), Opening.bm25),
     "hybrid": RetrieverKind(("dense", "bm25"), Opening.hybrid, HybridOptions, fuses=True),
+    "multihop": RetrieverKind(("dense",), Opening.multihop, HopOptions, fuses=True),
 }
 _AUTO = ("hybrid", "dense", "bm25")  # the first of which the index has all parts
 

@@ -18,7 +18,7 @@ from rag.runtime.fast.core_pool import CorePool
 from rag.runtime.fast.packing import plan_batches
 from rag.runtime.hardware import has_fast_bf16, resolve_device
 from retrievers.encoders.files import model_folder, tower_folders, weight_files, weights_sha256
-from retrievers.encoders.layout import PAIR, PassageLayout
+from retrievers.encoders.layout import PAIR, PassageLayout, Query, QueryLayout
 from retrievers.encoders.settings import EncoderSettings, read_settings
 from retrievers.encoders.tokenization import TextTokenizer
 from retrievers.encoders.tower import Tower, output_dim
@@ -228,6 +228,15 @@ class BiEncoder:
             return self._query.tokenizer.questions(questions[start:stop], prefix)
 
         return self._encode(self._query.tower, tokenize, len(questions))
+
+    def encode_queries(self, queries: Sequence[Query]) -> FloatArray:
+        """Vectors (n, D) float32 of questions with the passages found for them so far, in order."""
+        layout, prefix = QueryLayout(), self.identity.query_prefix
+
+        def tokenize(start: int, stop: int) -> list[list[int]]:
+            return self._query.tokenizer(*layout.render(queries[start:stop], prefix=prefix))
+
+        return self._encode(self._query.tower, tokenize, len(queries))
 
     def close(self) -> None:
         """End the worker threads; the next call starts them again."""

@@ -71,7 +71,8 @@ class Query:
 
 class QueryLayout:
     """Either "pair", two segments `[CLS] question [SEP] passages [SEP]`, or a template with {question} and
-    {passages}. A query without passages is its question alone, whatever the layout.
+    {passages}. A query without passages is its question alone, whatever the layout. The newest passage comes
+    first: where a query is too long, what was found first is cut.
 
     Args:
         layout: of the whole.
@@ -105,8 +106,8 @@ class QueryLayout:
     def render(self, queries: Sequence[Query], *, prefix: str = "") -> tuple[list[str], list[str] | None]:
         """First and second segments; the second is None if there is only one segment."""
         passages = [
-            " ".join(self._passages.render([p.title for p in q.passages], [p.text for p in q.passages])[0])
-            for q in queries
+            " ".join(self._passages.render([p.title for p in found], [p.text for p in found])[0])
+            for found in (query.passages[::-1] for query in queries)
         ]
         if self.layout == PAIR:
             return [prefix + query.question for query in queries], passages

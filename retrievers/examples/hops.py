@@ -1,4 +1,4 @@
-"""From multi-hop questions to training examples, one a hop: what is asked, what comes next, what must not count."""
+"""From multi-hop questions to training examples, one a hop: what is asked, what comes next and what not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import permutations
 
 from rag.core.log import get_logger
-from rag.core.types import GoldPassage, Passage, Question
+from rag.core.types import Passage, Question
 from retrievers.examples.records import Candidate, TrainingExample
 
 __all__ = ["HopReport", "PassageFinder", "hop_examples", "hop_orders", "order_of"]
@@ -59,20 +59,20 @@ def hop_examples(
 ) -> Iterator[TrainingExample]:
     """For each question, each order of its passages and each hop, an example.
 
-    The example of a hop has the passages before it as context; its positives are the next passage and then the
-    other passages of the question, so that a batch which takes the first leaves the others out of the
+    The example of a hop has the passages before it as context; its positives are the next passage and then
+    the other passages of the question, so that a batch which takes the first leaves the others out of the
     denominator. The question's other paragraphs are its negatives, and so are the passages of earlier hops.
     The example's id is the question's with order and hop (`order_of`).
 
     Args:
         questions: with gold passages: steps, or alternatives, of which any is the single hop.
         max_hops: questions with more are left out.
-        find: the same passage in the corpus that will be searched, None if it is not there: such questions are
-            left out. Needed where a set names passages without their text.
+        find: the same passage in the corpus that will be searched, None if it is not there: such questions
+            are left out. Needed where a set names passages without their text.
         report: filled while the examples are consumed.
 
-    Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval",
-        section 2.3: first and second passage are negatives of each other's hop; the own second is masked.
+    Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval":
+        first and second passage are negatives of each other's hop; the own second is masked.
 
     Note:
         The paper masks the second passage in the first hop, and keeps the first as a negative of the second,
@@ -94,7 +94,8 @@ def hop_examples(
             ends = len(golds)
             counts.ordered += ends > 1 and len(orders) == 1
         counts.questions[ends] += 1
-        for number, order in enumerate(orders[:_MOST_ORDERS]):
+        step = -(-len(orders) // _MOST_ORDERS)
+        for number, order in enumerate(orders[::step]):
             path = [golds[at] for at in order]
             for hop in range(ends):
                 right = tuple(Candidate(passage, "positive") for passage in path[hop:])
@@ -145,11 +146,10 @@ def hop_orders(question: str, passages: Sequence[Passage]) -> list[tuple[int, ..
     return [order for order in every if all(order.index(i) < order.index(j) for i, j in before)] or every
 
 
-def _golds(
-    question: Question, max_hops: int, find: PassageFinder | None, counts: HopReport
-) -> list[Passage]:
+def _golds(question: Question, max_hops: int, find: PassageFinder | None, counts: HopReport) -> list[Passage]:
     """The passages of a question, empty and counted if it cannot be used."""
-    named = [gold.passage for gold in question.gold] or [Passage(i, "", "") for i in question.gold_passage_ids]
+    named = [gold.passage for gold in question.gold]
+    named = named or [Passage(name, "", "") for name in question.gold_passage_ids]
     found = [find(passage) if find is not None else passage for passage in named]
     golds = [passage for passage in found if passage is not None and passage.text]
     if not named:
@@ -157,7 +157,8 @@ def _golds(
     elif question.gold_are_alternatives and golds:
         return golds
     elif len(golds) < len(named):
-        counts.leave_out(question, "a gold passage is not in the corpus" if find else "a gold passage lacks its text")
+        what = "a gold passage is not in the corpus" if find else "a gold passage lacks its text"
+        counts.leave_out(question, what)
     elif len({(passage.title, passage.text) for passage in golds}) < len(golds):
         counts.leave_out(question, "a gold passage comes twice")
     elif len(golds) > max_hops:
@@ -173,4 +174,5 @@ def _without_note(title: str) -> str:
 
 def _words(text: str) -> str:
     """Lower-case words with a blank on either side of each, so that `in` looks for whole words."""
-    return f" {' '.join(re.findall(r'[^\W_]+', text.lower()))} "
+    words = re.findall(r"[^\W_]+", text.lower())
+    return f" {' '.join(words)} "

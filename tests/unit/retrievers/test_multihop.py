@@ -1,16 +1,20 @@
 """Multi-hop search against a brute-force count of all paths over a tiny corpus."""
 
-from itertools import permutations
-
 import numpy as np
 import pytest
 
+from indexers.build import BuildSettings, build_index
+from indexers.index import Index
 from indexers.protocols import EncoderIdentity
-from rag.core.errors import ConfigError
+from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.core.timing import StageTimer
 from rag.core.types import Hit, Passage
 from retrievers.dense import DenseRetriever
-from retrievers.multihop import MultiHopRetriever
+from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.encoders.layout import Query
+from retrievers.fusion import Fusion
+from retrievers.multihop import LearnedStop, MultiHopRetriever
+from retrievers.open import open_retriever
 from retrievers.protocols import Retriever
 
 N, DIM = 7, 5
@@ -50,34 +54,38 @@ class Encoder:
         self.batches = []
 
     def encode_questions(self, questions):
-        return self.encode_hops(questions, [[] for _ in questions])
+        return self.encode_queries([Query(question) for question in questions])
 
-    def encode_hops(self, questions, paths):
-        self.batches.append(len(questions))
+    def encode_queries(self, queries):
+        self.batches.append(len(queries))
         seeds = [
-            sum(map(ord, " | ".join([q, *path]))) * 7 + len(path)
-            for q, path in zip(questions, paths, strict=True)
+            sum(
+                5**n * ord(letter)
+                for n, letter in enumerate("|".join([q.question, *(p.id for p in q.passages)]))
+            )
+            for q in queries
         ]
-        return np.stack([np.random.default_rng(seed).standard_normal(DIM) for seed in seeds]).astype(
-            np.float32
-        )
+        return np.stack([np.random.default_rng(s).standard_normal(DIM) for s in seeds]).astype(np.float32)
 
 
 def retriever(rows=N, **settings):
     return MultiHopRetriever(DenseRetriever(Flat(rows), Store(), Encoder()), Store(), **settings)
 
 
-def all_paths(question, hops, rows=N):
-    """Every path of `hops` passages, the better order of the same passages only, best first."""
-    best = {}
-    for order in permutations(range(rows), hops):
-        score, texts = 0.0, []
-        for row in order:
-            score += float(Encoder().encode_hops([question], [texts])[0] @ VECTORS[row])
-            texts = [*texts, f"title {row} text {row}"]
-        if score > best.get(frozenset(order), ((), -np.inf))[1]:
-            best[frozenset(order)] = (tuple(f"p{row}" for row in order), score)
-    return sorted(best.values(), key=lambda found: -found[1])
+def all_paths(question, hops):
+    """Every set of `hops` passages in its best order, of those that continue a best order, best first."""
+    best = {frozenset(): ((), 0.0)}
+    for _ in range(hops):
+        longer = {}
+        for path, score in best.values():
+            query = Encoder().encode_queries([Query(question, tuple(PASSAGES[row] for row in path))])[0]
+            for row in set(range(N)) - set(path):
+                found = ((*path, row), score + float(query @ VECTORS[row]))
+                if found[1] > longer.get(frozenset(found[0]), ((), -np.inf))[1]:
+                    longer[frozenset(found[0])] = found
+        best = longer
+    ranked = sorted(best.values(), key=lambda found: -found[1])
+    return [(tuple(f"p{row}" for row in path), score) for path, score in ranked]
 
 
 def shown(paths):
@@ -163,3 +171,41 @@ def test_an_encoder_of_questions_alone_is_refused():
 
     with pytest.raises(ConfigError, match="question with passages"):
         MultiHopRetriever(DenseRetriever(Flat(), Store(), OnlyQuestions()), Store())
+
+
+def test_a_learned_rule_decides_by_the_mean_over_a_questions_paths(tmp_path):
+    rule = LearnedStop("ab", np.array([[1.0, 0.0]], np.float32), np.array([-1.0], np.float32))
+    queries = np.array([[3.0, 9.0], [0.0, 0.0], [1.5, 0.0], [0.0, 0.0]], np.float32)
+    rule.save(tmp_path / "stop.json")
+    read = LearnedStop.load(tmp_path / "stop.json", "ab")
+    assert read(queries, np.array([4, 4, 7, 7]), 1) == {4}  # votes 2, -1 and 0.5, -1
+    assert read(queries, np.array([4, 4, 7, 7]), 2) == set()
+    with pytest.raises(MismatchedArtifactError, match="another encoder"):
+        LearnedStop.load(tmp_path / "stop.json", "cd")
+    (tmp_path / "other.json").write_text("[1]")
+    for name in ("other.json", "nothing.json"):
+        with pytest.raises(ArtifactError, match="no stop rule"):
+            LearnedStop.load(tmp_path / name, "ab")
+
+
+def test_paths_over_a_real_index_from_either_first_hop(tmp_path):
+    passages = [
+        Passage("danube", "Danube", "The Danube rises in the Black Forest of Germany."),
+        Passage("germany", "Germany", "Germany is a country; its capital is Berlin."),
+        Passage("rhine", "Rhine", "The Rhine ends in the North Sea."),
+    ]
+    place = build_index(
+        passages, tmp_path / "index", encoder=BiEncoder.load(), settings=BuildSettings(retriever="hybrid")
+    )
+    with Index.open(place) as index:
+        for first in ("dense", "bm25", "hybrid"):
+            searcher = open_retriever(index, f"multihop:beam=3,first={first}")
+            paths = searcher.search_paths(["What is the capital of the country where the Danube rises?"], 9)[
+                0
+            ]
+            assert [hit.passage_id for hit in paths[0].hits] == ["danube", "germany"]
+            assert all(len({hit.row for hit in path.hits}) == 2 for path in paths)
+        with pytest.raises(ConfigError, match="first hop is by dense"):
+            open_retriever(index, "multihop", fusion=Fusion())
+        with pytest.raises(ArtifactError, match="no stop rule"):
+            open_retriever(index, "multihop:stop=nowhere.json")

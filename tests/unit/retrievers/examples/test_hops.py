@@ -1,0 +1,83 @@
+"""Multi-hop questions become one example a hop, in the orders in which they can be answered."""
+
+from rag.core.types import GoldPassage, Passage, Question
+from retrievers.examples.hops import HopReport, hop_examples, hop_orders, order_of
+
+DANUBE = Passage("", "Danube", "The Danube rises in Germany.")
+GERMANY = Passage("", "Germany (state)", "Germany has the capital Berlin.")
+BERLIN = Passage("", "Berlin", "Berlin has a zoo.")
+RHINE = Passage("", "Rhine", "It is a river.")
+
+
+def question(text, *golds, **fields):
+    return Question(
+        fields.pop("id", "q"), text, ("a",), gold=tuple(GoldPassage(gold) for gold in golds), **fields
+    )
+
+
+def titles(examples):
+    """Id, titles of the context, titles of the positives."""
+    return [
+        (example.id, [p.title for p in example.context], [p.title for p in example.positives])
+        for example in examples
+    ]
+
+
+def test_a_bridge_is_crossed_one_way_and_the_passage_beyond_it_is_masked_not_wrong():
+    asked = question("Capital of where the Danube rises?", GERMANY, DANUBE, context=(GoldPassage(RHINE),))
+    report = HopReport()
+    examples = list(hop_examples([asked], report=report))
+    assert titles(examples) == [
+        ("q#0.0", [], ["Danube", "Germany (state)"]),
+        ("q#0.1", ["Danube"], ["Germany (state)"]),
+    ]
+    assert [[n.passage.title for n in example.negatives] for example in examples] == [["Rhine"], ["Rhine"]]
+    assert (report.questions, report.ordered) == ({2: 1}, 1)
+
+
+def test_what_is_compared_comes_in_both_orders():
+    examples = list(hop_examples([question("Is the Danube longer than the Rhine?", DANUBE, RHINE)]))
+    assert [order_of(example.id) for example in examples] == [
+        ("q", 0, 0),
+        ("q", 0, 1),
+        ("q", 1, 0),
+        ("q", 1, 1),
+    ]
+    assert [e.positives[0].title for e in examples] == ["Danube", "Rhine", "Rhine", "Danube"]
+
+
+def test_longer_chains_follow_the_names():
+    assert hop_orders("A zoo in the capital of where the Danube rises?", [BERLIN, DANUBE, GERMANY]) == [
+        (1, 2, 0)
+    ]
+
+
+def test_given_passage_ids_are_in_hop_order_and_alternatives_are_one_hop():
+    corpus = {p.title: Passage(p.title, p.title, p.text) for p in (DANUBE, GERMANY)}
+    stated = Question("s", "who?", gold_passage_ids=("Germany (state)", "Danube"))
+    either = question("who?", DANUBE, RHINE, id="e", gold_are_alternatives=True)
+    found = hop_examples([stated], find=lambda passage: corpus.get(passage.id))
+    assert titles(found) == [
+        ("s#0.0", [], ["Germany (state)", "Danube"]), ("s#0.1", ["Germany (state)"], ["Danube"]),
+    ]  # fmt: skip
+    assert titles(hop_examples([either])) == [("e#0.0", [], ["Danube", "Rhine"])]
+
+
+def test_what_cannot_be_used_is_counted_by_reason():
+    report = HopReport()
+    asked = [
+        question("who?", id="nothing"),
+        question("who?", DANUBE, DANUBE, id="twice"),
+        question("who?", DANUBE, GERMANY, BERLIN, id="far"),
+        question("who?", DANUBE, Passage("", "Rhine", ""), id="named"),
+        question("who?", DANUBE, id="good"),
+    ]
+    assert [e.id for e in hop_examples(asked, max_hops=2, report=report)] == ["good#0.0"]
+    assert report.left_out == {
+        "no gold passages": 1, "a gold passage comes twice": 1, "more than 2 hops": 1,
+        "a gold passage lacks its text": 1,
+    }  # fmt: skip
+    assert report.places["more than 2 hops"] == ["far"]
+    elsewhere = HopReport()
+    assert not list(hop_examples(asked[-1:], find=lambda passage: None, report=elsewhere))
+    assert elsewhere.left_out == {"a gold passage is not in the corpus": 1}
