@@ -44,6 +44,16 @@ KINDS: dict[str, ReaderKind] = {
         "a folder of `rag train reader`, a question answering or a DPR reader checkpoint",
         architectures=("ForQuestionAnswering", "DPRReader"),
     ),
+    "endpoint": ReaderKind(
+        "readers.llm.endpoint:open_endpoint",
+        "openai:BASE_URL#MODEL, a model behind an OpenAI-compatible address",
+        schemes=("openai:",),
+    ),
+    "llm": ReaderKind(
+        "readers.llm.local:open_local",
+        "a causal language model",
+        architectures=("ForCausalLM", "LMHeadModel"),
+    ),
 }
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Hashable
 from typing import Any, Literal, NamedTuple
 
+from rag.core.errors import RetrievalError
 from rag.core.log import get_logger
 from rag.core.types import AnswerSet, Passage
 from serve.batching import BatcherClosed, Finished, MicroBatcher, QueueFull
@@ -153,6 +154,15 @@ class Desk:
                 "too many questions are waiting",
                 "try again after the time in Retry-After",
                 full.retry_after_s,
+            ) from None
+        except RetrievalError:
+            self.metrics.rejected.labels("reader_failed").inc()
+            log.exception("a question could not be answered")
+            raise ApiError(
+                502,
+                "reader_failed",
+                "the model that reads the passages did not give an answer",
+                hint="try again in a moment; the server's log has the reason under this request id",
             ) from None
         except BatcherClosed:
             raise self._unavailable(

@@ -1,0 +1,1 @@
+"""Language models as readers: behind an OpenAI-compatible address, or from a local folder."""

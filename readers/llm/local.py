@@ -1,0 +1,101 @@
+"""A causal language model in a local folder, run by transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rag.core.errors import ArtifactError, RetrievalError
+from rag.runtime.hardware import resolve_device
+from rag.runtime.precision import resolve_precision
+from readers.llm.prompt import Completion
+from readers.llm.reader import LanguageModelReader, check_settings
+
+__all__ = ["LocalModel", "open_local"]
+
+
+def open_local(
+    source: str | Path, *, precision: str = "auto", device: str = "auto", **settings: Any
+) -> LanguageModelReader:
+    """The reader of a folder (or Hugging Face name) that `AutoModelForCausalLM` opens.
+
+    Args:
+        source: folder or name.
+        precision: "auto", "fp32" or "bf16".
+        device: "auto", "cpu" or "cuda".
+        settings: see `LanguageModelSettings`.
+
+    Raises:
+        ArtifactError: no such model is there.
+        ConfigError: a setting is wrong, or the processor has no bf16 and it was asked for.
+    """
+    checked = check_settings(settings)
+    where = resolve_device(device)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=resolve_precision(precision, where))
+    except (OSError, ValueError, KeyError) as error:
+        raise ArtifactError(
+            f"{source}: no language model there ({error})", hint="give a folder of `save_pretrained`"
+        ) from error
+    return LanguageModelReader(LocalModel(model.to(where).eval(), tokenizer, str(source)), checked)
+
+
+class LocalModel:
+    """Completes chats greedily.
+
+    Attributes:
+        name: folder or hub name.
+        parallel: 1: the model uses all cores by itself.
+    """
+
+    parallel = 1
+
+    def __init__(self, model: Any, tokenizer: Any, name: str) -> None:
+        self._model, self._tokenizer, self.name = model, tokenizer, name
+
+    def fits(self, messages: Sequence[dict[str, str]], max_tokens: int) -> bool:
+        """Whether messages and reply fit into the model's positions."""
+        window = getattr(self._model.config, "max_position_embeddings", None)
+        return window is None or self._prompt(messages).shape[1] + max_tokens <= int(window)
+
+    def complete(self, messages: Sequence[dict[str, str]], max_tokens: int) -> Completion:
+        """The greedy continuation, with the log-probability of each token.
+
+        Raises:
+            RetrievalError: question and a single passage are longer than the model's window.
+        """
+        if not self.fits(messages, max_tokens):
+            raise RetrievalError(
+                f"{self.name}: the question with one passage and {max_tokens} tokens of reply is longer than the "
+                f"model's window of {self._model.config.max_position_embeddings} tokens",
+                hint="index shorter passages, or use a model with a longer window",
+            )
+        prompt = self._prompt(messages).to(self._model.device)  # (1, L)
+        with torch.inference_mode():
+            made = self._model.generate(
+                prompt,
+                attention_mask=torch.ones_like(prompt),
+                max_new_tokens=max_tokens,
+                do_sample=False,
+                return_dict_in_generate=True,
+                output_logits=True,
+                pad_token_id=self._tokenizer.pad_token_id or self._tokenizer.eos_token_id or 0,
+            )
+        ids = made.sequences[0, prompt.shape[1] :].tolist()
+        log_probs = [float(step[0].float().log_softmax(-1)[token]) for step, token in zip(made.logits, ids)]
+        pieces = tuple(zip(self._tokenizer.convert_ids_to_tokens(ids), log_probs, strict=True))
+        return Completion(self._tokenizer.decode(ids, skip_special_tokens=True), pieces)
+
+    def _prompt(self, messages: Sequence[dict[str, str]]) -> torch.Tensor:
+        if getattr(self._tokenizer, "chat_template", None):
+            made = self._tokenizer.apply_chat_template(
+                list(messages), add_generation_prompt=True, return_tensors="pt", return_dict=True
+            )
+            return torch.as_tensor(made["input_ids"])
+        plain = "\n\n".join(message["content"] for message in messages) + "\nReply: "
+        return torch.as_tensor(self._tokenizer(plain, return_tensors="pt")["input_ids"])

@@ -1,0 +1,154 @@
+"""A model behind an address, played by a local server that speaks the protocol."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from rag.core.errors import ConfigError, RetrievalError
+from rag.core.types import Passage
+from readers.open import open_reader, reader_kind
+
+PASSAGES = [
+    Passage("p1", "Danube", "The Danube rises in the Black Forest."),
+    Passage("p2", "", "Nothing here."),
+]
+
+
+def chat(text: str | None, logprobs: Any = None) -> tuple[int, bytes]:
+    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+    if logprobs is not None:
+        choice["logprobs"] = {"content": logprobs}
+    body = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+    return 200, json.dumps(body).encode()
+
+
+class Server:
+    """Replies from a list, the last one for ever; remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.replies: list[tuple[int, bytes] | Callable[[dict[str, Any]], tuple[int, bytes]]] = []
+        self.asked: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                outer.asked.append(body)
+                outer.keys.append(self.headers.get("Authorization"))
+                reply = outer.replies.pop(0) if len(outer.replies) > 1 else outer.replies[0]
+                status, data = reply(body) if callable(reply) else reply
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.source = f"openai:http://127.0.0.1:{self._server.server_port}/v1#tiny"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.close()
+
+
+def ask(source: str, questions: tuple[str, ...] = ("Where does the Danube rise?",), **settings: Any) -> Any:
+    reader = open_reader(source, **settings)
+    return reader.read(list(questions), [PASSAGES] * len(questions), [[0.1, 0.9]] * len(questions))
+
+
+def test_the_answer_has_the_passage_it_names_as_the_caller_counts_them(server: Server) -> None:
+    server.replies = [
+        chat(
+            '{"answer": "Black Forest", "passages": [2]}',
+            [{"token": "x", "logprob": -0.1, "bytes": None, "top_logprobs": []}],
+        )
+    ]
+    assert reader_kind(server.source) == "endpoint"
+    answer = ask(server.source)[0].answers[0]
+    assert (answer.text, answer.passage_index, round(answer.confidence, 3)) == ("Black Forest", 0, 0.905)
+    shown = server.asked[0]["messages"][-1]["content"]
+    assert shown.index("Nothing here") < shown.index("The Danube")  # the better score is shown first
+    assert server.asked[0]["model"] == "tiny"
+
+
+def test_questions_are_asked_together_and_answered_in_order(server: Server) -> None:
+    def echo(body: dict[str, Any]) -> tuple[int, bytes]:
+        wanted = body["messages"][-1]["content"].rsplit("Question: ", 1)[1]
+        return chat(json.dumps({"answer": wanted, "passages": [1]}))
+
+    server.replies = [echo]
+    results = ask(server.source, tuple(f"question {n}?" for n in range(6)), parallel=3)
+    assert [result.answers[0].text for result in results] == [f"question {n}?" for n in range(6)]
+
+
+def test_failures_and_malformed_replies_are_tried_again(server: Server) -> None:
+    good = chat('{"answer": "the Black Forest", "passages": [2]}')
+    server.replies = [(503, b"{}"), chat("I think it is the Black Forest."), good]
+    assert ask(server.source, retries=1)[0].answers[0].text == "the Black Forest"
+    assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (chat("no JSON"), "malformed reply"),
+        (chat(None), "holds no text"),
+        ((200, b'{"choices": []}'), "not one of the chat protocol"),
+        ((401, b'{"error": {"message": "bad key"}}'), "RAG_READER_API_KEY"),
+        ((404, b'{"error": {"message": "model not found"}}'), "model's name"),
+    ],
+)
+def test_bad_replies_are_clear_errors(server: Server, reply: tuple[int, bytes], words: str) -> None:
+    server.replies = [reply]
+    with pytest.raises(RetrievalError, match=words):
+        ask(server.source, retries=0)
+
+
+def test_a_refused_connection_says_what_to_do(server: Server) -> None:
+    server.close()
+    with pytest.raises(RetrievalError, match="is the model server running"):
+        ask(server.source, retries=0)
+
+
+def test_the_key_comes_from_the_environment_and_stays_out_of_logs(
+    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("RAG_READER_API_KEY", "sesame-1234")
+    server.replies = [(401, b'{"error": {"message": "no"}}')]
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(RetrievalError) as caught:
+        ask(server.source, retries=0)
+    assert server.keys == ["Bearer sesame-1234"]
+    assert "sesame" not in caplog.text + str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "source", ["openai:", "openai:localhost#m", "openai:http://localhost/v1", "openai:http://me:pw@h/v1#m"]
+)
+def test_a_source_that_cannot_be_is_refused_before_any_question(source: str) -> None:
+    with pytest.raises(ConfigError):
+        open_reader(source)
+
+
+def test_unknown_settings_are_refused(server: Server) -> None:
+    with pytest.raises(ConfigError, match="did you mean 'timeout_s'"):
+        open_reader(server.source, timeout=3)

@@ -1,0 +1,62 @@
+"""Replies of language models become answers that can be checked, or errors."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from rag.core.types import Passage
+from readers.llm.prompt import Completion, MalformedReply, Reply, grounded_messages, parse_reply, to_result
+
+PASSAGES = [
+    Passage("p1", "Rhine", "The Rhine ends in the North Sea."),
+    Passage("p2", "Danube", "The Danube rises in the Black  Forest of Germany."),
+]
+
+
+def test_passages_are_numbered_from_one_and_the_question_comes_last() -> None:
+    text = grounded_messages("Where does the Danube rise?", PASSAGES)[-1]["content"]
+    assert text.index("[1] Rhine: The Rhine") < text.index("[2] Danube:") < text.index("Question: Where")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"answer": "1990", "passages": [1, 2, 1]}', Reply("1990", (1, 2))),
+        ('<think>{maybe}</think>\n```json\n{"passages": ["[2]"], "answer": " x "}\n```', Reply("x", (2,))),
+        ('{"answer": 8849, "passages": 2}', Reply("8849", (2,))),
+        ('{"answer": true, "passages": [1]}', Reply("yes", (1,))),
+        ('{"answer": "Not in the passages.", "passages": []}', Reply("", ())),
+        ('{"answer": null}', Reply("", ())),
+    ],
+)
+def test_replies_are_understood(text: str, expected: Reply) -> None:
+    assert parse_reply(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", "The Black Forest.", '{"answer": ', '{"reply": "x"}', '{"answer": ["x"]}']
+)
+def test_other_replies_are_malformed(text: str) -> None:
+    with pytest.raises(MalformedReply):
+        parse_reply(text)
+
+
+def test_the_span_is_looked_for_in_the_named_passage_and_quoted_as_it_stands() -> None:
+    completion = Completion("", (("a", math.log(0.5)), ("b", math.log(0.5))))
+    result = to_result(Reply("black forest", (2,)), completion, PASSAGES)
+    answer = result.answers[0]
+    assert (answer.passage_index, answer.text, answer.confidence) == (1, "Black  Forest", pytest.approx(0.25))
+    assert PASSAGES[1].text[answer.start : answer.end] == answer.text
+
+
+def test_an_answer_that_stands_nowhere_has_the_named_passage_without_a_span() -> None:
+    answer = to_result(Reply("yes", (2,)), Completion(""), PASSAGES).answers[0]
+    assert (answer.text, answer.passage_index, answer.start, answer.confidence) == ("yes", 1, None, 0.5)
+
+
+def test_a_wrong_number_is_mended_by_the_text_and_an_answer_without_evidence_is_none() -> None:
+    assert to_result(Reply("North Sea", (7,)), Completion(""), PASSAGES).answers[0].passage_index == 0
+    nothing = to_result(Reply("Paris", (7,)), Completion(""), PASSAGES)
+    assert (nothing.answers, nothing.no_answer_confidence) == ((), 1.0)
