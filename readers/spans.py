@@ -8,7 +8,7 @@ __all__ = ["find_span"]
 
 
 def find_span(answer: str, text: str) -> tuple[int, int] | None:
-    """Start and end of the first place where `answer` stands in `text` as whole words; None where it does not.
+    """Where `answer` first stands in `text` as whole words, start and end; None where it does not.
 
     Letters as they are come first, then any case; runs of white space count as one space.
 

@@ -93,7 +93,7 @@ class Endpoint:
         except openai.APITimeoutError as error:
             raise RetrievalError(
                 f"{self.name}: no reply within {self._timeout_s:g} s",
-                hint="raise timeout_s, or ask less at once",
+                hint="raise timeout_s",
             ) from error
         except openai.APIConnectionError as error:
             raise RetrievalError(

@@ -71,7 +71,7 @@ class LocalModel:
         """
         if not self.fits(messages, max_tokens):
             raise RetrievalError(
-                f"{self.name}: the question with one passage and {max_tokens} tokens of reply is longer than the "
+                f"{self.name}: a question with one passage and {max_tokens} tokens of reply exceeds the "
                 f"model's window of {self._model.config.max_position_embeddings} tokens",
                 hint="index shorter passages, or use a model with a longer window",
             )

@@ -14,10 +14,10 @@ from readers.spans import find_span
 __all__ = ["Completion", "MalformedReply", "Reply", "grounded_messages", "parse_reply", "to_result"]
 
 _INSTRUCTIONS = (
-    "Answer the question from the numbered passages alone, never from what you know otherwise. Reply with one "
-    'JSON object and nothing else: {"answer": …, "passages": […]}. "answer" is as short as possible: a name, a '
-    'date, a number, a few words copied from a passage, or yes or no. "passages" lists the numbers of the '
-    'passages that say so. If the passages do not say it, reply {"answer": null, "passages": []}.'
+    "Answer the question from the numbered passages alone, never from what you know otherwise. Reply with "
+    'one JSON object and nothing else: {"answer": …, "passages": […]}. "answer" is as short as possible: a '
+    'name, a date, a number, a few words copied from a passage, or yes or no. "passages" lists the '
+    'numbers of the passages that say so. If the passages do not say it, reply {"answer": null, "passages": []}.'
 )
 _UNKNOWN = {"", "null", "none", "unknown", "n/a", "not in the passages", "no answer", "unanswerable"}
 
@@ -101,9 +101,9 @@ def _reply(answer: object, passages: object) -> Reply:
 def to_result(reply: Reply, completion: Completion, passages: Sequence[Passage]) -> ReadResult:
     """The reply as an answer with evidence.
 
-    Evidence is the first named passage in which the answer stands literally; else the first named one, without
-    a span. A passage that does not exist is not evidence, and an answer without any evidence, neither named
-    nor literally in a passage, is no answer: nobody could check it.
+    Evidence is the first named passage in which the answer stands literally; else the first named one,
+    without a span. A passage that does not exist is not evidence, and an answer without any evidence, neither
+    named nor literally in a passage, is no answer: nobody could check it.
 
     The confidence is the model's own probability of the reply (`exp` of the summed log-probabilities), where
     the model tells; else 0.5, which claims nothing. Neither is calibrated.
