@@ -17,7 +17,8 @@ _INSTRUCTIONS = (
     "Answer the question from the numbered passages alone, never from what you know otherwise. Reply with "
     'one JSON object and nothing else: {"answer": …, "passages": […]}. "answer" is as short as possible: a '
     'name, a date, a number, a few words copied from a passage, or yes or no. "passages" lists the '
-    'numbers of the passages that say so. If the passages do not say it, reply {"answer": null, "passages": []}.'
+    "numbers of the passages that say so. If the passages do not say it, reply "
+    '{"answer": null, "passages": []}.'
 )
 _UNKNOWN = {"", "null", "none", "unknown", "n/a", "not in the passages", "no answer", "unanswerable"}
 
