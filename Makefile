@@ -1,13 +1,18 @@
 # make demo    set up and run the whole path on the sample corpus
 # make test    set up what tests need and run them
-# make check   what CI runs: ruff, mypy, import-linter, tests
+# make test-avx2   the numerical tests as a processor without AVX-512 runs them
+# make check   what CI runs: ruff, mypy, import-linter, tests, test-avx2
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PORT   ?= 8765
 DEMO   ?= demo-index
 
-.PHONY: demo serve test check lint types layers clean
+NUMERICAL := tests/unit/rag/runtime tests/unit/readers/extractive tests/unit/retrievers/encoders \
+             tests/unit/retrievers/training/test_model.py tests/unit/rag/bench/test_encode.py \
+             tests/parity/test_encoders.py tests/parity/test_reader_parity.py tests/parity/test_training_model.py
+
+.PHONY: demo serve test test-avx2 check lint types layers clean
 export TOKENIZERS_PARALLELISM = true
 export HF_HUB_OFFLINE ?= 1
 
@@ -33,6 +38,9 @@ serve: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest
 
+test-avx2: $(VENV)/.installed-dev
+	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 $(BIN)/python -m pytest $(NUMERICAL)
+
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -43,7 +51,7 @@ types: $(VENV)/.installed-dev
 layers: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
 
-check: lint types layers test
+check: lint types layers test test-avx2
 
 clean:
 	rm -rf $(DEMO) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

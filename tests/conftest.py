@@ -9,6 +9,16 @@ from typing import Any
 import pytest
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip tests of arithmetic that this processor lacks; what is refused there is tested everywhere."""
+    for name in ("bf16", "int8"):
+        if item.get_closest_marker(f"needs_{name}"):
+            from rag.runtime import hardware
+
+            if not getattr(hardware, f"has_{name}")():
+                pytest.skip(f"this processor has no {name} arithmetic")
+
+
 class TinyModels:
     """Writes small Hugging Face folders with random weights and a working tokenizer."""
 

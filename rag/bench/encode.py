@@ -15,6 +15,8 @@ from rag.bench.report import Goal, Report, Table, format_interval
 from rag.core.errors import ConfigError, DataError
 from rag.core.optional import require
 from rag.core.types import Passage
+from rag.runtime.hardware import has_bf16
+from rag.runtime.precision import resolve_precision
 
 __all__ = ["compare_vectors", "run_encode_benchmark"]
 
@@ -35,7 +37,7 @@ def run_encode_benchmark(
     n_questions: int = 1000,
     batch_size: int = 32,
     rounds: int = 3,
-    contestants: Sequence[str] = _CONTESTANTS,
+    contestants: Sequence[str] | None = None,
     format: str = "auto",
 ) -> Report:
     """Time our encoder and sentence-transformers on the same texts, in alternating rounds.
@@ -53,18 +55,23 @@ def run_encode_benchmark(
         n_questions: at most this many.
         batch_size: most texts per batch.
         rounds: interleaved rounds; ratios are of medians.
-        contestants: which of "ours bf16", "ours fp32", "peer bf16", "peer fp32" take part.
+        contestants: which of "ours bf16", "ours fp32", "peer bf16", "peer fp32" take part; by
+            default all that this machine can run.
         format: of the corpus.
 
     Raises:
-        ConfigError: unknown contestant.
+        ConfigError: unknown contestant, or bf16 where the processor has none.
         DataError: the corpus is empty.
         MissingDependencyError: sentence-transformers is not installed.
     """
+    if contestants is None:
+        contestants = [name for name in _CONTESTANTS if has_bf16() or not name.endswith("bf16")]
     if not contestants or set(contestants) - set(_CONTESTANTS):
         raise ConfigError(
             f"contestants are {', '.join(contestants)}, expected some of {', '.join(_CONTESTANTS)}"
         )
+    for name in contestants:
+        resolve_precision(name.partition(" ")[2])
     passages = list(corpus_passages(corpus, split=split, n=n, format=format))
     if not passages:
         raise DataError("the corpus has no passages")
@@ -84,7 +91,10 @@ def run_encode_benchmark(
             figure = timings.ratio(peer, "ours bf16")
             report.figures[f"ours bf16 / {peer}"] = figure.to_json()
             report.goals.append(Goal(f"passages/s, ours bf16 / {peer}", figure.value, "at least", bound))
-    _add_agreement(report, passages, encoder, batch_size, questions_path, n_questions)
+    if has_bf16():
+        _add_agreement(report, passages, encoder, batch_size, questions_path, n_questions)
+    else:
+        report.notes.append("this processor has no bf16 arithmetic: fp32 alone was measured")
     return report
 
 

@@ -64,8 +64,8 @@ def encode(
     batch_size: Annotated[int, typer.Option(help="Most texts in a batch, for all.")] = 32,
     rounds: Annotated[int, typer.Option(help="Interleaved rounds.")] = 3,
     contestants: Annotated[
-        str, typer.Option(help="Some of: ours bf16, ours fp32, peer bf16, peer fp32.")
-    ] = "ours bf16,ours fp32,peer bf16,peer fp32",
+        str, typer.Option(help="Some of: ours bf16, ours fp32, peer bf16, peer fp32. All that run here.")
+    ] = "",
     format: _Format = "auto",
     json: _Json = None,
 ) -> None:
@@ -74,7 +74,7 @@ def encode(
 
     report = run_encode_benchmark(
         corpus, n=n, split=split, encoder=encoder, questions_path=questions, batch_size=batch_size,
-        rounds=rounds, contestants=_names(contestants), format=format,
+        rounds=rounds, contestants=_names(contestants) or None, format=format,
     )  # fmt: skip
     _show(report, json)
 

@@ -13,6 +13,7 @@ import torch
 __all__ = [
     "available_cores",
     "bound_kernel_caches",
+    "has_bf16",
     "has_fast_bf16",
     "has_fast_int8",
     "has_int8",
@@ -26,6 +27,18 @@ _KERNEL_CACHES = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
 _CACHED_KERNELS = 64
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # parameters of mallopt, as <malloc.h> numbers them
 _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
+# oneDNN's names of instruction sets, each with those before it, and which of them a flag belongs to
+_ONEDNN_ISAS = (
+    *("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"),
+    *("AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX10_1_512", "AVX512_CORE_AMX"),
+)
+_ISA_OF_FLAG = {
+    "avx_vnni": "AVX2_VNNI",
+    "avx512f": "AVX512_CORE",
+    "avx512_vnni": "AVX512_CORE_VNNI",
+    "avx512_bf16": "AVX512_CORE_BF16",
+    "amx_bf16": "AVX512_CORE_AMX",
+}
 
 
 def available_cores() -> int:
@@ -44,22 +57,57 @@ def _cpu_flags() -> frozenset[str]:
         return frozenset()
     for line in text.splitlines():
         if line.startswith(("flags", "Features")):
-            return frozenset(line.partition(":")[2].split())
+            limit = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or ""
+            found = frozenset(line.partition(":")[2].split())
+            return _usable(found, limit, torch.backends.cpu.get_cpu_capability())
     return frozenset()
+
+
+def _usable(flags: frozenset[str], onednn_limit: str, torch_capability: str) -> frozenset[str]:
+    """The flags that are left when the libraries are told to use older instructions only.
+
+    Args:
+        flags: of the processor.
+        onednn_limit: value of ONEDNN_MAX_CPU_ISA, "" if it is not set.
+        torch_capability: what torch's own kernels use, which ATEN_CPU_CAPABILITY limits.
+
+    Example:
+        >>> sorted(_usable(frozenset({"avx2", "avx_vnni", "avx512_vnni"}), "avx2_vnni", "AVX512"))
+        ['avx2', 'avx_vnni']
+        >>> sorted(_usable(frozenset({"avx2", "avx_vnni", "avx512_vnni"}), "", "AVX2"))
+        ['avx2', 'avx_vnni']
+    """
+    if onednn_limit.upper() in _ONEDNN_ISAS:
+        beyond = _ONEDNN_ISAS[_ONEDNN_ISAS.index(onednn_limit.upper()) + 1 :]
+        flags -= {flag for flag, isa in _ISA_OF_FLAG.items() if isa in beyond}
+    if torch_capability in ("DEFAULT", "AVX2"):
+        flags = frozenset(flag for flag in flags if not flag.startswith(("avx512", "amx")))
+    return flags
+
+
+def has_bf16(device: str = "cpu") -> bool:
+    """Whether bf16 matrix products can be computed on `device` at all, fast or not.
+
+    oneDNN computes them from AVX-512 on; without it torch has no kernels worth the name for them.
+    """
+    if device.startswith("cuda"):
+        return torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def has_fast_bf16(device: str = "cpu") -> bool:
     """Whether bf16 matrix products run in hardware on `device` ("cpu" or "cuda")."""
     if device.startswith("cuda"):
-        return torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+        return has_bf16(device)
     flags = _cpu_flags()
-    return bool(flags & _BF16_FLAGS) or "bf16" in flags
+    return has_bf16() and (bool(flags & _BF16_FLAGS) or "bf16" in flags)
 
 
 def has_fast_int8(device: str = "cpu") -> bool:
     """Whether int8 linear layers (`rag.runtime.fast.int8_linear`) are the fastest there are on `device`.
 
-    They are with avx512_vnni: int8 products then run twice as fast as bf16 and four times as fast as fp32.
+    They are with VNNI instructions: int8 products then run twice as fast as bf16 and four times as fast as
+    fp32.
     With amx_bf16, bf16 products are so fast that quantising may cost more than it saves, so there the answer
     is no.
     """
@@ -69,9 +117,12 @@ def has_fast_int8(device: str = "cpu") -> bool:
 def has_int8() -> bool:
     """Whether int8 linear layers are exact and fast on this CPU.
 
-    Without avx512_vnni oneDNN adds products of bytes in 16 bits, which overflow, or computes them one by one.
+    Without VNNI instructions oneDNN adds products of bytes in 16 bits, which overflow: an encoder's error
+    doubles, for a third more speed than fp32. Processors with AVX-512 do not use avx_vnni for it.
     """
-    return "avx512_vnni" in _cpu_flags() and torch.backends.mkldnn.is_available()
+    flags = _cpu_flags()
+    exact = "avx512_vnni" in flags or ("avx_vnni" in flags and "avx512f" not in flags)
+    return exact and torch.backends.mkldnn.is_available()
 
 
 def resolve_device(device: str = "auto") -> str:

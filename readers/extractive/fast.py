@@ -35,7 +35,7 @@ class FastSpanModel(LogitsModel):
         encoder: what computes hidden states.
 
     Raises:
-        ConfigError: "int8" without ranges or on a CPU without avx512_vnni, or an unknown precision.
+        ConfigError: "int8" without ranges, "int8" or "bf16" on a CPU that lacks it, or an unknown name.
     """
 
     batch_tokens = _BATCH_TOKENS
@@ -112,7 +112,7 @@ def _encoder(model: Any, precision: str, ranges: Mapping[str, torch.Tensor] | No
         )
     if not has_int8():
         raise ConfigError(
-            "int8 inference needs a CPU with avx512_vnni",
+            "precision is int8, and this CPU has no VNNI instructions (avx512_vnni or avx_vnni)",
             hint="use auto, which is the fastest that works here",
         )
     return Int8Bert(model.state_dict(), model.config, ranges, attention=floating)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from indexers.protocols import EncoderIdentity, FloatArray
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
@@ -16,7 +17,8 @@ from rag.core.log import get_logger
 from rag.runtime.embedded import EMBEDDED_ENCODER_NAMES
 from rag.runtime.fast.core_pool import CorePool
 from rag.runtime.fast.packing import plan_batches
-from rag.runtime.hardware import has_fast_bf16, resolve_device
+from rag.runtime.hardware import resolve_device
+from rag.runtime.precision import resolve_precision
 from retrievers.encoders.files import model_folder, tower_folders, weight_files, weights_sha256
 from retrievers.encoders.layout import PAIR, PassageLayout, Query, QueryLayout
 from retrievers.encoders.settings import EncoderSettings, read_settings
@@ -322,11 +324,8 @@ def _precisions(precision: str, device: str) -> tuple[str, str]:
     Where "auto" takes bf16 for passages it still takes fp32 for questions: they are short, and rounding both
     sides moves twice as many passages over the edge of the best ten as rounding one.
     """
-    if precision == "auto":
-        return ("bf16" if has_fast_bf16(device) else "fp32"), "fp32"
-    if precision not in ("fp32", "bf16"):
-        raise ConfigError(f"precision is {precision!r}, expected 'auto', 'fp32' or 'bf16'")
-    return precision, precision
+    name = "bf16" if resolve_precision(precision, device) == torch.bfloat16 else "fp32"
+    return name, "fp32" if precision == "auto" else name
 
 
 def _files(settings: EncoderSettings) -> list[Path]:

@@ -64,7 +64,9 @@ def test_math_attention_in_bf16_is_near_fp32() -> None:
     assert cosine.min() > 0.999
 
 
-@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-4), ("bf16", 0.15)])
+@pytest.mark.parametrize(
+    ("precision", "tolerance"), [("fp32", 1e-4), pytest.param("bf16", 0.15, marks=pytest.mark.needs_bf16)]
+)
 def test_the_fast_model_gives_the_same_logits(tmp_path: Path, precision: str, tolerance: float) -> None:
     model = SpanModel.from_encoder(tiny_encoder(tmp_path), seed=1).eval()
     assert FastSpanModel.supports(model)

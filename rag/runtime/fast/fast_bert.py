@@ -25,6 +25,7 @@ from torch.nn import functional
 from rag.core.errors import ConfigError
 from rag.runtime.fast.packing import PackedTokens
 from rag.runtime.hardware import bound_kernel_caches
+from rag.runtime.precision import resolve_precision
 
 __all__ = ["FUSED_ACTIVATIONS", "FastBert", "Layer", "Norm"]
 
@@ -102,10 +103,10 @@ class FastBert:
     Args:
         state: weights under the names of transformers' `BertModel` (`embeddings.…`, `encoder.layer.0.…`).
         config: the model's configuration.
-        precision: "fp32" or "bf16".
+        precision: "fp32", "bf16" or "auto", the faster one here.
 
     Raises:
-        ConfigError: the architecture is not covered; see `supports`.
+        ConfigError: the architecture is not covered, see `supports`; or bf16 where the CPU has none.
 
     Example:
         >>> from transformers import BertConfig, BertModel
@@ -124,11 +125,9 @@ class FastBert:
                 f"found {getattr(config, 'model_type', '?')!r}, with {getattr(config, 'hidden_act', '?')!r}",
                 hint="use the generic path of transformers for this model",
             )
-        if precision not in ("fp32", "bf16"):
-            raise ConfigError(f"precision is {precision!r}, expected 'fp32' or 'bf16'")
+        self.dtype = resolve_precision(precision)
+        self.precision = "bf16" if self.dtype == torch.bfloat16 else "fp32"
         bound_kernel_caches()
-        self.precision = precision
-        self.dtype = torch.bfloat16 if precision == "bf16" else torch.float32
         self.hidden_size: int = config.hidden_size
         self.n_heads: int = config.num_attention_heads
         self.head_size = self.hidden_size // self.n_heads

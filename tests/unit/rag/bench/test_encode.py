@@ -5,6 +5,7 @@ import pytest
 
 from rag.bench.encode import compare_vectors, run_encode_benchmark
 from rag.core.errors import ConfigError, DataError
+from rag.runtime.hardware import has_bf16
 
 
 @pytest.fixture
@@ -24,19 +25,23 @@ def test_it_times_all_and_compares_the_vectors(tiny, tmp_path, corpus):
     report = run_encode_benchmark(
         [corpus], n=20, split="none", encoder=str(folder), questions_path=questions, batch_size=4, rounds=2
     )
-    assert report.figures["agreement"]["cosine_min"] > 0.999
-    assert set(report.figures["passages_per_s"]) == {"ours bf16", "ours fp32", "peer bf16", "peer fp32"}
-    assert report.figures["ours bf16 / peer fp32"]["value"] > 0
-    text = report.to_text()
+    speeds, text = report.figures["passages_per_s"], report.to_text()
     assert "at most 4 texts a batch and 24 tokens a text" in text
-    assert "same 10 best passages" in text
+    if has_bf16():
+        assert set(speeds) == {"ours bf16", "ours fp32", "peer bf16", "peer fp32"}
+        assert report.figures["agreement"]["cosine_min"] > 0.999
+        assert report.figures["ours bf16 / peer fp32"]["value"] > 0
+        assert "same 10 best passages" in text
+    else:
+        assert set(speeds) == {"ours fp32", "peer fp32"}
+        assert "fp32 alone was measured" in text
     json.dumps(report.to_json())
 
 
 def test_a_part_of_the_contestants(tiny, tmp_path, corpus):
     folder = tiny.sentence_transformer(tmp_path)
     report = run_encode_benchmark(
-        [corpus], n=9, split="none", encoder=str(folder), rounds=1, contestants=("ours fp32", "ours bf16")
+        [corpus], n=9, split="none", encoder=str(folder), rounds=1, contestants=("ours fp32", "peer fp32")
     )
     assert [len(row) for row in report.tables[0].rows] == [3, 3]
 

@@ -11,7 +11,14 @@ import pytest
 import torch
 
 from rag.core.errors import ConfigError
-from rag.runtime.hardware import available_cores, bound_kernel_caches, has_fast_bf16, resolve_device
+from rag.runtime import hardware
+from rag.runtime.hardware import (
+    available_cores,
+    bound_kernel_caches,
+    has_bf16,
+    has_fast_bf16,
+    resolve_device,
+)
 from rag.runtime.precision import resolve_precision
 from rag.runtime.seeds import generator
 from rag.training.precision import MasterWeights
@@ -50,10 +57,50 @@ def test_generator_depends_on_every_key() -> None:
 
 def test_precision_names() -> None:
     assert resolve_precision("fp32") == torch.float32
-    assert resolve_precision("bf16") == torch.bfloat16
     assert resolve_precision("auto") == (torch.bfloat16 if has_fast_bf16() else torch.float32)
     with pytest.raises(ConfigError, match="fp8"):
         resolve_precision("fp8")
+
+
+def test_bf16_is_refused_exactly_where_it_cannot_be_computed() -> None:
+    """Torch raises a RuntimeError for it in the middle of the work."""
+    weight = torch.ones(16, 16, dtype=torch.bfloat16)
+    if has_bf16():
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight)
+        product = torch.ops.mkldnn._linear_pointwise(weight, packed, weight[0], "none", [], "")
+        assert torch.equal(product, torch.full_like(weight, 17.0))
+        assert resolve_precision("bf16") == torch.bfloat16
+    else:
+        assert resolve_precision("auto") == torch.float32
+        with pytest.raises(ConfigError, match="no bf16 arithmetic"):
+            resolve_precision("bf16")
+
+
+_FLAGS = frozenset({"avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16"})
+
+
+@pytest.mark.parametrize(
+    ("onednn", "torch_uses", "left"),
+    [
+        ("", "AVX512", _FLAGS),
+        ("ALL", "AVX512", _FLAGS),
+        ("AVX512_CORE_BF16", "AVX512", _FLAGS - {"amx_bf16"}),
+        ("AVX512_CORE", "AVX512", {"avx2", "avx_vnni", "avx512f"}),
+        ("avx2", "AVX512", {"avx2"}),
+        ("AVX2", "AVX2", {"avx2"}),
+        ("", "AVX2", {"avx2", "avx_vnni"}),
+    ],
+)
+def test_limits_of_the_libraries_count_as_limits_of_the_processor(
+    onednn: str, torch_uses: str, left: set[str]
+) -> None:
+    assert hardware._usable(_FLAGS, onednn, torch_uses) == left
+
+
+@pytest.mark.skipif(os.environ.get("ONEDNN_MAX_CPU_ISA") != "AVX2", reason="a run of `make test-avx2` alone")
+def test_the_simulated_processor_has_avx2_alone() -> None:
+    assert torch.backends.cpu.get_cpu_capability() == "AVX2"
+    assert [hardware.has_bf16(), hardware.has_fast_bf16(), hardware.has_int8()] == [False] * 3
 
 
 def test_hardware() -> None:

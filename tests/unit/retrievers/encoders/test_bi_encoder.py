@@ -7,6 +7,7 @@ from safetensors.torch import load_file, save_file
 
 from indexers.protocols import PassageEncoder
 from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError
+from rag.runtime import precision
 from retrievers.encoders import bi_encoder
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.tokens import RetrieverTokenizer
@@ -64,7 +65,7 @@ def test_windows_and_batches_do_not_matter(tiny_bert, encoder, monkeypatch):
 def test_the_same_call_gives_the_same_bytes(tiny_bert):
     texts = [f"text {n} " * (n % 9) for n in range(50)]
     first, second = (
-        BiEncoder.load(tiny_bert, precision="bf16").encode_passages(texts, texts) for _ in range(2)
+        BiEncoder.load(tiny_bert, precision="auto").encode_passages(texts, texts) for _ in range(2)
     )
     assert first.tobytes() == second.tobytes()
 
@@ -78,6 +79,7 @@ def test_transformers_path_equals_the_fast_one(tiny_bert, encoder):
     )
 
 
+@pytest.mark.needs_bf16
 def test_bf16_is_close(tiny_bert, encoder):
     for fast in (True, False):
         low = BiEncoder.load(tiny_bert, precision="bf16", fast=fast).encode_passages(TITLES, TEXTS)
@@ -191,14 +193,21 @@ def test_other_architectures_take_the_transformers_path(tiny, tmp_path):
     assert encoder.identity.max_length == 32
 
 
+@pytest.mark.needs_bf16
 def test_auto_keeps_questions_in_fp32(tiny_bert, encoder, monkeypatch):
-    monkeypatch.setattr(bi_encoder, "has_fast_bf16", lambda device: True)
+    monkeypatch.setattr(precision, "has_fast_bf16", lambda device: True)
     auto = BiEncoder.load(tiny_bert, device="cpu")
     assert (auto.precision, auto.query_precision) == ("bf16", "fp32")
     np.testing.assert_array_equal(auto.encode_questions(TEXTS), encoder.encode_questions(TEXTS))
     assert np.abs(auto.encode_passages(TITLES, TEXTS) - encoder.encode_passages(TITLES, TEXTS)).max() > 0
-    monkeypatch.setattr(bi_encoder, "has_fast_bf16", lambda device: False)
+
+
+def test_without_bf16_auto_is_fp32_and_bf16_is_refused(tiny_bert, monkeypatch):
+    monkeypatch.setattr(precision, "has_fast_bf16", lambda device: False)
+    monkeypatch.setattr(precision, "has_bf16", lambda device: False)
     assert BiEncoder.load(tiny_bert, device="cpu").precision == "fp32"
+    with pytest.raises(ConfigError, match="no bf16 arithmetic"):
+        BiEncoder.load(tiny_bert, device="cpu", precision="bf16")
 
 
 def test_workers_start_again_after_close(tiny_bert, encoder):

@@ -41,6 +41,7 @@ def test_fp32_equals_transformers(bert, segments):
     torch.testing.assert_close(hidden, reference(bert, SEQUENCES, segments), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.needs_bf16
 def test_bf16_is_close(bert):
     hidden = FastBert.from_model(bert, precision="bf16").forward(pack(SEQUENCES))
     cosine = torch.nn.functional.cosine_similarity(hidden, reference(bert, SEQUENCES), dim=1)

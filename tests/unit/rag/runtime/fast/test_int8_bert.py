@@ -8,9 +8,7 @@ from rag.core.errors import ConfigError
 from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.fast.int8_bert import Int8Bert, RangeRecorder
 from rag.runtime.fast.packing import pack
-from rag.runtime.hardware import has_int8
 
-needs_vnni = pytest.mark.skipif(not has_int8(), reason="int8 products need avx512_vnni")
 SIZES = {
     "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
     "intermediate_size": 64, "max_position_embeddings": 40, "initializer_range": 0.2,
@@ -39,7 +37,7 @@ def test_recording_changes_nothing_and_notes_every_input():
     assert (wider[1] >= high).all()
 
 
-@needs_vnni
+@pytest.mark.needs_int8
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
 def test_int8_is_close_to_fp32(activation):
     _, _, expected, int8 = models(hidden_act=activation)
@@ -49,7 +47,7 @@ def test_int8_is_close_to_fp32(activation):
     assert torch.nn.functional.cosine_similarity(found, expected, dim=1).min() > 0.997
 
 
-@needs_vnni
+@pytest.mark.needs_int8
 def test_first_token_only():
     *_, int8 = models()
     tokens = pack(SEQUENCES)
@@ -57,7 +55,7 @@ def test_first_token_only():
     torch.testing.assert_close(int8.forward(tokens, first_token_only=True), expected, atol=1e-4, rtol=1e-4)
 
 
-@needs_vnni
+@pytest.mark.needs_int8
 def test_blocks_do_not_change_the_result(monkeypatch):
     *_, int8 = models()
     expected = int8.forward(pack(SEQUENCES))

@@ -8,8 +8,6 @@ from rag.runtime import hardware
 from rag.runtime.fast.int8_linear import CalibratedLinear, RowLinear
 from rag.runtime.hardware import has_fast_int8, has_int8
 
-needs_vnni = pytest.mark.skipif(not has_int8(), reason="int8 products need avx512_vnni")
-
 
 def layer(n=24, k=16):
     draw = torch.Generator().manual_seed(0)
@@ -26,8 +24,8 @@ def error(found, expected):
     return float((found.float() - expected).norm() / expected.norm())
 
 
-@needs_vnni
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.needs_int8
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.needs_bf16)])
 def test_calibrated(dtype):
     (weight, bias), x = layer(), inputs()
     found = CalibratedLinear(weight, bias, x.amin(0), x.amax(0), dtype=dtype)(x)
@@ -35,7 +33,7 @@ def test_calibrated(dtype):
     assert error(found, functional.linear(x, weight, bias)) < 0.01
 
 
-@needs_vnni
+@pytest.mark.needs_int8
 @pytest.mark.parametrize(("activation", "algorithm"), [("gelu", "none"), ("gelu", "tanh"), ("relu", "")])
 def test_fused_activations(activation, algorithm):
     (weight, bias), x = layer(), inputs()
@@ -45,7 +43,7 @@ def test_fused_activations(activation, algorithm):
     assert error(linear(x), expected) < 0.01
 
 
-@needs_vnni
+@pytest.mark.needs_int8
 def test_values_outside_the_range_are_cut_off():
     (weight, bias), x = layer(), inputs()
     low, high = x.amin(0), x.amax(0)
@@ -56,7 +54,7 @@ def test_values_outside_the_range_are_cut_off():
     assert error(linear(far), expected) < 0.3
 
 
-@needs_vnni
+@pytest.mark.needs_int8
 def test_a_channel_that_never_changes():
     (weight, bias), x = layer(), inputs()
     x[:, 3] = 0.7
@@ -64,7 +62,7 @@ def test_a_channel_that_never_changes():
     assert error(found, functional.linear(x, weight, bias)) < 0.01
 
 
-@needs_vnni
+@pytest.mark.needs_int8
 @pytest.mark.parametrize("least", [None, -0.17])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_rows(least, dtype):
@@ -77,7 +75,7 @@ def test_rows(least, dtype):
         assert error(one, other) < 0.02  # every row on its own, however small its neighbours make it look
 
 
-@needs_vnni
+@pytest.mark.needs_int8
 @pytest.mark.parametrize("least", [None, 0.0])
 def test_rows_of_zeros(least):
     weight, bias = layer()
@@ -85,7 +83,7 @@ def test_rows_of_zeros(least):
     torch.testing.assert_close(found, bias.expand(2, 24))
 
 
-@needs_vnni
+@pytest.mark.needs_int8
 def test_a_row_does_not_depend_on_its_neighbours():
     (weight, bias), x = layer(), inputs()
     calibrated, rows = CalibratedLinear(weight, bias, x.amin(0), x.amax(0)), RowLinear(weight, bias)
@@ -99,7 +97,9 @@ def test_a_row_does_not_depend_on_its_neighbours():
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ({"avx2", "avx512f"}, False),
+        ({"avx2"}, False),
+        ({"avx2", "avx_vnni"}, True),
+        ({"avx2", "avx_vnni", "avx512f"}, False),
         ({"avx512_vnni"}, True),
         ({"avx512_vnni", "avx512_bf16"}, True),
         ({"avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8"}, False),
@@ -109,4 +109,5 @@ def test_where_int8_is_fast(monkeypatch, flags, expected):
     monkeypatch.setattr(hardware, "_cpu_flags", lambda: frozenset(flags))
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
     assert has_fast_int8() is expected
+    assert has_int8() is (expected or "amx_int8" in flags)
     assert not has_fast_int8("cuda")
