@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from retrievers.examples.data import TrainingSet
 from retrievers.examples.masks import answer_mask, same_passage_mask
 from retrievers.examples.tokens import TokenTable
 
-__all__ = ["RetrieverBatch", "RetrieverBatches"]
+__all__ = ["Epochs", "RetrieverBatch", "RetrieverBatches", "distinct_rows", "drawn_rows"]
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -30,14 +30,17 @@ class RetrieverBatch:
     Attributes:
         questions: token ids of this shard's questions (all B in an uncut batch).
         passages: token ids of this shard's passages (all P in an uncut batch).
-        positives: (B,) passage that answers each question.
+        positives: (B,) passage that answers each question; (0,) where targets say what to learn.
         ignored: (B, P) bool, passages left out of a question's denominator: the same passage as one of its
-            positives, or one that holds one of its answers; never its own positive.
+            positives, or one that holds one of its answers; never its own positive. With targets: those that
+            are not in its list.
         drawn: (2, H) question and passage of every negative that was drawn for a question.
         examples: (B,) examples of the training set.
         first_question: position of `questions[0]` in the whole batch.
         first_passage: position of `passages[0]` in the whole batch.
         negatives_version: which negatives were drawn from, "" for the training file's own.
+        targets: (B, P) float32, of the passages in each question's list, 0 elsewhere; None where positives
+            say what to learn.
     """
 
     questions: list[Int32]
@@ -49,6 +52,7 @@ class RetrieverBatch:
     first_question: int = 0
     first_passage: int = 0
     negatives_version: str = ""
+    targets: npt.NDArray[np.float32] | None = None
 
     @property
     def tokens(self) -> int:
@@ -87,16 +91,73 @@ class RetrieverBatch:
         )
 
 
+class Epochs:
+    """Which examples every batch of a run holds: each epoch is a permutation, cut into batches of one size.
+
+    What is left over (fewer than one batch) rests until another epoch's permutation takes it.
+
+    Args:
+        count: examples there are.
+        batch_size: examples in a batch; fewer if there are fewer.
+        epochs: passes over the data, fractions allowed.
+        max_batches: ends the run earlier.
+        seed: of the permutations.
+        arrange: puts an epoch's random order into another one, with the epoch's generator.
+
+    Example:
+        >>> epochs = Epochs(7, 2, epochs=2)
+        >>> len(epochs), sorted(np.concatenate([epochs[step] for step in range(3)]).tolist())[-1] < 7
+        (6, True)
+    """
+
+    def __init__(
+        self,
+        count: int,
+        batch_size: int,
+        *,
+        epochs: float = 1.0,
+        max_batches: int | None = None,
+        seed: int = 13,
+        arrange: Callable[[Int64, np.random.Generator], Int64] | None = None,
+    ) -> None:
+        self.batch_size = min(batch_size, count)
+        if self.batch_size < batch_size:
+            get_logger(__name__).warning(
+                "batches hold %d questions, not %d: there are no more examples", count, batch_size
+            )
+        self.per_epoch = count // self.batch_size
+        wanted = max(1, round(epochs * self.per_epoch))
+        self._length = wanted if max_batches is None else min(wanted, max_batches)
+        self._count, self._seed, self._arrange = count, seed, arrange
+        self._order: tuple[int, Int64] = (-1, np.zeros(0, np.int64))
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, step: int) -> Int64:
+        """(B,) examples of batch `step`.
+
+        Raises:
+            IndexError: the run has fewer batches.
+        """
+        if not 0 <= step < len(self):
+            raise IndexError(f"batch {step} of a run of {len(self)}")
+        epoch, number = divmod(step, self.per_epoch)
+        if self._order[0] != epoch:
+            draw = generator(self._seed, 21, epoch)
+            order = draw.permutation(self._count).astype(np.int64)
+            self._order = (epoch, order if self._arrange is None else self._arrange(order, draw))
+        return self._order[1][number * self.batch_size : (number + 1) * self.batch_size]
+
+
 class RetrieverBatches:
     """The batches of a run. `self[step]` depends on the arguments, the step and the negatives in use alone.
 
-    Each epoch is a permutation of the examples, cut into batches of exactly `batch_size` questions; what is
-    left over (fewer than one batch) rests until another epoch's permutation takes it. Every question brings
-    its positive and up to `hard_negatives` of its negatives, drawn anew at each visit. A passage that several
-    questions bring is encoded once.
+    Every question brings its positive and up to `hard_negatives` of its negatives, drawn anew at each visit.
+    A passage that several questions bring is encoded once.
 
     Args:
-        data: the training set.
+        data: the training set; every example has a positive.
         batch_size: questions in a batch, over all processes; fewer if there are fewer examples.
         hard_negatives: of each question, drawn without replacement.
         epochs: passes over the data, fractions allowed.
@@ -138,26 +199,21 @@ class RetrieverBatches:
         if group_by not in ("none", "title"):
             raise ConfigError(f"group_by is {group_by!r}, expected 'none' or 'title'")
         self.data = data
-        self.batch_size = min(batch_size, len(data))
-        if self.batch_size < batch_size:
-            get_logger(__name__).warning(
-                "batches hold %d questions, not %d: there are no more examples", len(data), batch_size
-            )
         self.hard_negatives = hard_negatives
         self.draw_positives = positives == "random"
         self.mask_false_negatives = mask_false_negatives
         self.group_by = group_by
         self.pool_batches = pool_batches
         self.seed = seed
-        self.per_epoch = len(data) // self.batch_size
-        wanted = max(1, round(epochs * self.per_epoch))
-        self._length = wanted if max_batches is None else min(wanted, max_batches)
-        self._order: tuple[int, Int64] = (-1, np.zeros(0, np.int64))
+        self.examples = Epochs(
+            len(data), batch_size, epochs=epochs, max_batches=max_batches, seed=seed, arrange=self._arranged
+        )
+        self.batch_size = self.examples.batch_size
         self._negatives, self.negatives_version = data.negatives, ""
         self._check_negatives()
 
     def __len__(self) -> int:
-        return self._length
+        return len(self.examples)
 
     def _check_negatives(self) -> None:
         has_hard = self.hard_negatives > 0 and len(self._negatives.values) > 0
@@ -197,18 +253,9 @@ class RetrieverBatches:
         self._negatives, self.negatives_version = found, version
         self._check_negatives()
 
-    def examples(self, step: int) -> Int64:
-        """(B,) examples of batch `step`."""
-        epoch, number = divmod(step, self.per_epoch)
-        if self._order[0] != epoch:
-            self._order = (epoch, self._permutation(epoch))
-        return self._order[1][number * self.batch_size : (number + 1) * self.batch_size]
-
-    def _permutation(self, epoch: int) -> Int64:
-        draw = generator(self.seed, 21, epoch)
-        size = self.batch_size
-        order = draw.permutation(len(self.data)).astype(np.int64)
-        whole = self.per_epoch * size
+    def _arranged(self, order: Int64, draw: np.random.Generator) -> Int64:
+        size = self.examples.batch_size
+        whole = self.examples.per_epoch * size
         if self.group_by == "title":
             order = draw.permutation(self._grouped(order, draw)[:whole].reshape(-1, size)).reshape(-1)
         order = order[:whole]
@@ -239,16 +286,14 @@ class RetrieverBatches:
             IndexError: the run has fewer batches.
             ConfigError: no question of the batch has anything to be told from.
         """
-        if not 0 <= step < len(self):
-            raise IndexError(f"batch {step} of a run of {len(self)}")
-        examples = self.examples(step)
+        examples = self.examples[step]
         draw = generator(self.seed, 22, step)
         positives = self._positives(examples, draw)
         negatives, owners = self._draw_negatives(examples, draw)
         rows = np.concatenate([positives, negatives])
         columns = np.arange(len(rows))
         if self.mask_false_negatives:
-            rows, columns = _distinct(rows, self.data.canonical)
+            rows, columns = distinct_rows(rows, self.data.canonical)
         places, drawn = columns[: len(examples)], np.stack([owners, columns[len(examples) :]])
         ignored = np.zeros((len(examples), len(rows)), bool)
         if self.mask_false_negatives:
@@ -280,19 +325,24 @@ class RetrieverBatches:
     def _draw_negatives(self, examples: Int64, draw: np.random.Generator) -> tuple[Int64, Int64]:
         """Rows of the drawn negatives in question order, and the position of each one's question."""
         rows, owners = self._negatives.gather(examples)
-        order = np.lexsort((draw.random(len(rows)), owners))  # shuffled within each question
-        counts = np.bincount(owners, minlength=len(examples))
-        rank = np.arange(len(rows)) - (np.cumsum(counts) - counts)[owners]
-        taken = order[rank < self.hard_negatives]
+        taken = drawn_rows(owners, self.hard_negatives, draw, len(examples))
         return rows[taken].astype(np.int64), owners[taken]
 
 
-def _distinct(rows: Int64, canonical: Int32) -> tuple[Int64, Int64]:
+def drawn_rows(owners: Int64, most: int | None, draw: np.random.Generator, questions: int) -> Int64:
+    """Places of at most `most` entries of each owner, in random order within it; owners ascend."""
+    order = np.lexsort((draw.random(len(owners)), owners))  # shuffled within each question
+    counts = np.bincount(owners, minlength=questions)
+    rank = np.arange(len(owners)) - (np.cumsum(counts) - counts)[owners]
+    return order if most is None else order[rank < most]
+
+
+def distinct_rows(rows: Int64, canonical: Int32) -> tuple[Int64, Int64]:
     """The first row of every passage in its order, and for all rows where in it their passage stands.
 
     Example:
         >>> canonical = np.array([0, 1, 2, 3, 3, 5], np.int32)
-        >>> [part.tolist() for part in _distinct(np.array([5, 3, 5, 4]), canonical)]
+        >>> [part.tolist() for part in distinct_rows(np.array([5, 3, 5, 4]), canonical)]
         [[5, 3], [0, 1, 0, 1]]
     """
     _, first, inverse = np.unique(canonical[rows], return_index=True, return_inverse=True)

@@ -19,11 +19,12 @@ from rag.core.files import directory_lock
 from rag.core.log import get_logger
 from rag.core.manifest import MANIFEST_NAME
 from rag.runtime.hardware import use_threads
-from rag.runtime.seeds import generator, seed_everything
+from rag.runtime.seeds import seed_everything
 from rag.training.claim import claim_run
 from rag.training.distributed import World
 from rag.training.fit import FitHooks, Loss, fit
 from retrievers.encoders.bi_encoder import TOWER_SEPARATOR, BiEncoder
+from retrievers.examples.batches import Epochs
 from retrievers.examples.records import TrainingExample
 from retrievers.examples.split import split_examples
 from retrievers.examples.tokens import Int32, RetrieverTokenizer, TokenTable
@@ -51,40 +52,22 @@ class AdoreBatch:
 
 
 class AdoreBatches:
-    """The batches of a run by step; each epoch is a permutation, what is left over rests.
+    """The batches of a run by step.
 
     Args:
         questions: token ids of n questions.
         right: right rows of each.
-        batch_size: questions in a batch.
-        epochs: passes over the questions, fractions allowed.
-        max_steps: ends the run earlier.
-        seed: of the permutations.
+        examples: which of them each batch holds.
     """
 
-    def __init__(
-        self,
-        questions: TokenTable,
-        right: Sequence[frozenset[int]],
-        *,
-        batch_size: int,
-        epochs: float,
-        max_steps: int | None,
-        seed: int,
-    ) -> None:
-        self._questions, self._right, self._seed = questions, right, seed
-        self.batch_size = min(batch_size, len(questions))
-        self._per_epoch = len(questions) // self.batch_size
-        wanted = max(1, round(epochs * self._per_epoch))
-        self._length = wanted if max_steps is None else min(wanted, max_steps)
+    def __init__(self, questions: TokenTable, right: Sequence[frozenset[int]], examples: Epochs) -> None:
+        self._questions, self._right, self._examples = questions, right, examples
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._examples)
 
     def __getitem__(self, step: int) -> AdoreBatch:
-        epoch, number = divmod(step, self._per_epoch)
-        order = generator(self._seed, 21, epoch).permutation(len(self._questions))
-        chosen = order[number * self.batch_size : (number + 1) * self.batch_size].tolist()
+        chosen = self._examples[step].tolist()
         return AdoreBatch([self._questions[i] for i in chosen], [self._right[i] for i in chosen])
 
 
@@ -185,13 +168,17 @@ def _train(config: AdoreTrainConfig, world: World, index: Index) -> Path:
     split = split_examples(config, config.out / "data")
     examples, right = _answerable(list(split.training()), index)
     questions = TokenTable.of(tokenizer.questions([example.question for example in examples]))
-    batches = AdoreBatches(
-        questions, right, batch_size=config.batch_size, epochs=config.epochs, max_steps=config.max_steps,
+    epochs = Epochs(
+        len(questions),
+        config.batch_size,
+        epochs=config.epochs,
+        max_batches=config.max_steps,
         seed=config.seed,
-    )  # fmt: skip
+    )
+    batches = AdoreBatches(questions, right, epochs)
     log.info(
         "%d questions to train on, %d held out, %d passages, %d batches of %d questions",
-        *(len(examples), len(split.held_out), len(vectors), len(batches), batches.batch_size),
+        *(len(examples), len(split.held_out), len(vectors), len(batches), epochs.batch_size),
     )
 
     # optimisation
@@ -237,7 +224,7 @@ def _train(config: AdoreTrainConfig, world: World, index: Index) -> Path:
         "passages of the index": len(vectors),
         "files": ", ".join(path.name for path in config.train_files),
         "steps": result.chosen_step,
-        "questions a step": batches.batch_size,
+        "questions a step": epochs.batch_size,
         "passage encoder": "that of the index, unchanged",
     }
     whole, _ = load_model(config.model_copy(update={"precision": "fp32"}), "cpu", freeze_passages=True)

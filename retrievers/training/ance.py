@@ -35,6 +35,7 @@ from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.ance_config import AnceTrainConfig
 from retrievers.training.exchange import NegativesExchange
 from retrievers.training.inferencer import Inferencer
+from retrievers.training.losses import in_batch_objective, pairwise_objective
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.run import (
     encoder_form,
@@ -44,7 +45,7 @@ from retrievers.training.run import (
     load_model,
 )
 from retrievers.training.staleness import DriftMeter, ProbeSet
-from retrievers.training.step import contrastive_step, in_batch_objective, pairwise_objective
+from retrievers.training.step import contrastive_step
 
 __all__ = ["Role", "run_inferencer", "train_ance"]
 

@@ -17,6 +17,7 @@ from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.runtime.fast.packing import plan_batches
 from retrievers.encoders.files import model_folder, tower_folders
 from retrievers.encoders.settings import EncoderSettings, read_settings
+from retrievers.encoders.vectors import Vectors
 from retrievers.training.towers import TrainableTower
 
 __all__ = ["BiEncoderModel", "EncoderFolderSettings"]
@@ -244,13 +245,13 @@ class BiEncoderModel(nn.Module):
         """Vectors (P, D) float32 of passages' token ids, in order; differentiable unless grad is off."""
         return self._encode(self.passage, texts)
 
-    def score(self, questions: Tensor, passages: Tensor) -> Tensor:
-        """Scores (B, P) of (B, D) and (P, D): inner products over the temperature."""
-        return questions @ passages.T * self.scale
+    def score(self, questions: Vectors, passages: Vectors) -> Tensor:
+        """Scores (B, P) of the vectors of B questions and P passages: inner products over the temperature."""
+        return questions.values @ passages.values.T * self.scale
 
     def forward(self, questions: Sequence[Int32], passages: Sequence[Int32]) -> Tensor:
         """Scores (B, P) of token ids."""
-        return self.score(self.encode_questions(questions), self.encode_passages(passages))
+        return self.score(Vectors(self.encode_questions(questions)), Vectors(self.encode_passages(passages)))
 
     def _encode(self, tower: TrainableTower, texts: Sequence[Int32]) -> Tensor:
         rows, tokens = self.chunk()

@@ -1,9 +1,17 @@
-"""One contrastive training step, exact for any number of processes: encode, gather, compare, and back.
+"""One training step of a bi-encoder, exact for any number of processes and for batches larger than memory.
 
-Every process encodes its own questions and passages, gathers everybody's vectors and computes the loss of
-the whole batch from them. From its gradient each process keeps the rows of its own vectors. The parameter
-gradients of the processes then add up to the gradient of one process with the whole batch: for both towers,
-with negatives across processes, without a factor of the number of processes.
+Every process encodes its own texts, gathers everybody's vectors and computes the loss of the whole batch from
+them. From its gradient each process keeps that of its own vectors. The parameter gradients of the processes
+then add up to the gradient of one process with the whole batch: for both towers, with negatives across
+processes, without a factor of the number of processes.
+
+Texts go through an encoder in chunks. With the gradient cache only their vectors are kept; chunk by chunk,
+the graph is computed a second time and turns the vectors' gradients into the parameters'. Dropout draws from
+a seed of each chunk's own, so the second computation repeats the first exactly, and no state of a random
+generator has to be carried.
+
+Source:
+    Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup" (GradCache).
 
 Note:
     In the original DPR code the averaging of gradients divides this sum by the number of processes; the
@@ -13,62 +21,25 @@ Note:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from rag.core.errors import ConfigError
+from rag.runtime.fast.packing import plan_batches
 from rag.training.distributed import World
 from rag.training.fit import Loss
+from retrievers.encoders.vectors import Vectors
 from retrievers.examples.batches import RetrieverBatch
-from retrievers.training.gradient_cache import ChunkedEncoding
-from retrievers.training.losses import in_batch_loss, pairwise_loss
+from retrievers.training.losses import Objective, in_batch_objective
 from retrievers.training.model import BiEncoderModel
 
-__all__ = ["Objective", "contrastive_step", "in_batch_objective", "pairwise_objective"]
+__all__ = ["ChunkedEncoding", "contrastive_step"]
 
-Objective = Callable[[Tensor, RetrieverBatch], Tensor]
-
-
-def in_batch_objective(scores: Tensor, batch: RetrieverBatch) -> Tensor:
-    """Each question's positive against all passages of the batch that are not ignored (`in_batch_loss`).
-
-    Raises:
-        ConfigError: no question of the batch has a negative: the loss would be 0, whatever is learned.
-    """
-    left = batch.ignored.shape[1] - batch.ignored.sum(1)
-    if not (left > 1).any():
-        raise ConfigError(
-            f"no question of a batch of {len(left)} has a negative: nothing can be learned from it",
-            hint="raise batch_size, add hard negatives, or check why all other passages count as answers",
-        )
-    ignored = torch.from_numpy(batch.ignored) if batch.ignored.any() else None
-    return in_batch_loss(
-        scores,
-        torch.from_numpy(batch.positives).to(scores.device),
-        None if ignored is None else ignored.to(scores.device),
-    )
-
-
-def pairwise_objective(scores: Tensor, batch: RetrieverBatch) -> Tensor:
-    """Each question's positive against each of the negatives drawn for it (`pairwise_loss`); none are shared.
-
-    Raises:
-        ConfigError: no question of the batch has a negative of its own.
-    """
-    rows, negatives = batch.drawn
-    kept = ~batch.ignored[rows, negatives] & (negatives != batch.positives[rows])
-    rows, negatives = rows[kept], negatives[kept]
-    if not len(rows):
-        raise ConfigError(
-            f"no question of a batch of {len(batch.positives)} has a mined negative, which this loss is made "
-            "of",
-            hint="mine negatives first (`rag mine`), or use the in-batch loss",
-        )
-    take = torch.from_numpy(np.stack([rows, batch.positives[rows], negatives])).to(scores.device)
-    return pairwise_loss(scores[take[0], take[1]], scores[take[0], take[2]])
+ItemT = TypeVar("ItemT")
 
 
 def contrastive_step(
@@ -82,12 +53,13 @@ def contrastive_step(
     """Forward pass and loss of a batch; `Loss.backward` computes this process's share of the gradient.
 
     Args:
-        model: the bi-encoder; its dropout follows from torch's global generator of the main process.
+        model: the bi-encoder, of one vector a text or several; its dropout follows from torch's global
+            generator of the main process. A side that is not trained gets no backward pass.
         batch: the whole batch, the same in every process.
         world: the processes; None: this one alone.
         chunk_size: texts that go through an encoder at once, by the gradient cache: memory does not grow with
             the batch, every text is encoded twice. None keeps all graphs.
-        objective: scores (B, P) of the whole batch → scalar.
+        objective: what to minimise, see `Objective`.
 
     Returns:
         The loss divided by the number of processes (shares add up), the own examples and tokens.
@@ -103,33 +75,33 @@ def contrastive_step(
     rows, tokens = model.chunk(chunk_size)
     seed = world.shared_seed()
 
-    questions = ChunkedEncoding(
-        model.question, shard.questions, [len(text) for text in shard.questions],
-        chunk_rows=rows, chunk_tokens=tokens, keep_graphs=chunk_size is None,
-        seed=seed, first=shard.first_question, device=world.device,
+    questions, passages = (
+        ChunkedEncoding(
+            tower, texts, [len(text) for text in texts],
+            chunk_rows=rows, chunk_tokens=tokens, keep_graphs=chunk_size is None,
+            seed=own_seed, first=first, device=world.device,
+        )
+        for tower, texts, own_seed, first in (
+            (model.question, shard.questions, seed, shard.first_question),
+            (model.passage, shard.passages, seed ^ 1, shard.first_passage),
+        )
     )  # fmt: skip
-    passages = ChunkedEncoding(
-        model.passage, shard.passages, [len(text) for text in shard.passages],
-        chunk_rows=rows, chunk_tokens=tokens, keep_graphs=chunk_size is None,
-        seed=seed ^ 1, first=shard.first_passage, device=world.device,
-    )  # fmt: skip
-    trains = torch.is_grad_enabled()
-    all_questions = world.all_gather(questions.vectors).requires_grad_(trains)  # (B, D)
-    all_passages = world.all_gather(passages.vectors).requires_grad_(trains)  # (P, D)
-    value = objective(model.score(all_questions, all_passages), batch)
+    sides = (questions, passages)
+    leaves = [_gathered(side.vectors, world) for side in sides]  # (B …, D), (P …, D) of all processes
+    value = objective(leaves[0], leaves[1], batch, model.score)
 
     def backward(flush: Callable[[], None]) -> None:
         extra = model.score_parameters()
-        gradients = torch.autograd.grad(value, [all_questions, all_passages, *extra])
-        for parameter, gradient in zip(extra, gradients[2:], strict=True):
+        trained = [tower.is_trained for tower in (model.question, model.passage)]
+        wanted = [leaf.values for leaf, is_trained in zip(leaves, trained, strict=True) if is_trained]
+        gradients = list(torch.autograd.grad(value, [*wanted, *extra]))
+        for parameter, gradient in zip(extra, gradients[len(wanted) :], strict=True):
             if world.is_main:  # every process has the whole gradient of the scale: it counts once
                 parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
-        if model.question.is_trained:
-            first = shard.first_question
-            questions.backward(gradients[0][first : first + len(questions.vectors)], flush)
-        if model.passage.is_trained:
-            first = shard.first_passage
-            passages.backward(gradients[1][first : first + len(passages.vectors)], flush)
+        for side, leaf, is_trained in zip(sides, leaves, trained, strict=True):
+            if is_trained:
+                whole = Vectors(gradients.pop(0), leaf.lengths)
+                side.backward(whole.take(slice(side.first, side.first + len(side.vectors))), flush)
 
     return Loss(
         value.detach() / world.size,
@@ -137,3 +109,109 @@ def contrastive_step(
         tokens=shard.tokens,
         backward=backward,
     )
+
+
+def _gathered(own: Vectors, world: World) -> Vectors:
+    """The vectors of all processes, as a leaf that takes a gradient."""
+    values = world.all_gather(own.values).requires_grad_(torch.is_grad_enabled())
+    return Vectors(values, None if own.lengths is None else world.all_gather(own.lengths))
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """Rows that are encoded together, the seed of their dropout, and their vectors while a graph is kept."""
+
+    rows: list[int]
+    seed: int
+    vectors: Vectors | None = None
+
+
+class ChunkedEncoding:
+    """The vectors of many texts, computed in chunks, and the way back from their gradients.
+
+    Args:
+        encode: texts of one chunk → their vectors ((n, D), or `Vectors`), differentiable in the encoder's
+            parameters.
+        texts: whatever `encode` takes.
+        lengths: of the texts; texts of similar length share a chunk.
+        chunk_rows: most texts in a chunk.
+        chunk_tokens: most tokens in a chunk.
+        keep_graphs: True computes each chunk once and holds all graphs; False is the gradient cache.
+        seed: of the dropout; chunk k draws from `seed` and the number of its first text.
+        first: number of `texts[0]` in the batch of all processes.
+        device: what `encode` computes on.
+
+    Attributes:
+        vectors: detached, in the order of the texts.
+    """
+
+    def __init__(
+        self,
+        encode: Callable[[list[ItemT]], Tensor | Vectors],
+        texts: Sequence[ItemT],
+        lengths: Sequence[int],
+        *,
+        chunk_rows: int,
+        chunk_tokens: int,
+        keep_graphs: bool,
+        seed: int,
+        first: int = 0,
+        device: str = "cpu",
+    ) -> None:
+        self._device, self.first = torch.device(device), first
+
+        def run(chunk: _Chunk) -> Vectors:
+            found = encode([texts[row] for row in chunk.rows])
+            return Vectors(found) if isinstance(found, Tensor) else found
+
+        self._run = run
+        plan = plan_batches(lengths, max_rows=chunk_rows, max_tokens=chunk_tokens)
+        self._chunks = [_Chunk(rows, _mix(seed, first + min(rows))) for rows in plan]
+        keep = torch.is_grad_enabled() and (keep_graphs or len(plan) == 1)
+        parts = []
+        for chunk in self._chunks:
+            with torch.set_grad_enabled(keep), self._dropout_of(chunk):
+                vectors = self._run(chunk)
+            chunk.vectors = vectors if keep else None
+            parts.append(Vectors(vectors.values.detach(), vectors.lengths))
+        order = torch.tensor([row for chunk in self._chunks for row in chunk.rows])
+        self.vectors = Vectors.joined(parts).take(order.argsort().tolist())
+
+    def backward(self, gradient: Vectors, after_chunk: Callable[[], None]) -> None:
+        """Add the parameters' gradients, given the loss's gradient with respect to `vectors`.
+
+        Args:
+            gradient: of the shape of `vectors`.
+            after_chunk: called after every backward pass, to move gradients on before they add up in bf16.
+        """
+        for chunk in self._chunks:
+            vectors = chunk.vectors
+            if vectors is None:
+                with torch.enable_grad(), self._dropout_of(chunk):
+                    vectors = self._run(chunk)
+            chunk.vectors = None  # frees the graph right after its backward pass
+            vectors.values.backward(gradient.take(chunk.rows).values)
+            del vectors
+            after_chunk()
+
+    @contextmanager
+    def _dropout_of(self, chunk: _Chunk) -> Iterator[None]:
+        """Global generators start from the chunk's seed inside, and go on as before after it."""
+        cuda = self._device.type == "cuda"
+        with torch.random.fork_rng(devices=[self._device] if cuda else [], enabled=True):
+            torch.manual_seed(chunk.seed)
+            yield
+
+
+def _mix(seed: int, number: int) -> int:
+    """A seed for each number: neighbours must not share streams, so the bits are mixed (splitmix64).
+
+    Example:
+        >>> _mix(1, 0) != _mix(1, 1) != _mix(2, 0)
+        True
+    """
+    mask = (1 << 64) - 1
+    z = (seed + (number + 1) * 0x9E3779B97F4A7C15) & mask
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+    return (z ^ (z >> 31)) >> 1

@@ -19,8 +19,9 @@ from rag.training.fit import FitSettings, Loss, fit
 from rag.training.precision import MasterWeights
 from retrievers.examples.batches import RetrieverBatch
 from retrievers.training import model as model_module
+from retrievers.training.losses import in_batch_objective, pairwise_objective
 from retrievers.training.model import BiEncoderModel
-from retrievers.training.step import contrastive_step, in_batch_objective, pairwise_objective
+from retrievers.training.step import contrastive_step
 from tests.conftest import TinyModels
 from tests.worlds import run_world
 

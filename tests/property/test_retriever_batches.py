@@ -79,8 +79,8 @@ def test_invariants(examples, batch_size, hard, seed, draw, pool, group):
         for part in parts:
             first, last = part.first_passage, part.first_passage + len(part.passages)
             assert [t.tolist() for t in part.passages] == [t.tolist() for t in batch.passages[first:last]]
-    visited = np.concatenate([batches.examples(step) for step in range(batches.per_epoch)])
-    assert len(set(visited.tolist())) == len(visited) == batches.per_epoch * batches.batch_size
+    visited = np.concatenate([batches.examples[step] for step in range(batches.examples.per_epoch)])
+    assert len(set(visited.tolist())) == len(visited) == batches.examples.per_epoch * batches.batch_size
 
 
 def batch_or_none(batches, step):

@@ -246,7 +246,7 @@ def test_bucketed_batches_hold_similar_lengths(tokenizer):
     plain = RetrieverBatches(data, batch_size=8, hard_negatives=0)
     pooled = RetrieverBatches(data, batch_size=8, hard_negatives=0, pool_batches=8)
     assert spread(pooled) < spread(plain) / 2
-    visited = np.concatenate([pooled.examples(step) for step in range(8)])
+    visited = np.concatenate([pooled.examples[step] for step in range(8)])
     assert sorted(visited.tolist()) == list(range(64))
 
 

@@ -16,6 +16,7 @@ from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage
 from retrievers.dense import DenseRetriever
 from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.examples.batches import Epochs
 from retrievers.examples.records import write_training_examples
 from retrievers.examples.split import split_examples
 from retrievers.examples.tokens import TokenTable
@@ -100,7 +101,7 @@ def test_candidates_hold_the_positives_only_where_search_missed_them() -> None:
 def test_batches_are_permutations_addressed_by_step() -> None:
     questions = TokenTable.of([[n] for n in range(10)])
     right = [frozenset({n}) for n in range(10)]
-    batches = AdoreBatches(questions, right, batch_size=3, epochs=2, max_steps=None, seed=1)
+    batches = AdoreBatches(questions, right, Epochs(len(questions), 3, epochs=2, seed=1))
     assert len(batches) == 6
     seen = [int(ids[0]) for step in range(3) for ids in batches[step].questions]
     assert len(set(seen)) == 9

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from rag.runtime.dropout import FastDropout
-from retrievers.training.gradient_cache import ChunkedEncoding
+from retrievers.encoders.vectors import Vectors
+from retrievers.training.step import ChunkedEncoding
 
 TEXTS = [torch.full((length,), float(length)) for length in (3, 9, 1, 7, 5)]
 LENGTHS = [len(text) for text in TEXTS]
@@ -39,7 +40,7 @@ def test_kept_graphs_are_computed_once_and_cached_ones_twice() -> None:
     for keep, graphs in ((True, [True] * 3), (False, [False] * 3 + [True] * 3)):
         encoder.calls.clear()
         encoding = encode(encoder, keep=keep)
-        encoding.backward(torch.ones(5, 4), lambda: flushed.append(1))
+        encoding.backward(Vectors(torch.ones(5, 4)), lambda: flushed.append(1))
         assert [graph for _, graph in encoder.calls] == graphs
         assert [lengths for lengths, _ in encoder.calls][:3] == [[9, 7], [5, 3], [1]]
     assert len(flushed) == 6
@@ -47,7 +48,7 @@ def test_kept_graphs_are_computed_once_and_cached_ones_twice() -> None:
 
 def test_one_chunk_is_never_computed_twice() -> None:
     encoder = Encoder()
-    encode(encoder, keep=False, rows=9).backward(torch.ones(5, 4), lambda: None)
+    encode(encoder, keep=False, rows=9).backward(Vectors(torch.ones(5, 4)), lambda: None)
     assert len(encoder.calls) == 1
 
 
@@ -55,13 +56,13 @@ def test_vectors_are_in_order_and_gradients_are_those_of_the_sum() -> None:
     encoder = Encoder().eval()
     found = encode(encoder, keep=False)
     expected = encoder(TEXTS)
-    torch.testing.assert_close(found.vectors, expected.detach())
-    assert not found.vectors.requires_grad
+    torch.testing.assert_close(found.vectors.values, expected.detach())
+    assert not found.vectors.values.requires_grad
     gradient = torch.randn(5, 4)
     expected.backward(gradient)
     wanted = [parameter.grad.clone() for parameter in encoder.parameters() if parameter.grad is not None]
     encoder.zero_grad()
-    found.backward(gradient, lambda: None)
+    found.backward(Vectors(gradient), lambda: None)
     for parameter, value in zip(encoder.parameters(), wanted, strict=True):
         torch.testing.assert_close(parameter.grad, value)
 
@@ -72,10 +73,10 @@ def test_dropout_follows_the_seed_and_leaves_the_generator_alone() -> None:
     untouched = torch.rand(3)
     torch.manual_seed(4)
     first = encode(encoder, keep=True)
-    first.backward(torch.ones(5, 4), lambda: None)
+    first.backward(Vectors(torch.ones(5, 4)), lambda: None)
     assert torch.equal(torch.rand(3), untouched)
-    assert torch.equal(encode(encoder, keep=False).vectors, first.vectors)
-    assert not torch.equal(encode(encoder, keep=False, seed=2).vectors, first.vectors)
+    assert torch.equal(encode(encoder, keep=False).vectors.values, first.vectors.values)
+    assert not torch.equal(encode(encoder, keep=False, seed=2).vectors.values, first.vectors.values)
 
 
 @pytest.mark.parametrize("keep", [True, False])

@@ -11,8 +11,9 @@ import torch
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.training.precision import MasterWeights
 from retrievers.examples.batches import RetrieverBatch
+from retrievers.training.losses import pairwise_objective
 from retrievers.training.model import BiEncoderModel
-from retrievers.training.step import contrastive_step, pairwise_objective
+from retrievers.training.step import contrastive_step
 from tests.conftest import TinyModels
 
 TOKENS = {"question_tokens": 16, "passage_tokens": 32}
