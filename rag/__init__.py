@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from rag.core.types import Evidence as Evidence
     from rag.core.types import Hit as Hit
     from rag.core.types import Passage as Passage
+    from rag.core.types import Path as Path
     from rag.core.types import Question as Question
     from rag.pipeline import Pipeline as Pipeline
+    from rag.recipes import train as train
 
 __version__ = "0.1.0"
 
@@ -31,9 +33,11 @@ _HOMES = {
     "Evidence": "rag.core.types",
     "Hit": "rag.core.types",
     "Passage": "rag.core.types",
+    "Path": "rag.core.types",
     "Pipeline": "rag.pipeline",
     "Question": "rag.core.types",
     "RagError": "rag.core.errors",
+    "train": "rag.recipes",
 }
 
 __all__ = sorted([*_HOMES, "__version__"])

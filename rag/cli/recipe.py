@@ -33,18 +33,14 @@ def load_recipe(
     Raises:
         ConfigError: it cannot be read, is not valid, or would choose checkpoints on a test set.
     """
-    from rag.config import load_config, parse_overrides
+    from rag.config import parse_overrides
     from rag.core.log import setup_logging
-    from rag.eval.guard import check_selection_split
+    from rag.recipes import read_config
 
     setup_logging("INFO" if os.environ.get("RANK", "0") == "0" else "WARNING")
     overrides = {key: _plain(value) for key, value in given.items() if value}
     overrides.update(parse_overrides(assignments or []))
-    config = load_config(kind, source, overrides=overrides)
-    validation = getattr(config, "validation_file", None)
-    if validation is not None:
-        check_selection_split(validation)
-    return config
+    return read_config(kind, source, overrides)
 
 
 def say_encoder(finished: Path) -> None:
