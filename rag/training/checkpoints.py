@@ -3,15 +3,19 @@
 checkpoints/step-00001200/
     weights.safetensors     fp32 master weights of the trained parameters
     optimizer.safetensors   AdamW's moments and step counts, keyed by parameter name
+    buffers.safetensors     the model's buffers, if it has any that are part of its state
     average.safetensors     moving average of the weights, if there is one
-    state.json              step, counters, the best score so far, torch's generator state
+    hooks.safetensors       tensors of the recipe's hooks, if there are any
+    generators.safetensors  states of torch's generators, a row a process
+    best.safetensors        the best weights so far, if there are any (a hard link where that is possible)
+    state.json              step, counters, the best score so far
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +25,19 @@ from safetensors.torch import load_file, save_file
 
 from rag.core.errors import IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import atomic_path, remove_temporaries
+from rag.training.distributed import World
 from rag.training.precision import MasterWeights
 
-__all__ = ["Checkpoint", "latest_checkpoint", "load_checkpoint", "save_checkpoint"]
+__all__ = [
+    "Checkpoint",
+    "generator_states",
+    "latest_checkpoint",
+    "load_checkpoint",
+    "restore_generators",
+    "save_checkpoint",
+]
+
+Tensors = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,39 +52,61 @@ class Checkpoint:
         """Read the state of the checkpoint in `path`."""
         return cls(path, json.loads((path / "state.json").read_text(encoding="utf-8")))
 
+    def tensors(self, name: str) -> dict[str, torch.Tensor]:
+        """The tensors of one file; none if this checkpoint has no such file."""
+        path = self.path / f"{name}.safetensors"
+        return load_file(path) if path.exists() else {}
+
 
 def save_checkpoint(
     folder: Path,
     step: int,
+    model: torch.nn.Module,
     master: MasterWeights,
     optimizer: torch.optim.Optimizer,
     state: Mapping[str, Any],
     *,
+    tensors: Mapping[str, Tensors],
     keep: int = 2,
-    average: Mapping[str, torch.Tensor] | None = None,
+    add: Callable[[Path], None] = lambda folder: None,
 ) -> Path:
-    """Write the checkpoint of `step` atomically and delete all but the `keep` newest."""
+    """Write the checkpoint of `step` atomically and delete all but the `keep` newest.
+
+    Args:
+        folder: of all checkpoints.
+        step: steps taken.
+        model: gives its buffers.
+        master: gives the weights.
+        optimizer: gives its moments.
+        state: JSON.
+        tensors: file name → more tensors; a file is written if there are any.
+        keep: how many checkpoints stay.
+        add: puts more files into the folder it is given.
+    """
     target = folder / f"step-{step:08d}"
     moments: dict[str, torch.Tensor] = {}
     for name, tensor in zip(master.names, master.master, strict=True):
         for key, value in optimizer.state.get(tensor, {}).items():
-            moments[f"{name}//{key}"] = value.detach().clone().contiguous()
+            moments[f"{name}//{key}"] = value.detach()
     if target.exists():
         shutil.rmtree(target)
     with atomic_path(target) as temporary:
         temporary.mkdir()
-        weights = {name: tensor.contiguous() for name, tensor in master.state().items()}
-        save_file(weights, temporary / "weights.safetensors")
-        save_file(moments, temporary / "optimizer.safetensors")
-        if average is not None:
-            save_file(dict(average), temporary / "average.safetensors")
-        generator_state = torch.get_rng_state().tolist()
-        (temporary / "state.json").write_text(
-            json.dumps({**state, "step": step, "torch_generator": generator_state}), encoding="utf-8"
-        )
+        _save(temporary / "weights.safetensors", master.state())
+        _save(temporary / "optimizer.safetensors", moments)
+        for name, more in {"buffers": _buffers(model), **tensors}.items():
+            if more:
+                _save(temporary / f"{name}.safetensors", more)
+        add(temporary)
+        (temporary / "state.json").write_text(json.dumps({**state, "step": step}), encoding="utf-8")
     for old in sorted(folder.glob("step-*"))[: -max(1, keep)]:
         shutil.rmtree(old, ignore_errors=True)
     return target
+
+
+def _save(path: Path, tensors: Tensors) -> None:
+    # a clone each: safetensors refuses tensors that share memory
+    save_file({name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}, path)
 
 
 def latest_checkpoint(folder: Path) -> Checkpoint | None:
@@ -86,47 +122,76 @@ def latest_checkpoint(folder: Path) -> Checkpoint | None:
 
 def load_checkpoint(
     checkpoint: Checkpoint,
+    model: torch.nn.Module,
     master: MasterWeights,
-    optimizer: torch.optim.Optimizer | None,
-    average: dict[str, torch.Tensor] | None = None,
+    optimizer: torch.optim.Optimizer,
+    average: Tensors | None = None,
 ) -> None:
-    """Put weights, optimiser moments and torch's generator back exactly as they were.
+    """Put weights, buffers and optimiser moments back exactly as they were.
 
     Args:
         checkpoint: what `latest_checkpoint` found.
+        model: receives the buffers.
         master: receives the weights.
-        optimizer: receives the moments, if given.
+        optimizer: receives the moments.
         average: receives the moving average, if given.
 
     Raises:
         IncompleteArtifactError: if a file is missing.
         MismatchedArtifactError: if it belongs to another model.
     """
-    try:
-        weights = load_file(checkpoint.path / "weights.safetensors")
-        moments = load_file(checkpoint.path / "optimizer.safetensors")
-        averaged = {} if average is None else load_file(checkpoint.path / "average.safetensors")
-    except FileNotFoundError as error:
+    needed = ["weights", "optimizer", *(["average"] if average is not None else [])]
+    missing = [name for name in needed if not (checkpoint.path / f"{name}.safetensors").exists()]
+    if missing:
         raise IncompleteArtifactError(
-            f"{checkpoint.path}: a file of this checkpoint is missing ({error})",
+            f"{checkpoint.path}: {missing[0]}.safetensors of this checkpoint is missing",
             hint="delete this folder to resume from the one before",
-        ) from error
-    shapes = {name: tuple(tensor.shape) for name, tensor in master.state().items()}
-    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    if shapes != found:
-        odd = sorted(set(shapes.items()) ^ set(found.items()))[:3]
-        raise MismatchedArtifactError(
-            f"{checkpoint.path}: holds other parameters than the model (for example {odd})",
-            hint="use another output folder, or the configuration this run was started with",
         )
+    weights, moments, buffers = (checkpoint.tensors(name) for name in ("weights", "optimizer", "buffers"))
+    own = _buffers(model) if buffers else {}  # a checkpoint of before they were saved has none
+    for wanted, found in ((master.state(), weights), (own, buffers)):
+        shapes = [{(name, tuple(tensor.shape)) for name, tensor in t.items()} for t in (wanted, found)]
+        if shapes[0] != shapes[1]:
+            raise MismatchedArtifactError(
+                f"{checkpoint.path}: holds other parameters than the model (for example "
+                f"{sorted(shapes[0] ^ shapes[1])[:3]})",
+                hint="use another output folder, or the configuration this run was started with",
+            )
     master.load(weights)
-    if average is not None:
-        for name, tensor in average.items():
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(buffers[name])
+        averaged = checkpoint.tensors("average") if average is not None else {}
+        for name, tensor in (average or {}).items():
             tensor.copy_(averaged[name])
-    if optimizer is not None:
-        for name, tensor in zip(master.names, master.master, strict=True):
-            prefix = f"{name}//"
-            entries = {k[len(prefix) :]: v for k, v in moments.items() if k.startswith(prefix)}
-            if entries:
-                optimizer.state[tensor] = {k: value.to(tensor.device) for k, value in entries.items()}
-    torch.set_rng_state(torch.tensor(checkpoint.state["torch_generator"], dtype=torch.uint8))
+    for name, tensor in zip(master.names, master.master, strict=True):
+        prefix = f"{name}//"
+        entries = {k[len(prefix) :]: v for k, v in moments.items() if k.startswith(prefix)}
+        if entries:
+            optimizer.state[tensor] = {k: value.to(tensor.device) for k, value in entries.items()}
+
+
+def _buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Those that are part of the model's state."""
+    kept = model.state_dict().keys()
+    return {name: buffer for name, buffer in model.named_buffers() if name in kept}
+
+
+def generator_states(world: World) -> dict[str, torch.Tensor]:
+    """States of torch's generators, (processes, bytes) each; every process calls this."""
+    states = {"cpu": torch.get_rng_state()}
+    if world.device.startswith("cuda"):
+        states["cuda"] = torch.cuda.get_rng_state(world.device)
+    return {k: world.all_gather(state.to(world.device)[None]).cpu() for k, state in states.items()}
+
+
+def restore_generators(checkpoint: Checkpoint, world: World) -> None:
+    """Let torch's generators go on as they would have; a process that was not there goes on as the first."""
+    states = checkpoint.tensors("generators")
+    if not states:  # of before there was such a file
+        states = {"cpu": torch.tensor([checkpoint.state["torch_generator"]], dtype=torch.uint8)}
+    # a clone: torch crashes on a row of a larger tensor
+    row = {k: rows[world.rank if world.rank < len(rows) else 0].clone() for k, rows in states.items()}
+    torch.set_rng_state(row["cpu"])
+    if "cuda" in row and world.device.startswith("cuda"):
+        torch.cuda.set_rng_state(row["cuda"], world.device)

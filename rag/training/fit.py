@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,14 @@ from rag.core.errors import RagError
 from rag.core.log import get_logger
 from rag.runtime.hardware import bound_kernel_caches, keep_freed_memory
 from rag.training.averaging import MovingAverage
-from rag.training.checkpoints import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint
+from rag.training.checkpoints import (
+    Checkpoint,
+    generator_states,
+    latest_checkpoint,
+    load_checkpoint,
+    restore_generators,
+    save_checkpoint,
+)
 from rag.training.distributed import World
 from rag.training.precision import MasterWeights
 from rag.training.run_log import RunLog
@@ -54,12 +62,15 @@ class Loss:
         tokens: the same.
         backward: computes the gradients of `value` where that takes more than one backward pass; it is given
             a function to call after each of them. None: `value.backward()` does it.
+        parts: more numbers to log, by name, such as the losses that `value` is the sum of; shares like
+            `value`, averaged over batches and steps. Every process names the same ones.
     """
 
     value: torch.Tensor
     examples: int
     tokens: int
     backward: Callable[[Callable[[], None]], None] | None = None
+    parts: Mapping[str, float | torch.Tensor] = field(default_factory=dict)
 
     def compute_gradients(self, flush: Callable[[], None]) -> None:
         """Backward pass or passes, `flush` after each."""
@@ -69,16 +80,24 @@ class Loss:
             self.value.backward()
             flush()
 
+    def shares(self) -> dict[str, float]:
+        """What is added up over the processes, by name."""
+        values = {"_loss": self.value, "_examples": self.examples, "_tokens": self.tokens, **self.parts}
+        return {k: float(v.detach() if isinstance(v, torch.Tensor) else v) for k, v in values.items()}
+
 
 class FitHooks:
     """What a recipe may do inside the loop. Derive from it and replace what is needed.
 
-    `before_step` and `log_fields` are called in every process, the others in the main process only, except
-    `load_extra_state`, which every process calls.
+    What saves (`extra_state`, `extra_tensors`, `on_checkpoint`) is called in the main process only,
+    everything else in every process.
     """
 
     def before_step(self, step: int) -> None:
         """Called before step `step` (from 0) asks for its batches: the place to exchange negatives."""
+
+    def after_step(self, step: int) -> None:
+        """Called when `step` steps were taken: the place to let a momentum encoder follow."""
 
     def log_fields(self, step: int) -> Mapping[str, Any]:
         """More entries for log lines and metrics records, such as an index's age; called after every step."""
@@ -90,6 +109,13 @@ class FitHooks:
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Called with what `extra_state` returned, when a run is resumed."""
+
+    def extra_tensors(self) -> Mapping[str, torch.Tensor]:
+        """What a checkpoint should hold beside weights and counters, as tensors."""
+        return {}
+
+    def load_extra_tensors(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Called with what `extra_tensors` returned, on the CPU, when a run is resumed."""
 
     def on_checkpoint(self, path: Path, step: int) -> None:
         """Called when the checkpoint of `step` is whole on disk in the folder `path`."""
@@ -216,11 +242,14 @@ def fit(
     step, state = 0, None
     checkpoint = _newest_checkpoint(out / "checkpoints", world)
     if checkpoint is not None:
-        load_checkpoint(checkpoint, master, optimizer, None if average is None else average.tensors)
+        load_checkpoint(checkpoint, model, master, optimizer, None if average is None else average.tensors)
         step, state = checkpoint.state["step"], checkpoint.state
         selection.load_state(state.get("selection", selection.state()))
         hooks.load_extra_state(state.get("hooks", {}))
+        hooks.load_extra_tensors(checkpoint.tensors("hooks"))
+        restore_generators(checkpoint, world)  # last: what came before may have drawn
         if world.is_main:
+            selection.restore(checkpoint.path)
             log.info("resumed from %s (step %d of %d)", checkpoint.path, step, total_steps)
     saved = time.monotonic()
     model.train()
@@ -248,14 +277,17 @@ def fit(
             # forward, loss, backward
             first = step * settings.accumulate
             numbers = range(first, min(first + settings.accumulate, len(batches)))
-            counts = torch.zeros(3, dtype=torch.float64, device=world.device)  # loss, examples, tokens
+            counts: dict[str, float] = defaultdict(float)
             for number in numbers:
                 loss = compute_loss(model, batches[number])
                 loss.compute_gradients(master.gather_gradients)
-                counts += counts.new_tensor([float(loss.value.detach()), loss.examples, loss.tokens])
-            world.sum_([counts])
+                for name, share in loss.shares().items():
+                    counts[name] += share
+            # all save together, when the main process's clock says so
+            counts["_save"] = float(world.is_main and time.monotonic() - saved > settings.save_every_s)
+            counts = _sum_counts(counts, world)
             _combine_gradients(master, world, len(numbers))
-            value = float(counts[0]) / len(numbers)
+            value = counts.pop("_loss") / len(numbers)
 
             # clip, step
             norm = float(torch.nn.utils.clip_grad_norm_(master.master, settings.clip_norm))
@@ -269,9 +301,11 @@ def fit(
             step += 1
             if average is not None:
                 average.update(master, step)
+            hooks.after_step(step)
 
             # log, evaluate, save
-            run_log.count(value, int(counts[1]), int(counts[2]))
+            due, examples, tokens = (int(counts.pop(name)) for name in ("_save", "_examples", "_tokens"))
+            run_log.count(value, examples, tokens, {k: total / len(numbers) for k, total in counts.items()})
             run_log.report(step, settings.learning_rate * factor, norm, hooks.log_fields(step))
             every = settings.evaluate_every_steps
             if evaluate is not None and (step == total_steps or (every and step % every == 0)):
@@ -280,18 +314,25 @@ def fit(
                 better = selection.update(step, scores, shown, write=world.is_main)
                 run_log.scores(step, scores, note="  (best so far)" if better else "")
                 run_log.restart_clock()
-            ended = step == total_steps or selection.stopped
-            if world.is_main and (ended or time.monotonic() - saved > settings.save_every_s):
-                path = save_checkpoint(
-                    out / "checkpoints",
-                    step,
-                    master,
-                    optimizer,
-                    {**run_log.state(), "selection": selection.state(), "hooks": hooks.extra_state()},
-                    keep=settings.keep_checkpoints,
-                    average=None if average is None else average.tensors,
-                )
-                hooks.on_checkpoint(path, step)
+            if due or step == total_steps or selection.stopped:
+                generators = generator_states(world)
+                if world.is_main:
+                    path = save_checkpoint(
+                        out / "checkpoints",
+                        step,
+                        model,
+                        master,
+                        optimizer,
+                        {**run_log.state(), "selection": selection.state(), "hooks": hooks.extra_state()},
+                        tensors={
+                            "average": {} if average is None else average.tensors,
+                            "hooks": hooks.extra_tensors(),
+                            "generators": generators,
+                        },
+                        keep=settings.keep_checkpoints,
+                        add=selection.keep,
+                    )
+                    hooks.on_checkpoint(path, step)
                 saved = time.monotonic()
                 run_log.restart_clock()
     if step < total_steps and world.is_main:
@@ -308,6 +349,16 @@ def _newest_checkpoint(folder: Path, world: World) -> Checkpoint | None:
     if name is None or found is not None:
         return found
     return Checkpoint.open(folder / str(name))
+
+
+def _sum_counts(counts: dict[str, float], world: World) -> dict[str, float]:
+    """Summed over the processes, which count the same things."""
+    if world.size == 1:
+        return counts
+    names = sorted(counts)
+    values = torch.tensor([counts[name] for name in names], dtype=torch.float64, device=world.device)
+    world.sum_([values])
+    return dict(zip(names, values.tolist(), strict=True))
 
 
 def _combine_gradients(master: MasterWeights, world: World, batches: int) -> None:

@@ -20,6 +20,8 @@ __all__ = ["MasterWeights"]
 class MasterWeights:
     """fp32 copies of a model's trainable parameters; the model may hold another dtype.
 
+    A parameter that is fp32 itself needs no copy: it is its own master.
+
     Args:
         model: module already in its compute dtype.
         full: optional fp32 state dict to start from (otherwise the model's own weights, widened).
@@ -29,19 +31,23 @@ class MasterWeights:
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         self.names = [name for name, _ in named]
         self.parameters = [p for _, p in named]
-        self.master: list[torch.Tensor] = []
-        for name, parameter in named:
-            source = parameter if full is None else full[name]
-            self.master.append(
-                source.detach().to(parameter.device, torch.float32, copy=True).requires_grad_()
-            )
+        self.master: list[torch.Tensor] = [
+            p if p.dtype == torch.float32 else p.detach().float().requires_grad_() for p in self.parameters
+        ]
+        pairs = list(zip(self.master, self.parameters, strict=True))
+        self._rounded = [(master, p) for master, p in pairs if master is not p]
+        self._own = [p for master, p in pairs if master is p]
+        self._hidden: list[torch.Tensor] = []  # what `_own` held before `show`
+        if full is not None:
+            self.load(full)
 
+    @torch.no_grad()
     def gather_gradients(self) -> None:
         """Add the model's gradients to those of the fp32 copies and free them.
 
         Called after every backward pass, so that sums of many passes are made in fp32.
         """
-        for master, parameter in zip(self.master, self.parameters, strict=True):
+        for master, parameter in self._rounded:
             if parameter.grad is None:
                 continue
             if master.grad is None:
@@ -53,18 +59,23 @@ class MasterWeights:
     @torch.no_grad()
     def write_back(self) -> None:
         """Round the fp32 copies into the model; their gradients are used up."""
-        for master, parameter in zip(self.master, self.parameters, strict=True):
+        for master, parameter in self._rounded:
             parameter.copy_(master)
+        for parameter, value in zip(self._own, self._hidden, strict=False):
+            parameter.copy_(value)
+        self._hidden = []
+        for master in self.master:
             master.grad = None
 
     @torch.no_grad()
     def show(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Round other values (an average, a checkpoint's) into the model; `write_back` undoes it."""
+        self._hidden = self._hidden or [parameter.clone() for parameter in self._own]
         for name, parameter in zip(self.names, self.parameters, strict=True):
             parameter.copy_(tensors[name])
 
     @torch.no_grad()
-    def load(self, tensors: dict[str, torch.Tensor]) -> None:
+    def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Replace the fp32 copies (a checkpoint's) and round them into the model."""
         for name, master in zip(self.names, self.master, strict=True):
             master.copy_(tensors[name])

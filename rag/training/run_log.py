@@ -67,7 +67,7 @@ class RunLog:
         state = {} if state is None else state
         self._out, self._total, self._every, self._writes = out, total_steps, every, writes
         self._counters = {"examples": 0, "tokens": 0, "seconds": 0.0, **state.get("counters", {})}
-        self._window = {"loss": 0.0, "steps": 0, **state.get("window", {})}
+        self._window: dict[str, Any] = {"loss": 0.0, "steps": 0, "parts": {}, **state.get("window", {})}
         loss = state.get("loss")
         self.loss = math.nan if loss is None else float(loss)
         self._before_s = float(self._counters["seconds"])
@@ -100,10 +100,15 @@ class RunLog:
         if self._events is not None:
             self._events.close()
 
-    def count(self, loss: float, examples: int, tokens: int) -> None:
-        """One step more."""
+    def count(
+        self, loss: float, examples: int, tokens: int, parts: Mapping[str, float] | None = None
+    ) -> None:
+        """One step more; `parts` are averaged over the steps that have them, as the loss is over all."""
         self._window["loss"] += loss
         self._window["steps"] += 1
+        for name, value in (parts or {}).items():
+            total, steps = self._window["parts"].get(name, (0.0, 0))
+            self._window["parts"][name] = (total + value, steps + 1)
         for counter in (self._counters, self._pace):
             counter["examples"] += examples
             counter["tokens"] += tokens
@@ -115,7 +120,8 @@ class RunLog:
         if step % self._every and step != self._total:
             return
         self.loss = self._window["loss"] / self._window["steps"]
-        self._window = {"loss": 0.0, "steps": 0}
+        fields = {**{name: total / steps for name, (total, steps) in self._window["parts"].items()}, **fields}
+        self._window = {"loss": 0.0, "steps": 0, "parts": {}}
         self._write({"step": step, "loss": self.loss, "rate": rate, "norm": norm, **self._counters, **fields})
         pace, passed_s = self._pace, max(time.monotonic() - self._paced, 1e-9)
         left_s = passed_s / max(1, pace["steps"]) * (self._total - step)
@@ -124,7 +130,10 @@ class RunLog:
                 "step %d/%d  loss %.4f  norm %.2f  lr %.2e  %.1f examples/s  %.0f tokens/s  ETA %s%s",
                 *(step, self._total, self.loss, norm, rate),
                 *(pace["examples"] / passed_s, pace["tokens"] / passed_s, format_duration(left_s)),
-                "".join(f"  {name} {value}" for name, value in fields.items()),
+                "".join(
+                    f"  {name} {f'{value:.4f}' if isinstance(value, float) else value}"
+                    for name, value in fields.items()
+                ),
             )
         self.restart_clock()
 

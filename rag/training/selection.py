@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -89,21 +92,45 @@ class Selection:
         """
         if self.step is None:
             return dict(last)
+        with self._open() as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+    def keep(self, folder: Path) -> None:
+        """Put the best weights into a checkpoint's folder: those of later steps will replace `path`."""
+        if self.step is not None:
+            _link(self.path, folder / self.path.name)
+
+    def restore(self, folder: Path) -> None:
+        """Take the best weights back that `keep` put into a checkpoint's folder.
+
+        Raises:
+            IncompleteArtifactError: they are not there, and `path` holds none or those of another step.
+        """
+        kept = folder / self.path.name
+        if self.step is None:
+            return
+        if kept.exists():
+            with atomic_path(self.path) as temporary:
+                _link(kept, temporary)
+        with self._open():
+            pass
+
+    @contextmanager
+    def _open(self) -> Iterator[Any]:
         try:
             with safe_open(self.path, framework="pt") as file:
                 found = (file.metadata() or {}).get("step")
-                weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                if found != str(self.step):
+                    raise IncompleteArtifactError(
+                        f"{self.path} holds the weights of step {found}, expected those of step {self.step}",
+                        hint="train again in another folder",
+                    )
+                yield file
         except (OSError, SafetensorError) as error:
             raise IncompleteArtifactError(
                 f"{self.path}, the best weights (of step {self.step}), cannot be read ({error})",
                 hint="train again in another folder, or without select_by",
             ) from error
-        if found != str(self.step):
-            raise IncompleteArtifactError(
-                f"{self.path} holds the weights of step {found}, expected those of step {self.step}",
-                hint="train again in another folder",
-            )
-        return weights
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""
@@ -113,3 +140,11 @@ class Selection:
         """Go on from a checkpoint."""
         self.step, self._waited = state["step"], state["waited"]
         self.score = math.nan if state["score"] is None else state["score"]
+
+
+def _link(source: Path, target: Path) -> None:
+    """One file under two names; a copy where the file system has no such thing."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+from collections.abc import Mapping
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
 
 from rag.core.errors import IncompleteArtifactError, MismatchedArtifactError, RagError
 from rag.runtime.seeds import generator
+from rag.training import fit as fit_module
 from rag.training.checkpoints import latest_checkpoint
-from rag.training.fit import FitSettings, Loss, fit
+from rag.training.distributed import World
+from rag.training.fit import FitHooks, FitSettings, Loss, fit
 from rag.training.precision import MasterWeights
-from tests.worlds import start_process
+from tests.worlds import run_world, start_process
 
 STEPS = 12
 
@@ -93,3 +98,162 @@ def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path: Path) -> None:
 
     with pytest.raises(RagError, match="step 0"):
         fit(model, MasterWeights(model), Batches(), loss, FitSettings(learning_rate=0.1), tmp_path)
+
+
+class Clock:
+    """Time for the loop: a second passes with every step."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def select(
+    out: Path, scores: list[float], *, kill_at: int | None = None, patience: int = 0, every_s: float = 3.5
+) -> tuple[int, int | None, dict[str, torch.Tensor]]:
+    """Train and select by scores given in advance, saving every fourth step; dies before step `kill_at`."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    clock = Clock()
+    seen = {"steps": 0}
+    checkpoint = latest_checkpoint(out / "checkpoints")
+    step = 0 if checkpoint is None else int(checkpoint.state["step"])
+
+    def loss(module: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> Loss:
+        if kill_at == step + seen["steps"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        seen["steps"] += 1
+        clock.now += 1.0
+        return Loss(torch.nn.functional.mse_loss(module(batch[0]), batch[1]), len(batch[0]), 1)
+
+    settings = FitSettings(
+        learning_rate=0.05, log_every_steps=1, save_every_s=every_s, evaluate_every_steps=1, select_by="mrr",
+        early_stop=patience,
+    )  # fmt: skip
+    with patch.object(fit_module, "time", clock):
+        result = fit(
+            model, MasterWeights(model), Batches(), loss, settings, out,
+            evaluate=lambda _: {"mrr": scores[step + seen["steps"] - 1]},
+        )  # fmt: skip
+    return result.steps, result.best_step, {k: v.detach().clone() for k, v in result.weights.items()}
+
+
+def killed(out: Path, scores: list[float], kill_at: int) -> None:
+    child = start_process(lambda: select(out, scores, kill_at=kill_at))
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    checkpoint = latest_checkpoint(out / "checkpoints")
+    assert checkpoint is not None
+    assert checkpoint.state["step"] == 4
+
+
+def test_killed_between_the_best_weights_and_the_next_checkpoint(tmp_path: Path) -> None:
+    rising = [0.1 * step for step in range(STEPS)]
+    whole = select(tmp_path / "whole", rising)
+    killed(tmp_path / "killed", rising, kill_at=6)
+    again = select(tmp_path / "killed", rising)
+    assert whole[:2] == again[:2] == (STEPS, STEPS)
+    assert all(torch.equal(whole[2][name], again[2][name]) for name in whole[2])
+
+
+def test_a_resumed_run_that_never_gets_better_again_finishes_with_the_checkpoints_best(
+    tmp_path: Path,
+) -> None:
+    """Another machine, other rounding: the validation that was best before the kill is not best again."""
+    before = [0.1, 0.2, 0.9, 0.3, 0.5, 0.95, *[0.0] * 6]
+    after = [0.1, 0.2, 0.9, 0.3, 0.5, *[0.0] * 7]
+    killed(tmp_path / "run", before, kill_at=7)
+    steps, best, weights = select(tmp_path / "run", after)
+    assert (steps, best) == (STEPS, 3)
+    wanted = select(tmp_path / "whole", after)[2]
+    assert all(torch.equal(wanted[name], weights[name]) for name in wanted)
+
+
+class Momentum(FitHooks):
+    """A slow copy of the model and a queue of its outputs, which the loss reads."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model = model
+        self.slow = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
+        self.queue = torch.zeros(6)
+
+    def after_step(self, step: int) -> None:
+        for name, parameter in self.model.named_parameters():
+            self.slow[name].lerp_(parameter.detach(), 0.1)
+        self.queue = torch.cat([self.queue[1:], self.slow["1.weight"].mean()[None]])
+
+    def extra_tensors(self) -> Mapping[str, torch.Tensor]:
+        return {"queue": self.queue, **{f"slow.{name}": tensor for name, tensor in self.slow.items()}}
+
+    def load_extra_tensors(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        self.queue = tensors["queue"]
+        self.slow = {name: tensors[f"slow.{name}"] for name in self.slow}
+
+
+def train_with_momentum(out: Path, kill_at: int | None, device: str = "cpu") -> list[float]:
+    """Running means (buffers), hooks' tensors and dropout, saved every fourth step."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1)
+    ).to(device)
+    hooks, clock = Momentum(model), Clock()
+
+    def loss(module: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> Loss:
+        if clock.now == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        clock.now += 1.0
+        x, y = (tensor.to(device) for tensor in batch)
+        means = module[0].running_mean.sum() + hooks.queue.sum().to(device)  # type: ignore[index]
+        return Loss(torch.nn.functional.mse_loss(module(x) + means, y), len(x), 1)
+
+    settings = FitSettings(learning_rate=0.05, log_every_steps=1, save_every_s=3.5)
+    with patch.object(fit_module, "time", clock):
+        fit(
+            model,
+            MasterWeights(model),
+            Batches(),
+            loss,
+            settings,
+            out,
+            hooks=hooks,
+            world=World.single(device),
+        )
+    records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [record["loss"] for record in records]
+
+
+@pytest.mark.parametrize(
+    "device",
+    ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))],
+)
+def test_buffers_hooks_and_generators_are_resumed(tmp_path: Path, device: str) -> None:
+    whole = train_with_momentum(tmp_path / "whole", None, device)
+    child = start_process(train_with_momentum, tmp_path / "killed", 7, device)
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    assert train_with_momentum(tmp_path / "killed", None, device) == whole
+
+
+def own_dropout(world: World, out: Path) -> list[float]:
+    """Each process draws dropout of its own, from its own seed."""
+    torch.manual_seed(world.rank)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
+
+    def loss(module: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> Loss:
+        return Loss(torch.nn.functional.mse_loss(module(batch[0]), batch[1]) / 2, len(batch[0]), 1)
+
+    settings = FitSettings(learning_rate=0.05, log_every_steps=1, save_every_s=0.0, keep_checkpoints=9)
+    fit(model, MasterWeights(model), Batches(), loss, settings, out, world=world)
+    records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [record["loss"] for record in records]
+
+
+def test_every_process_goes_on_with_its_own_random_numbers(tmp_path: Path) -> None:
+    first = run_world(2, tmp_path / "a", own_dropout, tmp_path / "run")
+    for path in sorted((tmp_path / "run" / "checkpoints").iterdir())[7:]:
+        shutil.rmtree(path)
+    assert run_world(2, tmp_path / "b", own_dropout, tmp_path / "run") == first

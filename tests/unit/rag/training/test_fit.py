@@ -156,7 +156,10 @@ def test_the_best_weights_are_returned_and_the_run_stops_early(tmp_path: Path) -
     again = run(tmp_path, **settings)  # a stopped run stays stopped
     assert (again.steps, again.best_step, len(at)) == (5, 2, 5)
     assert torch.equal(again.weights["weight"], at[1])
-    (tmp_path / "best.safetensors").unlink()
+    (tmp_path / "best.safetensors").unlink()  # every checkpoint has it too
+    assert torch.equal(run(tmp_path, **settings).weights["weight"], at[1])
+    for file in (tmp_path / "best.safetensors", *tmp_path.glob("checkpoints/*/best.safetensors")):
+        file.unlink()
     with pytest.raises(IncompleteArtifactError, match=r"best\.safetensors"):
         run(tmp_path, **settings)
 
@@ -214,6 +217,28 @@ def test_hooks_are_called_saved_and_logged(tmp_path: Path, caplog: pytest.LogCap
     assert (resumed.version, resumed.steps) == (3, [])
 
 
+def test_named_parts_of_the_loss_are_averaged_into_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def loss(module: torch.nn.Module, batch: Pair) -> Loss:
+        errors = (module(batch[0]) - batch[1]).flatten()
+        near, far = errors[:2].square().sum(), errors[2:].square().sum()
+        return Loss(
+            near + far, 4, 4, parts={"loss/near": near, "loss/far": far, "positive": int(errors[0] > 0)}
+        )
+
+    model = linear()
+    settings = FitSettings(learning_rate=0.05, log_every_steps=2, accumulate=2)
+    with caplog.at_level("INFO", logger="rag.training.fit"):
+        fit(model, MasterWeights(model), Batches(8), loss, settings, tmp_path)
+    told = records(tmp_path)
+    assert len(told) == 2
+    for record in told:
+        assert record["loss"] == pytest.approx(record["loss/near"] + record["loss/far"])
+        assert record["positive"] in (0.0, 0.25, 0.5, 0.75, 1.0)
+    assert f"loss/near {told[-1]['loss/near']:.4f}" in caplog.text
+
+
 def test_a_checkpoint_of_older_runs_is_read(tmp_path: Path) -> None:
     """One without the entries that were added later."""
     run(tmp_path, Batches(4), save_every_s=0.0, keep_checkpoints=9)
@@ -224,7 +249,9 @@ def test_a_checkpoint_of_older_runs_is_read(tmp_path: Path) -> None:
         (checkpoints / f"step-0000000{number}").rmdir()
     found = latest_checkpoint(checkpoints)
     assert found is not None
-    kept = {key: found.state[key] for key in ("counters", "step", "torch_generator")}
+    (found.path / "generators.safetensors").unlink()
+    kept = {key: found.state[key] for key in ("counters", "step")}
+    kept["torch_generator"] = torch.get_rng_state().tolist()
     (found.path / "state.json").write_text(json.dumps(kept))
     assert run(tmp_path, Batches(4)).steps == 4
     assert [record["step"] for record in records(tmp_path)] == [1, 2, 3, 4]
