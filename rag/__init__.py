@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from rag.core.types import Passage as Passage
     from rag.core.types import Path as Path
     from rag.core.types import Question as Question
+    from rag.eval.api import compare as compare
+    from rag.eval.api import evaluate as evaluate
     from rag.pipeline import Pipeline as Pipeline
     from rag.recipes import train as train
 
@@ -37,6 +39,8 @@ _HOMES = {
     "Pipeline": "rag.pipeline",
     "Question": "rag.core.types",
     "RagError": "rag.core.errors",
+    "compare": "rag.eval.api",
+    "evaluate": "rag.eval.api",
     "train": "rag.recipes",
 }
 

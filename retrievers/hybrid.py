@@ -19,7 +19,7 @@ DEFAULT_DEPTH = 200
 def default_fusion(members: int) -> Fusion:
     """Scores of each list brought to 0…1, then averaged.
 
-    Chosen on 2,000 SQuAD training questions over 20,958 paragraphs (`rag bench retrieval --tune-fusion`):
+    Chosen on 2,000 SQuAD training questions over 20,958 paragraphs (`rag evaluate --tune-fusion`):
     top-20 accuracy as with reciprocal ranks (0.969 against 0.966), top-1 accuracy 0.764 against 0.708.
     """
     return Fusion("weighted", (1.0 / members,) * members, normalize="minmax")

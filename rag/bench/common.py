@@ -20,7 +20,6 @@ from rag.metrics.significance import Interval
 
 __all__ = [
     "Timings",
-    "parse_weights",
     "ratio",
     "sample_questions",
     "time_interleaved",
@@ -115,25 +114,6 @@ def time_interleaved(
             finally:
                 gc.enable()
     return Timings({name: tuple(values) for name, values in seconds.items()})
-
-
-def parse_weights(text: str, option: str) -> tuple[float, ...]:
-    """Numbers of at least 0 separated by commas; none for an empty string.
-
-    Raises:
-        ConfigError: something else was given.
-
-    Example:
-        >>> parse_weights("0,0.5", "--weights")
-        (0.0, 0.5)
-    """
-    try:
-        weights = tuple(float(part) for part in text.split(",") if part.strip())
-    except ValueError:
-        weights = (-1.0,)
-    if not all(0 <= weight < float("inf") for weight in weights):
-        raise ConfigError(f"{option} {text!r}: expected numbers of at least 0 separated by commas")
-    return weights
 
 
 def sample_questions(

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rag.core.errors import ConfigError
+
 if TYPE_CHECKING:
     from rag.bench.report import Report
 
@@ -24,8 +26,6 @@ _Corpus = Annotated[
     list[str], typer.Option("--corpus", help="Input of `rag index`; may be given several times.")
 ]
 _Json = Annotated[Path | None, typer.Option("--json", help="Also write the figures here.")]
-_Limit = Annotated[int | None, typer.Option(help="At most this many questions.")]
-_Seed = Annotated[int | None, typer.Option(help="With --limit: a random sample instead of the first ones.")]
 _Encoder = Annotated[str | None, typer.Option(help="Folder of the index's encoder, if it moved.")]
 _Precision = Annotated[str, typer.Option(help="auto, fp32 or bf16.")]
 _Format = Annotated[str, typer.Option(help="Format of the input; auto looks at the file.")]
@@ -52,6 +52,29 @@ def _group() -> None:
     use_threads()
 
 
+_MOVED = {
+    "retrieval": "`rag evaluate --read-top-k 0` with one --retriever after the other, then `rag compare`; "
+    "fusion settings: `rag evaluate --tune-fusion`",
+    "reader": "`rag evaluate --read gold --reader …`, then `rag compare`",
+    "openqa": "`rag evaluate`",
+    "kill": "`python tests/recovery/index_killer.py` in the source tree",
+}
+
+
+def _moved(name: str, now: str) -> None:
+    def command() -> None:
+        raise ConfigError(
+            f"`rag bench {name}` is no more: `rag bench` measures speed and memory", hint=f"use {now}"
+        )
+
+    rest = {"ignore_unknown_options": True, "allow_extra_args": True}
+    app.command(name, hidden=True, context_settings=rest, help=f"Now {now}.")(command)
+
+
+for _name, _now in _MOVED.items():
+    _moved(_name, _now)
+
+
 @app.command()
 def encode(
     corpus: _Corpus,
@@ -75,114 +98,6 @@ def encode(
     report = run_encode_benchmark(
         corpus, n=n, split=split, encoder=encoder, questions_path=questions, batch_size=batch_size,
         rounds=rounds, contestants=_names(contestants) or None, format=format,
-    )  # fmt: skip
-    _show(report, json)
-
-
-@app.command()
-def retrieval(
-    index: _IndexDir,
-    questions: _Questions,
-    top_k: Annotated[str, typer.Option(help="Ranks, separated by commas.")] = "1,5,20,100",
-    retrievers: Annotated[str, typer.Option(help="Any of dense, bm25, hybrid.")] = "dense,bm25,hybrid",
-    gold: Annotated[
-        str, typer.Option(help="auto, id, text or answer: how gold passages are known.")
-    ] = "auto",
-    tune_fusion: Annotated[
-        bool, typer.Option("--tune-fusion", help="Compare fusion settings instead.")
-    ] = False,
-    limit: _Limit = None,
-    seed: _Seed = None,
-    encoder: _Encoder = None,
-    precision: _Precision = "auto",
-    format: _Format = "auto",
-    json: _Json = None,
-) -> None:
-    """Gold passage in the top k and MRR of each retriever; hybrid against the best of the others."""
-    from rag.config import parse_numbers
-
-    ranks = parse_numbers(top_k, "--top-k")
-    if tune_fusion:
-        from rag.bench.fusion import run_fusion_tuning
-
-        report = run_fusion_tuning(
-            index, questions, top_ks=ranks, gold=gold, limit=limit, seed=seed,
-            encoder=encoder, precision=precision, format=format,
-        )  # fmt: skip
-    else:
-        from rag.bench.retrieval import run_retrieval_benchmark
-
-        report = run_retrieval_benchmark(
-            index, questions, retrievers=_names(retrievers), top_ks=ranks, gold=gold, limit=limit, seed=seed,
-            encoder=encoder, precision=precision, format=format,
-        )  # fmt: skip
-    _show(report, json)
-
-
-@app.command()
-def reader(
-    questions: _Questions,
-    reader: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Folder or hub name; several are compared. `shipped` or nothing: the one in the package."
-        ),
-    ] = None,
-    limit: _Limit = None,
-    seed: _Seed = None,
-    precision: _Precision = "auto",
-    profile: Annotated[str, typer.Option(help="Rules of EM and F1.")] = "squad",
-    format: _Format = "auto",
-    json: _Json = None,
-) -> None:
-    """EM and F1 on the gold paragraph."""
-    from rag.bench.reader import run_reader_benchmark
-
-    readers = [None if name == "shipped" else name for name in reader or ["shipped"]]
-    _show(
-        run_reader_benchmark(
-            questions,
-            readers=readers,
-            limit=limit,
-            seed=seed,
-            precision=precision,
-            profile=profile,
-            format=format,
-        ),
-        json,
-    )
-
-
-@app.command()
-def openqa(
-    index: _IndexDir,
-    questions: _Questions,
-    retriever: Annotated[str, typer.Option(help="auto, dense, bm25 or hybrid.")] = "hybrid",
-    reader: Annotated[str | None, typer.Option(help="Folder or hub name; default: the shipped one.")] = None,
-    top_k: Annotated[int, typer.Option(help="Passages to read.")] = 20,
-    limit: _Limit = None,
-    seed: _Seed = None,
-    results: Annotated[
-        Path | None, typer.Option(help="JSON Lines of every result; a second run continues it.")
-    ] = None,
-    weights: Annotated[
-        str,
-        typer.Option(help="Weights of the retrieval score to compare with the reader's own; 0: without it."),
-    ] = "0",
-    encoder: _Encoder = None,
-    precision: _Precision = "auto",
-    profile: Annotated[str, typer.Option(help="Rules of EM and F1.")] = "squad",
-    format: _Format = "auto",
-    json: _Json = None,
-) -> None:
-    """Open-domain EM and F1, and whether confidence means what it says."""
-    from rag.bench.common import parse_weights
-    from rag.bench.openqa import run_openqa_benchmark
-
-    report = run_openqa_benchmark(
-        index, questions, retriever=retriever, reader=reader, top_k=top_k, limit=limit, seed=seed,
-        results_path=results, weights=parse_weights(weights, "--weights"), encoder=encoder,
-        precision=precision, profile=profile, format=format,
     )  # fmt: skip
     _show(report, json)
 
@@ -227,9 +142,9 @@ def search(
     from rag.bench.search import open_vectors, run_search_benchmark
     from rag.config import parse_numbers
 
+    sizes = parse_numbers(batch_sizes, "--batch-sizes")
     embeddings, queries = open_vectors(index, questions, encoder=encoder, precision=precision, format=format)
     settings = {"index": index, "queries": questions or "noisy passages"}
-    sizes = parse_numbers(batch_sizes, "--batch-sizes")
     report = run_search_benchmark(
         embeddings, queries, batch_sizes=sizes, top_k=top_k, rounds=rounds, settings=settings
     )
@@ -318,26 +233,6 @@ def memory(
         format=format,
     )
     _show(report, json)
-
-
-@app.command()
-def kill(
-    corpus: _Corpus,
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(help="After --: further arguments of `rag index`, say --shard-rows 64."),
-    ] = None,
-    times: Annotated[int, typer.Option(help="Runs to kill.")] = 20,
-    seed: Annotated[int, typer.Option(help="Of the moments.")] = 0,
-    work_dir: _WorkDir = None,
-    json: _Json = None,
-) -> None:
-    """Kill `rag index` at random moments, resume, compare every byte with an undisturbed run."""
-    from rag.bench.kill import run_kill_benchmark
-
-    _show(
-        run_kill_benchmark(corpus, arguments=arguments or [], times=times, seed=seed, work_dir=work_dir), json
-    )
 
 
 @app.command()

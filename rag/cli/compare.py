@@ -22,13 +22,11 @@ def compare(
     report: Annotated[Path | None, typer.Option(help="Write a side-by-side HTML page.")] = None,
 ) -> None:
     """Compare systems: paired tests, Holm's correction, wins, ties and losses."""
-    from rag.eval.compare import compare_evaluations, load_evaluations
-    from rag.eval.report import write_report
+    from rag.eval.api import compare as run
 
-    evaluations = load_evaluations(results)
     chosen = [name.strip() for name in figures.split(",")] if figures else None
-    compared = compare_evaluations(evaluations, chosen, all_pairs=all_pairs)
-    wide = max(len(evaluation.name) for evaluation in evaluations)
+    compared = run(results, chosen, all_pairs=all_pairs, report=report)
+    wide = max(len(name) for row in compared for name in (row.a, row.b))
     head = f"{'figure':<16} {'A':<{wide}} {'B':<{wide}} {'A':>7} {'B':>7} {'B-A':>7}  {'p':>8} {'p Holm':>8}"
     typer.echo(head + "  won/tied/lost")
     for row in compared:
@@ -40,7 +38,6 @@ def compare(
             f"{_p(test.p_value)} {_p(row.p_holm)}  {test.wins}/{test.ties}/{test.losses}"
         )
     if report is not None:
-        write_report(evaluations, report)
         typer.echo(f"report → {report}")
 
 

@@ -5,27 +5,37 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rag.cli.options import EncoderSpec, FusionSpec, Precision, ReaderSpec, RetrieverSpec
+
+if TYPE_CHECKING:
+    from rag.eval.fact_tuning import FactTuning
+    from rag.eval.fusion_tuning import FusionTuning
 
 app = typer.Typer(add_completion=False)
 
 
 @app.command()
 def evaluate(
-    index: Annotated[str, typer.Option("--index", "-i", help="Directory written by `rag index`.")],
     questions: Annotated[
         str, typer.Option("--questions", "-q", help="Question file, or hf:owner/name[:config][:split].")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Result folder; an unfinished one is continued.")],
+    index: Annotated[
+        str | None,
+        typer.Option("--index", "-i", help="Directory written by `rag index`; --read gold needs none."),
+    ] = None,
     retriever: RetrieverSpec = "auto",
     fusion: FusionSpec = None,
     profile: Annotated[
         str, typer.Option(help="squad, nq_open, drqa, kilt, hotpot, trec_match or trec_search.")
     ] = "squad",
+    read: Annotated[
+        str, typer.Option(help="What the reader is given: retrieved passages, or the gold ones alone.")
+    ] = "retrieved",
     read_top_k: Annotated[
         int, typer.Option(help="Passages the reader sees; 0 evaluates retrieval only.")
     ] = 20,
@@ -52,6 +62,9 @@ def evaluate(
     tune_facts: Annotated[
         bool, typer.Option("--tune-facts", help="Only choose settings for --facts, on training questions.")
     ] = False,
+    tune_fusion: Annotated[
+        bool, typer.Option("--tune-fusion", help="Only compare settings of --fusion, on training questions.")
+    ] = False,
     pages: Annotated[
         str,
         typer.Option(help="KILT's page of a passage: document (ids PAGE-n), passage (its id) or title."),
@@ -64,83 +77,59 @@ def evaluate(
     """Evaluate an index and a reader on a question set."""
     from rag.config import load_config, parse_numbers
     from rag.core.errors import ConfigError
-    from rag.data.questions import read_questions
-    from rag.eval.breakdown import TrainingOverlap
-    from rag.eval.compare import load_evaluation
-    from rag.eval.facts import BOUNDARIES, open_finder
-    from rag.eval.guard import check_selection_split
-    from rag.eval.report import write_report
-    from rag.eval.report_labels import describe, main_figures, with_interval
-    from rag.eval.resolve import GoldResolver
-    from rag.eval.runner import evaluate as run
-    from rag.eval.settings import EvaluationSettings, QuestionSource
-    from rag.eval.systems import RetrieveThenRead
-    from rag.pipeline import Pipeline
+    from rag.eval import api
+    from rag.eval.settings import EvaluationSettings
 
-    given: dict[str, Any] = {
-        "profile": profile, "ks": parse_numbers(ks, "--ks"), "limit": limit, "sample": sample,
+    settings: dict[str, Any] = {
+        "profile": profile, "ks": parse_numbers(ks, "--ks"), "limit": limit, "sample": sample, "read": read,
         "oracle": oracle, "seed": seed, "read_top_k": max(read_top_k, 1), "pages": pages,
     }  # fmt: skip
-    settings = load_config(EvaluationSettings, overrides=given)
-    with_facts = tune_facts or (profile == "hotpot" and read_top_k > 0)
-    finder = open_finder(facts, sentences, read_top_k=settings.read_top_k) if with_facts else None
-    source = QuestionSource.of_file(questions, split=split, format=format)
-    if tune_facts:
-        if finder is None or read_top_k == 0:
-            raise ConfigError(
-                "--tune-facts needs a reader and facts", hint="leave out --facts off and --read-top-k 0"
+    opening: dict[str, Any] = {
+        "retriever": retriever, "fusion": fusion, "encoder": encoder, "precision": precision,
+        "reader": False if read_top_k == 0 else reader, "format": format, "split": split,
+    }  # fmt: skip
+    if tune_facts or tune_fusion:
+        if index is None:
+            raise ConfigError("there is nothing to tune without an index", hint="give --index")
+        checked = load_config(EvaluationSettings, overrides=settings)
+        if tune_fusion:
+            _show_fusion(api.choose_fusion(index, questions, out, settings=checked, **opening), out)
+        else:
+            found = api.choose_facts(
+                index, questions, out, facts=facts, sentences=sentences, settings=checked, **opening
             )
-        check_selection_split(source.path, source.split)
-    pipeline = Pipeline.open(
-        index,
-        retriever=retriever,
-        fusion=fusion,
-        encoder=encoder,
-        reader=False if read_top_k == 0 else reader,
-        precision=precision,
-    )
-    identity = {**pipeline.identity, **({"facts": finder.identity} if finder is not None else {})}
-    system = RetrieveThenRead(pipeline.retrieve, pipeline.reader, pipeline.index_version, identity)
-    asked = read_questions(questions, format=format)
-    if tune_facts and finder is not None:
-        _tune(system, asked, finder, settings, source, out)
+            _show_facts(*found)
         return
-    resolver = GoldResolver(pipeline.index.passages)
-    overlap = TrainingOverlap.from_training(read_questions(train)) if train else None
-    metrics = run(
-        system,
-        map(resolver, asked),
-        out,
-        settings,
-        source=source,
-        command=shlex.join(["rag", *sys.argv[1:]]),
-        overlap=overlap,
-        lookup=pipeline.passage,
-        facts=finder,
-    )
-    write_report([load_evaluation(out)], out / "report.html")
-    figures = metrics["figures"]
-    for name in main_figures(figures, limit=12):
-        typer.echo(f"{describe(name)[0]:<32} {with_interval(figures[name])}")
-    if finder is not None and (guessed := finder.boundaries["rule"]):
-        total = finder.boundaries.total()
-        typer.echo(f"sentences of {guessed:,} of {total:,} supporting passages were cut {BOUNDARIES['rule']}")
-        typer.echo("  → give the corpus with --sentences")
-    if note := resolver.describe():
-        typer.echo(note)
-    typer.echo(f"figures, records, predictions and report.html → {out}")
+    command = shlex.join(["rag", *sys.argv[1:]])
+    made = api.evaluate(
+        index, questions, out, train=train, facts=facts, sentences=sentences, command=command,
+        **opening, **settings,
+    )  # fmt: skip
+    typer.echo(str(made))
+    typer.echo(f"figures, records, predictions and {api.REPORT_NAME} → {out}")
 
 
-def _tune(system: Any, questions: Any, finder: Any, settings: Any, source: Any, out: Path) -> None:
-    from rag.eval.fact_tuning import collect_examples, tune_facts, write_tuning
-
-    tuning = tune_facts(
-        collect_examples(system, questions, finder, settings), finder.settings, seed=settings.seed
-    )
-    path = write_tuning(tuning, out, source, system.identity)
+def _show_facts(tuning: FactTuning, path: Path) -> None:
     for name, (em, f1) in (("before", tuning.before), ("after", tuning.after), ("held out", tuning.held_out)):
         typer.echo(f"supporting facts, {name:<9} EM {100 * em:5.1f} %   F1 {100 * f1:5.1f} %")
     typer.echo(f"settings chosen on {tuning.n:,} questions → {path}")
     if sum(tuning.held_out) <= sum(tuning.before):
         typer.echo("on questions they were not chosen on they are no better than what the search began with:")
         typer.echo("  → keep the old settings, or tune on more questions")
+
+
+def _show_fusion(tuning: FusionTuning, out: Path) -> None:
+    right = "gold passage" if tuning.right == "gold" else "passage with an answer"
+    typer.echo(f"first {right} of {tuning.n:,} questions, by {tuning.decided_by} and mrr [95 % interval]")
+    names = list(tuning.rows[0].figures)
+    typer.echo(f"{'fusion':<18}" + "".join(f"{name:>23}" for name in names) + "   p against the default")
+    for row in tuning.rows:
+        cells = (
+            f"{100 * f.value:9.1f} [{100 * f.low:.1f}, {100 * f.high:.1f}]" for f in row.figures.values()
+        )
+        typer.echo(f"{row.name:<18}" + "".join(f"{cell:>23}" for cell in cells) + f"   {row.p_value:.2g}")
+    if tuning.left_out:
+        typer.echo(f"{tuning.left_out:,} questions are left out: nothing is known to judge them by")
+    typer.echo("the first fusion can be given as --fusion to ask, retrieve, evaluate and serve")
+    typer.echo("an encoder that was trained on these very questions looks better here than it is")
+    typer.echo(f"all figures → {out / 'fusion.json'}")

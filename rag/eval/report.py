@@ -8,7 +8,7 @@ from typing import Any
 
 from rag.core.errors import ConfigError
 from rag.core.files import atomic_write_text
-from rag.eval.compare import Comparison, Evaluation, compare_evaluations
+from rag.eval.compare import Comparison, compare_evaluations
 from rag.eval.markup import Child, Html, el, join
 from rag.eval.plots import stacked_bar
 from rag.eval.predictions import read_records
@@ -17,6 +17,7 @@ from rag.eval.report_labels import describe, main_figures, percent, system_name,
 from rag.eval.report_questions import pick_records, question_card, worst_records
 from rag.eval.report_style import STYLE
 from rag.eval.report_tables import breakdowns_section, figures_section, latency_section, milliseconds, table
+from rag.eval.results import Evaluation
 from rag.eval.scoring import STAGES
 
 __all__ = ["render_report", "write_report"]

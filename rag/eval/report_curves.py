@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rag.eval.compare import Evaluation
 from rag.eval.markup import Html, el, join
 from rag.eval.plots import Series, line_plot
 from rag.eval.report_labels import percent, with_interval
+from rag.eval.results import Evaluation
 
 __all__ = ["curves_section"]
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rag.core.progress import format_duration
-from rag.eval.compare import Evaluation
 from rag.eval.markup import Child, Html, el, join
 from rag.eval.plots import interval_strip
 from rag.eval.report_labels import describe, describe_group, main_figures, ordered, with_interval
+from rag.eval.results import Evaluation
 
 __all__ = ["breakdowns_section", "figures_section", "latency_section", "milliseconds", "table"]
 

@@ -31,7 +31,8 @@ class GoldResolver:
         if gold_keys(question)[0] == "title":
             return question
         found = self._lookup.find([question])[0]
-        if found.how in ("id", "none") and (found.rows or not question.gold_passage_ids):
+        known = bool(question.gold_passage_ids)
+        if (found.how == "id" and known) or (found.how == "none" and not known):
             return question
         self.missing += not found.rows
         self.resolved += bool(found.rows)

@@ -30,7 +30,7 @@ from rag.core.files import (
     remove_temporaries,
 )
 from rag.core.progress import Progress
-from rag.core.types import AnswerSet, Passage, Question
+from rag.core.types import AnswerSet, Hit, Passage, Question
 from rag.data.questions import draw_sample
 from rag.eval.aggregate import summarise
 from rag.eval.breakdown import TrainingOverlap
@@ -96,7 +96,7 @@ def evaluate(
         "kind": "evaluation",
         "profile": settings.profile,
         "question_set": source.to_json(),
-        "settings": settings.model_dump(mode="json"),
+        "settings": settings.to_json(),
         "system": named,
     }
     fingerprint = hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()
@@ -142,21 +142,24 @@ class _Asker:
             raise ConfigError(
                 f"{type(system).__name__} has neither `retrieve` nor `ask`: there is nothing to evaluate"
             )
-        if settings.oracle and self.reads is None:
+        if (settings.oracle or settings.read == "gold") and self.reads is None:
             raise ConfigError(
-                "the gold-passage oracle needs a system that can read given passages",
-                hint="evaluate with a reader, or turn the oracle off",
+                "reading gold passages needs a system that can read given passages",
+                hint="evaluate with a reader, or leave the gold passages out",
             )
 
     def __call__(self, batch: Sequence[Question]) -> list[QuestionOutcome]:
         settings, texts = self.settings, [question.text for question in batch]
         started = time.perf_counter()
         retrieved: Sequence[Retrieved] = [()] * len(batch)
-        if self.retrieves is not None:
+        golds = [gold_passages(question, self.lookup) for question in batch]
+        if settings.read == "gold":
+            retrieved = [_as_retrieved(question, gold) for question, gold in zip(batch, golds, strict=True)]
+        elif self.retrieves is not None:
             retrieved = self.retrieves.retrieve(texts, settings.retrieve_top_k)
         searched = time.perf_counter()
         answers: Sequence[AnswerSet | None] = [None] * len(batch)
-        if self.reads is not None and self.retrieves is not None:
+        if self.reads is not None and (self.retrieves is not None or settings.read == "gold"):
             answers = self.reads.read(
                 texts, [pairs[: settings.read_top_k] for pairs in retrieved], settings.n_best
             )
@@ -165,11 +168,10 @@ class _Asker:
         ended = time.perf_counter()
         share_ms = 1000.0 / len(batch)
         timings_ms = {"total": (ended - started) * share_ms}
-        if self.retrieves is not None:
+        if self.retrieves is not None and settings.read != "gold":
             timings_ms["retrieve"] = (searched - started) * share_ms
         if answers[0] is not None:
             timings_ms["read" if self.reads is not None else "ask"] = (ended - searched) * share_ms
-        golds = [gold_passages(question, self.lookup) for question in batch]
         oracle = self._oracle(batch, golds) if settings.oracle else [None] * len(batch)
         return [
             QuestionOutcome(question, pairs, answer, from_gold, timings_ms, gold)
@@ -181,17 +183,24 @@ class _Asker:
     def _oracle(
         self, batch: Sequence[Question], golds: Sequence[Sequence[Passage]]
     ) -> list[AnswerSet | None]:
-        from rag.core.types import Hit
-
         assert self.reads is not None
         known = [number for number, passages in enumerate(golds) if passages]
         results: list[AnswerSet | None] = [None] * len(batch)
         if known:
-            pairs = [[(Hit(-1, passage.id, 0.0), passage) for passage in golds[number]] for number in known]
+            pairs = [_as_retrieved(batch[number], golds[number]) for number in known]
             read = self.reads.read([batch[number].text for number in known], pairs, self.settings.n_best)
             for number, answer in zip(known, read, strict=True):
                 results[number] = answer
         return results
+
+
+def _as_retrieved(question: Question, gold: Sequence[Passage]) -> Retrieved:
+    if not gold:
+        raise DataError(
+            f"question {question.id!r} comes without its gold passage",
+            hint="give a set that quotes its paragraphs (SQuAD, DPR's training JSON), or their index",
+        )
+    return [(Hit(-1, passage.id, 0.0), passage) for passage in gold]
 
 
 def _check_state(place: Path, fingerprint: str, header: Mapping[str, Any]) -> dict[str, Any] | None:

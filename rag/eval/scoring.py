@@ -69,7 +69,7 @@ def score_outcomes(
     Returns:
         One JSON-ready record a question; `record["scores"]` holds the figures, None where undefined.
     """
-    measured = _measures(outcomes, settings)
+    measured = _measures(outcomes, settings) if settings.read == "retrieved" else {}
     texts = [_first_text(outcome.answers) for outcome in outcomes]
     accepted = [outcome.question.answers for outcome in outcomes]
     answer_scores = score_answers(texts, accepted, settings.profile)
@@ -100,7 +100,8 @@ def score_outcomes(
             }
             if outcome.answers is not None:
                 scores["gold_span_em"] = float(any(flags[: settings.read_top_k]))
-        scores |= _coverage(outcome, settings)
+        if settings.read == "retrieved":
+            scores |= _coverage(outcome, settings)
         scores |= {name: values.get(question.id) for name, values in measured.items()}
         scores = {name: None if value is None or value != value else value for name, value in scores.items()}
         records.append(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import field_validator
+from pydantic import field_validator, model_validator
 
 from rag.config import Config
 from rag.core.files import sha256_file
+from rag.core.types import Question
 from rag.data.files.huggingface import HF_PREFIX, parse_name, revision_of
 from rag.data.files.streams import strip_compression
 from rag.data.text import MatchMode
@@ -39,6 +43,7 @@ class EvaluationSettings(Config):
         match: how an answer is looked for in passages; None for the profile's own rule.
         limit: ask only the first so many questions.
         sample: ask only so many of them, drawn at random with `seed`, in the order of the set.
+        read: what the reader is given: passages that were "retrieved", or the "gold" ones without a search.
         oracle: also read the gold passages, where they are known, to tell retrieval from reading.
         kept_texts: retrieved passages whose text is kept per question, for the report.
         resamples: of the bootstrap.
@@ -57,6 +62,7 @@ class EvaluationSettings(Config):
     match: Literal["tokens", "regex", "kilt"] | None = None
     limit: int | None = None
     sample: int | None = None
+    read: Literal["retrieved", "gold"] = "retrieved"
     oracle: bool = False
     kept_texts: int = 5
     resamples: int = 2000
@@ -79,6 +85,16 @@ class EvaluationSettings(Config):
         if value is not None and value < 1:
             raise ValueError("must be 1 or more")
         return value
+
+    @model_validator(mode="after")
+    def _no_measures_of_gold(self) -> EvaluationSettings:
+        if self.read == "gold" and self.oracle:
+            raise ValueError("read=gold is the oracle alone: leave one of them out")
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        """For `metrics.json`; `read` only where it is not as ever, so that older results are still known."""
+        return self.model_dump(mode="json", exclude={"read"} if self.read == "retrieved" else None)
 
     @property
     def is_regex(self) -> bool:
@@ -137,6 +153,13 @@ class QuestionSource:
             return cls(name or shown, full, marked, revision=revision_of(full))
         file = Path(path)
         return cls(name or _set_name(file), str(path), split or guess_split(file), sha256_file(file))
+
+    @classmethod
+    def of_questions(cls, questions: Sequence[Question], *, split: str | None = None) -> QuestionSource:
+        """Describe questions that were given as such."""
+        content = json.dumps([[q.id, q.text, q.answers, q.gold_passage_ids] for q in questions])
+        digest = hashlib.sha256(content.encode()).hexdigest()
+        return cls("questions", split=split, sha256=digest, total=len(questions))
 
     def to_json(self) -> dict[str, Any]:
         """A dict ready for `json.dumps`; only data sets have a revision."""

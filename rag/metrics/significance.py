@@ -8,7 +8,7 @@ drawing question by question, but the cost no longer grows with n when values re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -54,6 +54,12 @@ class Interval:
     def to_json(self) -> dict[str, Any]:
         """A dict ready for `json.dumps`; undefined numbers become None."""
         return {key: (None if isinstance(v, float) and np.isnan(v) else v) for key, v in asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Interval:
+        """From what `to_json` gave."""
+        given: dict[str, Any] = {key: np.nan if value is None else value for key, value in values.items()}
+        return cls(**given)
 
 
 def bootstrap(

@@ -4,7 +4,7 @@ from typer.testing import CliRunner
 from rag.cli.bench import app
 from rag.core.errors import ConfigError
 
-NAMES = ("encode", "retrieval", "reader", "openqa", "overhead", "search", "lossy", "serve", "memory", "kill")
+NAMES = ("encode", "overhead", "search", "lossy", "serve", "memory", "train")
 
 
 def test_every_benchmark_is_a_command_with_help() -> None:
@@ -18,8 +18,7 @@ def test_every_benchmark_is_a_command_with_help() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["retrieval", "--index", "i", "--questions", "q", "--top-k", "none"],
-        ["openqa", "--index", "i", "--questions", "q", "--weights", "-1"],
+        ["search", "--index", "i", "--batch-sizes", "none"],
         ["serve", "--index", "i", "--questions", "q", "--clients", "0"],
         ["overhead", "--corpus", "c", "--retriever", "bm25"],
     ],
@@ -27,3 +26,12 @@ def test_every_benchmark_is_a_command_with_help() -> None:
 def test_wrong_values_are_refused_before_anything_is_read(arguments: list[str]) -> None:
     result = CliRunner().invoke(app, arguments)
     assert isinstance(result.exception, ConfigError)
+
+
+@pytest.mark.parametrize("name", ["retrieval", "openqa", "reader", "kill"])
+def test_a_command_that_went_says_where(name: str) -> None:
+    runner = CliRunner()
+    assert f" {name} " not in runner.invoke(app, ["--help"]).output
+    result = runner.invoke(app, [name, "--index", "i", "-q", "q"])
+    assert isinstance(result.exception, ConfigError)
+    assert "use `" in str(result.exception.hint)

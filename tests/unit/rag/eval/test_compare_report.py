@@ -12,11 +12,12 @@ import pytest
 
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import AnswerSet, GoldPassage, Passage, Question
-from rag.eval.compare import Evaluation, compare_evaluations, load_evaluation, load_evaluations, short_names
+from rag.eval.compare import compare_evaluations
 from rag.eval.markup import Html, el, join, marked
 from rag.eval.report import render_report, write_report
 from rag.eval.report_labels import describe, with_interval
 from rag.eval.report_questions import worst_records
+from rag.eval.results import Evaluation, load_evaluation, load_evaluations, short_names
 from rag.eval.runner import evaluate
 from rag.eval.settings import EvaluationSettings, QuestionSource
 

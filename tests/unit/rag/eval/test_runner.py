@@ -169,7 +169,7 @@ def test_bad_requests_are_refused(tmp_path: Path, system: Any, questions: list[Q
     with pytest.raises(ConfigError, match="neither"):
         evaluate(object(), questions, tmp_path / "c", settings(), source=SOURCE)  # type: ignore[arg-type]
     retrieval_only = RetrieveThenRead(system.retrieve)
-    with pytest.raises(ConfigError, match="oracle"):
+    with pytest.raises(ConfigError, match="gold passages needs"):
         evaluate(retrieval_only, questions, tmp_path / "d", settings(oracle=True), source=SOURCE)
     with directory_lock(tmp_path / "e"), pytest.raises(ResourceError):
         evaluate(system, questions, tmp_path / "e", settings(), source=SOURCE)

@@ -1,28 +1,84 @@
-"""`kill -9` at random moments of `rag index`, resume, and compare every byte with a run nobody disturbed."""
+"""`kill -9` at random moments of `rag index`, resume, and compare every byte with a run nobody disturbed.
+
+python tests/recovery/index_killer.py CORPUS --times 20 -- --shard-rows 64
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from rag.bench.common import working_folder
-from rag.bench.differences import byte_differences, finished_shards, lucene_folders
-from rag.bench.report import Goal, Report, Table, format_seconds
 from rag.core.errors import DataError, ResourceError
+from rag.core.files import sha256_file
 from rag.core.manifest import MANIFEST_NAME
-from rag.core.progress import Progress
-
-__all__ = ["Survival", "run_kill_benchmark"]
 
 _POLL_S = 0.005
+_LEDGER = "ledger.jsonl"
+_NOT_COMPARED = (".lock", "build_log.json")  # the log holds wall times
+
+
+def lucene_folders(directory: Path) -> list[Path]:
+    """Folders below `directory` that hold a Lucene index; their bytes differ from run to run."""
+    return sorted({path.parent for path in directory.rglob("segments_*")})
+
+
+def _digests(directory: Path) -> dict[str, str]:
+    """sha256 of every file by relative path; Lucene's files, and what manifests say of them, are left out."""
+    folders = lucene_folders(directory)
+    digests = {}
+    for path in sorted(directory.rglob("*")):
+        if (
+            not path.is_file()
+            or path.name in _NOT_COMPARED
+            or any(folder in path.parents for folder in folders)
+        ):
+            continue
+        relative = path.relative_to(directory).as_posix()
+        if folders and path.name == MANIFEST_NAME:
+            prefixes = ("checksum", *(f"{folder.relative_to(directory).as_posix()}/" for folder in folders))
+            digests[relative] = json.dumps(
+                _without(json.loads(path.read_text("utf-8")), prefixes), sort_keys=True
+            )
+        else:
+            digests[relative] = sha256_file(path)
+    return digests
+
+
+def _without(value: Any, prefixes: tuple[str, ...]) -> Any:
+    """`value` without the entries whose key begins with one of `prefixes`."""
+    if isinstance(value, dict):
+        return {key: _without(item, prefixes) for key, item in value.items() if not key.startswith(prefixes)}
+    return value
+
+
+def byte_differences(directory: Path, reference: Path) -> list[str]:
+    """Relative paths of files that differ, are missing or are too many; Lucene's own files are left out."""
+    found, expected = _digests(directory), _digests(reference)
+    return sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
+
+
+def finished_shards(directory: Path) -> dict[str, tuple[int, int]]:
+    """Embedding shards the ledger calls finished: file name → (inode, mtime in ns)."""
+    shards = {}
+    for ledger in directory.rglob(_LEDGER):
+        for line in ledger.read_bytes().split(b"\n")[:-1]:
+            path = ledger.parent / f"shard-{int(json.loads(line)['shard']):05d}.npy"
+            if path.exists():
+                state = path.stat()
+                shards[path.name] = (state.st_ino, state.st_mtime_ns)
+    return shards
 
 
 @dataclass(slots=True)
@@ -143,103 +199,83 @@ def _bm25_differs(directory: Path, reference: Path) -> bool:
         return found.lucene.search(queries, 20) != expected.lucene.search(queries, 20)
 
 
-def run_kill_benchmark(
+def kill_and_resume(
     corpus: Sequence[str | Path],
+    place: Path,
     *,
     arguments: Sequence[str] = (),
     times: int = 20,
     seed: int = 0,
-    work_dir: str | Path | None = None,
     program: Sequence[str] = (sys.executable, "-m", "rag.cli.main", "index"),
-) -> Report:
+) -> Iterator[Survival]:
     """Kill `rag index` at random moments between its first and its last write, and let it finish.
 
     The moments are drawn one from each of `times` equal stretches of the undisturbed run's writing time.
 
     Args:
         corpus: inputs of `rag index`.
+        place: an empty folder for the indexes.
         arguments: its further arguments, for example `["--shard-rows", "64"]`.
         times: how many runs are killed.
         seed: of the moments.
-        work_dir: where the indexes are built; the system's temporary folder by default. Removed afterwards.
         program: what is run with corpus, `--out` and arguments.
 
     Raises:
-        DataError: the undisturbed run makes fewer than two embedding shards although it embeds passages.
+        DataError: the undisturbed run makes one embedding shard only.
         ResourceError: a run fails.
     """
-    report = Report(
-        "kill",
-        {
-            "corpus": " ".join(map(str, corpus)),
-            "arguments": " ".join(arguments),
-            "times": times,
-            "seed": seed,
-        },
-    )
     generator = random.Random(seed)
-    results: list[Survival] = []
     too_late = 0
-    with (
-        working_folder("kill", work_dir) as place,
-        Progress(times, "kills", "kill") as progress,
-    ):
-        runs = _Runs([*program, *map(str, corpus)], arguments, place / "log.txt")
-        reference = place / "undisturbed"
-        first_s, end_s = runs.undisturbed(reference)
-        shards = len(finished_shards(reference))
-        if shards == 1:
-            raise DataError(
-                "the whole corpus is one embedding shard", hint="pass a smaller --shard-rows to `rag index`"
-            )
-        for number in range(times):
-            survival = None
-            while survival is None:
-                moment_s = first_s + (end_s - first_s) * (number + generator.random()) / times
-                out = place / f"killed-{number}"
-                survival = _survive(runs, out, reference, moment_s)
-                shutil.rmtree(out, ignore_errors=True)
-                too_late += survival is None
-                if too_late > times:
-                    raise ResourceError(
-                        f"{too_late} runs ended before they could be killed", hint="try a larger corpus"
-                    )
-            results.append(survival)
-            progress.update()
-    _fill(report, results, shards, first_s, end_s, too_late)
-    return report
-
-
-def _fill(
-    report: Report, results: Sequence[Survival], shards: int, first_s: float, end_s: float, too_late: int
-) -> None:
-    rows = [
-        (
-            f"{number}",
-            f"{r.moment_s:.2f}",
-            f"{r.finished}/{shards}",
-            str(r.redone),
-            format_seconds(r.resume_s),
-            ", ".join(r.differences[:3]) or "same",
-            "sound" if r.is_sound else "BROKEN",
+    runs = _Runs([*program, *map(str, corpus)], arguments, place / "log.txt")
+    reference = place / "undisturbed"
+    first_s, end_s = runs.undisturbed(reference)
+    if len(finished_shards(reference)) == 1:
+        raise DataError(
+            "the whole corpus is one embedding shard", hint="pass a smaller --shard-rows to `rag index`"
         )
-        for number, r in enumerate(results, 1)
-    ]
-    columns = ("kill", "at s", "shards finished", "redone", "resumed in", "bytes", "")
-    title = f"kill -9 between {first_s:.1f} s (first write) and {end_s:.1f} s (end of the undisturbed run)"
-    report.tables.append(Table(title, columns, rows))
-    sound = sum(result.is_sound for result in results)
-    worst = max((result.redone for result in results), default=0)
-    report.figures.update(
-        kills=len(results),
-        sound=sound,
-        most_shards_redone=worst,
-        shards=shards,
-        undisturbed_s=end_s,
-        ended_before_kill=too_late,
-        runs=[{**asdict(result), "redone": result.redone} for result in results],
+    for number in range(times):
+        survival = None
+        while survival is None:
+            moment_s = first_s + (end_s - first_s) * (number + generator.random()) / times
+            out = place / f"killed-{number}"
+            survival = _survive(runs, out, reference, moment_s)
+            shutil.rmtree(out, ignore_errors=True)
+            too_late += survival is None
+            if too_late > times:
+                raise ResourceError(
+                    f"{too_late} runs ended before they could be killed", hint="try a larger corpus"
+                )
+        yield survival
+
+
+def main() -> None:
+    """Print one line a kill; the exit status is 1 if a run did not survive."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    report.goals.append(
-        Goal("share of killed runs that end with the same bytes", sound / len(results), "at least", 1.0)
-    )
-    report.goals.append(Goal("most shards redone in one run", float(worst), "at most", 1.0))
+    parser.add_argument("corpus", nargs="+")
+    parser.add_argument("--times", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    place = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    given, rest = sys.argv[1:place], sys.argv[place + 1 :]
+    options = parser.parse_args(given)
+    sound = 0
+    with tempfile.TemporaryDirectory(prefix="rag-kill-") as folder:
+        kills = kill_and_resume(
+            options.corpus, Path(folder), arguments=rest, times=options.times, seed=options.seed
+        )
+        for number, one in enumerate(kills, 1):
+            sound += one.is_sound
+            print(
+                f"{number:3} killed at {one.moment_s:6.2f} s  shards finished {one.finished},",
+                f"redone {one.redone}, resumed in {one.resume_s:.2f} s ",
+                ", ".join(one.differences[:3]) or "same bytes",
+                " sound" if one.is_sound else " BROKEN",
+                flush=True,
+            )
+    print(f"{sound} of {options.times} killed runs ended with the same bytes and at most one shard redone")
+    raise SystemExit(sound < options.times)
+
+
+if __name__ == "__main__":
+    main()

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rag.bench.differences import byte_differences, finished_shards
-from rag.bench.kill import Survival, run_kill_benchmark
 from rag.core.errors import ResourceError
+from tests.recovery.index_killer import Survival, byte_differences, finished_shards, kill_and_resume
 
 
 def index(directory: Path, *, lucene: bytes = b"lucene", vectors: bytes = b"1") -> Path:
@@ -68,23 +67,20 @@ for number in range(CAREFUL * done, 4):
 
 
 def test_a_careful_indexer_survives_and_one_that_starts_over_is_found_out(tmp_path: Path) -> None:
-    reports = {}
+    kills = {}
     for careful in (1, 0):
         script = tmp_path / f"indexer{careful}.py"
         script.write_text(INDEXER.replace("CAREFUL", str(careful)))
-        reports[careful] = run_kill_benchmark(
-            ["corpus"], times=2, work_dir=tmp_path, program=(sys.executable, str(script))
-        )
-    assert reports[1].figures["sound"] == reports[1].figures["kills"] == 2
-    assert reports[1].figures["most_shards_redone"] <= 1
-    assert reports[0].figures["most_shards_redone"] > 1
-    assert not all(goal.is_met for goal in reports[0].goals)
-    assert "shards finished" in reports[0].to_text()
-    assert not list(tmp_path.glob("rag-kill-*"))
+        place = tmp_path / f"place{careful}"
+        place.mkdir()
+        program = (sys.executable, str(script))
+        kills[careful] = list(kill_and_resume(["corpus"], place, times=2, program=program))
+    assert [kill.is_sound for kill in kills[1]] == [True, True]
+    assert max(kill.redone for kill in kills[0]) > 1
 
 
 def test_a_failing_indexer_is_reported_with_its_log(tmp_path: Path) -> None:
     script = tmp_path / "failing.py"
     script.write_text("raise SystemExit('the corpus is empty')")
     with pytest.raises(ResourceError, match="the corpus is empty"):
-        run_kill_benchmark(["corpus"], times=1, work_dir=tmp_path, program=(sys.executable, str(script)))
+        list(kill_and_resume(["corpus"], tmp_path, times=1, program=(sys.executable, str(script))))

@@ -1,0 +1,161 @@
+"""Fusion settings side by side on training questions, to choose how hybrid retrieval weighs its lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from indexers.passages import PassageStore
+from rag.core.errors import DataError
+from rag.core.files import atomic_write_json
+from rag.core.progress import Progress
+from rag.core.types import Hit, Question
+from rag.data.text import AnswerMatcher
+from rag.eval.gold import gold_keys, passage_key
+from rag.metrics.ranking import first_true, rank_figures
+from rag.metrics.significance import Interval, bootstrap, compare_paired
+from retrievers.fusion import Fusion
+from retrievers.hybrid import HybridRetriever, default_fusion
+
+__all__ = ["FusionRow", "FusionTuning", "fusion_candidates", "tune_fusion"]
+
+RRF_KS = (1.0, 5.0, 10.0, 20.0, 40.0, 60.0, 100.0)
+RRF_BM25_WEIGHTS = (0.5, 1.0, 2.0)
+MINMAX_BM25_SHARES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+RAW_BM25_WEIGHTS = (0.005, 0.01, 0.02, 0.04, 0.08)
+MRR_DEPTH = 100
+_QUESTIONS = 256  # searched at once
+
+
+def fusion_candidates() -> Iterator[Fusion]:
+    """Settings to compare; weights are dense first, BM25 second."""
+    for k in RRF_KS:
+        for weight in RRF_BM25_WEIGHTS:
+            yield Fusion("rrf", (1.0, weight), k=k)
+    for share in MINMAX_BM25_SHARES:
+        yield Fusion("weighted", (round(1.0 - share, 2), share), normalize="minmax")
+    for weight in RAW_BM25_WEIGHTS:
+        yield Fusion("weighted", (1.0, weight))
+
+
+@dataclass(frozen=True, slots=True)
+class FusionRow:
+    """One setting.
+
+    Attributes:
+        name: what `--fusion` takes, or "dense alone", "bm25 alone".
+        figures: "top{k}" and "mrr" (up to rank 100) with their intervals.
+        p_value: of the difference from the default fusion in the figure that decides.
+    """
+
+    name: str
+    figures: dict[str, Interval]
+    p_value: float
+
+
+@dataclass(frozen=True, slots=True)
+class FusionTuning:
+    """Outcome of a comparison.
+
+    Attributes:
+        rows: best first.
+        decided_by: the figure they are ordered by; then by "mrr".
+        right: what a right passage is: "gold" passages, or any that holds an "answer".
+        n: questions.
+        left_out: questions of which nothing is known to judge by.
+    """
+
+    rows: list[FusionRow]
+    decided_by: str
+    right: str
+    n: int
+    left_out: int
+
+    def write(self, path: str | Path) -> None:
+        """All figures as JSON."""
+        rows: list[dict[str, Any]] = [
+            {
+                "fusion": row.name,
+                "figures": {name: interval.to_json() for name, interval in row.figures.items()},
+                "p_value": row.p_value,
+            }
+            for row in self.rows
+        ]
+        made = {"n": self.n, "left_out": self.left_out, "right": self.right, "decided_by": self.decided_by}
+        atomic_write_json(path, {**made, "settings": rows})
+
+
+def tune_fusion(
+    retriever: HybridRetriever,
+    passages: PassageStore,
+    questions: Sequence[Question],
+    *,
+    ks: Sequence[int] = (1, 5, 20, 100),
+    depth: int = 200,
+) -> FusionTuning:
+    """Search once with each member, fuse the lists in every way, compare.
+
+    Args:
+        retriever: of a dense and a BM25 member.
+        passages: that it searches.
+        questions: training questions, never those the result is reported on; their gold ids are the index's
+            (see `rag.eval.resolve`). Gold passages decide where half of the questions have any, else answers.
+        ks: cut-offs; settings are ordered by the third (or the last of fewer), then by MRR.
+        depth: hits taken from each list.
+
+    Raises:
+        DataError: nothing is known to judge the questions by.
+    """
+    with_gold = [question for question in questions if gold_keys(question)[1]]
+    by_gold = bool(with_gold) and 2 * len(with_gold) >= len(questions)
+    judged = with_gold if by_gold else [question for question in questions if question.answers]
+    if not judged:
+        raise DataError("no question has a gold passage or an answer", hint="choose another question file")
+    lists: list[list[list[Hit]]] = [[] for _ in retriever.members]
+    right: list[set[int]] = []
+    with Progress(len(judged), "questions", "search") as progress:
+        for start in range(0, len(judged), _QUESTIONS):
+            batch = judged[start : start + _QUESTIONS]
+            found = [member.search([q.text for q in batch], depth) for member in retriever.members]
+            for hits, new in zip(lists, found, strict=True):
+                hits += new
+            for number, question in enumerate(batch):
+                rows = sorted({hit.row for new in found for hit in new[number]})
+                right.append(_right_rows(question, rows, passages, by_gold))
+            progress.update(len(batch))
+    systems: dict[str, list[list[Hit]]] = {"dense alone": lists[0], "bm25 alone": lists[1]}
+    systems |= {str(fusion): fusion.fuse(lists, max(*ks, MRR_DEPTH)) for fusion in fusion_candidates()}
+    figures = {
+        name: rank_figures(
+            [first_true([hit.row in rows for hit in hits]) for hits, rows in zip(found, right, strict=True)],
+            ks,
+            depth=max(*ks, MRR_DEPTH),
+        )
+        for name, found in systems.items()
+    }
+    decided_by = f"top{sorted(ks)[min(2, len(ks) - 1)]}"
+    default = figures[str(default_fusion(2))][decided_by]
+    made = [
+        FusionRow(
+            name,
+            dict(zip(values, bootstrap(np.stack(list(values.values()), axis=1)), strict=True)),
+            compare_paired(default, values[decided_by]).p_value,
+        )
+        for name, values in figures.items()
+    ]
+    made.sort(key=lambda row: (-row.figures[decided_by].value, -row.figures["mrr"].value))
+    kind = "gold" if by_gold else "answer"
+    return FusionTuning(made, decided_by, kind, len(judged), len(questions) - len(judged))
+
+
+def _right_rows(question: Question, rows: Sequence[int], passages: PassageStore, by_gold: bool) -> set[int]:
+    found = passages.get_many(list(rows))
+    if not by_gold:
+        matcher = AnswerMatcher(question.answers)
+        return {row for row, passage in zip(rows, found, strict=True) if matcher.matches(passage.text)}
+    kind, keys = gold_keys(question)
+    return {row for row, passage in zip(rows, found, strict=True) if passage_key(passage, kind) in keys}

@@ -1,0 +1,124 @@
+"""Finished evaluations: their figures, and where the rest of them lies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from rag.core.errors import ConfigError, DataError
+from rag.core.files import read_json
+from rag.eval.predictions import read_records
+from rag.eval.report_labels import describe, main_figures, with_interval
+from rag.eval.runner import METRICS_NAME, RECORDS_NAME
+from rag.metrics.significance import Interval
+
+__all__ = ["Evaluation", "load_evaluation", "load_evaluations", "short_names"]
+
+_SHOWN = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A finished evaluation on disk. Printed, it shows the main figures.
+
+    Attributes:
+        name: short name for tables.
+        place: its directory: records, predictions, `metrics.json`, `report.html`.
+        metrics: content of `metrics.json`.
+        notes: what has to be said about the figures.
+        holder: keeps a temporary directory alive.
+    """
+
+    name: str
+    place: Path
+    metrics: dict[str, Any]
+    notes: tuple[str, ...] = ()
+    holder: Any = field(default=None, repr=False, compare=False)
+
+    @property
+    def records_path(self) -> Path:
+        """Its per-question records."""
+        return self.place / RECORDS_NAME
+
+    @property
+    def figures(self) -> dict[str, Interval]:
+        """Every figure with its interval, by name."""
+        return {name: Interval.from_json(found) for name, found in self.metrics["figures"].items()}
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """One record a question: what was asked, retrieved, answered and scored."""
+        return read_records(self.records_path)
+
+    def __str__(self) -> str:
+        found = self.metrics["figures"]
+        lines = [
+            f"{describe(name)[0]:<32} {with_interval(found[name])}"
+            for name in main_figures(found, limit=_SHOWN)
+        ]
+        return "\n".join([*lines, *self.notes])
+
+
+def load_evaluation(
+    place: str | Path, name: str | None = None, *, notes: Sequence[str] = (), holder: Any = None
+) -> Evaluation:
+    """Open a result directory.
+
+    Raises:
+        DataError: it holds no finished evaluation.
+    """
+    path = Path(place)
+    try:
+        metrics = read_json(path / METRICS_NAME)
+    except DataError as error:
+        raise DataError(f"{path}: {error.message}", hint="run `rag evaluate` to its end first") from error
+    if not isinstance(metrics, dict) or metrics.get("kind") != "evaluation":
+        raise DataError(f"{path / METRICS_NAME} was not written by an evaluation")
+    return Evaluation(name or path.resolve().name, path, metrics, tuple(notes), holder)
+
+
+def load_evaluations(places: Sequence[str | Path]) -> list[Evaluation]:
+    """Open several result directories and name them apart; see `short_names`.
+
+    Raises:
+        ConfigError: a directory is given twice.
+        DataError: one holds no finished evaluation.
+    """
+    return [load_evaluation(place, name) for place, name in zip(places, short_names(places), strict=True)]
+
+
+def short_names(places: Sequence[str | Path]) -> list[str]:
+    """Names that tell directories apart: the last part of each path, or where that is the same, the parts
+    that differ.
+
+    Raises:
+        ConfigError: a directory is given twice.
+
+    Example:
+        >>> short_names(["runs/bm25", "runs/dense"]), short_names(["bm25/dev", "dense/dev", "old"])
+        (['bm25', 'dense'], ['bm25', 'dense', 'old'])
+        >>> short_names(["a/bm25/dev", "b/dense/dev", "a/dense/dev"])
+        ['a/bm25', 'b/dense', 'a/dense']
+    """
+    paths = [Path(place).resolve() for place in places]
+    if len(set(paths)) < len(paths):
+        twice = next(path for path in paths if paths.count(path) > 1)
+        raise ConfigError(f"{twice} is given twice", hint="name each result folder once")
+    lasts = [path.name for path in paths]
+    names = []
+    for path in paths:
+        alike = [other.parts for other in paths if other.name == path.name]
+        first = min(_common(alike), *(len(parts) - 1 for parts in alike))
+        end = len(path.parts) - _common([parts[:first:-1] for parts in alike])
+        names.append(path.name if lasts.count(path.name) == 1 else "/".join(path.parts[first:end]))
+    if len(set(names)) < len(names):
+        first = min(_common([path.parts for path in paths]), *(len(path.parts) - 1 for path in paths))
+        names = ["/".join(path.parts[first:]) for path in paths]
+    return names
+
+
+def _common(sequences: Sequence[Sequence[str]]) -> int:
+    """How many leading items all sequences share."""
+    return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*sequences, strict=False)))

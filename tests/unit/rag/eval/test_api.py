@@ -1,0 +1,90 @@
+"""Evaluating and comparing in one call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import rag
+from rag.cli.evaluate import app
+from rag.core.errors import ConfigError, DataError
+from rag.core.types import GoldPassage, Passage, Question
+from rag.eval.api import REPORT_NAME
+
+TEXTS = {
+    "Danube": "The Danube rises in the Black Forest and ends in the Black Sea.",
+    "Rhine": "The Rhine ends in the North Sea near Rotterdam.",
+    "Oslo": "Oslo is the capital of Norway and lies on a fjord.",
+    "Rome": "Rome is the capital of Italy and lies on the Tiber.",
+}
+PASSAGES = [Passage(title.lower(), title, text) for title, text in TEXTS.items()]
+QUESTIONS = [
+    Question(f"q{number}", text, (answer,), gold=(GoldPassage(PASSAGES[number]),))
+    for number, (text, answer) in enumerate(
+        [
+            ("Where does the Danube rise?", "Black Forest"),
+            ("Where does the Rhine end?", "North Sea"),
+            ("What is the capital of Norway?", "Oslo"),
+            ("What is the capital of Italy?", "Rome"),
+        ]
+    )
+]
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("api") / "index"
+    rag.Pipeline.from_texts(PASSAGES, out=place, reader=False).close()
+    return place
+
+
+def test_evaluate_and_compare_from_python(index: Path, tmp_path: Path) -> None:
+    found = rag.evaluate(index=index, questions=QUESTIONS, out=tmp_path / "two", reader=False, ks=(1, 2))
+    assert found.figures["top2"].value == 1.0
+    assert found.figures["R@5"].n == 4  # gold passages were found in the index by their text
+    assert found.figures["top2"].low < 1.0
+    assert "Answer in top 1" in str(found)
+    assert [record["id"] for record in found.records()] == ["q0", "q1", "q2", "q3"]
+    assert (found.place / REPORT_NAME).is_file()
+    other = rag.evaluate(index=index, questions=QUESTIONS, reader=False, ks=(1, 2), seed=1)
+    [*rows] = rag.compare([found, other], report=tmp_path / "page.html")
+    assert {row.figure for row in rows} == {"top1", "mrr"}
+    assert all(row.result.difference.value == 0 for row in rows)
+    assert "<html" in (tmp_path / "page.html").read_text()
+
+
+def test_the_gold_passages_alone_are_read_without_an_index(tmp_path: Path) -> None:
+    found = rag.evaluate(questions=QUESTIONS, read="gold")
+    assert found.figures["em"].value == 1.0
+    assert found.metrics["settings"]["read"] == "gold"
+    assert not {"R@5", "AP"} & set(found.figures)  # nothing was searched
+    assert set(found.metrics["latency_ms"]) == {"total", "read"}
+    place = found.place
+    assert place.is_dir()
+    del found
+    assert not place.exists()
+    with pytest.raises(DataError, match="'bare' comes without its gold passage"):
+        rag.evaluate(questions=[Question("bare", "why?", ("x",))], read="gold")
+
+
+def test_what_does_not_fit_is_refused(index: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no index was given"):
+        rag.evaluate(questions=QUESTIONS)
+    with pytest.raises(ConfigError, match="oracle alone"):
+        rag.evaluate(questions=QUESTIONS, read="gold", oracle=True)
+    with pytest.raises(ConfigError, match="iterator"):
+        rag.evaluate(index=index, questions=iter(QUESTIONS), reader=False)
+    with pytest.raises(ConfigError, match="colour"):
+        rag.evaluate(index=index, questions=QUESTIONS, colour="blue")
+    path = tmp_path / "test.jsonl"
+    path.write_text("")
+    common = ["-q", str(path), "-o", str(tmp_path / "out"), "--tune-fusion"]
+    result = CliRunner().invoke(app, [*common, "-i", str(index)])
+    assert isinstance(result.exception, ConfigError)
+    assert "test set" in str(result.exception)
+    assert isinstance(CliRunner().invoke(app, common).exception, ConfigError)
+    path = path.rename(tmp_path / "train.jsonl")
+    result = CliRunner().invoke(app, ["-q", str(path), "-i", str(index), *common[2:]])
+    assert "needs hybrid retrieval" in str(result.exception)
