@@ -24,7 +24,7 @@ from rag.core.log import get_logger
 from rag.runtime.embedded import embedded_encoder_dir
 from retrievers.encoders.export import TowerWeights, replaced_folder, write_dpr_tower
 from retrievers.encoders.files import model_folder
-from retrievers.encoders.pickled_weights import PickledTensor, read_pickled
+from retrievers.encoders.pickled_weights import read_pickled
 from retrievers.encoders.settings import read_config
 
 __all__ = ["import_checkpoint"]
@@ -72,25 +72,25 @@ def import_checkpoint(source: Path, out: Path, *, base: str | Path | None = None
     return out
 
 
-def _weights(found: Any, source: Path) -> dict[str, PickledTensor]:
+def _weights(found: Any, source: Path) -> dict[str, torch.Tensor]:
     """The state dict, wherever in the file it is, without `module.` of a parallel wrapper."""
     for key in ("model_dict", "state_dict", "model"):
         if isinstance(found, dict) and isinstance(found.get(key), dict):
             found = found[key]
             break
-    if not isinstance(found, dict) or not any(isinstance(value, PickledTensor) for value in found.values()):
+    if not isinstance(found, dict) or not any(isinstance(value, torch.Tensor) for value in found.values()):
         raise ArtifactError(
             f"{source} holds {type(found).__name__}, expected a checkpoint with weights by name",
             hint="give the .cp file of a DPR bi-encoder, or a state dict with the same names",
         )
-    odd = [str(name) for name, value in found.items() if not isinstance(value, PickledTensor)]
+    odd = [str(name) for name, value in found.items() if not isinstance(value, torch.Tensor)]
     if odd:
         raise MismatchedArtifactError(f"{source}: {_list(odd)} are not tensors")
     return {str(name).removeprefix("module."): value for name, value in found.items()}
 
 
 def _towers(
-    weights: Mapping[str, PickledTensor], source: Path
+    weights: Mapping[str, torch.Tensor], source: Path
 ) -> dict[str, tuple[dict[str, torch.Tensor], tuple[torch.Tensor, torch.Tensor | None] | None]]:
     """Role → weights under BERT's names, and the projection if there is one."""
     extra = [name for name in weights if not name.startswith(tuple(_TOWERS))]
@@ -108,7 +108,7 @@ def _towers(
             bare = name.removeprefix(prefix)
             if not name.startswith(prefix) or bare.endswith("position_ids") or bare.startswith("pooler."):
                 continue
-            tensor = saved.load().float()
+            tensor = saved.float()
             if not bool(torch.isfinite(tensor).all()):
                 raise ArtifactError(f"{source}: {name} has numbers that are not finite")
             bare = bare.replace("LayerNorm.gamma", "LayerNorm.weight")

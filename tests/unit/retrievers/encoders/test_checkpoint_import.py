@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import collections
 import os
 import pickle
@@ -155,16 +156,33 @@ def test_hand_written_pickles_are_refused(tmp_path: Path, poison: bytes) -> None
             read_pickled(path)
 
 
-def test_a_tensor_cannot_reach_beyond_its_storage(tmp_path: Path) -> None:
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_tensor_cannot_reach_beyond_its_storage(tmp_path: Path, zipped: bool) -> None:
     class Beyond:
         def __reduce__(self) -> Any:
             storage = torch.zeros(4).untyped_storage()
             typed = torch.storage.TypedStorage(wrap_storage=storage, dtype=torch.float32, _internal=True)
             return torch._utils._rebuild_tensor_v2, (typed, 2, (4,), (1,), False, collections.OrderedDict())
 
-    torch.save({"x": Beyond()}, tmp_path / "beyond.pt")
-    with pytest.raises(ArtifactError, match="reaches beyond its 4 numbers"):
-        read_pickled(tmp_path / "beyond.pt")["x"].load()
+    torch.save({"x": Beyond()}, tmp_path / "beyond.pt", _use_new_zipfile_serialization=zipped)
+    with pytest.raises(ArtifactError, match="storage"):
+        read_pickled(tmp_path / "beyond.pt")
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_what_lies_beside_the_weights_is_passed_over(tmp_path: Path, zipped: bool) -> None:
+    counts = collections.defaultdict(list, {"seen": [1, 2]})
+    state = collections.Counter({"x": 2})
+    saved = {
+        "args": argparse.Namespace(lr=1e-5),
+        "counts": counts,
+        "state": state,
+        "model": {"w": torch.ones(2)},
+    }
+    torch.save(saved, tmp_path / "rich.pt", _use_new_zipfile_serialization=zipped)
+    found = read_pickled(tmp_path / "rich.pt")
+    assert torch.equal(found["model"]["w"], torch.ones(2))
+    assert not vars(found["args"])
 
 
 def test_a_cut_file_is_refused(tmp_path: Path, state_class: type) -> None:
