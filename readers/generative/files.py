@@ -1,0 +1,219 @@
+"""Open a sequence-to-sequence checkpoint: check that it is one, is whole, and fits its tokenizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    T5ForConditionalGeneration,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.t5.modeling_t5 import T5Attention
+
+from rag.core.errors import ArtifactError, ConfigError, IncompleteArtifactError, MismatchedArtifactError
+from rag.core.log import get_logger
+from readers.extractive.settings import Calibration
+from readers.generative.settings import GeneratorSettings, override, read_generator_manifest
+
+__all__ = ["GeneratorParts", "load_generator", "load_seq2seq", "read_weights"]
+
+_CROSS_BIAS = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+_WRAPPED = "encoder.encoder."  # FiD's own code saved the encoder inside a wrapper
+_LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorParts:
+    """A loaded checkpoint with what is needed to read with it."""
+
+    model: PreTrainedModel
+    tokenizer: Any
+    settings: GeneratorSettings
+    calibration: Calibration
+    name: str
+
+
+def load_generator(name_or_path: str | Path, **changes: Any) -> GeneratorParts:
+    """A folder of `rag train generator`, or any sequence-to-sequence checkpoint with its tokenizer.
+
+    Args:
+        name_or_path: folder or Hugging Face name.
+        changes: fields of `GeneratorSettings` to replace.
+
+    Raises:
+        ArtifactError: no such checkpoint, of another kind, cut short, or with another tokenizer.
+        ConfigError: rows longer than the model's positions, or unknown settings.
+    """
+    manifest = read_generator_manifest(Path(name_or_path))
+    model, tokenizer, is_fid = load_seq2seq(name_or_path)
+    settings = GeneratorSettings() if manifest is None else manifest.settings
+    if manifest is None:
+        longest = longest_row(model.config)
+        fitting = min(settings.passage_tokens, longest or settings.passage_tokens)
+        settings = override(settings, {"passage_tokens": fitting, "legacy_cross_bias": is_fid})
+    settings = override(settings, changes)
+    check_rows(model, settings)
+    if settings.legacy_cross_bias:
+        _restore_cross_bias(name_or_path, model)
+    calibration = Calibration() if manifest is None else manifest.calibration
+    return GeneratorParts(
+        model.eval(), tokenizer, settings, calibration, manifest.name if manifest else str(name_or_path)
+    )
+
+
+def longest_row(config: Any) -> int | None:
+    """Positions of the encoder; None where they are relative, as in T5."""
+    if config.model_type in ("t5", "mt5", "umt5", "longt5"):
+        return None
+    given = getattr(config, "encoder", None) or config
+    names = ("max_position_embeddings", "max_encoder_position_embeddings")
+    return next((int(found) for name in names if (found := getattr(given, name, None))), None)
+
+
+def check_rows(model: PreTrainedModel, settings: GeneratorSettings) -> None:
+    """Refuse rows and answers that the model has no positions for."""
+    longest = longest_row(model.config)
+    for name in ("passage_tokens", "answer_tokens"):
+        if longest is not None and getattr(settings, name) >= longest + (name == "passage_tokens"):
+            raise ConfigError(
+                f"{name} is {getattr(settings, name)}, the model has {longest} positions",
+                hint=f"set {name} to less; passages longer than their row are cut at the end",
+            )
+
+
+def load_seq2seq(name_or_path: str | Path) -> tuple[PreTrainedModel, Any, bool]:
+    """The model in fp32, its tokenizer, and whether the weights have the names that FiD's own code gives.
+
+    Raises:
+        ArtifactError: as `load_generator`.
+    """
+    try:
+        config = AutoConfig.from_pretrained(name_or_path)
+    except _LOADING_ERRORS as error:
+        raise ArtifactError(f"{name_or_path}: no checkpoint there ({error})", hint=_HINT) from error
+    if config.model_type not in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
+        raise ArtifactError(
+            f"{name_or_path}: a {config.model_type} model, expected an encoder–decoder such as bart or t5",
+            hint=_HINT,
+        )
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path, use_fast=True)
+    except _LOADING_ERRORS as error:
+        raise ArtifactError(
+            f"{name_or_path}: no tokenizer beside the weights ({error})",
+            hint="copy tokenizer.json or the vocabulary files of the model it was trained from",
+        ) from error
+    names = _weight_names(Path(name_or_path))
+    is_fid = config.model_type == "t5" and any(name.startswith(_WRAPPED) for name in names)
+    try:
+        if is_fid:
+            state = {_plain_name(name): tensor for name, tensor in read_weights(Path(name_or_path)).items()}
+            model, report = T5ForConditionalGeneration.from_pretrained(
+                None, config=config, state_dict=state, output_loading_info=True, dtype=torch.float32
+            )
+        else:
+            model, report = AutoModelForSeq2SeqLM.from_pretrained(
+                name_or_path, output_loading_info=True, dtype=torch.float32
+            )
+    except _LOADING_ERRORS as error:
+        raise IncompleteArtifactError(
+            f"{name_or_path}: the weights cannot be read ({str(error)[:300]})",
+            hint="the checkpoint is damaged or cut short: copy the whole folder again",
+        ) from error
+    odd = [*report["missing_keys"], *(str(item) for item in report["mismatched_keys"])]
+    if odd:
+        raise IncompleteArtifactError(
+            f"{name_or_path}: {len(odd)} tensors are missing or of another shape, as {sorted(odd)[0]}",
+            hint="the checkpoint is cut short, or is not of the architecture that config.json names",
+        )
+    embedded = model.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > embedded:
+        raise MismatchedArtifactError(
+            f"{name_or_path}: the tokenizer knows {len(tokenizer)} tokens, the model embeds {embedded}",
+            hint="take the tokenizer of the model the checkpoint was trained from",
+        )
+    if not is_fid and _CROSS_BIAS in names:
+        get_logger(__name__).warning(
+            "%s holds a position bias of cross-attention that transformers has ignored since 3.5. Stock T5 "
+            "never used it; readers trained by FiD's own code did: for these set legacy_cross_bias=true in "
+            "reader.json",
+            name_or_path,
+        )
+    return model, tokenizer, is_fid
+
+
+_HINT = "give a folder of `rag train generator`, or a BART- or T5-like checkpoint with its tokenizer"
+
+
+def _plain_name(name: str) -> str:
+    """FiD's wrapped name → T5's: `encoder.encoder.block.3.module.layer…` → `encoder.block.3.layer…`."""
+    if name.startswith(_WRAPPED):
+        name = name.removeprefix("encoder.").replace(".module.", ".")
+    return name
+
+
+def _weight_names(folder: Path) -> list[str]:
+    """Names of all tensors of a local checkpoint; none for a name on the hub."""
+    names: list[str] = []
+    try:
+        for path in sorted(folder.glob("*.safetensors")):
+            with safe_open(path, framework="pt") as file:
+                names += list(file.keys())
+        if not names:
+            names = list(read_weights(folder))
+    except _LOADING_ERRORS as error:
+        raise IncompleteArtifactError(
+            f"{folder}: the weights cannot be read ({error})",
+            hint="the checkpoint is damaged or cut short: copy the whole folder again",
+        ) from error
+    return names
+
+
+def read_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """All tensors of a local checkpoint by the names in its files; nothing else in them is loaded."""
+    state: dict[str, torch.Tensor] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            state |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    for path in [] if state else sorted(folder.glob("pytorch_model*.bin")):
+        state |= torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    return state
+
+
+class _LegacyCrossAttention(T5Attention):
+    """T5's cross-attention with the position bias it had before transformers 3.5.
+
+    The key's position counts from the first token of the first passage. Only keys before the step's own
+    position differ from the rest, so the bias touches the first few tokens of the first passage.
+    """
+
+    def compute_bias(
+        self, query_length: int, key_length: int, device: Any = None, past_seen_tokens: int = 0
+    ) -> torch.Tensor:
+        """(1, H, T, S) bias; what is cached includes the tokens of this very step."""
+        seen = max(0, int(past_seen_tokens) - query_length)
+        return super().compute_bias(query_length, key_length, device, seen)
+
+
+def _restore_cross_bias(name_or_path: str | Path, model: Any) -> None:
+    """Put the ignored tensor back where it was trained."""
+    weight = read_weights(Path(name_or_path)).get(_CROSS_BIAS)
+    if weight is None:
+        raise ArtifactError(
+            f"{name_or_path}: legacy_cross_bias is on, but the checkpoint has no {_CROSS_BIAS}",
+            hint="switch it off: this reader was trained without that bias",
+        )
+    layer = model.decoder.block[0].layer[1]
+    old: nn.Module = layer.EncDecAttention
+    new = _LegacyCrossAttention(model.decoder.config, has_relative_attention_bias=True, layer_idx=0)
+    new.load_state_dict({**old.state_dict(), "relative_attention_bias.weight": weight})
+    layer.EncDecAttention = new.eval()

@@ -1,0 +1,54 @@
+"""Questions and passages as rows of tokens, by a reader's template."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rag.core.types import Passage
+from readers.generative.settings import GeneratorSettings
+
+__all__ = ["encode_rows", "fill_template"]
+
+
+def fill_template(template: str, question: str, passage: Passage) -> str:
+    """One row as text.
+
+    Example:
+        >>> fill_template("question: {question} context: {text}", "who?", Passage("1", "", "It was {me}."))
+        'question: who? context: It was {me}.'
+    """
+    return template.format(question=question, title=passage.title, text=passage.text)
+
+
+def encode_rows(
+    tokenizer: Any,
+    settings: GeneratorSettings,
+    questions: Sequence[str],
+    passages: Sequence[Sequence[Passage]],
+) -> list[list[list[int]]]:
+    """Token ids of every passage of every question; rows over `passage_tokens` are cut at their end.
+
+    A template that writes out special tokens (such as "[SEP]") has them read as such; the tokenizer frames
+    rows as it always does.
+    """
+    asked = [_cut(tokenizer, question, settings.question_tokens) for question in questions]
+    texts = [
+        fill_template(settings.template, question, passage)
+        for question, found in zip(asked, passages, strict=True)
+        for passage in found
+    ]
+    if not texts:
+        return [[] for _ in questions]
+    flat = iter(
+        tokenizer(texts, truncation=True, max_length=settings.passage_tokens, verbose=False)["input_ids"]
+    )
+    return [[list(next(flat)) for _ in found] for found in passages]
+
+
+def _cut(tokenizer: Any, question: str, tokens: int) -> str:
+    """The question, or as much of its beginning as `tokens` tokens hold."""
+    if len(question) <= tokens:
+        return question
+    ids = tokenizer(question, add_special_tokens=False, verbose=False)["input_ids"]
+    return question if len(ids) <= tokens else str(tokenizer.decode(ids[:tokens]))

@@ -1,0 +1,213 @@
+"""Sequence-to-sequence models over passages: encode apart, fuse, decode by transformers' own classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
+
+from rag.core.errors import ConfigError
+from rag.runtime.fast.packing import plan_batches
+
+__all__ = ["Memory", "Seq2Seq"]
+
+_MAX_ROWS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What the decoder of each of B rows attends to: the tokens of its passages, end to end.
+
+    Attributes:
+        states: (B, S, D) encoder states, 0 at padding.
+        mask: (B, S) int64, 1 at tokens.
+        owner: (B, S) int64, number of the passage each token belongs to; −1 at padding.
+        counts: passages of each row.
+    """
+
+    states: Tensor
+    mask: Tensor
+    owner: Tensor
+    counts: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def rows(self, chosen: Sequence[int]) -> Memory:
+        """Some of the rows, perhaps several times, without the columns that they all leave empty."""
+        index = torch.tensor(list(chosen), dtype=torch.long, device=self.mask.device)
+        mask = self.mask[index]
+        width = int(mask.any(0).nonzero().max()) + 1 if mask.any() else 1
+        return Memory(
+            self.states[index, :width],
+            mask[:, :width],
+            self.owner[index, :width],
+            tuple(self.counts[i] for i in chosen),
+        )
+
+    def apart(self) -> Memory:
+        """One row a passage, row by row: what "single" reads."""
+        parts, pad = [], torch.nn.utils.rnn.pad_sequence
+        for row, count in enumerate(self.counts):
+            parts += [self.states[row][self.owner[row] == passage] for passage in range(count)]
+        masks = [torch.ones(len(part), dtype=torch.long, device=self.mask.device) for part in parts]
+        mask = pad(masks, batch_first=True)
+        return Memory(pad(parts, batch_first=True), mask, mask - 1, (1,) * len(parts))
+
+    def without(self, passage: int) -> Memory:
+        """The same with one passage hidden."""
+        return Memory(self.states, self.mask * (self.owner != passage), self.owner, self.counts)
+
+
+class Seq2Seq:
+    """An encoder–decoder checkpoint that reads passages.
+
+    Args:
+        model: any `AutoModelForSeq2SeqLM`, in its compute dtype and on its device.
+        tokenizer: of the model.
+
+    Raises:
+        ConfigError: the tokenizer and the configuration do not say how answers begin, end and are padded.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: Any) -> None:
+        self.model: Any = model
+        self.tokenizer = tokenizer
+        config: Any = model.config
+        given = getattr(config, "decoder", None) or config
+        start = _first(config.decoder_start_token_id, given.bos_token_id, tokenizer.bos_token_id)
+        end = _first(tokenizer.eos_token_id, config.eos_token_id, tokenizer.sep_token_id)
+        pad = _first(tokenizer.pad_token_id, config.pad_token_id)
+        if start is None or end is None or pad is None:
+            raise ConfigError(
+                f"{type(tokenizer).__name__} and the model's configuration name start {start}, end {end} and "
+                f"padding {pad} of an answer; expected three token ids",
+                hint="set decoder_start_token_id, eos_token_id and pad_token_id in config.json",
+            )
+        self.start, self.end, self.pad = start, end, pad
+        forced = getattr(getattr(model, "generation_config", None), "forced_bos_token_id", None)
+        self.prefix = [] if forced is None else [int(forced)]  # BART says <s> first
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.model.parameters()).device
+
+    def encode(self, rows: Sequence[Sequence[Sequence[int]]], batch_tokens: int = 8192) -> Memory:
+        """Run the encoder over every passage apart and lay its states end to end.
+
+        Args:
+            rows: for each question the token ids of each of its passages.
+            batch_tokens: tokens that are encoded at a time.
+        """
+        flat = [(b, ids) for b, passages in enumerate(rows) for ids in passages]
+        lengths = [len(ids) for _, ids in flat]
+        begins, fill = [], [0] * len(rows)
+        for b, ids in flat:
+            begins.append(fill[b])
+            fill[b] += len(ids)
+        width, device = max([1, *fill]), self.device
+        owner = torch.full((len(rows), width), -1, dtype=torch.long)
+        for b, passages in enumerate(rows):
+            sizes = torch.tensor([len(ids) for ids in passages], dtype=torch.long)
+            owner[b, : fill[b]] = torch.repeat_interleave(torch.arange(len(passages)), sizes)
+        states: Tensor | None = None
+        for part in plan_batches(lengths, max_rows=_MAX_ROWS, max_tokens=batch_tokens):
+            padded, mask = self.pad_rows([flat[i][1] for i in part])
+            found = self.model.get_encoder()(input_ids=padded, attention_mask=mask)[0]  # (R, L, D)
+            if states is None:
+                states = found.new_zeros(len(rows), width, found.shape[-1])
+            for row, i in enumerate(part):
+                begin = begins[i]
+                states[flat[i][0], begin : begin + lengths[i]] = found[row, : lengths[i]]
+        if states is None:
+            raise ConfigError("there is nothing to encode: no question has a passage")
+        owner = owner.to(device)
+        counts = tuple(len(passages) for passages in rows)
+        return Memory(states, (owner >= 0).long(), owner, counts)
+
+    def pad_rows(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """(R, L) ids and mask, padded on the right."""
+        width = max(len(row) for row in rows)
+        ids = torch.full((len(rows), width), self.pad, dtype=torch.long)
+        mask = torch.zeros_like(ids)
+        for number, row in enumerate(rows):
+            ids[number, : len(row)] = torch.tensor(row)
+            mask[number, : len(row)] = 1
+        return ids.to(self.device), mask.to(self.device)
+
+    @torch.inference_mode()
+    def generate(self, memory: Memory, *, answer_tokens: int, beams: int = 1) -> list[list[list[int]]]:
+        """Token ids of `beams` answers a row, best first, without start, end and padding.
+
+        Decoded by transformers' `generate` from the encoder states: greedily, or by beam search.
+        """
+        found = self.model.generate(
+            encoder_outputs=BaseModelOutput(last_hidden_state=memory.states),
+            attention_mask=memory.mask,
+            max_new_tokens=answer_tokens,
+            num_beams=beams,
+            num_return_sequences=beams,
+            do_sample=False,
+            decoder_start_token_id=self.start,
+            eos_token_id=self.end,
+            pad_token_id=self.pad,
+        )
+        answers = [self._bare(row) for row in found.tolist()]
+        return [answers[b * beams : (b + 1) * beams] for b in range(len(memory))]
+
+    def _bare(self, row: list[int]) -> list[int]:
+        body = row[1:]
+        if self.end in body:
+            body = body[: body.index(self.end)]
+        return [token for token in body if token not in (self.pad, self.start, *self.prefix)]
+
+    def targets(self, answers: Sequence[Sequence[int]]) -> Tensor:
+        """(R, T) labels: each answer with what begins and ends it; −100 at padding."""
+        ids, mask = self.pad_rows([[*self.prefix, *answer, self.end] for answer in answers])
+        return ids.masked_fill(mask == 0, -100)
+
+    def decoder_inputs(self, labels: Tensor) -> Tensor:
+        """(R, T) labels moved one to the right behind the start token."""
+        moved = labels.roll(1, 1).masked_fill(labels.roll(1, 1) == -100, self.pad)
+        moved[:, 0] = self.start
+        return moved
+
+    def token_log_probs(self, memory: Memory, labels: Tensor) -> Tensor:
+        """(R, T) log p(y_t | y_<t, passages) of the labels, 0 at padding; teacher forcing.
+
+        Args:
+            memory: R rows.
+            labels: (R, T) int64 as `targets` makes them.
+        """
+        logits = self.model(
+            encoder_outputs=BaseModelOutput(last_hidden_state=memory.states),
+            attention_mask=memory.mask,
+            decoder_input_ids=self.decoder_inputs(labels),
+            use_cache=False,
+        ).logits  # (R, T, V)
+        logp = -functional.cross_entropy(
+            logits.float().transpose(1, 2), labels, ignore_index=-100, reduction="none"
+        )
+        return logp
+
+    def words(self, ids: Sequence[int]) -> str:
+        """The text of an answer."""
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True)).strip()
+
+    def answer_ids(self, text: str) -> list[int]:
+        """Token ids of an answer, without special tokens."""
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def _first(*values: Any) -> int | None:
+    for value in values:
+        if isinstance(value, int):
+            return value
+    return None

@@ -1,0 +1,285 @@
+"""The generative reader: answers in the model's words, with the passage that supports them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rag.core.types import Passage
+from rag.data.text import normalize_answer
+from rag.runtime.hardware import resolve_device
+from rag.runtime.precision import resolve_precision
+from readers.extractive.ranking import confidences, retrieval_prior
+from readers.extractive.settings import Calibration
+from readers.generative.attention import attend
+from readers.generative.evidence import Support, find_support
+from readers.generative.files import load_generator
+from readers.generative.layout import encode_rows
+from readers.generative.model import Memory, Seq2Seq
+from readers.generative.settings import GeneratorSettings
+from readers.protocols import ReadAnswer, ReadResult, check_request
+
+__all__ = ["Generated", "GenerativeReader", "ReadQuestion"]
+
+_DECODED_TOKENS = 65_536  # of passages, in front of the decoder at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """A candidate answer: its words, log-probability, and what supports it among the passages given."""
+
+    text: str
+    score: float
+    support: Support
+
+
+@dataclass(frozen=True, slots=True)
+class ReadQuestion:
+    """All candidates of a question, best first, and the score of "no answer" (None: never trained)."""
+
+    candidates: tuple[Generated, ...]
+    null: float | None
+
+
+class GenerativeReader:
+    """Reads with a sequence-to-sequence model: Fusion-in-Decoder, or one passage at a time.
+
+    A candidate's score is log p(answer | question, passages). "No answer" competes with the score of the
+    words that the model was trained to say then.
+
+    Args:
+        seq2seq: model and tokenizer.
+        settings: layout and search.
+        calibration: turns scores into probabilities.
+        name: shown in logs and reports.
+
+    Source:
+        Izacard & Grave 2021, "Leveraging Passage Retrieval with Generative Models for Open Domain Question
+        Answering", section 3.
+
+    Example:
+        >>> reader = GenerativeReader.load("runs/fid/reader", beams=4)               # doctest: +SKIP
+        >>> passage = Passage("1", "Oslo", "Oslo is the capital of Norway.")        # doctest: +SKIP
+        >>> reader.read(["What is the capital of Norway?"], [[passage]], [[1.0]])   # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        seq2seq: Seq2Seq,
+        settings: GeneratorSettings,
+        calibration: Calibration | None = None,
+        *,
+        name: str = "generator",
+    ) -> None:
+        self.seq2seq = seq2seq
+        self.settings = settings
+        self.calibration = calibration or Calibration()
+        self.name = name
+        self._no_answer = None if settings.no_answer is None else seq2seq.answer_ids(settings.no_answer)
+
+    @classmethod
+    def load(
+        cls, name_or_path: str | Path, *, precision: str = "auto", device: str = "auto", **changes: Any
+    ) -> GenerativeReader:
+        """Load a reader.
+
+        Args:
+            name_or_path: a folder of `rag train generator`, or a folder or Hugging Face name of any
+                `AutoModelForSeq2SeqLM` checkpoint.
+            precision: "fp32", "bf16", or "auto" for the faster of the two on this machine.
+            device: "auto", "cpu" or "cuda".
+            changes: fields of `GeneratorSettings` to replace.
+
+        Raises:
+            ArtifactError: if there is no such checkpoint, or its files are damaged or do not fit together.
+            ConfigError: for unknown settings, or values that do not fit the model.
+        """
+        parts = load_generator(name_or_path, **changes)
+        where = resolve_device(device)
+        model: Any = parts.model.to(where, resolve_precision(precision, where))
+        return cls(Seq2Seq(model, parts.tokenizer), parts.settings, parts.calibration, name=parts.name)
+
+    def read(
+        self,
+        questions: Sequence[str],
+        passages: Sequence[Sequence[Passage]],
+        scores: Sequence[Sequence[float]],
+        n_best: int = 5,
+    ) -> list[ReadResult]:
+        """Answer each question from its own passages; questions share the forward passes.
+
+        Args:
+            questions: B questions; tokens over `settings.question_tokens` are cut.
+            passages: for each question its passages, in any order; may be empty.
+            scores: for each passage its retrieval score (larger is better).
+            n_best: most answers to return per question; there are never more than `settings.beams` (in mode
+                "single": that many a passage).
+
+        Returns:
+            B results. Without passages, or with empty ones only: no answers and a no-answer confidence of 1.
+
+        Raises:
+            ConfigError: if `n_best` is below 1 or the lists do not match in length.
+            DataError: if a question is blank, or a question or passage is too long.
+        """
+        found = self.generate(questions, passages, scores, n_best)
+        return [self._result(question, n_best) for question in found]
+
+    def generate(
+        self,
+        questions: Sequence[str],
+        passages: Sequence[Sequence[Passage]],
+        scores: Sequence[Sequence[float]],
+        n_best: int = 5,
+    ) -> list[ReadQuestion]:
+        """What `read` makes probabilities of: candidates with their scores."""
+        check_request(questions, passages, scores, n_best)
+        chosen = [_best(found, given, self.settings) for found, given in zip(passages, scores, strict=True)]
+        kept = [[found[i] for i in places] for found, places in zip(passages, chosen, strict=True)]
+        rows = encode_rows(self.seq2seq.tokenizer, self.settings, questions, kept)
+        results = [ReadQuestion((), None)] * len(questions)
+        for part in _parts(rows):
+            with torch.inference_mode():
+                memory = self.seq2seq.encode([rows[b] for b in part], self.settings.batch_tokens)
+                answered = (self._fused if self.settings.mode == "fid" else self._apart)(
+                    memory, [kept[b] for b in part], [scores[b] for b in part], [chosen[b] for b in part]
+                )
+            for b, question in zip(part, answered, strict=True):
+                results[b] = _to_given(question, chosen[b])
+        return results
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def _fused(
+        self, memory: Memory, passages: Sequence[Sequence[Passage]], *_: Any
+    ) -> Iterator[ReadQuestion]:
+        answers = self._answers(memory)
+        found = iter(self._scored(memory, answers))
+        for row, texts in enumerate(answers):
+            candidates = []
+            for text, _ids in texts:
+                score, attention = next(found)
+                candidates.append(_supported(text, score, passages[row], attention))
+            null = None if self._no_answer is None else next(found)[0]
+            yield ReadQuestion(_distinct(candidates), null)
+
+    def _apart(
+        self,
+        memory: Memory,
+        passages: Sequence[Sequence[Passage]],
+        scores: Sequence[Sequence[float]],
+        chosen: Sequence[Sequence[int]],
+    ) -> Iterator[ReadQuestion]:
+        apart = memory.apart()
+        answers = self._answers(apart)
+        found, texts = iter(self._scored(apart, answers)), iter(answers)
+        for row, mine in enumerate(passages):
+            prior = retrieval_prior([scores[row][i] for i in chosen[row]], self.settings.retrieval_weight)
+            candidates, nulls = [], []
+            for number, passage in enumerate(mine):
+                for text, _ids in next(texts):
+                    score = next(found)[0] + float(prior[number])
+                    candidates.append(_supported(text, score, [passage], [1.0], number))
+                if self._no_answer is not None:
+                    nulls.append(next(found)[0] + float(prior[number]))
+            best = _distinct(candidates)
+            yield ReadQuestion(best, nulls[best[0].support.passage_index] if best and nulls else None)
+
+    def _answers(self, memory: Memory) -> list[list[tuple[str, list[int]]]]:
+        """Words and tokens of each row's different answers; "no answer" and empty ones are left out."""
+        settings = self.settings
+        generated = self.seq2seq.generate(memory, answer_tokens=settings.answer_tokens, beams=settings.beams)
+        silent = None if settings.no_answer is None else normalize_answer(settings.no_answer)
+        rows = []
+        for beams in generated:
+            texts: dict[str, list[int]] = {}
+            for ids in beams:
+                text = self.seq2seq.words(ids)
+                if text and normalize_answer(text) != silent:
+                    texts.setdefault(text, ids)
+            rows.append(list(texts.items()))
+        return rows
+
+    def _scored(
+        self, memory: Memory, answers: Sequence[Sequence[tuple[str, list[int]]]]
+    ) -> list[tuple[float, list[float]]]:
+        """Log-probability and attention of all answers, row by row, each row followed by its "no answer"."""
+        null = [] if self._no_answer is None else [self._no_answer]
+        asked = [(row, ids) for row, mine in enumerate(answers) for ids in [*(i for _, i in mine), *null]]
+        found: list[tuple[float, list[float]]] = []
+        at_once = max(1, len(memory))
+        for begin in range(0, len(asked), at_once):
+            part = asked[begin : begin + at_once]
+            labels = self.seq2seq.targets([ids for _, ids in part])
+            attention, logp = attend(self.seq2seq, memory.rows([row for row, _ in part]), labels, "norm")
+            found += zip(logp.sum(1).tolist(), attention.tolist(), strict=True)
+        return found
+
+    def _result(self, question: ReadQuestion, n_best: int) -> ReadResult:
+        if not question.candidates:
+            return ReadResult((), 1.0)
+        values = np.array([candidate.score for candidate in question.candidates])
+        if question.null is None and not self.calibration.questions:
+            probabilities, none = np.exp(np.minimum(values, 0.0)), 0.0
+        else:
+            probabilities, none = confidences(values, question.null, self.calibration)
+        answers = tuple(
+            ReadAnswer(c.text, c.score, float(p), c.support.passage_index, c.support.start, c.support.end)
+            for c, p in zip(question.candidates[:n_best], probabilities[:n_best], strict=True)
+        )
+        return ReadResult(answers, none)
+
+
+def _best(passages: Sequence[Passage], scores: Sequence[float], settings: GeneratorSettings) -> list[int]:
+    """Places of the passages to read, best first: those with a text, at most `max_passages`."""
+    order = sorted(range(len(passages)), key=lambda i: -scores[i])
+    return [i for i in order if passages[i].text.strip()][: settings.max_passages]
+
+
+def _parts(rows: Sequence[Sequence[Sequence[int]]]) -> Iterator[list[int]]:
+    """Numbers of the questions that have passages, in parts that fit in front of the decoder."""
+    part: list[int] = []
+    tokens = 0
+    for number, passages in enumerate(rows):
+        size = sum(len(ids) for ids in passages)
+        if part and tokens + size > _DECODED_TOKENS:
+            yield part
+            part, tokens = [], 0
+        if size:
+            part.append(number)
+            tokens += size
+    if part:
+        yield part
+
+
+def _supported(
+    text: str, score: float, passages: Sequence[Passage], attention: Sequence[float], first: int = 0
+) -> Generated:
+    """A candidate with its passage, whose spelling counts where the answer stands there."""
+    found = find_support(text, passages, attention)
+    if found.start is not None:
+        text = passages[found.passage_index].text[found.start : found.end]
+    return Generated(text, score, Support(first + found.passage_index, found.start, found.end))
+
+
+def _distinct(candidates: Sequence[Generated]) -> tuple[Generated, ...]:
+    """Best first, one of each normalised text."""
+    kept: dict[str, Generated] = {}
+    for candidate in sorted(candidates, key=lambda c: -c.score):
+        kept.setdefault(normalize_answer(candidate.text) or candidate.text, candidate)
+    return tuple(kept.values())
+
+
+def _to_given(question: ReadQuestion, chosen: Sequence[int]) -> ReadQuestion:
+    """Passage numbers of what was read → those of the caller's list."""
+    candidates = tuple(
+        Generated(c.text, c.score, Support(chosen[c.support.passage_index], c.support.start, c.support.end))
+        for c in question.candidates
+    )
+    return ReadQuestion(candidates, question.null)

@@ -1,0 +1,115 @@
+"""What a generative reader's folder says about itself beside its weights: `reader.json`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from string import Formatter
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError, field_validator
+
+from rag.config import Config
+from rag.core.errors import ArtifactError, ConfigError, DataError
+from rag.core.files import atomic_write_json, read_json
+from readers.extractive.settings import READER_FILE, Calibration
+
+__all__ = ["FID_TEMPLATE", "GeneratorManifest", "GeneratorSettings", "override", "read_generator_manifest"]
+
+FID_TEMPLATE = "question: {question} title: {title} context: {text}"
+_FIELDS = frozenset({"question", "title", "text"})
+_FORMAT_VERSION = 1
+
+
+class GeneratorSettings(Config):
+    """How passages are laid out and answers are generated.
+
+    Attributes:
+        mode: "fid" encodes passages apart and decodes from all of them together; "single" answers from each
+            passage alone, and the best of these answers wins.
+        template: an input row; names in braces are filled in. The tokenizer's special tokens may be written
+            out.
+        passage_tokens: longest row, special tokens included; what is longer is cut at its end, as published.
+        question_tokens: over-long questions are cut here.
+        answer_tokens: longest answer.
+        max_passages: the best-ranked so many are read.
+        beams: 1 is greedy; each beam gives a candidate answer.
+        no_answer: what the model was trained to say where the passages hold no answer; None if it was not.
+        retrieval_weight: w in score = log p − w·ln(1 + rank by retrieval score), mode "single" only.
+        legacy_cross_bias: add the position bias that T5's cross-attention had in transformers before 3.5.
+        batch_tokens: tokens that are encoded at a time.
+    """
+
+    mode: Literal["fid", "single"] = "fid"
+    template: str = FID_TEMPLATE
+    passage_tokens: int = Field(default=250, ge=8)
+    question_tokens: int = Field(default=64, ge=1)
+    answer_tokens: int = Field(default=50, ge=1)
+    max_passages: int = Field(default=100, ge=1)
+    beams: int = Field(default=1, ge=1, le=64)
+    no_answer: str | None = None
+    retrieval_weight: float = Field(default=0.0, ge=0)
+    legacy_cross_bias: bool = False
+    batch_tokens: int = Field(default=8192, ge=1)
+
+    @field_validator("template")
+    @classmethod
+    def _check_template(cls, template: str) -> str:
+        named = {name for _, name, _, _ in Formatter().parse(template) if name is not None}
+        if not {"question", "text"} <= named <= _FIELDS:
+            raise ValueError(
+                f"names {{{'}, {'.join(sorted(named))}}}, expected {{question}}, {{text}}, perhaps {{title}}"
+            )
+        return template
+
+
+class GeneratorManifest(Config):
+    """The content of `reader.json` beside a sequence-to-sequence checkpoint."""
+
+    format_version: int = _FORMAT_VERSION
+    kind: Literal["generative"] = "generative"
+    name: str
+    settings: GeneratorSettings = GeneratorSettings()
+    calibration: Calibration = Calibration()
+
+    def save(self, folder: Path) -> None:
+        """Write `reader.json` into `folder`."""
+        atomic_write_json(folder / READER_FILE, self.model_dump(mode="json"))
+
+
+def read_generator_manifest(folder: Path) -> GeneratorManifest | None:
+    """Read and check `reader.json`; None if the folder has none, as a plain checkpoint.
+
+    Raises:
+        ArtifactError: if it is damaged, of another format version, or of another kind of reader.
+    """
+    path = folder / READER_FILE
+    if not path.exists():
+        return None
+    try:
+        data = read_json(path)
+    except DataError as error:
+        raise ArtifactError(error.message) from error
+    found = (data.get("kind"), data.get("format_version")) if isinstance(data, dict) else (None, None)
+    if found != ("generative", _FORMAT_VERSION):
+        raise ArtifactError(
+            f"{path}: kind {found[0]!r}, format version {found[1]!r}, not 'generative', {_FORMAT_VERSION}",
+            hint="it was written by another program or version: copy or train the folder again",
+        )
+    try:
+        return GeneratorManifest.model_validate(data)
+    except ValidationError as error:
+        raise ArtifactError(f"{path}: {error.errors()[0]['loc']}: {error.errors()[0]['msg']}") from error
+
+
+def override(settings: GeneratorSettings, changes: dict[str, Any]) -> GeneratorSettings:
+    """A checked copy of `settings` with some values replaced.
+
+    Raises:
+        ConfigError: for an unknown name or a value that does not fit.
+    """
+    try:
+        return GeneratorSettings.model_validate({**settings.model_dump(), **changes})
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or "reader settings"
+        raise ConfigError(f"{place}: {first['msg']}") from error

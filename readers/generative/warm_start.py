@@ -1,0 +1,122 @@
+"""A sequence-to-sequence model whose two sides start from one encoder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import BartConfig, BartForConditionalGeneration, PreTrainedModel
+
+from rag.core.errors import ArtifactError, ConfigError
+
+__all__ = ["warm_start"]
+
+_ATTENTION = {
+    "q_proj": "self.query",
+    "k_proj": "self.key",
+    "v_proj": "self.value",
+    "out_proj": "output.dense",
+}
+_REST = {
+    "fc1": "intermediate.dense",
+    "fc2": "output.dense",
+    "final_layer_norm": "output.LayerNorm",
+}
+
+
+def warm_start(
+    encoder: Any, tokenizer: Any, *, decoder_layers: int | None = None, dropout: float = 0.1
+) -> PreTrainedModel:
+    """A BART whose encoder computes what `encoder` does, and whose decoder starts from the same layers.
+
+    BART's layers are BERT's: attention, residual and norm, feed-forward, residual and norm. So the encoder's
+    weights move over as they are; its first token type is added to the positions. Each decoder layer takes
+    the self-attention of an encoder layer twice, as its own and as its cross-attention. Word embeddings are
+    shared by both sides and the output.
+
+    Args:
+        encoder: a BERT-like model, without its pooler.
+        tokenizer: of `encoder`; [CLS] begins an answer and [SEP] ends it.
+        decoder_layers: evenly spaced layers of the encoder, the last among them; None takes all.
+        dropout: of hidden states and attention while training.
+
+    Raises:
+        ArtifactError: the encoder is not BERT-like, or the tokenizer does not belong to it.
+        ConfigError: more decoder layers than the encoder has.
+
+    Source:
+        Rothe, Narayan, Severyn 2020, "Leveraging Pre-trained Checkpoints for Sequence Generation Tasks".
+
+    Note:
+        There the cross-attention starts at random; here it starts from self-attention, which finds similar
+        tokens from the beginning. Layer norms add 1e-5 to the variance where BERT adds 1e-12.
+    """
+    source = encoder.config
+    if source.model_type != "bert":
+        raise ArtifactError(
+            f"a {source.model_type} encoder cannot be warm-started from, expected a bert one",
+            hint="name a BERT-like encoder, or a sequence-to-sequence checkpoint as model",
+        )
+    if len(tokenizer) > source.vocab_size:
+        raise ArtifactError(
+            f"the tokenizer knows {len(tokenizer)} tokens, the encoder embeds {source.vocab_size}: "
+            "they do not belong together"
+        )
+    layers = source.num_hidden_layers
+    count = layers if decoder_layers is None else decoder_layers
+    if not 1 <= count <= layers:
+        raise ConfigError(f"decoder_layers is {count}, expected 1 to {layers}, the encoder's layers")
+    config = BartConfig(
+        vocab_size=source.vocab_size,
+        max_position_embeddings=source.max_position_embeddings,
+        d_model=source.hidden_size,
+        encoder_layers=layers,
+        decoder_layers=count,
+        encoder_attention_heads=source.num_attention_heads,
+        decoder_attention_heads=source.num_attention_heads,
+        encoder_ffn_dim=source.intermediate_size,
+        decoder_ffn_dim=source.intermediate_size,
+        activation_function=source.hidden_act,
+        dropout=dropout,
+        attention_dropout=dropout,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.cls_token_id,
+        eos_token_id=tokenizer.sep_token_id,
+        decoder_start_token_id=tokenizer.cls_token_id,
+        forced_eos_token_id=None,
+        tie_word_embeddings=True,
+    )
+    model = BartForConditionalGeneration(config)
+    with torch.no_grad():
+        state = _renamed(encoder.state_dict(), layers, count)
+        missing, unexpected = model.load_state_dict(state, strict=False)
+    left = [name for name in missing if not name.endswith(("embed_tokens.weight", "lm_head.weight"))]
+    if set(left) - {"final_logits_bias"} or unexpected:
+        raise ArtifactError(f"the encoder lacks weights: {sorted(left)[:3]}, or has others: {unexpected[:3]}")
+    generation: Any = model.generation_config  # greedy and beams as they are asked for, no forced tokens
+    generation.forced_eos_token_id = generation.forced_bos_token_id = None
+    return model
+
+
+def _renamed(bert: dict[str, torch.Tensor], layers: int, decoder_layers: int) -> dict[str, torch.Tensor]:
+    words, places = bert["embeddings.word_embeddings.weight"], bert["embeddings.position_embeddings.weight"]
+    positions = places + bert["embeddings.token_type_embeddings.weight"][0]
+    positions = torch.cat([positions.new_zeros(2, positions.shape[1]), positions])  # BART's begin at row 2
+    state = {"model.shared.weight": words, "final_logits_bias": words.new_zeros(1, len(words))}
+    chosen = [(number + 1) * layers // decoder_layers - 1 for number in range(decoder_layers)]
+    for side, sources in (("encoder", list(range(layers))), ("decoder", chosen)):
+        state[f"model.{side}.embed_positions.weight"] = positions
+        for kind in ("weight", "bias"):
+            norm = bert[f"embeddings.LayerNorm.{kind}"]
+            state[f"model.{side}.layernorm_embedding.{kind}"] = norm
+            for number, origin in enumerate(sources):
+                old, new = f"encoder.layer.{origin}.", f"model.{side}.layers.{number}."
+                for attention in ("self_attn", "encoder_attn")[: 1 if side == "encoder" else 2]:
+                    for part, name in _ATTENTION.items():
+                        state[f"{new}{attention}.{part}.{kind}"] = bert[f"{old}attention.{name}.{kind}"]
+                    state[f"{new}{attention}_layer_norm.{kind}"] = bert[
+                        f"{old}attention.output.LayerNorm.{kind}"
+                    ]
+                for part, name in _REST.items():
+                    state[f"{new}{part}.{kind}"] = bert[f"{old}{name}.{kind}"]
+    return state

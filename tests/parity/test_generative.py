@@ -1,0 +1,225 @@
+"""Fusion-in-Decoder against transformers' own classes: losses, greedy and beam output, attention scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers.modeling_outputs import BaseModelOutput
+
+from readers.generative.attention import passage_attention
+from readers.generative.likelihood import leave_one_out, passage_log_likelihood
+from readers.generative.model import Seq2Seq
+from tests.tiny_generator import KINDS, tiny_seq2seq
+from tests.tiny_reader import tiny_tokenizer
+
+ROWS = [
+    [[2, 60, 61, 62, 3], [2, 61, 7, 9, 66, 63, 3], [2, 64, 3]],
+    [[2, 9, 10, 11, 12, 3]],
+]
+ANSWERS = [[61, 62, 9], [66]]
+
+
+def seq2seq(kind: str) -> Seq2Seq:
+    return Seq2Seq(tiny_seq2seq(kind), tiny_tokenizer())
+
+
+def padded(model: Any, rows: list[list[list[int]]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """FiD as published: every passage padded to one length, encoded in one batch, states concatenated."""
+    longest = max(len(ids) for passages in rows for ids in passages)
+    most = max(len(passages) for passages in rows)
+    ids = torch.zeros(len(rows) * most, longest, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for b, passages in enumerate(rows):
+        for k, tokens in enumerate(passages):
+            ids[b * most + k, : len(tokens)] = torch.tensor(tokens)
+            mask[b * most + k, : len(tokens)] = 1
+    some = mask.clone()
+    some[mask.sum(1) == 0, 0] = 1  # an absent passage: its states are hidden from the decoder
+    states = model.get_encoder()(input_ids=ids, attention_mask=some)[0]
+    return states.reshape(len(rows), most * longest, -1), mask.reshape(len(rows), -1)
+
+
+def labels_of(answers: list[list[int]]) -> torch.Tensor:
+    longest = max(map(len, answers)) + 1
+    return torch.tensor([[*a, 3, *[-100] * (longest - len(a) - 1)] for a in answers])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_loss_is_that_of_one_long_encoder_output(kind: str) -> None:
+    ours = seq2seq(kind)
+    with torch.no_grad():
+        states, mask = padded(ours.model, ROWS)
+        labels = labels_of(ANSWERS)
+        expected = ours.model(
+            encoder_outputs=BaseModelOutput(last_hidden_state=states), attention_mask=mask, labels=labels
+        ).loss
+        found = ours.token_log_probs(ours.encode(ROWS), ours.targets(ANSWERS))
+    count = sum(len(answer) + 1 for answer in ANSWERS)
+    assert -float(found.sum()) / count == pytest.approx(float(expected), rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_passage_is_the_plain_model(kind: str) -> None:
+    ours = seq2seq(kind)
+    ids, mask = torch.tensor([ROWS[1][0]]), torch.ones(1, 6, dtype=torch.long)
+    with torch.no_grad():
+        expected = ours.model(input_ids=ids, attention_mask=mask, labels=labels_of([ANSWERS[1]])).loss
+        found = ours.token_log_probs(ours.encode([ROWS[1]]), ours.targets([ANSWERS[1]]))
+    assert -float(found.mean()) == pytest.approx(float(expected), rel=1e-4)
+    plain = ours.model.generate(
+        input_ids=ids, attention_mask=mask, max_new_tokens=9, do_sample=False, num_beams=1,
+        decoder_start_token_id=2, eos_token_id=3, pad_token_id=0,
+    )  # fmt: skip
+    assert ours.generate(ours.encode([ROWS[1]]), answer_tokens=9) == [[bare(plain[0].tolist())]]
+
+
+def bare(row: list[int]) -> list[int]:
+    row = row[1:]
+    row = row[: row.index(3)] if 3 in row else row
+    return [token for token in row if token not in (0, 2)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("beams", [1, 3])
+def test_greedy_and_beam_output_is_that_of_one_long_encoder_output(kind: str, beams: int) -> None:
+    ours = seq2seq(kind)
+    with torch.no_grad():
+        states, mask = padded(ours.model, ROWS)
+        expected = ours.model.generate(
+            encoder_outputs=BaseModelOutput(last_hidden_state=states), attention_mask=mask,
+            max_new_tokens=8, num_beams=beams, num_return_sequences=beams, do_sample=False,
+            decoder_start_token_id=2, eos_token_id=3, pad_token_id=0,
+        )  # fmt: skip
+        found = ours.generate(ours.encode(ROWS), answer_tokens=8, beams=beams)
+    wanted = [bare(row) for row in expected.tolist()]
+    assert found == [wanted[:beams], wanted[beams:]]
+    assert len({tuple(answer) for answers in found for answer in answers}) > 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_do_not_depend_on_what_else_is_in_the_batch(kind: str) -> None:
+    ours = seq2seq(kind)
+    with torch.no_grad():
+        together = ours.token_log_probs(ours.encode(ROWS, batch_tokens=7), ours.targets(ANSWERS)).sum(1)
+        alone = ours.token_log_probs(ours.encode(ROWS[:1]), ours.targets(ANSWERS[:1])).sum(1)
+    assert float(together[0]) == pytest.approx(float(alone[0]), rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_first_token_scores_equal_brute_force(kind: str) -> None:
+    """DKRR's sum, layer by layer from the decoder's own hidden states: T5 does not scale."""
+    ours = seq2seq(kind)
+    model = ours.model
+    memory = ours.encode(ROWS)
+    found = passage_attention(ours, memory, ours.targets(ANSWERS), "first-token")
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        out = model(
+            encoder_outputs=BaseModelOutput(last_hidden_state=memory.states),
+            attention_mask=memory.mask,
+            decoder_input_ids=torch.full((2, 1), 2),
+            output_attentions=True,
+            use_cache=False,
+        )
+    # probabilities give scores up to a constant a head: differences between tokens are exact
+    assert len(out.cross_attentions) == 2
+    total = torch.zeros(2, memory.mask.shape[1])
+    for weights in out.cross_attentions:
+        total += weights[:, :, 0].log().masked_fill(memory.mask[:, None] == 0, 0.0).mean(1) / 2
+    first = [float(total[0][memory.owner[0] == passage].mean()) for passage in range(3)]
+    differences = [value - first[0] for value in first]
+    assert (found[0] - found[0, 0]).tolist() == pytest.approx(differences, abs=2e-3)
+    assert torch.isinf(found[1, 1:]).all()
+
+
+def test_first_token_scores_are_absolute_for_t5_and_bart() -> None:
+    for kind in ("t5", "bart"):
+        ours = seq2seq(kind)
+        memory = ours.encode(ROWS[1:])
+        decoder = ours.model.get_decoder()
+        layers = decoder.block if kind == "t5" else decoder.layers
+        seen: list[torch.Tensor] = []
+        for layer in layers:
+            cross = layer.layer[1].EncDecAttention if kind == "t5" else layer.encoder_attn
+            cross.register_forward_pre_hook(
+                lambda _, args, kwargs, seen=seen: seen.append(args[0] if args else kwargs["hidden_states"]),
+                with_kwargs=True,
+            )
+        found = passage_attention(ours, memory, ours.targets(ANSWERS[1:]), "first-token")
+        expected = 0.0
+        for layer, hidden in zip(layers, seen, strict=True):
+            cross = layer.layer[1].EncDecAttention if kind == "t5" else layer.encoder_attn
+            q, k = (cross.q, cross.k) if kind == "t5" else (cross.q_proj, cross.k_proj)
+            scale = 1.0 if kind == "t5" else 16**-0.5
+            for token in range(6):
+                query, key = q(hidden.clone())[0, 0], k(memory.states)[0, token]
+                heads = query.shape[0] // (8 if kind == "t5" else 16)
+                expected += float((query * key).detach().view(heads, -1).sum(1).mean()) * scale / 6 / 2
+        assert float(found[0, 0]) == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_norms_equal_brute_force(kind: str) -> None:
+    ours = seq2seq(kind)
+    model = ours.model
+    memory, labels = ours.encode(ROWS), ours.targets(ANSWERS)
+    found = passage_attention(ours, memory, labels, "norm")
+    model.set_attn_implementation("eager")
+    values: list[torch.Tensor] = []
+    names = {
+        "t5": "EncDecAttention.v",
+        "bart": "encoder_attn.v_proj",
+        "bert2bert": "crossattention.self.value",
+    }
+    handles = [
+        module.register_forward_hook(lambda _, __, output: values.append(output))
+        for name, module in model.named_modules()
+        if name.endswith(names[kind])
+    ]
+    with torch.no_grad():
+        out = model(
+            encoder_outputs=BaseModelOutput(last_hidden_state=memory.states),
+            attention_mask=memory.mask,
+            decoder_input_ids=ours.decoder_inputs(labels),
+            output_attentions=True,
+            use_cache=False,
+        )
+    for handle in handles:
+        handle.remove()
+    for b, answer in enumerate(ANSWERS):
+        for passage in range(memory.counts[b]):
+            expected = 0.0
+            for weights, value in zip(out.cross_attentions, values, strict=True):
+                length = value.view(2, value.shape[1], weights.shape[1], -1).norm(dim=-1)  # (B, S, H)
+                for token in range(len(answer) + 1):
+                    products = weights[b, :, token] * length[b].T
+                    expected += float(products[:, memory.owner[b] == passage].sum(1).mean())
+            assert float(found[b, passage]) == pytest.approx(expected / 2 / (len(answer) + 1), rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_likelihoods_equal_a_plain_forward_of_each_passage_and_of_all_but_one(kind: str) -> None:
+    ours = seq2seq(kind)
+    memory = ours.encode(ROWS)
+    alone, without = passage_log_likelihood(ours, memory, ANSWERS), leave_one_out(ours, memory, ANSWERS)
+    for passage, ids in enumerate(ROWS[0]):
+        with torch.no_grad():
+            plain = ours.model(
+                input_ids=torch.tensor([ids]),
+                attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+                labels=labels_of(ANSWERS[:1]),
+            ).loss
+            rest = [other for number, other in enumerate(ROWS[0]) if number != passage]
+            states, mask = padded(ours.model, [rest])
+            left = ours.model(
+                encoder_outputs=BaseModelOutput(last_hidden_state=states),
+                attention_mask=mask,
+                labels=labels_of(ANSWERS[:1]),
+            ).loss
+        assert float(alone[0, passage]) == pytest.approx(-float(plain), rel=1e-3)
+        assert float(without[0, passage]) == pytest.approx(float(left), rel=1e-3)
+    assert float(without[1, 0]) == 0.0
+    assert torch.isinf(alone[1, 1:]).all()
+    assert torch.isinf(without[1, 1:]).all()

@@ -1,0 +1,228 @@
+"""The generative reader: layout, evidence, confidence, abstention, and folders that cannot be read with."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSeq2SeqLM
+
+from rag.core.errors import ArtifactError, ConfigError, IncompleteArtifactError, MismatchedArtifactError
+from rag.core.types import Hit, Passage
+from readers.extractive.settings import Calibration
+from readers.generative.layout import encode_rows
+from readers.generative.reader import GenerativeReader
+from readers.generative.settings import GeneratorManifest, GeneratorSettings
+from readers.open import open_reader, reader_kind
+from readers.spans import find_span
+from tests.tiny_generator import KINDS, tiny_generator
+from tests.tiny_reader import tiny_encoder, tiny_tokenizer
+
+PASSAGES = [
+    Passage("1", "Tower", "the tower is 57 meters high."),
+    Passage("2", "River", "the river is near the city."),
+    Passage("3", "Nothing", "  "),
+]
+SCORES = [1.0, 3.0, 2.0]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_generator(tmp_path_factory.mktemp(request.param), request.param)
+
+
+@pytest.mark.parametrize("mode", ["fid", "single"])
+def test_answers_come_with_a_passage_and_a_span_only_where_they_stand(folder: Path, mode: str) -> None:
+    reader = open_reader(folder, precision="fp32", mode=mode, beams=3, answer_tokens=6)
+    assert isinstance(reader, GenerativeReader)
+    results = reader.read(["how many meters?", "where?"], [PASSAGES, PASSAGES[:1]], [SCORES, [1.0]])
+    assert len(results) == 2
+    for result, passages in zip(results, (PASSAGES, PASSAGES[:1]), strict=True):
+        assert result.answers
+        assert [a.score for a in result.answers] == sorted((a.score for a in result.answers), reverse=True)
+        for answer in result.answers:
+            passage = passages[answer.passage_index]
+            assert passage.id != "3"
+            assert 0.0 <= answer.confidence <= 1.0
+            if answer.start is None:
+                assert not any(find_span(answer.text, p.text) for p in passages) or mode == "single"
+            else:
+                assert passage.text[answer.start : answer.end] == answer.text
+    shown = results[0].with_evidence("q", [(Hit(0, p.id, 1.0), p) for p in PASSAGES], "v", {})
+    assert shown.to_json()["answers"][0]["evidence"]["passage_id"] in ("1", "2")
+
+
+def test_without_passages_there_is_no_answer(folder: Path) -> None:
+    reader = GenerativeReader.load(folder, precision="fp32")
+    for result in reader.read(["where?", "where?"], [[], PASSAGES[2:]], [[], [1.0]]):
+        assert (result.answers, result.no_answer_confidence) == ((), 1.0)
+
+
+def test_no_answer_competes_by_its_likelihood(folder: Path) -> None:
+    asked: tuple[Any, ...] = (["where?"], [PASSAGES], [SCORES])
+    plain = GenerativeReader.load(folder, precision="fp32", answer_tokens=6)
+    [unaware] = plain.read(*asked)
+    assert unaware.no_answer_confidence == 0.0
+    assert unaware.answers[0].confidence == pytest.approx(math.exp(unaware.answers[0].score), rel=1e-4)
+    aware = GenerativeReader.load(folder, precision="fp32", answer_tokens=6, no_answer="the river")
+    [question] = aware.generate(*asked)
+    [result] = aware.read(*asked)
+    assert question.null is not None
+    odds = math.exp(question.candidates[0].score - question.null)
+    assert result.answers[0].confidence / result.no_answer_confidence == pytest.approx(odds, rel=1e-3)
+    said = plain.read(*asked)[0].answers[0].text
+    silent = GenerativeReader.load(folder, precision="fp32", answer_tokens=6, no_answer=said)
+    assert silent.read(*asked)[0].no_answer_confidence == 1.0
+
+
+def test_only_the_best_ranked_passages_are_read(folder: Path) -> None:
+    reader = GenerativeReader.load(folder, precision="fp32", max_passages=1)
+    [limited] = reader.read(["where?"], [PASSAGES], [SCORES])
+    [alone] = reader.read(["where?"], [PASSAGES[1:2]], [[3.0]])
+    assert limited.answers[0].passage_index == 1
+    assert limited.answers[0].score == pytest.approx(alone.answers[0].score, rel=1e-4)
+
+
+def test_rows_follow_the_template_and_are_cut_at_their_end() -> None:
+    tokenizer = tiny_tokenizer()
+    settings = GeneratorSettings(template="{question} [SEP] {title} [SEP] {text}", passage_tokens=12)
+    [[row]] = encode_rows(tokenizer, settings, ["how many?"], [[Passage("1", "river", "the city " * 30)]])
+    shown = " ".join(tokenizer.convert_ids_to_tokens(row))
+    assert shown == "[CLS] how many ? [SEP] river [SEP] the city the city [SEP]"
+    settings = GeneratorSettings(question_tokens=2)
+    [[row]] = encode_rows(tokenizer, settings, ["how many of the bridge?"], [[PASSAGES[1]]])
+    assert "how many" in tokenizer.decode(row)
+    assert "bridge" not in tokenizer.decode(row)
+    with pytest.raises(ValueError, match="expected"):
+        GeneratorSettings(template="{query}")
+
+
+def test_bf16_reads_too(folder: Path) -> None:
+    reader = GenerativeReader.load(folder, precision="bf16", answer_tokens=4)
+    assert reader.read(["where?"], [PASSAGES], [SCORES])[0].answers
+
+
+def test_a_manifest_beside_the_checkpoint_is_followed(tmp_path: Path) -> None:
+    tiny_generator(tmp_path)
+    settings = GeneratorSettings(mode="single", beams=2, no_answer="no", passage_tokens=60)
+    calibration = Calibration(temperature=2.0, null_bias=1.0, questions=9)
+    GeneratorManifest(name="mine", settings=settings, calibration=calibration).save(tmp_path)
+    reader = open_reader(tmp_path)
+    assert isinstance(reader, GenerativeReader)
+    assert (reader.settings, reader.calibration, reader.name) == (settings, calibration, "mine")
+    (tmp_path / "reader.json").write_text('{"kind": "generative", "format_version": 9}')
+    with pytest.raises(ArtifactError, match="version 9"):
+        open_reader(tmp_path)
+    (tmp_path / "reader.json").write_text('{"kind": "generative", "format_version": 1, "nam": "x"}')
+    with pytest.raises(ArtifactError, match="nam"):
+        open_reader(tmp_path)
+
+
+def test_folders_that_cannot_be_read_with_are_refused(tmp_path: Path) -> None:
+    encoder = tiny_encoder(tmp_path / "encoder")
+    with pytest.raises(ArtifactError, match=r"a bert model, expected an encoder–decoder"):
+        GenerativeReader.load(encoder)
+    with pytest.raises(ArtifactError, match="no reader"):
+        reader_kind(encoder)
+    with pytest.raises(ArtifactError, match="no checkpoint there"):
+        GenerativeReader.load(tmp_path / "absent")
+    good = tiny_generator(tmp_path / "good")
+    with pytest.raises(ConfigError, match="passage_tokens is 300, the model has 128 positions"):
+        GenerativeReader.load(good, passage_tokens=300)
+    with pytest.raises(ConfigError, match="colour"):
+        GenerativeReader.load(good, colour=1)
+    weights = good / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(IncompleteArtifactError, match="cannot be read"):
+        GenerativeReader.load(good)
+    weights.write_bytes(whole)
+    state = load_file(weights)
+    dropped = next(name for name in state if "decoder" in name and "fc1" in name)
+    save_file({k: v for k, v in state.items() if k != dropped}, weights, metadata={"format": "pt"})
+    with pytest.raises(IncompleteArtifactError, match="1 tensors are missing"):
+        GenerativeReader.load(good)
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
+    tiny_generator(tmp_path)
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_tokens([f"new{number}" for number in range(9)])
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(MismatchedArtifactError, match="the tokenizer knows"):
+        GenerativeReader.load(tmp_path)
+
+
+def fid_checkpoint(folder: Path) -> torch.Tensor:
+    """A T5 reader as FiD's own code saved it: encoder in wrappers, a bias in the cross-attention."""
+    tiny_generator(folder, "t5")
+    state = load_file(folder / "model.safetensors")
+    bias = torch.randn(32, 2)
+    renamed = {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": bias}
+    for name, tensor in state.items():
+        name = (
+            name.replace("encoder.block.", "encoder.encoder.block.").replace(".layer.", ".module.layer.")
+            if (name.startswith("encoder.block."))
+            else name
+        )
+        renamed[name.replace("encoder.final", "encoder.encoder.final")] = tensor
+    save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
+    return bias
+
+
+def test_a_released_fid_reader_opens_with_the_bias_it_was_trained_with(tmp_path: Path) -> None:
+    """Compared with the bias added by hand at every step: bucket 0 from the step's own position on."""
+    bias = fid_checkpoint(tmp_path)
+    reader = GenerativeReader.load(tmp_path, precision="fp32", answer_tokens=5)
+    assert reader.settings.legacy_cross_bias
+    ours = reader.seq2seq
+    rows = [[[2, 60, 61, 62, 3], [2, 61, 7, 9, 66, 63, 3]]]
+    memory, labels = ours.encode(rows), ours.targets([[61, 62, 9]])
+    with torch.no_grad():
+        found = ours.token_log_probs(memory, labels)
+    plain = GenerativeReader.load(tmp_path, precision="fp32", legacy_cross_bias=False).seq2seq
+    added = torch.zeros(1, 2, 4, 12)
+    for step in range(4):
+        for key in range(12):
+            added[0, :, step, key] = bias[max(0, step - key)]  # below 16 every distance has its own bucket
+
+    def add(_: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return args, {**kwargs, "position_bias": added}
+
+    cross = plain.model.decoder.block[0].layer[1].EncDecAttention
+    cross.register_forward_pre_hook(add, with_kwargs=True)
+    with torch.no_grad():
+        expected = plain.token_log_probs(memory, labels)
+    assert torch.allclose(found, expected, atol=1e-4)
+    with torch.no_grad():  # step by step with a cache, as generate works
+        [[greedy]] = ours.generate(memory, answer_tokens=4)
+        steps: list[int] = []
+        for _ in range(4):
+            logits = ours.model(
+                encoder_outputs=(memory.states,), attention_mask=memory.mask,
+                decoder_input_ids=torch.tensor([[2, *steps]]), use_cache=False,
+            ).logits  # fmt: skip
+            steps.append(int(logits[0, -1].argmax()))
+    assert greedy == [token for token in steps[: steps.index(3) if 3 in steps else 4] if token not in (0, 2)]
+
+
+def test_a_stock_t5_does_not_get_the_bias_but_is_told_of_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tiny_generator(tmp_path, "t5")
+    with pytest.raises(ArtifactError, match="was trained without"):
+        GenerativeReader.load(tmp_path, legacy_cross_bias=True)
+    state = load_file(tmp_path / "model.safetensors")
+    state["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"] = torch.randn(32, 2)
+    save_file(state, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    reader = GenerativeReader.load(tmp_path)
+    assert not reader.settings.legacy_cross_bias
+    assert GenerativeReader.load(tmp_path, legacy_cross_bias=True).settings.legacy_cross_bias
+
+
+def test_what_is_saved_opens_in_transformers(folder: Path) -> None:
+    assert AutoModelForSeq2SeqLM.from_pretrained(folder) is not None
