@@ -53,6 +53,7 @@ KINDS: dict[str, ReaderKind] = {
         "readers.llm.local:open_local",
         "a causal language model",
         architectures=("ForCausalLM", "LMHeadModel"),
+    ),
     "generative": ReaderKind(
         "readers.generative.reader:GenerativeReader.load",
         "a folder of `rag train generator`, or a BART- or T5-like sequence-to-sequence checkpoint",
