@@ -22,7 +22,7 @@ from rag.metrics.significance import bootstrap
 
 __all__ = ["FigureTable", "summarise"]
 
-_BREAKDOWN_FIGURES = ("em", "f1", "sp_f1", "joint_f1", "r_precision", "top1", "top5", "top20")
+_BREAKDOWN_FIGURES = ("em", "f1", "sp_f1", "joint_f1", "r_precision", "path_em@1", "top1", "top5", "top20")
 _MAX_GROUPS = 30
 _LATENCY_PERCENTILES = (50, 90, 95, 99)
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from rag.config import load_config
 from rag.core.errors import ConfigError
-from rag.core.types import Question
+from rag.core.types import Hit, Question
 from rag.data.questions import draw_sample, read_questions
 from rag.eval import runner
 from rag.eval.breakdown import TrainingOverlap
@@ -23,7 +23,7 @@ from rag.eval.report import write_report
 from rag.eval.resolve import GoldResolver
 from rag.eval.results import Evaluation, load_evaluation, load_evaluations
 from rag.eval.settings import EvaluationSettings, QuestionSource
-from rag.eval.systems import RetrieveThenRead
+from rag.eval.systems import Paths, Retrieved, RetrieveThenRead
 from rag.pipeline import Pipeline
 from readers.open import open_reader
 from retrievers.hybrid import HybridRetriever
@@ -237,7 +237,24 @@ def _source(questions: Questions, format: str, split: str | None) -> QuestionSou
 
 def _system(pipeline: Pipeline, finder: FactFinder | None) -> RetrieveThenRead:
     identity = _identity(pipeline.identity, finder)
-    return RetrieveThenRead(pipeline.retrieve, pipeline.reader, pipeline.index_version, identity)
+    search_both = getattr(pipeline.retriever, "search_both", None)  # of retrievers that find paths
+    passages = pipeline.index.passages
+
+    def fetch(hits: Sequence[Hit]) -> Retrieved:
+        return list(zip(hits, passages.get_many([hit.row for hit in hits]), strict=True))
+
+    def search_paths(questions: Sequence[str], top_k: int) -> tuple[list[Retrieved], list[Paths]]:
+        assert search_both is not None
+        found, paths = search_both(questions, top_k)
+        return [fetch(hits) for hits in found], [[fetch(path.hits) for path in row] for row in paths]
+
+    return RetrieveThenRead(
+        pipeline.retrieve,
+        pipeline.reader,
+        pipeline.index_version,
+        identity,
+        search_paths if search_both is not None else None,
+    )
 
 
 def _identity(named: Mapping[str, Any], finder: FactFinder | None) -> dict[str, Any]:

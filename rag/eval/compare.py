@@ -29,6 +29,8 @@ _FIGURES = (
     "top20",
     "top100",
     "mrr",
+    "path_em@1",
+    "path_cover@20",
     "passage_em@2",
     "passage_em@20",
 )

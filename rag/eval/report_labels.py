@@ -56,6 +56,10 @@ _PATTERNS = (
     (r"P@(\d+)", "Precision at {}", "share of gold among the first {}"),
     (r"passage_em@(\d+)", "All gold passages in top {}", "every passage that is needed was found"),
     (r"passage_any@(\d+)", "Any gold passage in top {}", "at least one of them was found"),
+    (r"path_em@(\d+)", "Right path in top {}", "one of the first {} paths is exactly the gold passages"),
+    (r"path_cover@(\d+)", "All gold passages in {} paths", "every passage that is needed is in one of them"),
+    (r"hop1_recall@(\d+)", "First gold passage in {} paths", "in the order of the question set"),
+    (r"hop2_recall@(\d+)", "Second gold passage in {} paths", "in the order of the question set"),
     (r"passage_recall@(\d+)", "Share of gold passages in top {}", "of multi-hop questions"),
 )
 _GROUPS = {
@@ -80,6 +84,8 @@ _MAIN = (
     "top5",
     "top20",
     "top100",
+    "path_em@1",
+    "path_cover@20",
     "passage_em@2",
     "passage_em@20",
     "passage_em@100",

@@ -122,7 +122,12 @@ def breakdowns_section(evaluations: Sequence[Evaluation]) -> Html | None:
 def _shown(figures: Mapping[str, Any]) -> list[str]:
     answer = next((name for name in ("em",) if name in figures), None)
     other = next(
-        (name for name in ("joint_f1", "r_precision", "top1", "top5", "top20", "f1") if name in figures), None
+        (
+            name
+            for name in ("joint_f1", "r_precision", "path_em@1", "top1", "top5", "top20", "f1")
+            if name in figures
+        ),
+        None,
     )
     return [name for name in (answer, other) if name is not None] or list(figures)[:1]
 

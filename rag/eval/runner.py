@@ -38,7 +38,7 @@ from rag.eval.gold import PassageLookup, gold_passages
 from rag.eval.predictions import read_records, write_predictions
 from rag.eval.scoring import Facts, QuestionOutcome, score_outcomes
 from rag.eval.settings import EvaluationSettings, QuestionSource
-from rag.eval.systems import AsksQuestions, ReadsPassages, Retrieved, RetrievesPassages
+from rag.eval.systems import AsksQuestions, Paths, ReadsPassages, Retrieved, RetrievesPassages
 
 __all__ = ["FORMAT_VERSION", "METRICS_NAME", "RECORDS_NAME", "evaluate"]
 
@@ -152,9 +152,12 @@ class _Asker:
         settings, texts = self.settings, [question.text for question in batch]
         started = time.perf_counter()
         retrieved: Sequence[Retrieved] = [()] * len(batch)
+        paths: Sequence[Paths] = [()] * len(batch)
         golds = [gold_passages(question, self.lookup) for question in batch]
         if settings.read == "gold":
             retrieved = [_as_retrieved(question, gold) for question, gold in zip(batch, golds, strict=True)]
+        elif (search_paths := getattr(self.system, "search_paths", None)) is not None:
+            retrieved, paths = search_paths(texts, settings.retrieve_top_k)
         elif self.retrieves is not None:
             retrieved = self.retrieves.retrieve(texts, settings.retrieve_top_k)
         searched = time.perf_counter()
@@ -174,9 +177,9 @@ class _Asker:
             timings_ms["read" if self.reads is not None else "ask"] = (ended - searched) * share_ms
         oracle = self._oracle(batch, golds) if settings.oracle else [None] * len(batch)
         return [
-            QuestionOutcome(question, pairs, answer, from_gold, timings_ms, gold)
-            for question, pairs, answer, from_gold, gold in zip(
-                batch, retrieved, answers, oracle, golds, strict=True
+            QuestionOutcome(question, pairs, answer, from_gold, timings_ms, gold, chains)
+            for question, pairs, answer, from_gold, gold, chains in zip(
+                batch, retrieved, answers, oracle, golds, paths, strict=True
             )
         ]
 

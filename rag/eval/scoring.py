@@ -14,7 +14,8 @@ from rag.eval.systems import Retrieved
 from rag.metrics.answers import score_answers
 from rag.metrics.hotpot import HotpotGold, score_hotpot
 from rag.metrics.kilt import gold_page, page_of, score_kilt
-from rag.metrics.ranking import answer_flags, first_true, multihop_scores, rank_figures, trec_measures
+from rag.metrics.multihop import multihop_scores, path_scores
+from rag.metrics.ranking import answer_flags, first_true, rank_figures, trec_measures
 
 __all__ = ["STAGES", "Facts", "QuestionOutcome", "score_outcomes"]
 
@@ -41,6 +42,7 @@ class QuestionOutcome:
         oracle: answers from the gold passages, if they were read.
         timings_ms: wall milliseconds by stage, the batch's share of this question.
         gold: the gold passages, if they are known.
+        paths: hits with passages of each path, the best path first, if the retriever finds paths.
     """
 
     question: Question
@@ -49,6 +51,7 @@ class QuestionOutcome:
     oracle: AnswerSet | None
     timings_ms: Mapping[str, float]
     gold: Sequence[Passage] = ()
+    paths: Sequence[Retrieved] = ()
 
 
 def score_outcomes(
@@ -122,6 +125,7 @@ def score_outcomes(
                 **_answers_json(outcome),
                 **_facts_json(question, support),
                 **({"provenance": _pages(outcome.retrieved, settings)} if settings.profile == "kilt" else {}),
+                **_paths_json(outcome, settings.kept_texts),
                 "hits": _hits_json(outcome, flags, settings.kept_texts),
                 "timings_ms": {stage: round(value, 3) for stage, value in outcome.timings_ms.items()},
             }
@@ -153,9 +157,13 @@ def _coverage(outcome: QuestionOutcome, settings: EvaluationSettings) -> dict[st
     kind, keys = gold_keys(outcome.question)
     if not needs_all(outcome.question):
         return {}
-    return multihop_scores(
+    scores = multihop_scores(
         [passage_key(passage, kind) for _, passage in outcome.retrieved], keys, settings.ks
     )
+    if outcome.paths:
+        paths = [[passage_key(passage, kind) for _, passage in path] for path in outcome.paths]
+        scores |= path_scores(paths, keys, settings.ks)
+    return scores
 
 
 def _profile_scores(
@@ -240,6 +248,12 @@ def _facts_json(question: Question, support: Sequence[Sequence[Any]] | None) -> 
     if support is None:
         return {}
     return {"facts": support, "gold_facts": [list(fact) for fact in gold_facts(question)]}
+
+
+def _paths_json(outcome: QuestionOutcome, kept: int) -> dict[str, Any]:
+    if not outcome.paths:
+        return {}
+    return {"paths": [[passage.id for _, passage in path] for path in outcome.paths[:kept]]}
 
 
 def _hits_json(outcome: QuestionOutcome, flags: Sequence[bool], kept_texts: int) -> list[dict[str, Any]]:

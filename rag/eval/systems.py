@@ -10,9 +10,10 @@ from typing import Any, Protocol, runtime_checkable
 from rag.core.types import AnswerSet, Hit, Passage
 from readers.protocols import Reader, ReadResult
 
-__all__ = ["AsksQuestions", "ReadsPassages", "RetrieveThenRead", "RetrievesPassages", "Retrieved"]
+__all__ = ["AsksQuestions", "Paths", "ReadsPassages", "RetrieveThenRead", "RetrievesPassages", "Retrieved"]
 
 Retrieved = Sequence[tuple[Hit, Passage]]
+Paths = Sequence[Retrieved]  # of one question, each with its passages in hop order
 
 
 @runtime_checkable
@@ -51,6 +52,7 @@ class RetrieveThenRead:
         reader: questions and passages → spans; None for retrieval only.
         index_version: goes into the answers and the report.
         identity: whatever names the system in the report: retriever, models and their hashes.
+        search_paths: as `search`, with the paths of each question, the best first; None if it finds none.
 
     Example:
         `RetrieveThenRead(pipeline.retrieve, pipeline.reader, pipeline.index_version)`
@@ -60,6 +62,7 @@ class RetrieveThenRead:
     reader: Reader | None = None
     index_version: str = ""
     identity: Mapping[str, Any] = field(default_factory=dict)
+    search_paths: Callable[[Sequence[str], int], tuple[Sequence[Retrieved], Sequence[Paths]]] | None = None
 
     def retrieve(self, questions: Sequence[str], top_k: int) -> Sequence[Retrieved]:
         """The best passages of each question, best first."""

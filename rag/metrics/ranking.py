@@ -1,10 +1,9 @@
-"""Retrieval figures: answer-string accuracy, trec_eval measures, multi-hop coverage. One value per
-question."""
+"""Retrieval figures: answer-string accuracy, trec_eval measures, average rank. One value per question."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,6 @@ __all__ = [
     "average_rank",
     "check_ks",
     "first_true",
-    "multihop_scores",
-    "path_recall",
     "rank_figures",
     "trec_measures",
 ]
@@ -179,53 +176,3 @@ def _measure(ir: Any, name: str) -> Any:
         raise ConfigError(
             f"unknown retrieval measure {name!r}", hint="for example R@20, RR, AP, nDCG@10, P@5, Success@5"
         ) from error
-
-
-def multihop_scores(retrieved: Sequence[str], gold: Collection[str], ks: Iterable[int]) -> dict[str, float]:
-    """How much of a question's evidence the first k passages hold.
-
-    Args:
-        retrieved: passage ids or titles, best first.
-        gold: ids or titles of all passages that are needed.
-        ks: cut-offs.
-
-    Returns:
-        For every k "passage_em@k" (all gold passages are there), "passage_any@k" (at least one is; called PR)
-        and "passage_recall@k" (the share that is there).
-
-    Raises:
-        DataError: `gold` is empty.
-
-    Example:
-        >>> multihop_scores(["a", "x", "b"], {"a", "b"}, [2])
-        {'passage_em@2': 0.0, 'passage_any@2': 1.0, 'passage_recall@2': 0.5}
-
-    Note: in this literature "recall@k" may mean any of the three; the names here say which.
-    """
-    needed = set(gold)
-    if not needed:
-        raise DataError("no gold passages are known for a question, so coverage is undefined")
-    scores: dict[str, float] = {}
-    for k in check_ks(ks):
-        found = len(needed.intersection(retrieved[:k]))
-        scores[f"passage_em@{k}"] = float(found == len(needed))
-        scores[f"passage_any@{k}"] = float(found > 0)
-        scores[f"passage_recall@{k}"] = found / len(needed)
-    return scores
-
-
-def path_recall(
-    chains: Sequence[Sequence[str]], gold: Collection[str], ks: Iterable[int]
-) -> dict[str, float]:
-    """Whether one of the first k chains consists of exactly the gold passages, in any order.
-
-    Example:
-        >>> path_recall([["a", "x"], ["b", "a"]], ["a", "b"], [1, 2])
-        {'path_recall@1': 0.0, 'path_recall@2': 1.0}
-
-    Source: Xiong et al., Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval, 2021,
-        table 3.
-    """
-    needed = set(gold)
-    rank = first_true([set(chain) == needed for chain in chains])
-    return {f"path_recall@{k}": float(rank is not None and rank <= k) for k in check_ks(ks)}

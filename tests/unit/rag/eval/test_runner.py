@@ -12,6 +12,7 @@ from rag.core.errors import ConfigError, DataError, MismatchedArtifactError, Res
 from rag.core.files import directory_lock
 from rag.core.types import GoldPassage, Passage, Question
 from rag.eval.breakdown import TrainingOverlap
+from rag.eval.predictions import read_records
 from rag.eval.runner import evaluate
 from rag.eval.settings import EvaluationSettings, QuestionSource
 from rag.eval.systems import RetrieveThenRead
@@ -275,3 +276,22 @@ def test_alternative_positives_are_not_hops(tmp_path: Path, system: Any) -> None
     assert not any(name.startswith("passage_") for name in metrics["figures"])
     assert metrics["breakdowns"]["hops"][0]["group"] == "1"
     assert metrics["figures"]["gold_passage_em"]["value"] == 1.0
+
+
+def test_paths_are_judged_where_the_retriever_finds_them(
+    tmp_path: Path, system: Any, questions: list[Question]
+) -> None:
+    def search_paths(texts: Any, top_k: int) -> Any:
+        found = system.retrieve(texts, top_k)
+        rows = [{hit.passage_id: (hit, passage) for hit, passage in pairs} for pairs in found]
+        return found, [[[row["p4"], row["p0"]], [row["p4"], row["p3"]]] for row in rows]
+
+    pathfinder = RetrieveThenRead(system.retrieve, identity={"retriever": "Toy"}, search_paths=search_paths)
+    figures = evaluate(pathfinder, questions, tmp_path / "a", settings(ks=(1, 6)), source=SOURCE)["figures"]
+    assert (figures["path_em@1"]["value"], figures["path_em@6"]["value"]) == (0.0, 1.0)
+    assert figures["path_em@1"]["n"] == 1  # only q3 needs two passages
+    assert (figures["hop1_recall@1"]["value"], figures["hop2_recall@1"]["value"]) == (0.0, 1.0)
+    [record] = [r for r in read_records(tmp_path / "a" / "per_question.jsonl") if r["id"] == "q3"]
+    assert record["paths"] == [["p4", "p0"], ["p4", "p3"]]
+    plain = evaluate(RetrieveThenRead(system.retrieve), questions, tmp_path / "b", settings(), source=SOURCE)
+    assert not any(name.startswith(("path_", "hop")) for name in plain["figures"])

@@ -15,8 +15,6 @@ from rag.metrics.ranking import (
     answer_flags,
     average_rank,
     first_true,
-    multihop_scores,
-    path_recall,
     rank_figures,
     trec_measures,
 )
@@ -73,8 +71,6 @@ def test_bad_requests_are_refused() -> None:
         trec_measures({"q": [("a", 2.0), ("a", 1.0)]}, {"q": {"a": 1}})
     with pytest.raises(ConfigError, match="cut-offs"):
         rank_figures([1], [0])
-    with pytest.raises(DataError, match="undefined"):
-        multihop_scores(["a"], [], [1])
 
 
 @given(
@@ -109,17 +105,3 @@ def test_answer_flags_follow_the_mode_and_guard_empty_answers() -> None:
     assert answer_flags(["", "\u200b"], texts) == [False, False, False]
     assert first_true([False, True, True]) == 2
     assert first_true([]) is None
-
-
-@given(st.permutations(DOCS), st.sets(st.sampled_from([*DOCS, "absent"]), min_size=1), st.integers(1, 9))
-def test_multihop_coverage(order: list[str], gold: set[str], k: int) -> None:
-    scores = multihop_scores(order, gold, [k])
-    top = set(order[:k])
-    assert scores[f"passage_em@{k}"] == float(gold <= top)
-    assert scores[f"passage_any@{k}"] == float(bool(gold & top))
-    assert scores[f"passage_recall@{k}"] == pytest.approx(len(gold & top) / len(gold))
-
-
-def test_path_recall_ignores_order_inside_a_chain() -> None:
-    assert path_recall([["b", "a"]], ["a", "b"], [1]) == {"path_recall@1": 1.0}
-    assert path_recall([], ["a"], [1, 5]) == {"path_recall@1": 0.0, "path_recall@5": 0.0}

@@ -1,0 +1,82 @@
+"""Figures for questions that need several passages: what a list of passages holds, what paths hold."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from rag.core.errors import DataError
+from rag.metrics.ranking import check_ks, first_true
+
+__all__ = ["multihop_scores", "path_scores"]
+
+
+def multihop_scores(retrieved: Sequence[str], gold: Collection[str], ks: Iterable[int]) -> dict[str, float]:
+    """How much of a question's evidence the first k passages hold.
+
+    Args:
+        retrieved: passage ids or titles, best first.
+        gold: ids or titles of all passages that are needed.
+        ks: cut-offs.
+
+    Returns:
+        For every k "passage_em@k" (all gold passages are there), "passage_any@k" (at least one is; called PR)
+        and "passage_recall@k" (the share that is there).
+
+    Raises:
+        DataError: `gold` is empty.
+
+    Example:
+        >>> multihop_scores(["a", "x", "b"], {"a", "b"}, [2])
+        {'passage_em@2': 0.0, 'passage_any@2': 1.0, 'passage_recall@2': 0.5}
+
+    Note: in this literature "recall@k" may mean any of the three; the names here say which.
+    """
+    needed = set(gold)
+    if not needed:
+        raise DataError("no gold passages are known for a question, so coverage is undefined")
+    scores: dict[str, float] = {}
+    for k in check_ks(ks):
+        found = len(needed.intersection(retrieved[:k]))
+        scores[f"passage_em@{k}"] = float(found == len(needed))
+        scores[f"passage_any@{k}"] = float(found > 0)
+        scores[f"passage_recall@{k}"] = found / len(needed)
+    return scores
+
+
+def path_scores(paths: Sequence[Sequence[str]], gold: Sequence[str], ks: Iterable[int]) -> dict[str, float]:
+    """How well paths of passages find a question's evidence.
+
+    Args:
+        paths: ids or titles of each path's passages, the best path first.
+        gold: ids or titles of the passages that are needed, in hop order.
+        ks: cut-offs, in paths.
+
+    Returns:
+        For every k "path_em@k" (one of the first k paths consists of exactly the gold passages, in any
+        order), "path_cover@k" (the first k paths together hold all of them) and, for every hop h from 1,
+        "hop{h}_recall@k" (they hold the gold passage of that hop).
+
+    Raises:
+        DataError: `gold` is empty.
+
+    Example:
+        >>> scores = path_scores([["a", "x"], ["b", "a"]], ["a", "b"], [1, 2])
+        >>> [scores[f"{name}@1"] for name in ("path_em", "path_cover", "hop1_recall", "hop2_recall")]
+        [0.0, 0.0, 1.0, 0.0]
+        >>> scores["path_em@2"], scores["path_cover@2"]
+        (1.0, 1.0)
+
+    Source: Xiong et al., Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval, 2021
+        (their path recall is path_em@k, their recall@k is path_cover@k).
+    """
+    hops = list(dict.fromkeys(gold))
+    if not hops:
+        raise DataError("no gold passages are known for a question, so its paths cannot be judged")
+    rank = first_true([set(path) == set(hops) for path in paths])
+    scores: dict[str, float] = {}
+    for k in check_ks(ks):
+        held = {key for path in paths[:k] for key in path}
+        scores[f"path_em@{k}"] = float(rank is not None and rank <= k)
+        scores[f"path_cover@{k}"] = float(held.issuperset(hops))
+        scores |= {f"hop{hop}_recall@{k}": float(key in held) for hop, key in enumerate(hops, start=1)}
+    return scores
