@@ -11,8 +11,7 @@ from rag.core.log import get_logger
 from rag.data.files.base import Reader, ReadOptions, Records, Source
 from rag.data.files.delimited import read_csv, read_tsv
 from rag.data.files.huggingface import read_huggingface
-from rag.data.files.json_file import read_json_documents
-from rag.data.files.jsonl import read_hotpot, read_jsonl
+from rag.data.files.json_file import read_hotpot, read_json_documents, read_jsonl
 from rag.data.files.parquet import read_parquet
 from rag.data.files.sources import CORPUS_FORMATS, find_sources, sniff_bytes
 from rag.data.files.streams import STDIN, open_binary

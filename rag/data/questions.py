@@ -13,8 +13,8 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.types import Question
 from rag.data.files.delimited import read_rows
 from rag.data.files.huggingface import HF_PREFIX
-from rag.data.files.json_file import first_mark, squad_paragraph_id
-from rag.data.files.json_stream import iter_json_array, load_json, parse_json
+from rag.data.files.json_file import squad_paragraph_id, squad_title
+from rag.data.files.json_stream import first_mark, iter_json_array, json_lines, load_json
 from rag.data.files.question_fields import check_text, parse_answer_cell, question_from_mapping
 from rag.data.files.question_rows import hub_rows, is_article, parquet_rows
 from rag.data.files.sources import is_json_record
@@ -137,7 +137,7 @@ def _hub(name: str) -> Numbered:
         if is_article(row):
             yield from _squad([row], f"{name}: article {number}")
         else:
-            yield from _records(iter([(number, row)]), name)
+            yield from _records([(number, row)], name)
 
 
 def _detect(stream: io.BufferedReader, path: str) -> str:
@@ -162,14 +162,8 @@ def _detect(stream: io.BufferedReader, path: str) -> str:
 
 
 def _json_lines(stream: io.BufferedReader, path: str, encoding: str) -> Numbered:
-    for number, line in read_lines(stream, encoding=encoding):
-        place = f"{path}:{number}"
-        text = _good(line, place)
-        if text and not text.isspace():
-            try:
-                yield place, question_from_mapping(parse_json(text), f"q{number}")
-            except ValueError as error:
-                raise DataError(f"{place}: {error}") from error
+    for number, record in json_lines(stream, encoding=encoding):
+        yield from _records([(number, _good(record, f"{path}:{number}"))], path, "{path}:{number}")
 
 
 def _json_file(stream: io.BufferedReader, path: str, encoding: str) -> Numbered:
@@ -182,17 +176,19 @@ def _json_file(stream: io.BufferedReader, path: str, encoding: str) -> Numbered:
         if articles and isinstance(articles[0], dict) and "paragraphs" in articles[0]:
             yield from _squad(articles, path)
         else:
-            yield from _records(iter(enumerate(articles, start=1)), path)
+            yield from _records(enumerate(articles, start=1), path)
     elif isinstance(value, dict) and value and all(isinstance(item, dict) for item in value.values()):
         keyed = ({"id": key, **item} for key, item in value.items())
-        yield from _records(iter(enumerate(keyed, start=1)), path)
+        yield from _records(enumerate(keyed, start=1), path)
     else:
-        yield from _records(iter([(1, value)]), path)
+        yield from _records([(1, value)], path)
 
 
-def _records(records: Iterator[tuple[int, Any]], path: str) -> Numbered:
+def _records(
+    records: Iterable[tuple[int, Any]], path: str, places: str = "{path}: record {number}"
+) -> Numbered:
     for number, record in records:
-        place = f"{path}: record {number}"
+        place = places.format(path=path, number=number)
         try:
             yield place, question_from_mapping(record, f"q{number}")
         except ValueError as error:
@@ -209,7 +205,7 @@ def _squad(articles: list[Any], path: str) -> Numbered:
                 for item in paragraph["qas"]:
                     number += 1
                     extra = {
-                        "title": title.replace("_", " "),
+                        "title": squad_title(title),
                         "context": paragraph["context"],
                         "answer_starts": [answer["answer_start"] for answer in item.get("answers", ())],
                         "gold_passage_ids": [squad_paragraph_id(title, index)],
@@ -271,7 +267,7 @@ def _without_empty(record: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in record.items() if value != ""}
 
 
-def _good(line: str | BadRecord, place: str) -> str:
+def _good(line: Any, place: str) -> Any:
     if isinstance(line, BadRecord):
         raise DataError(f"{place}: {line.reason} ({line.detail})")
     return line

@@ -10,6 +10,7 @@ from typing import Any, TextIO
 from rag.core.errors import DataError
 from rag.core.files import atomic_path
 from rag.core.log import get_logger
+from rag.data.files.results import write_trec_run
 
 __all__ = ["read_records", "write_predictions"]
 
@@ -45,7 +46,7 @@ def write_predictions(records_path: Path, out: Path, profile: str) -> list[str]:
     - `predictions.hotpot.json`: `{"answer": {id: …}, "sp": {id: [[title, sentence], …]}}`, profile "hotpot"
         only
     - `predictions.kilt.jsonl`: `{"id", "output": [{"answer", "provenance"}]}`, profile "kilt" only
-    - `run.trec`: `qid Q0 passage rank score tag`; left out, with a warning, if an id holds a blank
+    - `run.trec`: `qid Q0 passage rank score tag`; left out, with a warning, where the format cannot hold it
 
     Returns:
         Names of the files written. A question without an answer gets "".
@@ -55,11 +56,12 @@ def write_predictions(records_path: Path, out: Path, profile: str) -> list[str]:
         return read_records(records_path)
 
     names: list[str] = []
-    if any(_has_blank(r["id"]) or any(_has_blank(hit["id"]) for hit in r["hits"]) for r in records()):
-        _LOG.warning("run.trec is not written: an id of a question or passage holds a blank")
-    else:
-        _write(out / "run.trec", lambda file: _write_run(file, records()))
+    try:
+        rankings = ((r["id"], [(hit["id"], hit["score"]) for hit in r["hits"]]) for r in records())
+        write_trec_run(out / "run.trec", rankings)
         names.append("run.trec")
+    except DataError as error:
+        _LOG.warning("run.trec is not written: %s", error.message)
     first = next(iter(records()), None)
     if first is None or "prediction" not in first:
         return names
@@ -76,10 +78,6 @@ def write_predictions(records_path: Path, out: Path, profile: str) -> list[str]:
     for name, write in writers.items():
         _write(out / name, write)
     return [*names, *writers]
-
-
-def _has_blank(key: str) -> bool:
-    return not key or any(character.isspace() for character in key)
 
 
 def _text(record: Record) -> str:
@@ -119,9 +117,3 @@ def _kilt(record: Record) -> Record:
         "id": record["id"],
         "output": [{"answer": _text(record), "provenance": record.get("provenance", [])}],
     }
-
-
-def _write_run(file: TextIO, records: Iterable[Record]) -> None:
-    for record in records:
-        for rank, hit in enumerate(record["hits"], start=1):
-            file.write(f"{record['id']} Q0 {hit['id']} {rank} {hit['score']!r} rag\n")

@@ -17,11 +17,11 @@ from rag.data.files.delimited import format_row, read_rows, split_row
 from rag.data.files.results import (
     RetrievalResult,
     RetrievedPassage,
-    load_trec_run,
     read_dpr_results,
     write_dpr_results,
     write_trec_run,
 )
+from rag.data.files.tables import TREC_RUN
 
 lines = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20)
 ids = st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=6)
@@ -63,7 +63,7 @@ def test_trec_runs_keep_float32_scores_exactly(place: Path, run: dict[str, dict[
         for question, passages in run.items()
     ]
     write_trec_run(place, rankings)  # type: ignore[arg-type]
-    assert load_trec_run(place) == run
+    assert {r.id: {c.id: c.score for c in r.contexts} for r in TREC_RUN.read(place)} == run
 
 
 @settings(deadline=None)

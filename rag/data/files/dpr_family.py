@@ -2,46 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rag.core.errors import DataError
+from rag.data.files.fields import PASSAGE_ID_FIELDS, passage_of
 from rag.data.files.record import (
     Context,
     Format,
     Record,
     dumps,
+    finite,
     json_records,
-    number,
     open_text,
     strings,
     write_json_lines,
     write_json_list,
 )
 
-__all__ = ["DPR_RESULTS", "DPR_TRAINING", "FID", "NQ_OPEN", "PYSERINI"]
+__all__ = ["DPR_RESULTS", "DPR_TRAINING", "FID", "NQ_OPEN", "PYSERINI", "RESULTS_SHAPE"]
 
 _ALL_CONTEXT_PARTS = frozenset(
     {"passage ids", "passage texts", "titles", "scores", "has_answer", "passage fields"}
 )
-_ID_NAMES = ("id", "passage_id", "psg_id", "docid")
+_TRAINING_ROLES = {
+    "positive_ctxs": "positives",
+    "negative_ctxs": "negatives",
+    "hard_negative_ctxs": "hard_negatives",
+}
+RESULTS_SHAPE = "{question, answers, ctxs: [{id, title, text, score, has_answer}]}"
+_CONTEXT_FIELDS = frozenset({*PASSAGE_ID_FIELDS, "title", "text", "score", "has_answer"})
 
 
 def _context(value: Any, place: str) -> Context:
-    if not isinstance(value, Mapping):
-        raise DataError(f"{place}: a passage is not an object ({value!r:.60})")
-    rest = dict(value)
-    identifier = next((str(rest.pop(name)) for name in _ID_NAMES if rest.get(name) is not None), "")
-    has_answer = rest.pop("has_answer", None)
-    text = rest.pop("text", None)
-    if text is not None and not isinstance(text, str):
-        raise DataError(f"{place}: the text of passage {identifier!r} is not text")
+    try:
+        passage = passage_of(value)
+    except ValueError as error:
+        raise DataError(f"{place}: {error}") from error
+    rest = {key: held for key, held in value.items() if key not in _CONTEXT_FIELDS}
+    has_answer = value.get("has_answer")
     return Context(
-        identifier,
-        str(rest.pop("title", None) or ""),
-        text,
-        number(rest.pop("score", None), place),
+        passage.id,
+        passage.title,
+        passage.text if value.get("text") is not None else None,
+        None if value.get("score") is None else finite(value["score"], place),
         None if has_answer is None else bool(has_answer),
         rest,
     )
@@ -57,7 +63,8 @@ def _contexts(record: dict[str, Any], key: str, place: str) -> tuple[Context, ..
 def _context_json(context: Context, id_name: str) -> dict[str, Any]:
     fields: dict[str, Any] = {id_name: context.id} if context.id else {}
     fields |= {"title": context.title, "text": context.text or ""}
-    fields |= {"score": context.score} if context.score is not None else {}
+    if context.score is not None:
+        fields["score"] = finite(context.score, f"passage {context.id!r}")
     fields |= {"has_answer": context.has_answer} if context.has_answer is not None else {}
     return {**fields, **context.extra}
 
@@ -74,11 +81,19 @@ def _question(record: dict[str, Any], place: str) -> tuple[str, str, tuple[str, 
 
 
 def _read_results(path: Path) -> Iterator[Record]:
+    for place, record in _read_questions(path):
+        if not {"ctxs", "contexts"} & record.meta.keys():
+            raise DataError(f"{place}: no ctxs, expected {RESULTS_SHAPE}")
+        rest = dict(record.meta)
+        contexts = _contexts(rest, "ctxs" if "ctxs" in rest else "contexts", place)
+        yield replace(record, contexts=contexts, meta=rest)
+
+
+def _read_questions(path: Path) -> Iterator[tuple[str, Record]]:
     for place, record in json_records(path):
         rest = dict(record)
         identifier, question, answers = _question(rest, place)
-        contexts = _contexts(rest, "ctxs" if "ctxs" in rest else "contexts", place)
-        yield Record(identifier, question, answers, contexts, meta=rest)
+        yield place, Record(identifier, question, answers, meta=rest)
 
 
 def _head(record: Record) -> dict[str, Any]:
@@ -93,45 +108,19 @@ def _results_json(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
 
 
 def _read_training(path: Path) -> Iterator[Record]:
-    for place, record in json_records(path):
-        rest = dict(record)
-        identifier, question, answers = _question(rest, place)
-        positives, negatives, hard = (
-            _contexts(rest, key, place) for key in ("positive_ctxs", "negative_ctxs", "hard_negative_ctxs")
-        )
-        yield Record(identifier, question, answers, (), positives, negatives, hard, rest)
+    for place, record in _read_questions(path):
+        rest = dict(record.meta)
+        lists = {role: _contexts(rest, key, place) for key, role in _TRAINING_ROLES.items()}
+        yield replace(record, **lists, meta=rest)  # type: ignore[arg-type]
 
 
 def _training_json(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
-    roles = (
-        ("positive_ctxs", "positives"),
-        ("negative_ctxs", "negatives"),
-        ("hard_negative_ctxs", "hard_negatives"),
-    )
     for record in records:
         contexts = {
-            key: [_context_json(c, "passage_id") for c in getattr(record, role)] for key, role in roles
+            key: [_context_json(c, "passage_id") for c in getattr(record, role)]
+            for key, role in _TRAINING_ROLES.items()
         }
         yield {**_head(record), **contexts, **record.meta}
-
-
-def _read_pyserini(path: Path) -> Iterator[Record]:
-    for record in _read_results(path):
-        contexts = []
-        for context in record.contexts:
-            title, line_end, text = (context.text or "").partition("\n")
-            split = line_end and not context.title
-            contexts.append(
-                Context(
-                    context.id,
-                    title.strip('"') if split else context.title,
-                    text if split else context.text,
-                    context.score,
-                    context.has_answer,
-                    context.extra,
-                )
-            )
-        yield Record(record.id, record.question, record.answers, tuple(contexts), meta=record.meta)
 
 
 def _write_pyserini(path: Path, records: Iterable[Record]) -> None:
@@ -188,7 +177,7 @@ PYSERINI = Format(
     "pyserini's JSON: question id → contexts with docid and “title\\ntext”",
     _RETRIEVED,
     _TEXTS,
-    _read_pyserini,
+    _read_results,
     _write_pyserini,
 )
 DPR_TRAINING = Format(
@@ -205,6 +194,6 @@ NQ_OPEN = Format(
     "questions with answers as JSON lines",
     frozenset({"id", "question", "answers", "meta"}),
     frozenset({"question"}),
-    _read_results,
+    lambda path: (record for _, record in _read_questions(path)),
     lambda path, records: write_json_lines(path, _nq_json(records)),
 )

@@ -1,4 +1,4 @@
-"""From a mapping with whatever field names to a document."""
+"""From a mapping with whatever field names to a document, or to a passage beside a question."""
 
 from __future__ import annotations
 
@@ -6,12 +6,25 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rag.core.types import Passage
 from rag.data.files.base import ReadOptions
 from rag.data.records import BadRecord, Document
 
-__all__ = ["ID_FIELDS", "TEXT_FIELDS", "TITLE_FIELDS", "DocumentFields", "join_sentences"]
+__all__ = [
+    "ID_FIELDS",
+    "PASSAGE_ID_FIELDS",
+    "QUESTION_ID_FIELDS",
+    "TEXT_FIELDS",
+    "TITLE_FIELDS",
+    "DocumentFields",
+    "first_of",
+    "join_sentences",
+    "passage_of",
+]
 
 ID_FIELDS = ("id", "_id", "docid", "doc_id", "pid", "passage_id", "psg_id", "wikipedia_id")
+PASSAGE_ID_FIELDS = ("passage_id", "psg_id", "id", "docid")
+QUESTION_ID_FIELDS = ("id", "_id", "qid", "question_id", "query_id", "example_id")
 TITLE_FIELDS = ("title", "wikipedia_title", "page_title")
 TEXT_FIELDS = (
     "text",
@@ -99,6 +112,35 @@ class DocumentFields:
             rest = text[len(title) :]
             text = rest.lstrip("\n") if rest.startswith("\n\n") else text
         return Document(document_id, title, text)
+
+
+def first_of(record: Mapping[str, Any], names: Sequence[str]) -> tuple[str | None, Any]:
+    """The first of these fields that holds something, and what it holds; (None, None) if none does."""
+    return next(((name, record[name]) for name in names if record.get(name) not in (None, "")), (None, None))
+
+
+def passage_of(value: Any) -> Passage:
+    """A passage beside a question (DPR's and FiD's `ctxs`, pyserini's `contexts`); id and text may be "".
+
+    Pyserini keeps "title\\ntext" in one field, under a `docid`.
+
+    Raises:
+        ValueError: not an object, or its text or title is not text; says what was found.
+
+    Example:
+        >>> passage_of({"docid": 7, "text": '"Danube"\\nA river.'})
+        Passage(id='7', title='Danube', text='A river.')
+    """
+    if not isinstance(value, Mapping):
+        raise ValueError(f"a passage is not an object ({value!r:.40})")
+    text, title = value.get("text"), value.get("title")
+    if not isinstance(text, str | None) or not isinstance(title, str | None):
+        raise ValueError(f"title or text of a passage is not text ({title!r:.40}, {text!r:.40})")
+    name, identifier = first_of(value, PASSAGE_ID_FIELDS)
+    if title is None and name == "docid" and text and "\n" in text:
+        title, _, text = text.partition("\n")
+        title = title.strip('"')
+    return Passage("" if identifier is None else str(identifier), title or "", text or "")
 
 
 def join_sentences(sentences: Sequence[str]) -> str:

@@ -1,17 +1,26 @@
-"""JSON files: a list of records, SQuAD's articles, or an object from id to record."""
+"""Documents of JSON files: lines, a list of records, SQuAD's articles, or an object from id to record."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote
 
 from rag.core.errors import DataError
 from rag.data.files.base import ReadOptions, Records, Source, open_source
 from rag.data.files.fields import DocumentFields
-from rag.data.files.json_stream import iter_json_array, load_json
+from rag.data.files.json_stream import first_mark, iter_json_array, json_lines, load_json
 from rag.data.records import BadRecord, Document
 
-__all__ = ["first_mark", "read_json_documents", "squad_paragraph_id"]
+__all__ = [
+    "read_hotpot",
+    "read_json_documents",
+    "read_json_lines",
+    "read_jsonl",
+    "squad_paragraph_id",
+    "squad_title",
+]
 
 
 def squad_paragraph_id(title: str, paragraph_index: int) -> str:
@@ -24,13 +33,35 @@ def squad_paragraph_id(title: str, paragraph_index: int) -> str:
     return f"{title}-{paragraph_index}"
 
 
-def first_mark(stream: Any) -> str:
-    """The first visible character of a buffered binary stream, which stays unread.
+def squad_title(title: str) -> str:
+    """The title of a SQuAD article as text: without underscores and percent codes.
 
-    Only what is buffered is looked at, which is enough for any file not made to deceive.
+    Example:
+        >>> squad_title("Beyonc%C3%A9_Knowles")
+        'Beyoncé Knowles'
     """
-    head: bytes = stream.peek(4096)[:4096]
-    return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1].decode("latin-1")
+    return unquote(title).replace("_", " ")
+
+
+def read_jsonl(source: Source, options: ReadOptions) -> Records:
+    """One object a line."""
+    with open_source(source) as stream:
+        yield from read_json_lines(stream, source, options)
+
+
+def read_hotpot(source: Source, options: ReadOptions) -> Records:
+    """HotpotQA's abstracts: one object a line whose text is a list of sentences."""
+    with open_source(source) as stream:
+        yield from read_json_lines(stream, source, options, text_lists_are_sentences=True)
+
+
+def read_json_lines(
+    stream: io.BufferedReader, source: Source, options: ReadOptions, *, text_lists_are_sentences: bool = False
+) -> Records:
+    """Read objects from an open stream; blank lines are no records."""
+    fields = DocumentFields(options, source.name, text_lists_are_sentences=text_lists_are_sentences)
+    for number, record in json_lines(stream, encoding=options.encoding):
+        yield number, record if isinstance(record, BadRecord) else fields.document(record, number)
 
 
 def read_json_documents(source: Source, options: ReadOptions) -> Records:
@@ -81,7 +112,7 @@ def _read_squad(articles: list[Any], options: ReadOptions) -> Records:
             yield number, BadRecord("malformed record", "expected {title, paragraphs}")
             continue
         raw_title = str(article.get("title", ""))
-        title = raw_title.replace("_", " ")
+        title = squad_title(raw_title)
         contexts = [item.get("context") if isinstance(item, Mapping) else None for item in paragraphs]
         if options.squad_unit == "article":
             number += 1

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from rag.core.errors import DataError
-from rag.data.files.streams import read_chunks
+from rag.data.files.streams import read_chunks, read_lines
+from rag.data.records import BadRecord
 
-__all__ = ["iter_json_array", "load_json", "parse_json"]
+__all__ = ["first_mark", "iter_json_array", "json_lines", "load_json", "parse_json"]
 
 MAX_JSON_CHARS = 2 << 30
 _SPACE = " \t\r\n"
@@ -26,6 +27,30 @@ def parse_json(text: str) -> Any:
         return json.loads(text)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+def first_mark(stream: Any) -> str:
+    """The first visible character of a buffered binary stream, which stays unread.
+
+    Only what is buffered is looked at, which is enough for any file not made to deceive.
+    """
+    head: bytes = stream.peek(4096)[:4096]
+    return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1].decode("latin-1")
+
+
+def json_lines(
+    stream: io.BufferedReader, *, encoding: str = "utf-8"
+) -> Iterator[tuple[int, Any | BadRecord]]:
+    """(1-based line number, value) of JSON lines; blank lines are no records, broken ones a `BadRecord`."""
+    for number, line in read_lines(stream, encoding=encoding):
+        if isinstance(line, BadRecord):
+            yield number, line
+        elif line and not line.isspace():
+            try:
+                value = parse_json(line)
+            except ValueError as error:
+                value = BadRecord("malformed JSON", str(error))
+            yield number, value
 
 
 def load_json(stream: io.BufferedReader, source: str, *, encoding: str = "utf-8") -> Any:

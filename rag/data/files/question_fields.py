@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rag.core.types import Question
+from rag.data.files.fields import QUESTION_ID_FIELDS, first_of
 from rag.data.files.json_stream import parse_json
 from rag.data.files.question_gold import gold_fields
 from rag.data.files.question_shapes import official_shape
@@ -15,7 +16,6 @@ from rag.data.files.question_shapes import official_shape
 __all__ = ["QUESTION_FIELDS", "parse_answer_cell", "question_from_mapping"]
 
 QUESTION_FIELDS = ("question", "query", "input", "text")
-_ID_FIELDS = ("id", "_id", "qid", "question_id", "query_id", "example_id")
 _ANSWER_FIELDS = ("answers", "answer", "golden_answers", "possible_answers", "output", "short_answers")
 
 
@@ -40,12 +40,10 @@ def question_from_mapping(record: Any, fallback_id: str) -> Question:
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"the question is not text, or is empty ({text!r:.60})")
     check_text(text)
-    id_field = next((name for name in _ID_FIELDS if record.get(name) not in (None, "")), None)
-    question_id = fallback_id
+    id_field, identifier = first_of(record, QUESTION_ID_FIELDS)
     if id_field is not None:
-        if isinstance(record[id_field], bool) or not isinstance(record[id_field], str | int):
-            raise ValueError(f"the id is not text or a whole number ({record[id_field]!r:.60})")
-        question_id = str(record[id_field])
+        if isinstance(identifier, bool) or not isinstance(identifier, str | int):
+            raise ValueError(f"the id is not text or a whole number ({identifier!r:.60})")
         used.add(id_field)
     answers: tuple[str, ...] = ()
     fields, read = gold_fields(record)
@@ -58,7 +56,7 @@ def question_from_mapping(record: Any, fallback_id: str) -> Question:
     if record.get("is_impossible") is True:
         answers = ()
     meta = {key: value for key, value in record.items() if key not in used | read}
-    return Question(question_id, text, answers, meta=meta, **fields)
+    return Question(fallback_id if id_field is None else str(identifier), text, answers, meta=meta, **fields)
 
 
 def check_text(text: str) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rag.core.types import GoldPassage, Passage
-from rag.data.files.fields import join_sentences
+from rag.data.files.fields import join_sentences, passage_of
 from rag.data.files.question_shapes import rows_of_columns
 
 __all__ = ["gold_fields"]
 
-_PASSAGE_ID_FIELDS = ("passage_id", "psg_id", "id", "docid")
 _PLAIN_FIELDS: Mapping[str, tuple[str, type]] = {
     "type": ("kind", str),
     "level": ("level", str),
@@ -48,7 +48,7 @@ def gold_fields(record: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:
             used.add(key)
     context = record.get("context")
     if isinstance(record.get("positive_ctxs"), list):
-        gold = tuple(_dpr_passage(item) for item in record["positive_ctxs"])
+        gold = _dpr_passages(record, "positive_ctxs")
         fields |= {"gold": gold, "gold_are_alternatives": True}
         fields["gold_passage_ids"] = fields["gold_passage_ids"] or tuple(
             item.passage.id for item in gold if item.passage.id
@@ -78,13 +78,12 @@ def _given_ids(given: Any) -> tuple[str, ...]:
     return tuple(str(item) for item in given)
 
 
-def _dpr_passage(context: Any) -> GoldPassage:
-    if not isinstance(context, Mapping):
-        raise ValueError("positive_ctxs holds something that is not an object")
-    found = next((context[name] for name in _PASSAGE_ID_FIELDS if context.get(name) not in (None, "")), "")
-    text = context.get("text")
-    shown = text if isinstance(text, str) and text.strip() else ""
-    return GoldPassage(Passage(str(found), str(context.get("title") or ""), shown))
+def _dpr_passages(record: Mapping[str, Any], field: str) -> tuple[GoldPassage, ...]:
+    try:
+        passages = [passage_of(item) for item in record.get(field) or ()]
+    except ValueError as error:
+        raise ValueError(f"{field}: {error}") from error
+    return tuple(GoldPassage(p if p.text.strip() else replace(p, text="")) for p in passages)
 
 
 def _mdr(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,11 +91,9 @@ def _mdr(record: Mapping[str, Any]) -> dict[str, Any]:
 
     Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval".
     """
-    gold = [_dpr_passage(item) for item in record["pos_paras"]]
-    others = record.get("neg_paras") or record.get("tfidf_neg") or ()
-    bridge = record.get("bridge")
-    gold.sort(key=lambda item: item.passage.title == bridge)
-    return {"gold": tuple(gold), "context": tuple(map(_dpr_passage, others))}
+    gold = sorted(_dpr_passages(record, "pos_paras"), key=lambda g: g.passage.title == record.get("bridge"))
+    others = _dpr_passages(record, "neg_paras") or _dpr_passages(record, "tfidf_neg")
+    return {"gold": tuple(gold), "context": others}
 
 
 def _multi_hop(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rag.data.files.json_file import squad_title
 from rag.data.files.json_stream import parse_json
 
 __all__ = ["official_shape", "rows_of_columns"]
@@ -25,7 +26,7 @@ def official_shape(record: Record) -> Record:
     | HotpotQA, 2WikiMultiHopQA | `context` and `supporting_facts` as columns or JSON text → lists of pairs |
     | MuSiQue | `paragraphs` → `context`, `gold_titles` and their places, in the order of the decomposition |
     | MuSiQue | `answer_aliases` join the answers |
-    | SQuAD, one record a question | title without underscores, `answer_starts` |
+    | SQuAD, one record a question | title as text, `answer_starts` |
     | TriviaQA | value, aliases and human answers → answers; capitalised field names of the official files |
     | KILT | `output` and `provenance` as columns → lists; outputs without an answer are left out |
     | PopQA, FlashRAG's files | `possible_answers`, `golden_answers` → answers |
@@ -133,7 +134,7 @@ def _is_flat_squad(record: Record) -> bool:
 def _flat_squad(record: Record) -> Record:
     changed: dict[str, Any] = {"answer_starts": list(record["answers"].get("answer_start") or ())}
     if isinstance(record.get("title"), str):
-        changed["title"] = record["title"].replace("_", " ")
+        changed["title"] = squad_title(record["title"])
     return {**record, **changed}
 
 

@@ -12,8 +12,7 @@ from typing import Any, TextIO
 
 from rag.core.errors import DataError
 from rag.core.files import atomic_path, disk_errors
-from rag.data.files.json_file import first_mark
-from rag.data.files.json_stream import iter_json_array, load_json, parse_json
+from rag.data.files.json_stream import first_mark, iter_json_array, json_lines, load_json
 from rag.data.files.streams import open_binary, read_lines
 from rag.data.records import BadRecord
 
@@ -22,8 +21,8 @@ __all__ = [
     "Format",
     "Record",
     "dumps",
+    "finite",
     "json_records",
-    "number",
     "open_text",
     "strings",
     "text_lines",
@@ -144,43 +143,37 @@ def json_records(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
             for number, value in iter_json_array(stream, name):
                 yield _checked(f"{name}: record {number}", value)
             return
-        first = stream.peek(1 << 16).lstrip().partition(b"\n")[0].rstrip()
-        if first.endswith(b"}") and len(first) > 2:
-            for place, line in _good_lines(read_lines(stream), name):
-                if line.strip():
-                    try:
-                        yield _checked(place, parse_json(line))
-                    except ValueError as error:
-                        raise DataError(f"{place}: {error}") from error
+        first, line_end, _ = stream.peek(1 << 16).lstrip().partition(b"\n")
+        if line_end and first.rstrip().endswith(b"}") and first.strip() != b"{}":
+            for line, value in json_lines(stream):
+                yield _checked(f"{name}:{line}", value)
             return
         whole = load_json(stream, name)
         if not isinstance(whole, dict):
             raise DataError(f"{name}: expected JSON objects")
+        if not all(isinstance(value, dict) for value in whole.values()):
+            yield name, whole  # one record
+            return
         for key, value in whole.items():
-            place, inner = _checked(f"{name}: {key!r}", value)
-            yield place, {"id": key, **inner}
+            yield f"{name}: {key!r}", {"id": key, **value}
 
 
 def _checked(place: str, value: Any) -> tuple[str, dict[str, Any]]:
+    if isinstance(value, BadRecord):
+        raise DataError(f"{place}: {value.reason} ({value.detail})")
     if not isinstance(value, dict):
         raise DataError(f"{place}: expected an object, found {type(value).__name__}")
     return place, value
 
 
-def _good_lines(lines: Iterable[tuple[int, str | BadRecord]], name: str) -> Iterator[tuple[str, str]]:
-    for number, line in lines:
-        if isinstance(line, BadRecord):
-            raise DataError(f"{name}:{number}: {line.reason} ({line.detail})")
-        yield f"{name}:{number}", line
-
-
 def text_lines(path: str | Path) -> Iterator[tuple[str, str]]:
     """(place, line) of a text file, without line ends; empty lines are left out."""
     with open_binary(path) as stream:
-        for place, line in _good_lines(read_lines(stream), str(path)):
-            stripped = line.rstrip("\r\n")
-            if stripped:
-                yield place, stripped
+        for number, line in read_lines(stream):
+            if isinstance(line, BadRecord):
+                raise DataError(f"{path}:{number}: {line.reason} ({line.detail})")
+            if line:
+                yield f"{path}:{number}", line
 
 
 @contextmanager
@@ -216,14 +209,12 @@ def dumps(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-def number(value: Any, place: str) -> float | None:
-    """A finite score from a number or a string of one; None stays None.
+def finite(value: Any, place: str) -> float:
+    """A finite score from a number or a string of one.
 
     Raises:
         DataError: it is neither.
     """
-    if value is None:
-        return None
     try:
         score = float(value)
     except (TypeError, ValueError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,8 +10,17 @@ from typing import Any
 
 from rag.core.errors import DataError
 from rag.core.files import atomic_path
-from rag.data.files.record import Context, Format, Record, dumps, json_records, open_text, text_lines, token
-from rag.data.files.record import number as finite
+from rag.data.files.record import (
+    Context,
+    Format,
+    Record,
+    dumps,
+    finite,
+    json_records,
+    open_text,
+    text_lines,
+    token,
+)
 
 __all__ = ["BEIR", "COLBERT", "TREC_QRELS", "TREC_RUN"]
 
@@ -38,20 +48,26 @@ def _read_run(path: Path) -> Iterator[Record]:
 
 
 def _write_run(path: Path, records: Iterable[Record]) -> None:
+    """Ranks from 1 in the order given; scores are written so that they read back exactly."""
     with open_text(path) as file:
         for record in records:
             question = token(record.id, "question id")
             tag = token(str(record.meta.get("tag") or "rag"), "tag")
-            last: float | None = None
+            last, seen = math.inf, set[str]()
             for rank, context in enumerate(record.contexts, start=1):
-                score = context.score if context.score is not None else -float(rank)
-                if last is not None and score > last:
+                passage = token(context.id, "passage id")
+                where = f"passage {passage!r} of question {question!r}"
+                score = -float(rank) if context.score is None else finite(context.score, where)
+                if score > last:
                     raise DataError(
                         f"question {question!r}: the score rises at rank {rank}; a TREC run is read by score",
                         hint="distances of an HNSW index must be negated first",
                     )
+                if passage in seen:
+                    raise DataError(f"question {question!r}: passage {passage!r} stands twice in its ranking")
                 last = score
-                file.write(f"{question} Q0 {token(context.id, 'passage id')} {rank} {score!r} {tag}\n")
+                seen.add(passage)
+                file.write(f"{question} Q0 {passage} {rank} {score!r} {tag}\n")
 
 
 def _read_qrels(path: Path) -> Iterator[Record]:

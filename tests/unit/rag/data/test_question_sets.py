@@ -13,6 +13,7 @@ import pytest
 
 from rag.core.errors import ConfigError, DataError, ResourceError
 from rag.core.types import GoldPassage, Passage, Question
+from rag.data.corpus import read_documents
 from rag.data.files.question_fields import question_from_mapping
 from rag.data.files.question_shapes import official_shape, rows_of_columns
 from rag.data.questions import read_questions
@@ -118,6 +119,16 @@ def test_musique_paragraphs_become_context_and_gold_titles() -> None:
     ordered = question({**MUSIQUE, "question_decomposition": steps})  # hop order, not that of the paragraphs
     assert [item.passage.title for item in ordered.gold] == ["Town", "County"]
     assert question({**MUSIQUE, "answerable": False}).answers == ()
+
+
+def test_titles_of_squad_are_text_for_questions_and_corpus_alike(tmp_path: Path) -> None:
+    paragraph = {"context": "It is far.", "qas": [{"id": "1", "question": "q", "answers": []}]}
+    path = tmp_path / "squad.json"
+    path.write_text(json.dumps({"data": [{"title": "Bras%C3%ADlia_%26_co", "paragraphs": [paragraph]}]}))
+    (asked,), (document,) = read_questions(path), read_documents(path)
+    assert asked.gold[0].passage.title == document.title == "Brasília & co"
+    assert question({**SQUAD, "title": "Bras%C3%ADlia"}).gold[0].passage.title == "Brasília"
+    assert asked.gold_passage_ids == (document.id,)
 
 
 def test_gold_passages_stand_in_hop_order_with_their_supporting_sentences() -> None:

@@ -213,7 +213,7 @@ def test_content_decides_over_the_name(tmp_path: Path, name: str) -> None:
     ("name", "data", "words"),
     [
         ("q.jsonl", b'{"question": "a"}\n{"answers": []}\n', r"q\.jsonl:2: no question"),
-        ("q.jsonl", b'{"question": "a"}\n{"question": \n', r"q\.jsonl:2: Expecting value"),
+        ("q.jsonl", b'{"question": "a"}\n{"question": \n', r"q\.jsonl:2: malformed JSON \(Expecting value"),
         ("q.jsonl", b'{"question": "a"}\n[1]\n', r"q\.jsonl:2: expected an object, found list"),
         ("q.jsonl", b'{"question": " "}\n', r"q\.jsonl:1: the question is not text, or is empty"),
         ("q.jsonl", b'{"question": "a", "answers": [null]}\n', r"q\.jsonl:1: an answer is not text"),

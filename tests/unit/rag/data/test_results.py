@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,15 +11,11 @@ from rag.core.errors import DataError
 from rag.data.files.results import (
     RetrievalResult,
     RetrievedPassage,
-    load_trec_run,
-    open_dpr_results,
     read_dpr_results,
-    read_qrels,
-    read_trec_run,
     write_dpr_results,
-    write_qrels,
     write_trec_run,
 )
+from rag.data.files.tables import TREC_QRELS, TREC_RUN
 
 RESULTS = [
     RetrievalResult(
@@ -46,9 +43,13 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     write_dpr_results(path, RESULTS)
     before = path.read_bytes()
-    with pytest.raises(KeyboardInterrupt), open_dpr_results(path) as writer:
-        writer.write(RESULTS[0])
+
+    def interrupted() -> Iterator[RetrievalResult]:
+        yield RESULTS[0]
         raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_dpr_results(path, interrupted())
     assert path.read_bytes() == before
     assert [item.name for item in tmp_path.iterdir()] == ["results.json"]
 
@@ -63,8 +64,8 @@ def test_files_of_others(tmp_path: Path) -> None:
     ]
     path = tmp_path / "r.json"
     path.write_text(json.dumps(dpr))
-    (result,) = read_dpr_results(path, strip_id_prefix="wiki:")
-    assert result.passages == (RetrievedPassage("7", "T", "x", 81.5),)
+    (result,) = read_dpr_results(path)
+    assert result.passages == (RetrievedPassage("wiki:7", "T", "x", 81.5),)
     path.write_text("".join(json.dumps(record) + "\n" for record in dpr * 2))
     assert [r.passages[0].id for r in read_dpr_results(path)] == ["wiki:7", "wiki:7"]
     contexts = [{"docid": "7", "score": 2, "text": '"T"\nx', "has_answer": False}]
@@ -76,11 +77,11 @@ def test_files_of_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ('[{"question": "q"}]', "record 1: not a retrieval result: no field 'contexts'"),
-        ('[{"question": "q", "ctxs": [{"id": "1"}]}]', "no field 'text'"),
+        ('[{"question": "q"}]', "record 1: no ctxs"),
+        ('[{"question": "q", "ctxs": [{"id": "1"}]}]', "record 1: a passage without text"),
         ('[{"question": "q", "ctxs": [{"id": "1", "text": "x", "title": "", "score": "high"}]}]', "high"),
         ("[3]", "record 1"),
-        ('{"a": 3}', "'a' is not an object"),
+        ('{"a": 3}', "r.json: no question"),
         ('{"question": "q", "ctxs": []}\n{"x\n', r"r\.json:2"),
     ],
 )
@@ -90,17 +91,12 @@ def test_malformed_results_are_named(tmp_path: Path, data: str, words: str) -> N
         list(read_dpr_results(tmp_path / "r.json"))
 
 
-def test_trec_run_and_qrels(tmp_path: Path) -> None:
+def test_trec_run(tmp_path: Path) -> None:
     run = [("q1", [("b", 0.1 + 0.2), ("a", 1e-17)]), ("q2", [("a", -3.0)])]
     assert write_trec_run(tmp_path / "x.run", run, tag="dense") == 3
     assert (tmp_path / "x.run").read_text().splitlines()[0] == "q1 Q0 b 1 0.30000000000000004 dense"
-    assert load_trec_run(tmp_path / "x.run") == {"q1": {"b": 0.1 + 0.2, "a": 1e-17}, "q2": {"a": -3.0}}
-    assert [line.rank for line in read_trec_run(tmp_path / "x.run")] == [1, 2, 1]
-    qrels = {"q1": {"a": 1, "b": 0}, "q2": {"c": 2}}
-    assert write_qrels(tmp_path / "x.qrels", qrels) == 3
-    assert read_qrels(tmp_path / "x.qrels") == qrels
-    (tmp_path / "beir.tsv").write_text("query-id\tcorpus-id\tscore\nq1\ta\t1\n")
-    assert read_qrels(tmp_path / "beir.tsv") == {"q1": {"a": 1}}
+    found = [(r.id, [(c.id, c.score) for c in r.contexts]) for r in TREC_RUN.read(tmp_path / "x.run")]
+    assert found == run
 
 
 @pytest.mark.parametrize(
@@ -124,11 +120,11 @@ def test_what_a_run_cannot_hold_is_refused(tmp_path: Path, ranking, words: str) 
 def test_malformed_runs_are_named(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_text("q Q0 a 1 1.0 t\nq Q0 b\n")
-    with pytest.raises(DataError, match="x:2: 3 fields, expected 6"):
-        load_trec_run(path)
-    path.write_text("q Q0 a one 1.0 t\n")
-    with pytest.raises(DataError, match="x:1"):
-        load_trec_run(path)
+    with pytest.raises(DataError, match="x:2: 3 fields"):
+        list(TREC_RUN.read(path))
+    path.write_text("q Q0 a 1 one t\n")
+    with pytest.raises(DataError, match="x:1: score 'one'"):
+        list(TREC_RUN.read(path))
     path.write_text("q 0 a yes\n")
     with pytest.raises(DataError, match="whole number"):
-        read_qrels(path)
+        list(TREC_QRELS.read(path))

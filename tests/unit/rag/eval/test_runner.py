@@ -241,7 +241,7 @@ def test_patterns_as_answers(tmp_path: Path, system: Any) -> None:
 def test_ids_with_blanks_leave_out_the_run_file(tmp_path: Path, system: Any, caplog: Any) -> None:
     metrics = evaluate(system, [Question("a b", "Danube", ("x",))], tmp_path, settings(), source=SOURCE)
     assert "run.trec" not in metrics["files"]
-    assert "blank" in caplog.text
+    assert "white space" in caplog.text
 
 
 def test_overlap_with_training_is_broken_down(tmp_path: Path, system: Any, questions: list[Question]) -> None:
