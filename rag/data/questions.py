@@ -12,11 +12,11 @@ from typing import Any
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Question
 from rag.data.files.delimited import read_rows
-from rag.data.files.huggingface import HF_PREFIX
+from rag.data.files.huggingface import HF_PREFIX, hub_rows, is_article
 from rag.data.files.json_file import squad_paragraph_id, squad_title
 from rag.data.files.json_stream import first_mark, iter_json_array, json_lines, load_json
+from rag.data.files.parquet import parquet_rows
 from rag.data.files.question_fields import check_text, parse_answer_cell, question_from_mapping
-from rag.data.files.question_rows import hub_rows, is_article, parquet_rows
 from rag.data.files.sources import is_json_record
 from rag.data.files.streams import STDIN, open_binary, read_lines, strip_compression
 from rag.data.records import BadRecord
@@ -122,8 +122,6 @@ def _read(path: str, format: str, encoding: str) -> Iterator[Question]:
         elif chosen == "json":
             numbered = _json_file(stream, path, encoding)
         elif chosen == "parquet":
-            if path == STDIN:
-                raise ConfigError("Parquet cannot be read from standard input", hint="give the file's name")
             numbered = _records(parquet_rows(path), path)
         elif chosen == "text":
             numbered = _plain_lines(stream, path, encoding)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,12 +9,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rag.core.errors import DataError
-from rag.core.files import atomic_path
 from rag.core.log import get_logger
 from rag.core.types import Passage
-from rag.data.files.json_file import first_mark
-from rag.data.files.json_stream import iter_json_array, parse_json
-from rag.data.files.streams import open_binary, read_lines
+from rag.data.files.fields import QUESTION_ID_FIELDS, first_of, passage_of
+from rag.data.files.json_stream import first_mark, iter_json_array, json_lines
+from rag.data.files.record import write_json_list
+from rag.data.files.streams import open_binary
 from rag.data.records import BadRecord, Problem, ReadReport
 from retrievers.encoders.layout import Query
 
@@ -45,8 +44,6 @@ _NEEDED = {
     "targets": "two passages that have a target",
     "questions": "a text",
 }
-_ID_FIELDS = ("id", "_id", "qid", "question_id")
-_PASSAGE_ID_FIELDS = ("passage_id", "psg_id", "id", "docid")
 _SHAPE = (
     "expected {question, answers, positive_ctxs: [{title, text, passage_id}], hard_negative_ctxs: [...]}, "
     "in a JSON list or one a line"
@@ -191,7 +188,7 @@ def read_training_examples(
     name, found = str(path), 0
     with open_binary(path) as stream:
         is_list = first_mark(stream) == "["
-        records: Iterator[tuple[int, Any]] = iter_json_array(stream, name) if is_list else _lines(stream)
+        records: Iterator[tuple[int, Any]] = iter_json_array(stream, name) if is_list else json_lines(stream)
         for number, record in records:
             try:
                 example = example_from_json(_good(record), f"q{number}")
@@ -228,14 +225,7 @@ def write_training_examples(path: str | Path, examples: Iterable[TrainingExample
     Raises:
         ResourceError: the disk is full or not writable.
     """
-    count = 0
-    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
-        for example in examples:
-            file.write(",\n" if count else "[\n")
-            file.write(json.dumps(example_to_json(example), ensure_ascii=False, allow_nan=False))
-            count += 1
-        file.write("\n]\n" if count else "[]\n")
-    return count
+    return write_json_list(Path(path), map(example_to_json, examples))
 
 
 def example_from_json(record: Any, fallback_id: str) -> TrainingExample:
@@ -257,7 +247,8 @@ def example_from_json(record: Any, fallback_id: str) -> TrainingExample:
     answers = (answers,) if isinstance(answers, str) else tuple(answers)
     if not all(isinstance(answer, str) for answer in answers):
         raise ValueError("answers are not a list of texts")
-    name = next((str(record[key]) for key in _ID_FIELDS if record.get(key) not in (None, "")), fallback_id)
+    key, identifier = first_of(record, QUESTION_ID_FIELDS)
+    name = fallback_id if key is None else str(identifier)
     lists = {key: _list(record, key) for key in _LISTS}
     if lists["hard_negative_ctxs"]:
         lists["negative_ctxs"] = []
@@ -280,17 +271,6 @@ def example_to_json(example: TrainingExample) -> dict[str, Any]:
     return {**head, **lists}
 
 
-def _lines(stream: Any) -> Iterator[tuple[int, Any]]:
-    for number, line in read_lines(stream):
-        if isinstance(line, BadRecord):
-            yield number, line
-        elif line.strip():
-            try:
-                yield number, parse_json(line)
-            except ValueError as error:
-                yield number, BadRecord("not JSON", str(error))
-
-
 def _good(record: Any) -> Any:
     if isinstance(record, BadRecord):
         raise ValueError(f"{record.reason}: {record.detail}")
@@ -305,17 +285,14 @@ def _list(record: Mapping[str, Any], key: str) -> list[Any]:
 
 
 def _passage(value: Any) -> Passage:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"a passage is not an object ({value!r:.40})")
-    text, title = value.get("text"), value.get("title") or ""
-    if not isinstance(text, str) or not isinstance(title, str) or not text.strip():
-        raise ValueError(f"a passage has no text, or one that is not text ({text!r:.40})")
+    passage = passage_of(value)
+    if not passage.text.strip():
+        raise ValueError(f"a passage has no text ({passage.text!r})")
     try:
-        (text + title).encode()
+        (passage.text + passage.title).encode()
     except UnicodeEncodeError as error:
         raise ValueError("a passage is not valid Unicode") from error
-    found = next((value[key] for key in _PASSAGE_ID_FIELDS if value.get(key) not in (None, "")), "")
-    return Passage(str(found), title, text)
+    return passage
 
 
 def _candidate(value: Any, role: Role) -> Candidate:

@@ -11,6 +11,7 @@ from rag.data.files.fields import join_sentences
 from rag.data.files.json_file import squad_paragraph_id
 from rag.data.files.json_stream import load_json
 from rag.data.files.record import (
+    QUESTION_PARTS,
     Context,
     Format,
     Record,
@@ -178,21 +179,8 @@ KILT = Format(
 HOTPOT = Format(
     "hotpot",
     "HotpotQA's JSON (also 2WikiMultiHopQA, MuSiQue in its shape)",
-    frozenset(
-        {
-            "id",
-            "question",
-            "answers",
-            "contexts",
-            "positives",
-            "hard_negatives",
-            "negatives",
-            "passage texts",
-            "titles",
-            "passage fields",
-            "meta",
-        }
-    ),
+    QUESTION_PARTS
+    | {"contexts", "positives", "hard_negatives", "negatives", "passage texts", "titles", "passage fields"},
     frozenset({"id", "question", "passage texts", "titles"}),
     _read_hotpot,
     lambda path, records: write_json_list(path, _hotpot_json(records)),
@@ -200,7 +188,7 @@ HOTPOT = Format(
 SQUAD = Format(
     "squad",
     "SQuAD 1.1 and 2.0",
-    frozenset({"id", "question", "answers", "positives", "passage ids", "passage texts", "titles", "meta"}),
+    QUESTION_PARTS | {"positives", "passage ids", "passage texts", "titles"},
     frozenset({"id", "question", "positives", "passage texts"}),
     _read_squad,
     _write_squad,

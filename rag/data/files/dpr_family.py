@@ -10,6 +10,7 @@ from typing import Any
 from rag.core.errors import DataError
 from rag.data.files.fields import PASSAGE_ID_FIELDS, passage_of
 from rag.data.files.record import (
+    QUESTION_PARTS,
     Context,
     Format,
     Record,
@@ -153,7 +154,7 @@ def _nq_json(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
         yield {"question": record.question, "answer": list(record.answers or ()), **identifier, **record.meta}
 
 
-_RETRIEVED = frozenset({"id", "question", "answers", "contexts", "meta"}) | _ALL_CONTEXT_PARTS
+_RETRIEVED = QUESTION_PARTS | {"contexts"} | _ALL_CONTEXT_PARTS
 _TEXTS = frozenset({"question", "contexts", "passage texts"})
 
 DPR_RESULTS = Format(
@@ -183,8 +184,7 @@ PYSERINI = Format(
 DPR_TRAINING = Format(
     "dpr-train",
     "DPR's training JSON: positive, negative and hard negative ctxs",
-    frozenset({"id", "question", "answers", "positives", "negatives", "hard_negatives", "meta"})
-    | _ALL_CONTEXT_PARTS,
+    QUESTION_PARTS | {"positives", "negatives", "hard_negatives"} | _ALL_CONTEXT_PARTS,
     frozenset({"question", "positives", "passage texts"}),
     _read_training,
     lambda path, records: write_json_list(path, _training_json(records)),
@@ -192,7 +192,7 @@ DPR_TRAINING = Format(
 NQ_OPEN = Format(
     "nq-open",
     "questions with answers as JSON lines",
-    frozenset({"id", "question", "answers", "meta"}),
+    QUESTION_PARTS,
     frozenset({"question"}),
     lambda path: (record for _, record in _read_questions(path)),
     lambda path, records: write_json_lines(path, _nq_json(records)),

@@ -10,7 +10,15 @@ from rag.core.errors import ConfigError, DataError, MissingDependencyError, RagE
 from rag.data.files.base import ReadOptions, Records, Source
 from rag.data.files.fields import DocumentFields
 
-__all__ = ["HF_PREFIX", "parse_name", "read_huggingface", "revision_of", "stream_rows"]
+__all__ = [
+    "HF_PREFIX",
+    "hub_rows",
+    "is_article",
+    "parse_name",
+    "read_huggingface",
+    "revision_of",
+    "stream_rows",
+]
 
 HF_PREFIX = "hf:"
 _USUAL_SPLITS = ("train", "test", "validation", "dev")
@@ -82,6 +90,36 @@ def stream_rows(name: str, *, default_split: str | None = None) -> Iterator[tupl
         raise
     except Exception as error:
         raise _explained(name, error) from error
+
+
+def hub_rows(name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Rows of questions of `hf:owner/name[:config][:split]`.
+
+    Where a repository holds SQuAD's official files, their articles come one by one; see `is_article`.
+
+    Raises:
+        ConfigError: a malformed name, or several splits and none named.
+        DataError: the data set is missing, private, or needs a script.
+        ResourceError: the hub cannot be reached.
+    """
+    number = 0
+    for _, row in stream_rows(name):
+        inner = row.get("data")
+        articles = inner if isinstance(inner, list) and inner and is_article(inner[0]) else [row]
+        for item in articles:
+            number += 1
+            yield number, item
+
+
+def is_article(row: Any) -> bool:
+    """Whether a row is an article of SQuAD, with the questions inside its paragraphs."""
+    paragraphs = row.get("paragraphs") if isinstance(row, Mapping) else None
+    return (
+        isinstance(paragraphs, list)
+        and bool(paragraphs)
+        and isinstance(paragraphs[0], Mapping)
+        and "qas" in paragraphs[0]
+    )
 
 
 def revision_of(name: str) -> str:

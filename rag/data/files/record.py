@@ -17,6 +17,7 @@ from rag.data.files.streams import open_binary, read_lines
 from rag.data.records import BadRecord
 
 __all__ = [
+    "QUESTION_PARTS",
     "Context",
     "Format",
     "Record",
@@ -30,6 +31,8 @@ __all__ = [
     "write_json_lines",
     "write_json_list",
 ]
+
+QUESTION_PARTS = frozenset({"id", "question", "answers", "meta"})  # see `Record.parts`
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,7 @@ class Record:
 
 
 Reader = Callable[[Path], Iterator[Record]]
-Writer = Callable[[Path, Iterable[Record]], None]
+Writer = Callable[[Path, Iterable[Record]], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,14 +190,14 @@ def open_text(path: Path) -> Iterator[TextIO]:
         yield file
 
 
-def write_json_list(path: Path, items: Iterable[Mapping[str, Any]]) -> None:
-    """One JSON list, an element a line."""
+def write_json_list(path: Path, items: Iterable[Mapping[str, Any]]) -> int:
+    """One JSON list, an element a line; returns how many."""
+    count = 0
     with open_text(path) as file:
-        separator = "[\n"
-        for item in items:
-            file.write(separator + dumps(item))
-            separator = ",\n"
-        file.write("\n]\n" if separator != "[\n" else "[]\n")
+        for count, item in enumerate(items, start=1):
+            file.write((",\n" if count > 1 else "[\n") + dumps(item))
+        file.write("\n]\n" if count else "[]\n")
+    return count
 
 
 def write_json_lines(path: Path, items: Iterable[Mapping[str, Any]]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from rag.core.errors import DataError
 from rag.core.files import atomic_path
 from rag.data.files.record import (
+    QUESTION_PARTS,
     Context,
     Format,
     Record,
@@ -286,20 +287,7 @@ TREC_QRELS = Format(
 BEIR = Format(
     "beir",
     "BEIR folder: corpus.jsonl, queries.jsonl, qrels/",
-    frozenset(
-        {
-            "id",
-            "question",
-            "answers",
-            "positives",
-            "negatives",
-            "passage ids",
-            "passage texts",
-            "titles",
-            "passage fields",
-            "meta",
-        }
-    ),
+    QUESTION_PARTS | {"positives", "negatives", "passage ids", "passage texts", "titles", "passage fields"},
     frozenset({"id", "question", "positives", "passage ids", "passage texts"}),
     _read_beir,
     _write_beir,

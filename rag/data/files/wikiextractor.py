@@ -7,7 +7,8 @@ import io
 import re
 
 from rag.data.files.base import ReadOptions, Records, Source, open_source
-from rag.data.files.json_file import first_mark, read_json_lines
+from rag.data.files.json_file import read_json_lines
+from rag.data.files.json_stream import first_mark
 from rag.data.files.streams import read_lines
 from rag.data.records import BadRecord, Document
 
