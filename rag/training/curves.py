@@ -1,20 +1,21 @@
-"""Training curves as one SVG file: no library; light or dark with the reader's screen."""
+"""Training curves as one SVG file; light or dark with the reader's screen."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
+
+from rag.core.svg import Axis, Frame, Series, draw
 
 __all__ = ["draw_curves"]
 
 _COLUMNS = 3
-_WIDTH, _HEIGHT = 300, 190
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 30, 26
+_FRAME = Frame(300, 190, left=52, right=18, top=30, bottom=26)
 _FIRST = ("loss", "rate", "norm")
 _TITLES = {"loss": "training loss", "rate": "learning rate", "norm": "gradient norm"}
 _LEFT_OUT = frozenset({"step", "examples", "tokens", "seconds"})
+_MOST_POINTS = 40
 _STYLE = (
     "text{font:11px system-ui,sans-serif;fill:#444}.title{font-weight:600;fill:#111}"
     ".grid{stroke:#ddd}.line{fill:none;stroke:#1764ab;stroke-width:1.5}.dot{fill:#1764ab}"
@@ -47,9 +48,9 @@ def draw_curves(records: Sequence[Mapping[str, Any]]) -> str:
     shown = {name: points for name, points in curves.items() if points}
     last = max((points[-1][0] for points in shown.values()), default=1.0)
     rows = max(1, -(-len(shown) // _COLUMNS))
-    width, height = _COLUMNS * _WIDTH, rows * _HEIGHT
+    width, height = _COLUMNS * _FRAME.width, rows * _FRAME.height
     panels = [
-        f'<g transform="translate({number % _COLUMNS * _WIDTH},{number // _COLUMNS * _HEIGHT})">'
+        f'<g transform="translate({number % _COLUMNS * _FRAME.width},{number // _COLUMNS * _FRAME.height})">'
         f"{_panel(_TITLES.get(name, name.removeprefix('eval/')), points, last)}</g>"
         for number, (name, points) in enumerate(shown.items())
     ]
@@ -61,33 +62,18 @@ def draw_curves(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _panel(title: str, points: Sequence[tuple[float, float]], last_step: float) -> str:
-    low, high = min(y for _, y in points), max(y for _, y in points)
-    ticks = _ticks(low, high)
-    low, high = min(low, ticks[0]), max(high, ticks[-1])
-
-    def px(x: float) -> float:
-        return round(_LEFT + x / last_step * (_WIDTH - _LEFT - _RIGHT), 1)
-
-    def py(y: float) -> float:
-        return round(_HEIGHT - _BOTTOM - (y - low) / (high - low) * (_HEIGHT - _TOP - _BOTTOM), 1)
-
-    parts = [f'<text class="title" x="{_LEFT}" y="18">{escape(title)}</text>']
-    for tick in ticks:
-        parts.append(
-            f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{py(tick)}" y2="{py(tick)}"/>'
-        )
-        parts.append(f'<text x="{_LEFT - 6}" y="{py(tick) + 4:g}" text-anchor="end">{tick:.4g}</text>')
-    for step, anchor in ((0.0, "start"), (last_step, "end")):
-        parts.append(f'<text x="{px(step)}" y="{_HEIGHT - 8}" text-anchor="{anchor}">{step:,.0f}</text>')
-    path = " ".join(f"{px(x)},{py(y)}" for x, y in points)
-    parts.append(f'<polyline class="line" points="{path}"/>')
-    if len(points) <= 40:
-        for x, y in points:
-            parts.append(
-                f'<circle class="dot" cx="{px(x)}" cy="{py(y)}" r="2"><title>step {x:,.0f}: {y:.5g}'
-                "</title></circle>"
-            )
-    return "".join(parts)
+    steps, values = zip(*points, strict=True)
+    ticks = _ticks(min(values), max(values))
+    series = Series(title, steps, values, notes=[f"step {x:,.0f}: {y:.5g}" for x, y in points])
+    return draw(
+        [series],
+        Axis((0.0, last_step), ("0", f"{last_step:,.0f}")),
+        Axis(ticks, [f"{tick:.4g}" for tick in ticks]),
+        _FRAME,
+        title=title,
+        has_points=len(points) <= _MOST_POINTS,
+        radius=2.0,
+    )
 
 
 def _ticks(low: float, high: float) -> list[float]:

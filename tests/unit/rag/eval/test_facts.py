@@ -15,8 +15,7 @@ from rag.data.corpus import read_documents
 from rag.data.files.question_fields import question_from_mapping
 from rag.eval.fact_tuning import FactExample, collect_examples, tune_facts, write_tuning
 from rag.eval.facts import FactFinder, open_finder
-from rag.eval.report import render_report
-from rag.eval.report_questions import question_card
+from rag.eval.report import render_report, report_environment
 from rag.eval.results import load_evaluation
 from rag.eval.runner import evaluate
 from rag.eval.sentence_table import SentenceTable, align_sentences
@@ -156,7 +155,7 @@ def test_a_card_shows_right_wrong_and_missed_facts() -> None:
         "question": "q", "answers": [], "scores": {}, "hits": [],
         "facts": [["A", 0], ["B", 1]], "gold_facts": [["A", 0], ["C", 2]],
     }  # fmt: skip
-    card = question_card(record)
+    card = report_environment([]).get_template("macros.html").module.card(record)
     assert 'A, sentence 1<span class="better"> ✓</span> · B, sentence 2<span class="worse"> ✗</span>' in card
     assert "<dt>facts missed</dt><dd>C, sentence 3</dd>" in card
 

@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from rag.eval.markup import Html, el, join
-from rag.eval.plots import Series, line_plot
+from rag.core.svg import Axis, Frame, Series, draw
 from rag.eval.report_labels import percent, with_interval
 from rag.eval.results import Evaluation
 
-__all__ = ["curves_section"]
+__all__ = ["Plot", "curve_notes", "curve_plots"]
 
-_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+_TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
+_SHARES = Axis(_TICKS, [f"{100 * tick:g}%" for tick in _TICKS])
+_FRAME = Frame(360, 270, left=46, right=14, top=12, bottom=42)
 
 
-def curves_section(evaluations: Sequence[Evaluation]) -> Html | None:
-    """The plots that the evaluations have data for, and a sentence about each; None if there are none."""
-    plots: list[Html] = []
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """One plot: what a screen reader says, the heading, the drawing, and the legend if there are several
+    lines."""
+
+    label: str
+    heading: str
+    svg: str
+    legend: tuple[str, ...]
+
+
+def _plot(series: Sequence[Series], label: str, heading: str, x: Axis, x_title: str, **options: Any) -> Plot:
+    svg = draw(series, x, _SHARES, _FRAME, x_title=x_title, **options)
+    return Plot(label, heading, svg, tuple(line.name for line in series) if len(series) > 1 else ())
+
+
+def curve_plots(evaluations: Sequence[Evaluation]) -> list[Plot]:
+    """The plots that the evaluations have data for."""
+    plots = []
     curves = [(e.name, e.metrics["curve"]) for e in evaluations if e.metrics["curve"]]
     if curves:
         deepest = max(points[-1]["k"] for _, points in curves)
@@ -33,16 +51,10 @@ def curves_section(evaluations: Sequence[Evaluation]) -> Html | None:
             )
             for name, points in curves
         ]
-        plots.append(
-            line_plot(
-                series,
-                label="Share of questions with an answer in the first k passages",
-                x_label="passages retrieved, k",
-                y_label="An answer in the first k passages",
-                x_ticks=ticks,
-                log_x=True,
-            )
-        )
+        label = "Share of questions with an answer in the first k passages"
+        axis = Axis(ticks, [f"{tick:g}" for tick in ticks], is_log=True)
+        heading = "An answer in the first k passages"
+        plots.append(_plot(series, label, heading, axis, "passages retrieved, k"))
     calibrated = [(e.name, e.metrics["calibration"]) for e in evaluations if e.metrics["calibration"]]
     if calibrated:
         merged = [(name, _merged(c["bins"])) for name, c in calibrated]
@@ -60,45 +72,36 @@ def curves_section(evaluations: Sequence[Evaluation]) -> Html | None:
             )
             for name, bins in merged
         ]
-        plots.append(
-            line_plot(
-                series,
-                label="Reliability of the confidence",
-                x_label="confidence of the answer",
-                y_label="Right, by confidence (dashed: ideal)",
-                x_ticks=_SHARES,
-                diagonal=True,
-            )
-        )
+        label, heading = "Reliability of the confidence", "Right, by confidence (dashed: ideal)"
+        plots.append(_plot(series, label, heading, _SHARES, "confidence of the answer", has_diagonal=True))
     risky = [(e.name, e.metrics["risk_coverage"]) for e in evaluations if e.metrics["risk_coverage"]]
     if risky:
-        plots.append(
-            line_plot(
-                [Series(name, c["coverage"], c["risk"]) for name, c in risky],
-                label="Risk over coverage",
-                x_label="questions answered, the most confident first",
-                y_label="Wrong among the answers given",
-                x_ticks=_SHARES,
-                points=False,
-            )
-        )
-    if not plots:
-        return None
-    several = len(evaluations) > 1
-    risks = dict(risky)
+        series = [Series(name, c["coverage"], c["risk"]) for name, c in risky]
+        x_title = "questions answered, the most confident first"
+        heading = "Wrong among the answers given"
+        plots.append(_plot(series, "Risk over coverage", heading, _SHARES, x_title, has_points=False))
+    return plots
+
+
+def curve_notes(evaluations: Sequence[Evaluation]) -> list[str]:
+    """A sentence about the confidence of each system."""
     notes = []
-    for name, c in calibrated:
+    for evaluation in evaluations:
+        c, risk = evaluation.metrics["calibration"], evaluation.metrics["risk_coverage"]
+        if not c:
+            continue
+        begin = f"{evaluation.name}: c" if len(evaluations) > 1 else "C"
         note = (
-            f"{f'{name}: c' if several else 'C'}alibration error {percent(c['ece'])}, mean confidence "
-            f"{percent(c['mean_confidence'])}, right {percent(c['accuracy'])}, Brier score {c['brier']:.3f}."
+            f"{begin}alibration error {percent(c['ece'])}, mean confidence {percent(c['mean_confidence'])}, "
+            f"right {percent(c['accuracy'])}, Brier score {c['brier']:.3f}."
         )
-        if name in risks:
+        if risk:
             note += (
-                f" Area under risk–coverage {risks[name]['aurc']:.3f} "
-                f"(best possible ordering {risks[name]['oracle_aurc']:.3f})."
+                f" Area under risk–coverage {risk['aurc']:.3f} "
+                f"(best possible ordering {risk['oracle_aurc']:.3f})."
             )
-        notes.append(el("p", note, class_="soft"))
-    return join([el("div", plots, class_="grid3"), notes])
+        notes.append(note)
+    return notes
 
 
 def _merged(bins: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
