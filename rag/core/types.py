@@ -31,7 +31,7 @@ class GoldPassage:
     Attributes:
         passage: its id is "" where the set gives none; its text is "" where the set only names it.
         sentences: the sentences of its text as the set cuts them; empty where it gives running text. MuSiQue
-            gives each paragraph as one sentence.
+            gives each paragraph as one sentence, which supports as a whole.
         supporting: numbers of the sentences that support the answer, 0-based, as the set has them: a few of
             HotpotQA's point past the last sentence.
     """

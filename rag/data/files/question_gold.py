@@ -105,7 +105,8 @@ def _multi_hop(record: Mapping[str, Any]) -> dict[str, Any]:
     if paragraphs is None:
         return {"gold": tuple(GoldPassage(Passage("", t, ""), (), tuple(facts.get(t, ()))) for t in titles)}
     places: list[int] = list(record.get("gold_paragraphs") or ())
-    gold = [paragraphs[place] for place in places]
+    # MuSiQue judges whole paragraphs, each of them one "sentence"
+    gold = [replace(paragraphs[place], supporting=(0,)) for place in places]
     if not places:
         for title in titles:
             named = [n for n, item in enumerate(paragraphs) if item.passage.title == title]

@@ -118,6 +118,9 @@ def test_musique_paragraphs_become_context_and_gold_titles() -> None:
     steps = [{"question": "q", "answer": "a", "paragraph_support_idx": n} for n in (2, 0)]
     ordered = question({**MUSIQUE, "question_decomposition": steps})  # hop order, not that of the paragraphs
     assert [item.passage.title for item in ordered.gold] == ["Town", "County"]
+    assert gold_facts(found) == (("County", 0), ("Town", 0))  # whole paragraphs support
+    lone = [{**item, "is_supporting": item["idx"] == 0} for item in MUSIQUE["paragraphs"]]
+    assert gold_keys(question({**MUSIQUE, "paragraphs": lone})) == ("title", ("County",))
     assert question({**MUSIQUE, "answerable": False}).answers == ()
 
 
