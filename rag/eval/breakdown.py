@@ -29,30 +29,10 @@ __all__ = [
 ]
 
 _WH = ("who", "whom", "whose", "what", "which", "when", "where", "why", "how")
-_YES_NO = frozenset(
-    [
-        "is",
-        "are",
-        "was",
-        "were",
-        "am",
-        "do",
-        "does",
-        "did",
-        "has",
-        "have",
-        "had",
-        "can",
-        "could",
-        "will",
-        "would",
-        "shall",
-        "should",
-        "may",
-        "might",
-        "must",
-    ]
-)
+_YES_NO = frozenset((
+    "is", "are", "was", "were", "am", "do", "does", "did", "has", "have", "had", "can", "could", "will",
+    "would", "shall", "should", "may", "might", "must"
+))  # fmt: skip
 _FUNCTION_WORDS = _YES_NO.union(
     *(_WH, ("whom", "whose", "that", "these", "those", "this", "there", "it", "its", "he", "him", "his")),
     ("she", "her", "they", "them", "their", "i", "you", "we", "a", "an", "the", "and", "or", "but", "not"),
@@ -67,27 +47,10 @@ _YEAR = re.compile(r"(1[0-9]|20)\d\d(s|–\d+|-\d+)?")
 _DATE = re.compile(
     rf"\b({_MONTHS})\b.*\d|\d.*\b({_MONTHS})\b|\d{{1,4}}[-/]\d{{1,2}}[-/]\d{{1,4}}", re.IGNORECASE
 )
-_NUMBER_WORDS = frozenset(
-    [
-        "zero",
-        "one",
-        "two",
-        "three",
-        "four",
-        "five",
-        "six",
-        "seven",
-        "eight",
-        "nine",
-        "ten",
-        "eleven",
-        "twelve",
-        "hundred",
-        "thousand",
-        "million",
-        "billion",
-    ]
-)
+_NUMBER_WORDS = frozenset((
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven",
+    "twelve", "hundred", "thousand", "million", "billion"
+))  # fmt: skip
 
 
 def question_word(text: str) -> str:

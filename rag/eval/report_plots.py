@@ -14,7 +14,7 @@ __all__ = ["Plot", "curve_notes", "curve_plots"]
 
 _TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _SHARES = Axis(_TICKS, [f"{100 * tick:g}%" for tick in _TICKS])
-_FRAME = Frame(360, 270, left=46, right=14, top=12, bottom=42)
+_FRAME = Frame(360, 270, left=46, right=20, top=12, bottom=42)
 
 
 @dataclass(frozen=True, slots=True)

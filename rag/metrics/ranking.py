@@ -109,7 +109,7 @@ def average_rank(
             gold = scores[row, own[0]]
             equal = np.count_nonzero(others == gold)
             total += len(others) - np.count_nonzero(others < gold) - equal + equal / 2
-    return total / max(1, len(questions))
+    return float(total) / max(1, len(questions))
 
 
 def trec_measures(
