@@ -266,16 +266,12 @@ def build_embeddings(
     if not ledger.begin("embeddings", inputs):
         return EmbeddingShards.open(directory)
 
-    def encode(start: int, stop: int) -> FloatArray:
-        batch = list(itertools.chain.from_iterable(passages.batches(4096, start=start, stop=stop)))
-        return encoder.encode_passages([p.title for p in batch], [p.text for p in batch])
-
     writer = EmbeddingWriter(
         directory, rows=len(passages), encoder=identity, dtype=settings.stored_dtype,
         shard_rows=settings.shard_rows,
     )  # fmt: skip
     with Progress(len(passages), "passages", "encode", initial=writer.finished_rows) as progress:
-        for rows in writer.write_missing(encode):
+        for rows in writer.write_passages(passages, encoder):
             progress.update(rows)
     embeddings = EmbeddingShards.open(directory)
     if probe_vectors is None:

@@ -10,6 +10,7 @@ float16 halves the disk and keeps 11 significant bits: for unit vectors an inner
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -22,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from indexers.npy import load_npy, save_npy
-from indexers.protocols import EncoderIdentity, FloatArray, IntArray
+from indexers.passages import PassageStore
+from indexers.protocols import EncoderIdentity, FloatArray, IntArray, PassageEncoder
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import (
     atomic_write_bytes,
@@ -36,6 +38,7 @@ from rag.core.files import (
 __all__ = ["EmbeddingShards", "EmbeddingWriter", "VectorDtype", "shard_name"]
 
 VectorDtype = Literal["float16", "float32"]
+_TEXTS_AT_ONCE = 4096
 HEADER_NAME, LEDGER_NAME = "embeddings.json", "ledger.jsonl"
 _log = logging.getLogger(__name__)
 
@@ -211,11 +214,31 @@ class EmbeddingWriter:
             os.fsync(file.fileno())
         self._ledger[shard] = line
 
-    def write_missing(self, encode: Callable[[int, int], FloatArray]) -> Iterator[int]:
-        """Fill every missing shard with `encode(first row, one past the last)`; yields its rows."""
-        for shard, start, stop in list(self.missing()):
+    def write_missing(
+        self, encode: Callable[[int, int], FloatArray], *, part: tuple[int, int] = (0, 1)
+    ) -> Iterator[int]:
+        """Fill missing shards with `encode(first row, one past the last)`; yields the rows of each when done.
+
+        Args:
+            encode: vectors (n, D).
+            part: (p, n) fills every n-th, from the p-th: n processes share the work, each with a writer that
+                was made before any of them writes.
+        """
+        for shard, start, stop in list(self.missing())[part[0] :: part[1]]:
             self.write(shard, encode(start, stop))
             yield stop - start
+
+    def write_passages(
+        self, passages: PassageStore, encoder: PassageEncoder, *, part: tuple[int, int] = (0, 1)
+    ) -> Iterator[int]:
+        """Fill missing shards with the vectors of `passages`, a whole shard a call; see `write_missing`."""
+
+        def encode(start: int, stop: int) -> FloatArray:
+            batches = passages.batches(_TEXTS_AT_ONCE, start=start, stop=stop)
+            texts = list(itertools.chain.from_iterable(batches))
+            return encoder.encode_passages([p.title for p in texts], [p.text for p in texts])
+
+        return self.write_missing(encode, part=part)
 
 
 def _ledger_line(line: dict[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """A folder of published generations: one process builds the next, others use the newest, nobody waits.
 
     newest.json                     name of the generation to use, replaced atomically, last of all
+    pinned.json                     versions that are not deleted, whoever asks
     generation-00000003/            what was built, with manifest.json; never changed afterwards
     .staging-00001500-1f0c…/        being built
 
@@ -16,7 +17,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +40,7 @@ __all__ = ["Generation", "Generations"]
 
 KIND = "generation"
 POINTER_NAME = "newest.json"
+PINS_NAME = "pinned.json"
 LEASE_NAME = ".lease"
 _PREFIX, _STAGING, _GONE = "generation-", ".staging-", ".gone-"
 _RETRIES = 100
@@ -195,17 +197,31 @@ class Generations:
         what = f"generation {generation.version} is no longer" if generation else "nothing was published yet"
         raise IncompleteArtifactError(f"{what} in {self.directory}", hint="publish one, or use the newest")
 
+    @property
+    def pinned(self) -> frozenset[str]:
+        """Versions that `prune` spares."""
+        path = self.directory / PINS_NAME
+        return frozenset(read_json(path)) if path.exists() else frozenset()
+
+    def pin(self, versions: Collection[str]) -> None:
+        """Let `prune` spare these versions from now on, and no others; any process may say so.
+
+        A hold ends with its process, a pin does not: it is for what a killed run will need again.
+        """
+        if frozenset(versions) != self.pinned:
+            atomic_write_json(self.directory / PINS_NAME, sorted(versions))
+
     def prune(self, keep: int = 2) -> list[int]:
-        """Delete all but the `keep` newest generations and those that are held; returns deleted numbers.
+        """Delete all but the `keep` newest generations and those held or pinned; returns deleted numbers.
 
         Raises:
             ResourceError: another process publishes here.
         """
         deleted = []
         with directory_lock(self.directory):
-            newest = self.newest()
+            newest, pinned = self.newest(), self.pinned
             for generation in self.all()[: -max(1, keep)]:
-                if newest is not None and generation.number == newest.number:
+                if generation.version in pinned or (newest and generation.number == newest.number):
                     continue
                 if self._retire(generation):
                     deleted.append(generation.number)

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import torch
 
@@ -28,6 +28,7 @@ from rag.training.checkpoints import (
     save_checkpoint,
 )
 from rag.training.distributed import World
+from rag.training.hooks import FitHooks
 from rag.training.precision import MasterWeights
 from rag.training.run_log import RunLog
 from rag.training.schedule import ScheduleName, schedule_factor
@@ -84,41 +85,6 @@ class Loss:
         """What is added up over the processes, by name."""
         values = {"_loss": self.value, "_examples": self.examples, "_tokens": self.tokens, **self.parts}
         return {k: float(v.detach() if isinstance(v, torch.Tensor) else v) for k, v in values.items()}
-
-
-class FitHooks:
-    """What a recipe may do inside the loop. Derive from it and replace what is needed.
-
-    What saves (`extra_state`, `extra_tensors`, `on_checkpoint`) is called in the main process only,
-    everything else in every process.
-    """
-
-    def before_step(self, step: int) -> None:
-        """Called before step `step` (from 0) asks for its batches: the place to exchange negatives."""
-
-    def after_step(self, step: int) -> None:
-        """Called when `step` steps were taken: the place to let a momentum encoder follow."""
-
-    def log_fields(self, step: int) -> Mapping[str, Any]:
-        """More entries for log lines and metrics records, such as an index's age; called after every step."""
-        return {}
-
-    def extra_state(self) -> Mapping[str, Any]:
-        """What a checkpoint should hold beside weights and counters, as JSON values."""
-        return {}
-
-    def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Called with what `extra_state` returned, when a run is resumed."""
-
-    def extra_tensors(self) -> Mapping[str, torch.Tensor]:
-        """What a checkpoint should hold beside weights and counters, as tensors."""
-        return {}
-
-    def load_extra_tensors(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Called with what `extra_tensors` returned, on the CPU, when a run is resumed."""
-
-    def on_checkpoint(self, path: Path, step: int) -> None:
-        """Called when the checkpoint of `step` is whole on disk in the folder `path`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,8 +249,9 @@ def fit(
                 loss.compute_gradients(master.gather_gradients)
                 for name, share in loss.shares().items():
                     counts[name] += share
-            # all save together, when the main process's clock says so
-            counts["_save"] = float(world.is_main and time.monotonic() - saved > settings.save_every_s)
+            # all save together, when the main process says so
+            is_late = time.monotonic() - saved > settings.save_every_s
+            counts["_save"] = float(world.is_main and (is_late or hooks.asks_for_checkpoint()))
             counts = _sum_counts(counts, world)
             _combine_gradients(master, world, len(numbers))
             value = counts.pop("_loss") / len(numbers)

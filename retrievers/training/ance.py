@@ -33,7 +33,7 @@ from retrievers.examples.records import TrainingExample
 from retrievers.examples.split import ExampleSplit, split_examples
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.ance_config import AnceTrainConfig
-from retrievers.training.exchange import NegativesExchange
+from retrievers.training.exchange import negatives_exchange
 from retrievers.training.inferencer import Inferencer
 from retrievers.training.losses import in_batch_objective, pairwise_objective
 from retrievers.training.model import BiEncoderModel
@@ -108,7 +108,7 @@ def run_inferencer(config: AnceTrainConfig) -> Path:
         inferencer = _inferencer(config, index, split, "auto")
         refreshes = inferencer.watch((config.out / _FINISHED).exists)
     log.info("the trainer has finished; mined %d times", refreshes)
-    return inferencer.negatives.directory
+    return config.out / "negatives"
 
 
 def _train(config: AnceTrainConfig, role: Role, world: World, index: Index) -> Path:
@@ -149,7 +149,7 @@ def _train(config: AnceTrainConfig, role: Role, world: World, index: Index) -> P
     # exchange: snapshots out, negatives in
     form = replace(encoder_form(config, model), max_length=max(config.question_tokens, config.passage_tokens))
     inline = _inferencer(config, index, split, world.device) if role == "both" and world.is_main else None
-    exchange = NegativesExchange(
+    exchange = negatives_exchange(
         config,
         batches,
         lambda folder: export_model(folder, model, master.state(), form),

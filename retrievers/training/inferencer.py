@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import itertools
 import shutil
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -29,15 +28,16 @@ import numpy as np
 
 from indexers.embeddings import EmbeddingShards, EmbeddingWriter
 from indexers.exact import exact_search
-from indexers.generations import Generation, Generations
+from indexers.generations import Generations
 from indexers.passages import PassageStore
 from indexers.protocols import FloatArray, IntArray, PassageEncoder
-from rag.core.errors import DataError, IncompleteArtifactError
-from rag.core.files import directory_lock
+from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.progress import Progress
 from rag.data.text import AnswerMatcher
 from rag.runtime.seeds import generator
+from rag.training.refresher import Refresher
+from rag.training.shelf import Published
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.data import matchable_answers
 from retrievers.examples.mined import MinedNegatives, Probes
@@ -65,7 +65,7 @@ class SearchEncoder(PassageEncoder, Protocol):
         ...
 
 
-class Inferencer:
+class Inferencer(Refresher):
     """Makes negatives out of snapshots.
 
     Args:
@@ -91,9 +91,11 @@ class Inferencer:
         load: Callable[[Path], SearchEncoder] = BiEncoder.load,
     ) -> None:
         self.config, self.corpus, self.train, self.held_out = config, corpus, train, held_out
-        self.key, self._load = key, load
-        self.snapshots = Generations(config.out / "snapshots")
-        self.negatives = Generations(config.out / "negatives")
+        super().__init__(
+            Generations(config.out / "snapshots"), Generations(config.out / "negatives"), key=key,
+            keep=config.keep_generations, poll_s=config.poll_s,
+        )  # fmt: skip
+        self._load = load
         self.probes = ProbeSet.draw(
             len(train), len(corpus), questions=config.probe_questions, passages=config.probe_passages,
             seed=config.seed,
@@ -110,59 +112,19 @@ class Inferencer:
                 *(missing, len(train)),
             )
 
-    def watch(self, finished: Callable[[], bool], *, sleep: Callable[[float], None] = time.sleep) -> int:
-        """Refresh for every newer snapshot until `finished()`; returns how many refreshes that were."""
-        refreshes = 0
-        while not finished():
-            snapshot, newest = self.snapshots.newest(), self.negatives.newest()
-            if snapshot is None or (newest is not None and newest.meta["snapshot"] == snapshot.version):
-                sleep(self.config.poll_s)
-                continue
-            try:
-                self.refresh(snapshot, before=newest)
-            except IncompleteArtifactError:
-                log.info("snapshot %s was replaced by a newer one", snapshot.version)
-                continue
-            refreshes += 1
-        return refreshes
-
-    def refresh(self, snapshot: Generation, *, before: Generation | None) -> Generation:
-        """Mine with one snapshot and publish the negatives, or find them published already.
-
-        Args:
-            snapshot: the trainer's.
-            before: the negatives these follow on; lists that are not mined anew are taken over from it.
+    def build(self, snapshot: Published, before: Published | None, folder: Path) -> None:
+        """Put the negatives that a snapshot finds into `folder`.
 
         Raises:
-            IncompleteArtifactError: the snapshot is gone.
             DataError: not one negative was found.
         """
-        turn = int(before.meta["turn"]) + 1 if before is not None else 0
-        meta = {
-            "key": self.key,
-            "snapshot": snapshot.version,
-            "turn": turn,
-            "before": before.version if before is not None else None,
-        }
-        for known in self.negatives.all():
-            if known.meta == meta and known.step == snapshot.step:
-                log.info("negatives %s of this snapshot are published already", known.version)
-                return known
-        started = time.monotonic()
-        with directory_lock(self.config.out / "inferencer"), self.snapshots.hold(snapshot) as held:
-            encoder = self._load(held.path / "encoder")
-            embeddings = self._encode(encoder)
-            mined = self._mine(encoder, embeddings, snapshot, before, turn)
-        published = self.negatives.publish(mined.write, step=snapshot.step, meta=meta)
-        self.negatives.prune(self.config.keep_generations)
+        encoder = self._load(snapshot.path / "encoder")
+        mined = self._mine(encoder, self._encode(encoder), snapshot, before)
+        mined.write(folder)
         shown = {
             name: value for name, value in mined.figures.items() if name.startswith(("held_out/", "refresh/"))
         }
-        log.info(
-            "negatives %s of step %d after %.0f s: %s", published.version, published.step,
-            time.monotonic() - started, "  ".join(f"{name} {value:.4g}" for name, value in shown.items()),
-        )  # fmt: skip
-        return published
+        log.info("%s", "  ".join(f"{name} {value:.4g}" for name, value in shown.items()))
 
     def _encode(self, encoder: SearchEncoder) -> EmbeddingShards:
         """Vectors of the whole corpus; shards that an earlier, killed attempt finished are kept."""
@@ -174,30 +136,25 @@ class Inferencer:
         writer = EmbeddingWriter(
             place, rows=len(self.corpus), encoder=encoder.identity, dtype="float16", shard_rows=_SHARD_ROWS
         )
-
-        def encode(start: int, stop: int) -> FloatArray:
-            batch = list(itertools.chain.from_iterable(self.corpus.batches(4096, start=start, stop=stop)))
-            return encoder.encode_passages([p.title for p in batch], [p.text for p in batch])
-
         with Progress(len(self.corpus), "passages", "encode", initial=writer.finished_rows) as progress:
-            for rows in writer.write_missing(encode):
+            for rows in writer.write_passages(self.corpus, encoder):
                 progress.update(rows)
+                self.check()
         return EmbeddingShards.open(place)
 
     def _mine(
         self,
         encoder: SearchEncoder,
         embeddings: EmbeddingShards,
-        snapshot: Generation,
-        before: Generation | None,
-        turn: int,
+        snapshot: Published,
+        before: Published | None,
     ) -> MinedNegatives:
         config = self.config
         questions = [example.question for example in self.train]
         lists: list[list[int]] = [[] for _ in questions]
         with Progress(None, "questions", "mine") as progress:
             for examples, _, rows in self._search(
-                encoder, embeddings, questions, self._due(turn), config.depth
+                encoder, embeddings, questions, self._due(self.turn(before)), config.depth
             ):
                 for example, found in zip(examples.tolist(), rows.tolist(), strict=True):
                     lists[example] = self._select(example, found)
@@ -215,7 +172,9 @@ class Inferencer:
             found_rows.append(rows)
             found_scores.append(scores)
         after = Probes(embeddings.rows(self.probes.passages), np.concatenate(found_rows))
-        known = self._read(before)
+        known = None
+        if before is not None:
+            known = MinedNegatives.read(before, examples=len(self.train), key=self.key)
         staleness = compare(
             known.probes if known is not None else None,
             after,
@@ -240,12 +199,6 @@ class Inferencer:
             return self.config.temperature
         return 0.05 if encoder.identity.normalize else 1.0
 
-    def _read(self, generation: Generation | None) -> MinedNegatives | None:
-        if generation is None:
-            return None
-        with self.negatives.hold(generation) as held:
-            return MinedNegatives.read(held, examples=len(self.train), key=self.key)
-
     def _due(self, turn: int) -> IntArray:
         """Examples whose turn it is: all, or a slice of a permutation that is worked off in turns."""
         size = self.config.refresh_questions or len(self.train)
@@ -266,6 +219,7 @@ class Inferencer:
             block = chosen[start : start + _QUESTIONS_AT_ONCE]
             vectors = encoder.encode_questions([questions[i] for i in block.tolist()])
             yield (block, *exact_search(embeddings, vectors, top_k))
+            self.check()
 
     def _select(self, example: int, found: Sequence[int]) -> list[int]:
         question = self.train[example]

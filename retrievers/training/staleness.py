@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
+from indexers.npy import load_npy, save_npy
 from indexers.protocols import FloatArray, IntArray
 from rag.runtime.seeds import generator
 from rag.training.refresh import Staleness, distinct_share, mean_cosine, score_entropy, top_k_overlap
@@ -15,6 +17,7 @@ from retrievers.examples.mined import Probes
 __all__ = ["DriftMeter", "ProbeSet", "compare"]
 
 TOP_K = 100
+_DRIFT_NAME = "probe_vectors.npy"
 _PROBE_STREAM = 77_003  # apart from the streams of other uses of the same seed
 
 
@@ -83,15 +86,20 @@ class DriftMeter:
 
     def __init__(self, encode: Callable[[], FloatArray]) -> None:
         self._encode = encode
-        self.reference: FloatArray | None = None
+        self._reference: FloatArray | None = None
 
-    def reset(self) -> FloatArray:
-        """Measure from the model as it is now; returns its vectors."""
-        self.reference = self._encode()
-        return self.reference
+    def save(self, folder: Path) -> None:
+        """Measure from now on from the model as it is; its vectors are kept in a snapshot's folder."""
+        self._reference = self._encode()
+        save_npy(folder / _DRIFT_NAME, self._reference)
+
+    def load(self, folder: Path) -> None:
+        """Measure from the model as it was when this snapshot was taken."""
+        now = self._encode()
+        self._reference = load_npy(folder / _DRIFT_NAME, dtype=now.dtype, shape=now.shape).copy()
 
     def __call__(self) -> float | None:
-        """Drift since `reference` was taken; None if there is none."""
-        if self.reference is None:
+        """Drift since the last snapshot; None if there is none."""
+        if self._reference is None:
             return None
-        return 1.0 - mean_cosine(self.reference, self._encode())
+        return 1.0 - mean_cosine(self._reference, self._encode())

@@ -32,6 +32,15 @@ from rag.config import load_config
 from retrievers.training.ance import run_inferencer, train_ance
 from retrievers.training.ance_config import AnceTrainConfig
 config = load_config(AnceTrainConfig, sys.argv[1])
+if len(sys.argv) > 3:  # saved every so many steps, whatever time that takes
+    import rag.training.fit
+    class Clock:
+        now = 0.0
+        def monotonic(self):
+            self.now += 1.0
+            return self.now
+    rag.training.fit.time = Clock()
+    config = config.model_copy(update={"save_every_s": float(sys.argv[3])})
 run_inferencer(config) if sys.argv[2] == "inferencer" else train_ance(config, role=sys.argv[2])
 """
 
@@ -67,8 +76,10 @@ def material(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> dict[
     }  # fmt: skip
 
 
-def start(out: Path, material: dict[str, Any], role: str) -> subprocess.Popen[str]:
-    """The role in a process of its own, its log on stdout."""
+def start(
+    out: Path, material: dict[str, Any], role: str, save_every: int | None = None
+) -> subprocess.Popen[str]:
+    """The role in a process of its own, its log on stdout; it saves at every step, or every so many."""
     config = out.parent / f"{out.name}.json"
     config.write_text(json.dumps({**material, "out": str(out)}))
     environment = {
@@ -76,7 +87,8 @@ def start(out: Path, material: dict[str, Any], role: str) -> subprocess.Popen[st
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }  # fmt: skip
     return subprocess.Popen(
-        [sys.executable, "-u", "-c", _CODE, str(config), role], stdout=subprocess.PIPE,
+        [sys.executable, "-u", "-c", _CODE, str(config), role, *([str(save_every)] if save_every else [])],
+        stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL, env=environment, text=True,
     )  # fmt: skip
 
@@ -115,6 +127,16 @@ def test_one_process_killed_twice_takes_the_same_steps(
     assert losses(out) == losses(undisturbed)
     weights = "encoder/model.safetensors"
     assert (out / weights).read_bytes() == (undisturbed / weights).read_bytes()
+
+
+def test_several_refreshes_after_a_save_change_nothing(tmp_path: Path, material: dict[str, Any]) -> None:
+    """What the last checkpoint was trained with is still there, and later negatives are left alone."""
+    often = {**material, "refresh": "every 2", "keep_generations": 1}
+    train_ance(AnceTrainConfig(out=tmp_path / "whole", **often))
+    process = start(tmp_path / "run", often, "both", save_every=4)
+    kill_when(process, lambda line: "step 10/" in line)
+    train_ance(AnceTrainConfig(out=tmp_path / "run", **often))
+    assert losses(tmp_path / "run") == losses(tmp_path / "whole")
 
 
 def test_trainer_and_inferencer_are_killed_in_turn(tmp_path: Path, material: dict[str, Any]) -> None:

@@ -12,10 +12,11 @@ import pytest
 
 from indexers.generations import Generation, Generations
 from rag.training.distributed import World
+from rag.training.exchange import Exchange
 from retrievers.examples.mined import MinedNegatives, Probes
 from retrievers.examples.tokens import TokenTable
 from retrievers.training.ance_config import AnceTrainConfig
-from retrievers.training.exchange import NegativesExchange
+from retrievers.training.exchange import negatives_exchange
 from retrievers.training.staleness import DriftMeter
 
 
@@ -61,12 +62,12 @@ class Miner:
         return mine(self.out, snapshot.step, snapshot.version)
 
 
-def make(out: Path, batches: Batches, inline: Miner | None = None, **settings: Any) -> NegativesExchange:
+def make(out: Path, batches: Batches, inline: Miner | None = None, **settings: Any) -> Exchange:
     given = {"refresh": "every 10", "poll_every_steps": 4, "log_every_steps": 2, **settings}
     drift = given.pop("meter", None)
     sleep = given.pop("sleep", lambda _: None)
     config = AnceTrainConfig(out=out, train_files=("t",), index="i", **given)
-    return NegativesExchange(
+    return negatives_exchange(
         config, batches, lambda folder: folder.mkdir(), key="k", world=World.single("cpu"),  # type: ignore[arg-type]
         in_line=inline is not None, inline=inline, drift=drift, sleep=sleep,
     )  # fmt: skip
@@ -150,11 +151,35 @@ def test_a_resumed_run_goes_on_with_the_negatives_of_its_checkpoint(
     resumed.before_step(14)
     assert snapshots(tmp_path) == [0, 10]
 
-    Generations(tmp_path / "negatives").prune(keep=1)
+    negatives = Generations(tmp_path / "negatives")
+    negatives.prune(keep=1)  # spares what the checkpoint needs
+    kept = Batches(3, [[], [], []])
+    make(tmp_path, kept, Miner(tmp_path)).load_extra_state(state)
+    assert kept.used == again.used
+
+    negatives.pin(())
+    negatives.prune(keep=1)
+    assert [generation.version for generation in negatives.all()] == [later.version]
     lost = Batches(3, [[], [], []])
-    make(tmp_path, lost, Miner(tmp_path)).load_extra_state(state)
-    assert lost.used == [later.version]
-    assert "are gone, going on with" in caplog.text
+    renewed = make(tmp_path, lost, Miner(tmp_path))
+    renewed.load_extra_state(state)
+    assert "was deleted: it is made again" in caplog.text
+    assert lost.used == []  # not those of a later model
+    renewed.before_step(13)
+    assert len(lost.used) == 1
+
+
+def test_negatives_of_a_step_that_is_still_to_come_are_passed_over(tmp_path: Path) -> None:
+    """They are of a model that a kill took away; another process mined with it."""
+    batches = Batches(3, [[1], [2], [3]])
+    exchange = make(tmp_path, batches)
+    first, _ = mine(tmp_path, 0), mine(tmp_path, 7)
+    exchange.before_step(4)
+    assert batches.used == [first.version]
+    negatives = Generations(tmp_path / "negatives")
+    assert negatives.prune(keep=1) == []  # nor does the other process delete those in use
+    exchange.before_step(8)
+    assert len(batches.used) == 2
 
 
 def test_drift_is_measured_from_the_last_snapshot_even_after_a_resume(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_a_moved_model_is_measured_against_the_one_before(tmp_path: Path, corpus
     assert figures[1]["refresh/cosine"] < 0.7
     assert figures[1]["refresh/overlap"] < figures[0]["refresh/overlap"] <= 1
     assert any("drift" in sentence for sentence in figures[1]["alarms"])
-    assert len(inferencer.negatives.all()) == 2  # keep_generations
+    assert len(inferencer.payloads.all()) == 2  # keep_generations
     assert len(list((tmp_path / "run/inferencer").glob("embeddings-*"))) == 1
 
 
@@ -145,7 +145,7 @@ def test_watch_mines_what_is_new_and_ends_when_told(tmp_path: Path, corpus: Pass
             snapshot(tmp_path / "run", sleeps, sleeps, 0.1)
 
     assert inferencer.watch(lambda: sleeps >= 6, sleep=sleep) == 2
-    newest = inferencer.negatives.newest()
+    newest = inferencer.payloads.newest()
     assert newest is not None
     assert newest.step == 4
 
@@ -202,7 +202,7 @@ def test_the_best_may_be_passed_over(tmp_path: Path, corpus: PassageStore) -> No
     lists = {}
     for skip in (0, 3):
         inferencer = make(tmp_path, corpus, skip=skip, answer_filter=False)
-        published = inferencer.refresh(taken, before=None if skip == 0 else inferencer.negatives.newest())
+        published = inferencer.refresh(taken, before=None if skip == 0 else inferencer.payloads.newest())
         lists[skip] = MinedNegatives.read(published, examples=20, key="k")
         assert inferencer.removed["gold"] == (20 if skip == 0 else 0)
     # the gold passage is the best hit of every question, so three passed over are two negatives

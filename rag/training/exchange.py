@@ -1,0 +1,254 @@
+"""Refreshing while training: snapshots of the model go out, what was made of them comes in.
+
+    snapshots/      the model at some steps, published by the trainer
+    (a payload)/    what a refresher made of them: negatives, targets, an index that the trainer holds
+
+Trainer and refresher are two processes that meet in these folders and never wait for each other, or one
+process that does both in turn. Either may be killed at any moment and started again: the trainer saves a
+checkpoint whenever it has taken something up, and what a checkpoint needs is kept as long as the checkpoint.
+
+What is exchanged is said twice: a `Refresher` builds the files of a generation out of a snapshot, and the
+trainer's `take_up` opens them. Nothing here knows what they hold.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from rag.core.errors import IncompleteArtifactError
+from rag.core.log import get_logger
+from rag.training.checkpoints import Checkpoint
+from rag.training.distributed import World
+from rag.training.fit import FitHooks
+from rag.training.refresh import IndexAge, RefreshSchedule
+from rag.training.refresher import Refresher
+from rag.training.shelf import Published, Shelf
+
+__all__ = ["Drift", "Exchange", "ExchangeSettings"]
+
+_FROM_START = "file"  # the version of what the trainer had before the first refresh
+
+log = get_logger(__name__)
+
+
+class Drift(Protocol):
+    """Measures how far the model has moved since a snapshot."""
+
+    def __call__(self) -> float | None:
+        """Drift since the last `save` or `load`; None if there was none."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Measure from now on from the model as it is; what that takes is kept in a snapshot's folder."""
+        ...
+
+    def load(self, folder: Path) -> None:
+        """Measure from the model as it was when this snapshot was taken."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeSettings:
+    """When the trainer exchanges.
+
+    Attributes:
+        schedule: when a snapshot goes out.
+        poll_every_steps: how often the trainer looks for newer results and measures drift.
+        poll_s: how often it looks while it has to wait, in seconds.
+        show_steps: so long after it was taken up, a result's figures stand in the log.
+        keep: snapshots that stay on disk, beside those that checkpoints need.
+        in_line: refresh at once, in the main process, whenever a snapshot goes out; otherwise another process
+            refreshes.
+    """
+
+    schedule: RefreshSchedule
+    poll_every_steps: int = 100
+    poll_s: float = 5.0
+    show_steps: int = 20
+    keep: int = 2
+    in_line: bool = True
+
+
+class Exchange(FitHooks):
+    """The trainer's side: hooks of the fit loop.
+
+    Args:
+        settings: when.
+        snapshots: where snapshots go.
+        payloads: where results come from.
+        write_snapshot: puts the model as it is now into a folder; called in the main process.
+        take_up: opens a result in every process, so that the next batch is made with it, and lets go of the
+            one before; returns figures for the log. The generation is held during the call only: what
+            stays open must be mapped or read.
+        world: the processes.
+        key: see `Refresher`.
+        refresher: what refreshes in line; of the main process.
+        drift: needed if the schedule asks for it.
+        must_wait: whether training cannot begin without a result.
+        sleep: waits for a number of seconds.
+    """
+
+    def __init__(
+        self,
+        settings: ExchangeSettings,
+        snapshots: Shelf[Any],
+        payloads: Shelf[Any],
+        write_snapshot: Callable[[Path], object],
+        take_up: Callable[[Any], Mapping[str, float]],
+        *,
+        world: World,
+        key: str = "",
+        refresher: Refresher | None = None,
+        drift: Drift | None = None,
+        must_wait: Callable[[], bool] = lambda: False,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._settings, self._snapshots, self._payloads = settings, snapshots, payloads
+        self._write_snapshot, self._open, self._world, self._key = write_snapshot, take_up, world, key
+        self._refresher, self._drift, self._must_wait, self._sleep = refresher, drift, must_wait, sleep
+        self._current: Published | None = None
+        self._age = IndexAge(_FROM_START, 0)
+        self._figures: Mapping[str, float] = {}
+        self._taken_up_at = 0
+        self._unsaved = False
+        self._snapshot_step: int | None = None
+        self._snapshot_version = ""
+
+    def before_step(self, step: int) -> None:
+        """Hand over a snapshot if it is time to, take up a newer result if there is one."""
+        polls = step % self._settings.poll_every_steps == 0
+        if self._is_due(step, polls):
+            snapshot = self._publish(step)
+            if self._settings.in_line:
+                self._take_up(self._refresh(snapshot), step)
+        if polls and not self._settings.in_line and not self._settings.schedule.is_never:
+            self._look_for_newer(step)
+
+    def log_fields(self, step: int) -> Mapping[str, Any]:
+        """Version and age of what is in use; for a while after it changed, its figures."""
+        is_new = step - self._taken_up_at <= self._settings.show_steps
+        return {**self._age.record(step), **(self._figures if is_new else {})}
+
+    def asks_for_checkpoint(self) -> bool:
+        """After something was taken up: no step is ever taken again with another result."""
+        return self._unsaved
+
+    def extra_state(self) -> Mapping[str, Any]:
+        """What is in use, for an exact resume."""
+        return {
+            "taken_up": self._current.version if self._current is not None else None,
+            "taken_up_at": self._taken_up_at,
+            "snapshot": self._snapshot_version,
+            "snapshot_step": self._snapshot_step,
+        }
+
+    def on_checkpoint(self, path: Path, step: int) -> None:
+        """Let go of what only deleted checkpoints needed."""
+        self._unsaved = False
+        kept = [Checkpoint.open(place).state.get("hooks", {}) for place in path.parent.glob("step-*")]
+        self._payloads.pin({str(state["taken_up"]) for state in kept if state.get("taken_up")})
+        if self._drift is not None:
+            self._snapshots.pin({str(state["snapshot"]) for state in kept if state.get("snapshot")})
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Go on with what the checkpoint used; if somebody deleted that, ask for it anew."""
+        self._snapshot_step = state.get("snapshot_step")
+        self._snapshot_version = str(state.get("snapshot", ""))
+        snapshot = self._snapshots.find(self._snapshot_version)
+        if self._drift is not None and snapshot is not None and self._world.is_main:
+            self._drift.load(snapshot.path)
+        wanted = state.get("taken_up")
+        if wanted is None:
+            return
+        generation = self._payloads.find(wanted)
+        if generation is None:
+            self._snapshot_step = None
+            log.warning(
+                "%s, which the checkpoint was trained with, was deleted: it is made again from the model as "
+                "it is now, so losses will differ from an undisturbed run",
+                wanted,
+            )
+        else:
+            self._take_up(generation, int(state.get("taken_up_at", 0)))
+            self._unsaved = False
+
+    def _is_due(self, step: int, polls: bool) -> bool:
+        drift = None
+        if self._drift is not None and polls:
+            drift = self._world.broadcast_object(self._drift() if self._world.is_main else None)
+        return self._settings.schedule.is_due(step, self._snapshot_step, drift)
+
+    def _publish(self, step: int) -> Published | None:
+        """Write the snapshot; it is returned in the main process."""
+        snapshot = None
+        if self._world.is_main:
+            # Writing and encoding draw random numbers in places; training must not notice.
+            with torch.random.fork_rng():
+                snapshot = self._snapshots.publish(self._write, step=step, meta={"key": self._key})
+            self._snapshots.prune(self._settings.keep)
+            self._snapshot_version = snapshot.version
+            log.info("snapshot %s of step %d", snapshot.version, step)
+        self._snapshot_step = step
+        return snapshot
+
+    def _write(self, folder: Path) -> None:
+        self._write_snapshot(folder)
+        if self._drift is not None:
+            self._drift.save(folder)
+
+    def _refresh(self, snapshot: Published | None) -> Published:
+        version = None
+        if snapshot is not None and self._refresher is not None:
+            with torch.random.fork_rng():
+                version = self._refresher.refresh(snapshot, before=self._current).version
+        return self._find(self._world.broadcast_object(version))
+
+    def _look_for_newer(self, step: int) -> None:
+        """Take up the newest result in every process; waits for the first if there must be one."""
+        with ExitStack() as stack:
+            newest = self._newest(step) if self._world.is_main else None
+            if self._world.is_main and newest is None and self._must_wait():
+                log.info("nothing to train with yet: waiting for the refresher on the same folder")
+                while newest is None:
+                    self._sleep(self._settings.poll_s)
+                    newest = self._newest(step)
+            if newest is not None:
+                newest = stack.enter_context(self._payloads.hold(newest))
+            version = self._world.broadcast_object(newest.version if newest is not None else None)
+            if version is not None:
+                self._take_up(newest if newest is not None else self._find(version), step)
+            self._world.barrier()
+
+    def _newest(self, step: int) -> Published | None:
+        """The newest of no newer a model: a resumed run may find some of steps that are still to come."""
+        found = [generation for generation in self._payloads.all() if generation.step <= step]
+        return found[-1] if found else self._current
+
+    def _find(self, version: str) -> Published:
+        found = self._payloads.find(version)
+        if found is None:
+            raise IncompleteArtifactError(
+                f"{version}, a finished refresh, has vanished",
+                hint="do not delete files of a run while it runs",
+            )
+        return found
+
+    def _take_up(self, generation: Published, step: int) -> None:
+        if self._current is not None and generation.version == self._current.version:
+            return
+        with self._payloads.hold(generation) as held:
+            if self._world.is_main:
+                self._payloads.pin({*self._payloads.pinned, held.version})
+            figures = self._open(held)
+        self._current, self._taken_up_at, self._unsaved = generation, step, True
+        self._age = IndexAge(generation.version, generation.step)
+        self._figures = {name: round(value, 4) for name, value in figures.items()}
+        if self._world.is_main:
+            log.info("step %d: now with %s", step, self._age.describe(step))
