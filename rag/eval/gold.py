@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rag.core.types import Passage, Question
+from rag.core.types import GoldPassage, Passage, Question
 
 __all__ = [
     "PassageLookup",
@@ -32,16 +32,21 @@ def gold_keys(question: Question) -> tuple[str, tuple[str, ...]]:
         if the set names none.
 
     Example:
-        >>> from rag.core.types import GoldPassage
         >>> steps = tuple(GoldPassage(Passage("", title, "")) for title in ("A", "B"))
         >>> gold_keys(Question("1", "q", gold=steps))
         ('title', ('A', 'B'))
     """
     if question.gold_passage_ids:
         return "id", tuple(dict.fromkeys(question.gold_passage_ids))
-    if question.gold_are_alternatives or not (len(question.gold) > 1 or gold_facts(question)):
+    lone = question.gold[0] if len(question.gold) == 1 else None
+    if question.gold_are_alternatives or not question.gold or (lone and _is_running_text(lone)):
         return "", ()
     return "title", tuple(dict.fromkeys(gold.passage.title for gold in question.gold))
+
+
+def _is_running_text(gold: GoldPassage) -> bool:
+    """Whether it is a paragraph as SQuAD has it, one of many with its title, and no whole document."""
+    return bool(gold.passage.text) and not gold.sentences
 
 
 def needs_all(question: Question) -> bool:

@@ -100,7 +100,8 @@ def _multi_hop(record: Mapping[str, Any]) -> dict[str, Any]:
     facts: dict[str, list[int]] = {}
     for title, sentence in record.get("supporting_facts") or ():
         facts.setdefault(str(title), []).append(int(sentence))
-    titles = list(dict.fromkeys([*map(str, record.get("gold_titles") or ()), *facts]))
+    named = list(map(str, record.get("gold_titles") or ()))  # one title twice means two paragraphs with it
+    titles = [*named, *(title for title in facts if title not in named)]
     paragraphs = _paragraphs(record.get("context"))
     if paragraphs is None:
         return {"gold": tuple(GoldPassage(Passage("", t, ""), (), tuple(facts.get(t, ()))) for t in titles)}
@@ -109,9 +110,9 @@ def _multi_hop(record: Mapping[str, Any]) -> dict[str, Any]:
     gold = [replace(paragraphs[place], supporting=(0,)) for place in places]
     if not places:
         for title in titles:
-            named = [n for n, item in enumerate(paragraphs) if item.passage.title == title]
-            places += named[:1]
-            found = paragraphs[named[0]] if named else GoldPassage(Passage("", title, ""))
+            same = [n for n, item in enumerate(paragraphs) if item.passage.title == title and n not in places]
+            places += same[:1]
+            found = paragraphs[same[0]] if same else GoldPassage(Passage("", title, ""))
             gold.append(GoldPassage(found.passage, found.sentences, tuple(facts.get(title, ()))))
     others = tuple(item for number, item in enumerate(paragraphs) if number not in places)
     return {"gold": tuple(gold), "context": others}

@@ -144,6 +144,9 @@ def test_gold_passages_stand_in_hop_order_with_their_supporting_sentences() -> N
     assert [item.passage.text for item in found.gold] == ["A1. A2.", "B1. B2.", ""]  # C is only named
     assert [item.passage.title for item in found.context] == ["Noise"]
     assert [item.passage.title for item in question({**record, "context": None}).gold] == ["A", "B", "C"]
+    twice = question({"question": "q", "gold_titles": ["A", "A"], "context": [["A", ["a"]], ["A", ["b"]]]})
+    assert [item.passage.text for item in twice.gold] == ["a", "b"]
+    assert gold_keys(twice) == ("title", ("A",))
     unlabelled = question({"question": "q", "context": context})  # a test file
     assert (unlabelled.gold, len(unlabelled.context)) == ((), 3)
 
