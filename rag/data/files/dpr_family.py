@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,11 @@ def _read_results(path: Path) -> Iterator[Record]:
         if not {"ctxs", "contexts"} & record.meta.keys():
             raise DataError(f"{place}: no ctxs, expected {RESULTS_SHAPE}")
         rest = dict(record.meta)
-        contexts = _contexts(rest, "ctxs" if "ctxs" in rest else "contexts", place)
+        if "ctxs" in rest:
+            contexts = _contexts(rest, "ctxs", place)
+        else:  # pyserini's: what has no id is a `docid` too
+            listed = [{"docid": "", **c} if isinstance(c, Mapping) else c for c in rest.pop("contexts") or ()]
+            contexts = _contexts({"contexts": listed}, "contexts", place)
         yield replace(record, contexts=contexts, meta=rest)
 
 

@@ -136,8 +136,8 @@ def passage_of(value: Any) -> Passage:
     text, title = value.get("text"), value.get("title")
     if not isinstance(text, str | None) or not isinstance(title, str | None):
         raise ValueError(f"title or text of a passage is not text ({title!r:.40}, {text!r:.40})")
-    name, identifier = first_of(value, PASSAGE_ID_FIELDS)
-    if title is None and name == "docid" and text and "\n" in text:
+    _, identifier = first_of(value, PASSAGE_ID_FIELDS)
+    if title is None and "docid" in value and text and "\n" in text:
         title, _, text = text.partition("\n")
         title = title.strip('"')
     return Passage("" if identifier is None else str(identifier), title or "", text or "")

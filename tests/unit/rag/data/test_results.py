@@ -72,6 +72,9 @@ def test_files_of_others(tmp_path: Path) -> None:
     path.write_text(json.dumps({"3": {"question": "q", "answers": ["a"], "contexts": contexts}}))
     (result,) = read_dpr_results(path)
     assert result == RetrievalResult("q", ("a",), (RetrievedPassage("7", "T", "x", 2.0, False),), "3")
+    del contexts[0]["docid"]
+    path.write_text(json.dumps({"3": {"question": "q", "answers": ["a"], "contexts": contexts}}))
+    assert next(read_dpr_results(path)).passages[0].title == "T"
 
 
 @pytest.mark.parametrize(
