@@ -125,3 +125,13 @@ def test_a_pointer_to_nothing_falls_back_to_what_is_there(tmp_path: Path) -> Non
     first = generations.publish(writes("a"), step=0)
     (tmp_path / "newest.json").write_text(json.dumps({"newest": "generation-00000009"}))
     assert generations.newest() == first
+
+
+def test_prune_spares_what_is_pinned_whoever_pinned_it(tmp_path: Path) -> None:
+    generations = Generations(tmp_path)
+    published = [generations.publish(writes(str(step)), step=step) for step in range(4)]
+    Generations(tmp_path).pin({published[1].version})
+    assert generations.prune(keep=1) == [1, 3]
+    assert generations.find(published[1].version) == published[1]
+    generations.pin(())
+    assert generations.prune(keep=1) == [2]
