@@ -63,6 +63,7 @@ def make_step(settings: Mapping[str, Any]) -> Callable[[], float]:
 
 
 def _ours(settings: Mapping[str, Any], examples: list[TrainingExample]) -> Callable[[], float]:
+    from rag.config import load_config
     from rag.runtime.hardware import bound_kernel_caches, keep_freed_memory
     from rag.training.distributed import World
     from retrievers.examples.batches import RetrieverBatches
@@ -74,11 +75,13 @@ def _ours(settings: Mapping[str, Any], examples: list[TrainingExample]) -> Calla
 
     bound_kernel_caches()  # as `rag.training.fit.fit` does
     keep_freed_memory()
-    config = DprTrainConfig(
-        out=Path("unused"), train_files=(Path(settings["train_file"]),), dropout=0.0, temperature=1 / _SCALE,
-        question_encoder=settings["encoder"], question_tokens=settings["tokens"], normalize=True,
-        passage_tokens=settings["tokens"], precision=settings["precision"], batch_size=settings["batch_size"],
-    )  # fmt: skip
+    read = {
+        "dropout": 0.0, "temperature": 1 / _SCALE, "question_encoder": settings["encoder"], "normalize": True,
+        "question_tokens": settings["tokens"], "passage_tokens": settings["tokens"],
+        "precision": settings["precision"], "batch_size": settings["batch_size"],
+    }  # fmt: skip
+    paths = {"out": "unused", "train_files": [settings["train_file"]]}
+    config = load_config(DprTrainConfig, overrides=paths | read)
     model, master = load_model(config, _DEVICE)
     tokenizer = RetrieverTokenizer(model.settings.question, model.settings.passage)
     data = TrainingSet.build(_first_negative(examples), tokenizer, match_answers=False)

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import to_jsonable_python
+
 from retrievers.encoders.export import EncoderForm
 from retrievers.encoders.layout import PAIR
 from retrievers.training.config import RetrieverTrainConfig
@@ -35,15 +37,16 @@ def model_card(
         data: what was trained on, as name → value.
         figures: what was measured on held-out questions, as name → value.
     """
-    start = _model_name(config.question_encoder)
-    other = _model_name(config.passage_encoder or config.question_encoder)
+    start = _model_name(config.model.question_encoder)
+    other = _model_name(config.model.passage_encoder or config.model.question_encoder)
     towers = f"one tower for both sides, started from {start}"
-    if not config.shared:
+    if not config.model.shared:
         towers = f"two towers, both started from {start}"
         if other != start:
             towers = f"two towers, started from {start} (questions) and {other} (passages)"
-    shown = {k: v for k, v in config.model_dump(mode="json").items() if v is not None and k not in _UNSAID}
-    shown |= {"question_encoder": start} | ({} if config.shared else {"passage_encoder": other})
+    said = to_jsonable_python(config.flat())
+    shown = {k: v for k, v in said.items() if v not in (None, {}) and k not in _UNSAID}
+    shown |= {"question_encoder": start} | ({} if config.model.shared else {"passage_encoder": other})
     layout = "[CLS] title [SEP] text [SEP]" if form.layout == PAIR else f"[CLS] {form.layout} [SEP]"
     prefixes = [
         f"`{prefix}` before every {what}"
@@ -51,7 +54,7 @@ def model_card(
         if prefix
     ]
     return f"""---
-library_name: {"sentence-transformers" if config.shared else "transformers"}
+library_name: {"sentence-transformers" if config.model.shared else "transformers"}
 pipeline_tag: sentence-similarity
 tags: [dense-retrieval, question-answering]
 ---
@@ -88,7 +91,7 @@ rag ask "a question" --index INDEX
 ## Figures
 On questions that were held out of training{
         " and never used for a choice"
-        if config.select_by == "last"
+        if config.run.select_by == "last"
         else ", on which the checkpoint was chosen"
     }:
 
@@ -96,11 +99,11 @@ On questions that were held out of training{
 
 `nll` is the loss over held-out batches; `average_rank` the mean number of passages above the positive (0 is
 best, ties count half) in the pool of those of up to {
-        config.validation_questions
+        config.data.validation_questions
     } held-out questions (published
 figures pool up to 10000 questions: a smaller pool gives smaller ranks); `top-k` and `mrr` (up to rank 100)
 are measured by searching {
-        "a pool of index passages" if config.validation_passages else "all passages of an index"
+        "a pool of index passages" if config.data.validation_passages else "all passages of an index"
     }, where one was given.
 
 ## Licence
@@ -121,17 +124,16 @@ def _command(config: RetrieverTrainConfig) -> str:
         parts.append("--index INDEX")
     if config.validation_file is not None:
         parts.append(f"--set validation_file={config.validation_file.name}")
-    for name, field in type(config).model_fields.items():
-        value = getattr(config, name)
-        if name not in _UNSAID and value != field.default:
+    usual = type(config)(out=config.out, train_files=config.train_files, index=config.index).flat()
+    for name, value in config.flat().items():
+        if name not in _UNSAID and value != usual[name]:
             parts.append(f"--set {_assignment(name, value)}")
     return " \\\n    ".join([*parts, "--out run"])
 
 
 def _default_note(config: RetrieverTrainConfig) -> str:
-    return (
-        f"Learning rate {config.learning_rate:g} ({config.schedule}), {config.batch_size} questions a step."
-    )
+    optim, questions = config.optim, config.data.batch_size
+    return f"Learning rate {optim.learning_rate:g} ({optim.schedule}), {questions} questions a step."
 
 
 def _assignment(name: str, value: Any) -> str:

@@ -63,17 +63,18 @@ def split_examples(config: RetrieverTrainConfig, folder: Path) -> ExampleSplit:
     for path in given:
         if not path.is_file():
             raise DataError(f"{path}: no such file")
-    fraction = config.validation_fraction if config.validation_file is None else 0.0
-    decided: list[object] = [fraction, config.validation_questions, config.train_questions, config.seed]
-    if config.hold_out != "question":
-        decided.append(config.hold_out)
+    fraction = config.data.validation_fraction if config.validation_file is None else 0.0
+    said = config.data
+    decided: list[object] = [fraction, said.validation_questions, said.train_questions, config.run.seed]
+    if said.hold_out != "question":
+        decided.append(config.data.hold_out)
     if config.needs != "positives":
         decided.append(config.needs)
     content = json.dumps([[sha256_file(path) for path in given], decided])
     key = hashlib.sha256(content.encode()).hexdigest()
     kept = folder / f"held-out-{key[:16]}.json"
     stated = folder / f"split-{key[:16]}.json"
-    places = _Places(config.seed, config.hold_out == "title")
+    places = _Places(config.run.seed, config.data.hold_out == "title")
     if not stated.is_file():
         _divide(config, places, fraction, kept, stated)
     bounds = read_json(stated)
@@ -103,7 +104,7 @@ def _divide(config: RetrieverTrainConfig, places: _Places, fraction: float, kept
                 yield places.in_sample(example), number, example
 
     chosen = heapq.nsmallest(
-        config.validation_questions, chain(below(), given()), key=lambda found: found[:2]
+        config.data.validation_questions, chain(below(), given()), key=lambda found: found[:2]
     )
     train = np.sort(np.asarray(sampled))
     if not len(train):
@@ -113,7 +114,7 @@ def _divide(config: RetrieverTrainConfig, places: _Places, fraction: float, kept
             f"none of {read} questions falls into the held-out {100 * fraction:g} %",
             hint="raise validation_fraction, give a validation_file, or set validation_fraction=0",
         )
-    wanted = min(config.train_questions or len(train), len(train))
+    wanted = min(config.data.train_questions or len(train), len(train))
     if chosen:
         write_training_examples(kept, (example for _, _, example in sorted(chosen, key=lambda c: c[1])))
     atomic_write_json(stated, {"low": fraction, "high": float(train[wanted - 1])})

@@ -15,12 +15,9 @@ from indexers.index import Index
 from indexers.protocols import EncoderIdentity, IntArray
 from indexers.reissue import reissue_index
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
-from rag.core.files import directory_lock
 from rag.core.log import get_logger
 from rag.core.manifest import MANIFEST_NAME
-from rag.runtime.hardware import use_threads
-from rag.runtime.seeds import seed_everything
-from rag.training.claim import claim_run
+from rag.training.config import fit_settings
 from rag.training.distributed import World
 from rag.training.fit import FitHooks, Loss, fit
 from retrievers.encoders.bi_encoder import TOWER_SEPARATOR, BiEncoder
@@ -30,10 +27,10 @@ from retrievers.examples.split import split_examples
 from retrievers.examples.tokens import Int32, RetrieverTokenizer, TokenTable
 from retrievers.training.ance_config import AdoreTrainConfig
 from retrievers.training.losses import ranknet_loss
+from retrievers.training.recipe import claimed
 from retrievers.training.run import (
     encoder_form,
     finish_run,
-    fit_settings,
     load_model,
 )
 from retrievers.training.validation import TOP_KS, CorpusSearch, right_rows
@@ -123,16 +120,13 @@ def train_adore(config: AdoreTrainConfig) -> Path:
     Note:
         Search is as exact as the index is: build it with index type flat or fp16 for the published recipe.
     """
-    with World.from_environment() as world:
+    with claimed(config) as world, Index.open(config.index) as index:
         if world.size > 1:
             raise ConfigError(
                 f"{world.size} processes were started, one is enough: only questions are encoded",
                 hint="start it without torchrun",
             )
-        with directory_lock(config.out):
-            claim_run(config, config.out)
-            with Index.open(config.index) as index:
-                return _train(_like_index(config, index), world, index)
+        return _train(_like_index(config, index), world, index)
 
 
 def _like_index(config: AdoreTrainConfig, index: Index) -> AdoreTrainConfig:
@@ -142,20 +136,17 @@ def _like_index(config: AdoreTrainConfig, index: Index) -> AdoreTrainConfig:
         raise ConfigError(f"{config.index} has no vectors", hint="build it with --retriever dense")
     index.check_encoder(BiEncoder.load_like(identity, precision="fp32").identity)
     passages, _, questions = identity.name.partition(TOWER_SEPARATOR)
-    return config.model_copy(
-        update={
-            "question_encoder": config.question_encoder or questions or passages,
-            "passage_encoder": passages,
-            "passage_tokens": identity.max_length,
-            **{name: getattr(identity, name) for name in ("pooling", "normalize", "layout")},
-            **{name: getattr(identity, name) for name in ("query_prefix", "passage_prefix")},
-        }
-    )
+    said = {
+        "question_encoder": config.model.question_encoder or questions or passages,
+        "passage_encoder": passages,
+        "passage_tokens": identity.max_length,
+        **{name: getattr(identity, name) for name in ("pooling", "normalize", "layout")},
+        **{name: getattr(identity, name) for name in ("query_prefix", "passage_prefix")},
+    }
+    return config.model_copy(update={"model": config.model.replaced(**said)})
 
 
 def _train(config: AdoreTrainConfig, world: World, index: Index) -> Path:
-    seed_everything(config.seed)
-    use_threads(config.threads)
     assert index.embeddings is not None
     assert index.dense is not None
     vectors, search = index.embeddings, index.dense
@@ -170,10 +161,10 @@ def _train(config: AdoreTrainConfig, world: World, index: Index) -> Path:
     questions = TokenTable.of(tokenizer.questions([example.question for example in examples]))
     epochs = Epochs(
         len(questions),
-        config.batch_size,
-        epochs=config.epochs,
-        max_batches=config.max_steps,
-        seed=config.seed,
+        config.data.batch_size,
+        epochs=config.optim.epochs,
+        max_batches=config.optim.max_steps,
+        seed=config.run.seed,
     )
     batches = AdoreBatches(questions, right, epochs)
     log.info(
@@ -210,7 +201,7 @@ def _train(config: AdoreTrainConfig, world: World, index: Index) -> Path:
         master,
         batches,
         compute_loss,
-        fit_settings(config),
+        fit_settings(config.optim, config.run),
         config.out,
         evaluate=evaluate if held_out is not None else None,
         hooks=_FrozenIndex(index.version),
@@ -227,8 +218,9 @@ def _train(config: AdoreTrainConfig, world: World, index: Index) -> Path:
         "questions a step": epochs.batch_size,
         "passage encoder": "that of the index, unchanged",
     }
-    whole, _ = load_model(config.model_copy(update={"precision": "fp32"}), "cpu", freeze_passages=True)
-    form = replace(encoder_form(config, model), max_length=config.passage_tokens)
+    plain = config.model_copy(update={"optim": config.optim.replaced(precision="fp32")})
+    whole, _ = load_model(plain, "cpu", freeze_passages=True)
+    form = replace(encoder_form(config, model), max_length=config.model.passage_tokens)
     finished = finish_run(config, model, result, form, described, exported=whole)
     _reissue(config, finished)
     return finished
@@ -285,7 +277,7 @@ def _reissue(config: AdoreTrainConfig, finished: Path) -> None:
         if (target / MANIFEST_NAME).exists() and _identity(target) == encoder.identity:
             return
         shutil.rmtree(target)
-    reissue_index(config.index, target, encoder, seed=config.seed)
+    reissue_index(config.index, target, encoder, seed=config.run.seed)
     encoder.close()
 
 

@@ -6,9 +6,6 @@ turn. Whichever is killed, starting it again is all there is to do.
 
 from __future__ import annotations
 
-import hashlib
-import json
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -18,34 +15,29 @@ import torch
 from indexers.index import Index
 from indexers.protocols import FloatArray
 from rag.core.errors import ConfigError
-from rag.core.files import atomic_write_json, directory_lock
+from rag.core.files import atomic_write_json
 from rag.core.log import get_logger
 from rag.runtime.hardware import use_threads
-from rag.runtime.seeds import seed_everything
-from rag.training.claim import claim_run
-from rag.training.distributed import World
-from rag.training.fit import Loss, fit
+from rag.training.fit import FitHooks
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.examples.batches import RetrieverBatch
+from retrievers.examples.batches import RetrieverBatches
 from retrievers.examples.data import TrainingSet
-from retrievers.examples.held_out import HeldOutScores, make_batches
 from retrievers.examples.records import TrainingExample
 from retrievers.examples.split import ExampleSplit, split_examples
-from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.ance_config import AnceTrainConfig
 from retrievers.training.exchange import negatives_exchange
 from retrievers.training.inferencer import Inferencer
 from retrievers.training.losses import in_batch_objective, pairwise_objective
 from retrievers.training.model import BiEncoderModel
-from retrievers.training.run import (
-    encoder_form,
-    export_model,
-    finish_run,
-    fit_settings,
-    load_model,
+from retrievers.training.recipe import (
+    BiEncoderRun,
+    claimed,
+    contrastive_batches,
+    examples_key,
+    train_bi_encoder,
 )
+from retrievers.training.run import encoder_form, export_model
 from retrievers.training.staleness import DriftMeter, ProbeSet
-from retrievers.training.step import contrastive_step
 
 __all__ = ["Role", "run_inferencer", "train_ance"]
 
@@ -80,13 +72,18 @@ def train_ance(config: AnceTrainConfig, *, role: Role = "both") -> Path:
     Note:
         The optimiser is AdamW, not LAMB, and the learning rate is warmed up once, not at every refresh.
     """
-    with World.from_environment() as world, directory_lock(config.out) if world.is_main else nullcontext():
+    with claimed(config) as world, Index.open(config.index) as index:
         if world.is_main:
-            claim_run(config, config.out)
             (config.out / _FINISHED).unlink(missing_ok=True)
-        world.barrier()
-        with Index.open(config.index) as index:
-            finished = _train(config, role, world, index)
+        finished = train_bi_encoder(
+            config,
+            world,
+            make_batches=contrastive_batches,
+            objective=pairwise_objective if config.loss == "pairwise" else in_batch_objective,
+            corpus=index,
+            make_hooks=lambda run: _exchange(config, role, run, index),
+            described={"negatives": f"mined anew with the model itself, {config.refresh}"},
+        )
         if world.is_main:
             atomic_write_json(config.out / _FINISHED, {"encoder": finished.name})
         return finished
@@ -102,7 +99,7 @@ def run_inferencer(config: AnceTrainConfig) -> Path:
         MismatchedArtifactError: the negatives there were mined for other examples or another corpus.
         ResourceError: another inferencer works there.
     """
-    use_threads(config.threads)
+    use_threads(config.run.threads)
     split = split_examples(config, config.out / "data")
     with Index.open(config.index) as index:
         inferencer = _inferencer(config, index, split, "auto")
@@ -111,102 +108,34 @@ def run_inferencer(config: AnceTrainConfig) -> Path:
     return config.out / "negatives"
 
 
-def _train(config: AnceTrainConfig, role: Role, world: World, index: Index) -> Path:
-    seed_everything(config.seed)
-    use_threads(config.threads)
-
-    # model
-    model, master = load_model(config, world.device)
-    tokenizer = RetrieverTokenizer(model.settings.question, model.settings.passage)
-
-    # data: the index's passages first, so that mined rows are rows of the table
-    if not world.is_main:
-        world.barrier()  # the main process divides and tokenises, the others find it done
-    split = split_examples(config, config.out / "data")
-    key = _key(split, index)
-    data = TrainingSet.build(
-        split.training(),
-        tokenizer,
-        corpus=index.passages,
-        max_negatives=config.negatives_depth or None,
-        match_answers=config.mask_false_negatives,
-        folder=config.out / "data",
-        key=key,
-    )
-    if world.is_main:
-        world.barrier()
-    batches = make_batches(config, data)
-    if config.schedule_of_refresh.is_never and not len(data.negatives.values):
+def _exchange(config: AnceTrainConfig, role: Role, run: BiEncoderRun, index: Index) -> FitHooks:
+    """Snapshots out, negatives in."""
+    assert isinstance(run.batches, RetrieverBatches)
+    if config.schedule_of_refresh.is_never and not len(run.data.negatives.values):
         raise ConfigError(
             "refresh is never, and the training file has no negatives either",
             hint="set refresh, or mine negatives with `rag mine`",
         )
-    log.info(
-        "%d questions to train on, %d held out, a corpus of %d passages, %d batches of %d questions",
-        *(len(data), len(split.held_out), data.corpus_rows, len(batches), batches.batch_size),
-    )
-
-    # exchange: snapshots out, negatives in
-    form = replace(encoder_form(config, model), max_length=max(config.question_tokens, config.passage_tokens))
-    inline = _inferencer(config, index, split, world.device) if role == "both" and world.is_main else None
-    exchange = negatives_exchange(
+    longest = max(config.model.question_tokens, config.model.passage_tokens)
+    form = replace(encoder_form(config, run.model), max_length=longest)
+    in_line = role == "both"
+    mines = in_line and run.world.is_main
+    return negatives_exchange(
         config,
-        batches,
-        lambda folder: export_model(folder, model, master.state(), form),
-        key=key,
-        world=world,
-        inline=inline,
-        in_line=role == "both",
-        drift=_drift_meter(config, model, data) if config.schedule_of_refresh.watches_drift else None,
+        run.batches,
+        lambda folder: export_model(folder, run.model, run.master.state(), form),
+        key=run.key,
+        world=run.world,
+        inline=_inferencer(config, index, run.split, run.world.device) if mines else None,
+        in_line=in_line,
+        drift=_drift_meter(config, run.model, run.data) if config.schedule_of_refresh.watches_drift else None,
     )
-
-    # optimisation
-    objective = pairwise_objective if config.loss == "pairwise" else in_batch_objective
-
-    def compute_loss(_: torch.nn.Module, batch: RetrieverBatch) -> Loss:
-        return contrastive_step(model, batch, world, config.chunk_size, objective=objective)
-
-    validation = HeldOutScores(config, split, tokenizer) if world.is_main and split.held_out else None
-    result = fit(
-        model,
-        master,
-        batches,
-        compute_loss,
-        fit_settings(config),
-        config.out,
-        evaluate=None if not split.held_out else lambda _: {} if validation is None else validation(model),
-        hooks=exchange,
-        world=world,
-    )
-
-    # export
-    finished = config.out / "encoder"
-    if world.is_main:
-        described = {
-            "training questions": len(data),
-            "held-out questions": len(split.held_out),
-            "passages of the corpus": data.corpus_rows,
-            "files": ", ".join(path.name for path in config.train_files),
-            "steps": result.chosen_step,
-            "questions a step": batches.batch_size,
-            "negatives": f"mined anew with the model itself, {config.refresh}",
-            "temperature": model.temperature,
-        }
-        finish_run(config, model, result, encoder_form(config, model), described)
-    world.barrier()
-    return finished
-
-
-def _key(split: ExampleSplit, index: Index) -> str:
-    """Fingerprint of the examples and of the passages whose rows are exchanged."""
-    content = json.dumps([split.key, index.manifest["passages"]])
-    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def _inferencer(config: AnceTrainConfig, index: Index, split: ExampleSplit, device: str) -> Inferencer:
     examples = [TrainingExample.labelled(e.id, e.question, e.answers, e.positives) for e in split.training()]
     return Inferencer(
-        config, index.passages, examples, split.held_out, key=_key(split, index),
+        config, index.passages, examples, split.held_out, key=examples_key(split, index),
         load=lambda folder: BiEncoder.load(folder, device=device),
     )  # fmt: skip
 
@@ -214,7 +143,7 @@ def _inferencer(config: AnceTrainConfig, index: Index, split: ExampleSplit, devi
 def _drift_meter(config: AnceTrainConfig, model: BiEncoderModel, data: TrainingSet) -> DriftMeter:
     probes = ProbeSet.draw(
         len(data), data.corpus_rows, questions=config.probe_questions, passages=config.probe_passages,
-        seed=config.seed,
+        seed=config.run.seed,
     )  # fmt: skip
     texts = [data.passages[row] for row in probes.passages.tolist()]
 

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from rag.core.errors import ConfigError
 from rag.training.refresh import RefreshSchedule
-from retrievers.training.config import ContrastiveTrainConfig, RetrieverTrainConfig
+from retrievers.training.config import ContrastiveTrainConfig, DataConfig, ModelConfig, RetrieverTrainConfig
 
 __all__ = ["AdoreTrainConfig", "AnceTrainConfig"]
 
@@ -19,7 +19,6 @@ class AnceTrainConfig(ContrastiveTrainConfig):
 
     Attributes:
         index: its passages are the corpus that is encoded again at every refresh, and searched.
-        hard_negatives: mined passages beside each question's positive, drawn anew at every visit.
         loss: "pairwise" scores each positive against its own mined passages only, as published; "in_batch"
             adds all other passages of the batch.
         refresh: when a snapshot of the model is handed over to be mined with: "never", "every 500",
@@ -44,7 +43,6 @@ class AnceTrainConfig(ContrastiveTrainConfig):
     recipe: ClassVar[str] = "ance"
 
     index: Path
-    hard_negatives: int = Field(default=1, ge=1)
     loss: Literal["pairwise", "in_batch"] = "pairwise"
     refresh: str = "every 500"
     poll_every_steps: int = Field(default=100, ge=1)
@@ -78,8 +76,8 @@ class AnceTrainConfig(ContrastiveTrainConfig):
                 f"kept ({self.kept}) is more than what remains of depth ({self.depth}) after skip "
                 f"({self.skip}): raise depth"
             )
-        if self.kept < self.hard_negatives:
-            raise ValueError(f"hard_negatives ({self.hard_negatives}) are drawn from kept ({self.kept})")
+        if not 1 <= self.data.hard_negatives <= self.kept:
+            raise ValueError(f"hard_negatives ({self.data.hard_negatives}) are drawn from kept ({self.kept})")
         return self
 
 
@@ -99,22 +97,21 @@ class AdoreTrainConfig(RetrieverTrainConfig):
     recipe: ClassVar[str] = "adore"
 
     index: Path
-    shared: bool = False
+    model: ModelConfig = ModelConfig(shared=False)
     depth: int = Field(default=200, ge=2)
     metric_cut: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
     def _cross_check_adore(self) -> AdoreTrainConfig:
-        plain = AdoreTrainConfig.model_fields
+        usual = {**DataConfig().flat(), **ModelConfig(shared=False).flat()}
         names = (
             *("shared", "passage_encoder", "projection_dim", "pooling", "normalize", "layout"),
             *("query_prefix", "passage_prefix", "chunk_size", "validation_passages"),
         )
-        given = [
-            f"{name}={getattr(self, name)}" for name in names if getattr(self, name) != plain[name].default
-        ]
+        said = self.flat()
+        given = [f"{name}={said[name]}" for name in names if said[name] != usual[name]]
         if given:
             raise ValueError(f"{', '.join(given)}: the index decides this, and only questions are encoded")
-        if self.select_by in ("nll", "average_rank"):
-            raise ValueError(f"select_by={self.select_by} is not measured here: choose mrr or a top-k")
+        if self.run.select_by in ("nll", "average_rank"):
+            raise ValueError(f"select_by={self.run.select_by} is not measured here: choose mrr or a top-k")
         return self

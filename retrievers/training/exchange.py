@@ -58,7 +58,7 @@ def negatives_exchange(
     return Exchange(
         ExchangeSettings(
             config.schedule_of_refresh, poll_every_steps=config.poll_every_steps, poll_s=config.poll_s,
-            show_steps=config.log_every_steps, keep=config.keep_generations, in_line=in_line,
+            show_steps=config.run.log_every_steps, keep=config.keep_generations, in_line=in_line,
         ),
         Generations(config.out / "snapshots"),
         Generations(config.out / "negatives"),

@@ -98,11 +98,11 @@ class Inferencer(Refresher):
         self._load = load
         self.probes = ProbeSet.draw(
             len(train), len(corpus), questions=config.probe_questions, passages=config.probe_passages,
-            seed=config.seed,
+            seed=config.run.seed,
         )  # fmt: skip
         self.removed: Counter[str] = Counter()
         self._right = right_rows(corpus, train)
-        watched = list(held_out[: config.validation_questions])
+        watched = list(held_out[: config.data.validation_questions])
         self._held_out = CorpusSearch(corpus, watched) if watched else None
         missing = sum(not rows for rows in self._right)
         if missing:
@@ -195,15 +195,15 @@ class Inferencer(Refresher):
         return MinedNegatives(known.updated(table) if known is not None else table, after, figures)
 
     def _temperature(self, encoder: SearchEncoder) -> float:
-        if self.config.temperature != "auto":
-            return self.config.temperature
+        if self.config.model.temperature != "auto":
+            return self.config.model.temperature
         return 0.05 if encoder.identity.normalize else 1.0
 
     def _due(self, turn: int) -> IntArray:
         """Examples whose turn it is: all, or a slice of a permutation that is worked off in turns."""
         size = self.config.refresh_questions or len(self.train)
         turns = -(-len(self.train) // size)
-        order = generator(self.config.seed, _TURN_STREAM).permutation(len(self.train)).astype(np.int64)
+        order = generator(self.config.run.seed, _TURN_STREAM).permutation(len(self.train)).astype(np.int64)
         return np.sort(order[turn % turns :: turns])
 
     def _search(

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.runtime.fast.packing import plan_batches
 from retrievers.encoders.files import model_folder, tower_folders
+from retrievers.encoders.scoring import score
 from retrievers.encoders.settings import EncoderSettings, read_settings
 from retrievers.encoders.vectors import Vectors
 from retrievers.training.towers import TrainableTower
@@ -246,8 +247,8 @@ class BiEncoderModel(nn.Module):
         return self._encode(self.passage, texts)
 
     def score(self, questions: Vectors, passages: Vectors) -> Tensor:
-        """Scores (B, P) of the vectors of B questions and P passages: inner products over the temperature."""
-        return questions.values @ passages.values.T * self.scale
+        """Scores (B, P) of the vectors of B questions and P passages, over the temperature; see `score`."""
+        return score(questions, passages) * self.scale
 
     def forward(self, questions: Sequence[Int32], passages: Sequence[Int32]) -> Tensor:
         """Scores (B, P) of token ids."""

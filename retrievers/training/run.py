@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rag.core.files import atomic_write_json
 from rag.runtime.precision import resolve_precision
-from rag.training.fit import FitResult, FitSettings
+from rag.training.fit import FitResult
 from rag.training.precision import MasterWeights
 from rag.training.run_log import read_metrics
 from retrievers.encoders.card import model_card
@@ -23,72 +23,33 @@ from retrievers.training.config import RetrieverTrainConfig
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.towers import TrainableTower
 
-__all__ = ["encoder_form", "export_model", "finish_run", "fit_settings", "load_model"]
-
-_LOWEST = ("nll", "average_rank")
+__all__ = ["encoder_form", "export_model", "finish_run", "load_model"]
 
 
 def load_model(
     config: RetrieverTrainConfig, device: str, *, freeze_passages: bool = False
 ) -> tuple[BiEncoderModel, MasterWeights]:
     """The model in its compute dtype, and fp32 copies of what is trained: all, or the question tower only."""
-    model = BiEncoderModel.from_folder(
-        config.question_encoder,
-        config.passage_encoder,
-        shared=config.shared,
-        pooling=config.pooling,
-        normalize=config.normalize,
-        temperature=config.temperature,
-        learn_temperature=config.learn_temperature,
-        projection_dim=config.projection_dim,
-        query_prefix=config.query_prefix,
-        passage_prefix=config.passage_prefix,
-        layout=config.layout,
-        question_tokens=config.question_tokens,
-        passage_tokens=config.passage_tokens,
-        dropout=config.dropout,
-        seed=config.seed,
-        device=device,
-    )
+    made = config.model.model_dump(exclude={"export_tokens"})
+    model = BiEncoderModel.from_folder(**made, seed=config.run.seed, device=device)
     if freeze_passages:
         model.freeze_passages()
     full = {
         name: tensor.detach().clone() for name, tensor in model.named_parameters() if tensor.requires_grad
     }
-    model.to_compute(resolve_precision(config.precision, device))
+    model.to_compute(resolve_precision(config.optim.precision, device))
     return model, MasterWeights(model, full)
-
-
-def fit_settings(config: RetrieverTrainConfig) -> FitSettings:
-    """The optimisation settings of a run."""
-    return FitSettings(
-        learning_rate=config.learning_rate,
-        warmup_fraction=config.warmup_fraction,
-        warmup_steps=config.warmup_steps,
-        schedule=config.schedule,
-        weight_decay=config.weight_decay,
-        clip_norm=config.clip_norm,
-        accumulate=config.accumulate,
-        ema=config.ema,
-        log_every_steps=config.log_every_steps,
-        evaluate_every_steps=config.validate_every_steps,
-        select_by="" if config.select_by == "last" else config.select_by,
-        select_lowest=config.select_by in _LOWEST,
-        early_stop=config.early_stop,
-        save_every_s=config.save_every_s,
-        tensorboard=config.tensorboard,
-    )
 
 
 def encoder_form(config: RetrieverTrainConfig, model: BiEncoderModel) -> EncoderForm:
     """How the finished encoder reads texts: as in training, but maybe longer ones."""
     settings = model.settings
-    length = config.export_tokens
+    length = config.model.export_tokens
     if length is None:
-        source = config.passage_encoder or config.question_encoder
+        source = config.model.passage_encoder or config.model.question_encoder
         started = read_settings(tower_folders(model_folder(source))[0])
         said = started.max_length if started.kind == "sentence-transformers" else 0
-        length = max(said, config.passage_tokens)
+        length = max(said, config.model.passage_tokens)
     return EncoderForm(
         pooling=settings.pooling,
         normalize=settings.normalize,

@@ -23,6 +23,7 @@ from retrievers.training.losses import in_batch_objective, pairwise_objective
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.step import contrastive_step
 from tests.conftest import TinyModels
+from tests.token_towers import token_model
 from tests.worlds import run_world
 
 B = 8
@@ -195,6 +196,56 @@ def test_pairs_are_exact_too(folders: tuple[Path, Path], tmp_path: Path, size: i
     expected = step_gradients(World.single("cpu"), folders, batch, None, objective=pairwise_objective)
     for found in run_world(size, tmp_path, run):
         assert_same(found, expected)
+
+
+def late_interaction(
+    world: World, folder: Path, batch: RetrieverBatch, chunk: int | None, dropout: float = 0.0
+) -> Any:
+    model = token_model(folder, dropout=dropout, temperature=2.0)
+    master = MasterWeights(model)
+    torch.manual_seed(5)
+    loss = contrastive_step(model, batch, world, chunk)
+    loss.compute_gradients(master.gather_gradients)
+    value = loss.value.detach().double().reshape(1)
+    gradients = {n: m.grad for n, m in zip(master.names, master.master, strict=True) if m.grad is not None}
+    world.sum_([value])
+    world.sum_(list(gradients.values()))
+    return float(value), gradients
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_vector_a_token_is_exact(folders: tuple[Path, Path], tmp_path: Path, size: int) -> None:
+    """MaxSim of every pair of texts by itself, and one backward pass."""
+    batch = make_batch(7)
+    tower = BertModel.from_pretrained(folders[0], add_pooling_layer=False).eval()
+
+    def tokens(ids: Any) -> torch.Tensor:
+        hidden = tower(torch.from_numpy(ids.astype(np.int64))[None]).last_hidden_state[0]
+        return torch.nn.functional.normalize(hidden, dim=-1)
+
+    asked, found = ([tokens(ids) for ids in texts] for texts in (batch.questions, batch.passages))
+    scores = torch.stack([torch.stack([(q @ p.T).amax(1).sum() for p in found]) for q in asked]) / 2
+    scores = scores.masked_fill(torch.from_numpy(batch.ignored), -torch.inf)
+    loss = torch.nn.functional.cross_entropy(scores, torch.from_numpy(batch.positives))
+    loss.backward()
+    wanted = {"question.encoder." + n: p.grad for n, p in tower.named_parameters() if p.grad is not None}
+
+    def run(world: World) -> Any:
+        return [late_interaction(world, folders[0], batch, chunk) for chunk in (None, 3)]
+
+    for results in run_world(size, tmp_path, run):
+        for found in results:
+            assert_same(found, (float(loss.detach()), wanted))
+
+
+def test_the_cache_replays_dropout_of_token_vectors(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_module, "_CPU_CHUNK", (3, 1 << 62))
+    batch = make_batch(8)
+    kept, again = (late_interaction(World.single("cpu"), folders[0], batch, c, 0.3) for c in (None, 3))
+    assert kept[0] == again[0]
+    assert all(torch.equal(kept[1][name], again[1][name]) for name in kept[1])
 
 
 def test_processes_talk_twice_a_step_however_many_chunks_there_are(

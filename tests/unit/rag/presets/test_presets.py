@@ -34,16 +34,12 @@ def test_dpr_presets(name: str) -> None:
     config = load_config(DprTrainConfig, name, overrides=_DPR_PATHS)
     assert config.name == name
     if "nq" in name:  # as published
-        assert (config.batch_size, config.epochs, config.learning_rate) == (128, 40, 2e-5)
-        assert (config.warmup_steps, config.clip_norm, config.dropout, config.shared) == (
-            1237,
-            2.0,
-            0.1,
-            False,
-        )
+        assert (config.data.batch_size, config.optim.epochs, config.optim.learning_rate) == (128, 40, 2e-5)
+        assert (config.optim.warmup_steps, config.optim.clip_norm) == (1237, 2.0)
+        assert (config.model.dropout, config.model.shared) == (0.1, False)
     else:
-        assert config.question_encoder is None
-        assert config.passage_tokens <= 128
+        assert config.model.question_encoder is None
+        assert config.model.passage_tokens <= 128
 
 
 @pytest.mark.parametrize(

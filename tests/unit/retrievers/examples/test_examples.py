@@ -44,7 +44,7 @@ def test_held_out_questions_are_never_trained_on(tmp_path: Path) -> None:
     assert split.held_out == again.held_out == other.held_out
     assert trained == [e.question for e in again.training()] == [e.question for e in other.training()]
     assert split.key == other.key
-    changed = split_examples(config.model_copy(update={"seed": 1}), tmp_path / "data")
+    changed = split_examples(config.replaced(seed=1), tmp_path / "data")
     assert changed.key != split.key
     assert {e.question for e in changed.held_out} != held_out
 
@@ -74,7 +74,7 @@ def test_whole_articles_are_held_out(tmp_path: Path) -> None:
     assert len(held_out) == 25
     assert not set(trained) & set(held_out)
     assert len(set(trained)) > 20 > len(set(held_out)) > 2
-    by_question = split_examples(config.model_copy(update={"hold_out": "question"}), tmp_path / "data")
+    by_question = split_examples(config.replaced(hold_out="question"), tmp_path / "data")
     assert by_question.key != split.key
 
 

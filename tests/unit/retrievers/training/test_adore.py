@@ -127,9 +127,9 @@ def test_what_cannot_work_is_said(tmp_path: Path, warm: tuple[Path, Path]) -> No
     config = adore(tmp_path / "c", warm, max_steps=1)
     train_adore(config)
     with pytest.raises(MismatchedArtifactError, match="depth"):
-        train_adore(config.model_copy(update={"depth": 10}))
+        train_adore(config.replaced(depth=10))
     with pytest.raises(MismatchedArtifactError, match="index version"):
-        train_adore(config.model_copy(update={"index": config.out / "index"}))
+        train_adore(config.replaced(index=config.out / "index"))
 
 
 def test_preset() -> None:

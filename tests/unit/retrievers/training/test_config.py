@@ -41,7 +41,5 @@ def test_what_works() -> None:
     config = load_config(DprTrainConfig, overrides={**_PATHS, "normalize": True, "learn_temperature": True})
     assert config.validates
     assert not load_config(DprTrainConfig, overrides={**_PATHS, "validation_fraction": 0}).validates
-    assert (
-        load_config(DprTrainConfig, overrides={**_PATHS, "shared": False, "passage_encoder": "b"}).shared
-        is False
-    )
+    towers = load_config(DprTrainConfig, overrides={**_PATHS, "shared": False, "passage_encoder": "b"})
+    assert towers.model.shared is False

@@ -75,7 +75,7 @@ def test_the_loss_falls_and_retrieval_rises(
     assert str(tmp_path) not in card
     is_dpr = settings.get("layout") == "pair"
     assert (finished / "ctx_encoder" / "config.json").exists() == is_dpr
-    assert (finished / "modules.json").exists() == config.shared
+    assert (finished / "modules.json").exists() == config.model.shared
     assert sorted(path.name for path in config.out.iterdir() if path.suffix == ".svg") == ["curves.svg"]
 
 
@@ -110,11 +110,11 @@ def test_a_finished_run_is_not_repeated_and_another_configuration_is_refused(
     finished = train_dpr(config)
     files = {p: p.read_bytes() for p in finished.rglob("*") if p.is_file()}
     records = _records(config.out)
-    train_dpr(config.model_copy(update={"name": "bi-encoder", "threads": None}))
+    train_dpr(config.replaced(name="bi-encoder", threads=None))
     assert {p: p.read_bytes() for p in finished.rglob("*") if p.is_file()} == files
     assert _records(config.out) == records
     with pytest.raises(MismatchedArtifactError, match="other values of batch_size, learning_rate"):
-        train_dpr(config.model_copy(update={"learning_rate": 1e-5, "batch_size": 4}))
+        train_dpr(config.replaced(learning_rate=1e-5, batch_size=4))
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_the_published_recipes_pool_as_many_questions_as_the_published_rule(
     for name in ("dpr-nq", "dpr-nq-round2"):
         given = {"out": "run", "train_files": ["train.json"], "validation_file": "dev.json"}
         config = load_config(DprTrainConfig, name, overrides=given)
-        assert config.validation_questions == POOL_QUESTIONS == 10_000
+        assert config.data.validation_questions == POOL_QUESTIONS == 10_000
     corpus = _corpus(100)
     examples = _examples(corpus, 12)
     monkeypatch.setattr(validation, "POOL_QUESTIONS", 5)

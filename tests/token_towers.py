@@ -1,0 +1,41 @@
+"""A bi-encoder of one vector a token, as late interaction trains it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.functional import normalize
+from torch.nn.utils.rnn import pad_sequence
+
+from retrievers.encoders.vectors import Vectors
+from retrievers.training.model import BiEncoderModel
+
+
+class _TokenTower(torch.nn.Module):
+    """The tower's encoder without pooling: unit vectors of all tokens."""
+
+    def __init__(self, tower: Any) -> None:
+        super().__init__()
+        self.encoder = tower.encoder
+        self.is_trained, self.dim = True, tower.dim
+
+    def forward(self, texts: Sequence[Any]) -> Vectors:
+        """Vectors of token sequences."""
+        ids = pad_sequence([torch.from_numpy(text).long() for text in texts], batch_first=True)
+        lengths = torch.tensor([len(text) for text in texts])
+        mask = torch.arange(ids.shape[1]) < lengths[:, None]
+        hidden = self.encoder(input_ids=ids, attention_mask=mask.long())[0]
+        return Vectors.of_tokens(normalize(hidden, dim=-1), mask)
+
+
+def token_model(folder: Path, *, shared: bool = True, **settings: Any) -> BiEncoderModel:
+    """Towers of token vectors; scores are MaxSim."""
+    model = BiEncoderModel.from_folder(
+        folder, shared=shared, normalize=True, question_tokens=16, passage_tokens=32, **settings
+    )
+    question: Any = _TokenTower(model.question)
+    passage: Any = question if shared else _TokenTower(model.passage)
+    return BiEncoderModel(question, passage, model.settings, temperature=model.temperature).train()
