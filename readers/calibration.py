@@ -16,10 +16,12 @@ _PULL = 1e-4  # keeps T and b finite where the outcomes are separated perfectly
 Floats = npt.NDArray[np.float64]
 
 
-def fit_calibration(scores: Floats, correct: npt.NDArray[np.bool_], nulls: Floats) -> Calibration:
+def fit_calibration(
+    scores: Floats, correct: npt.NDArray[np.bool_], nulls: Floats, weights: Floats | None = None
+) -> Calibration:
     r"""Temperature T and null bias b that make held-out outcomes most likely.
 
-        minimise −(1/Q) Σ_q log Σ_{i ∈ right(q)} p_i(q; T, b) + 10⁻⁴·((log T)² + b²)
+        minimise −Σ_q w_q log Σ_{i ∈ right(q)} p_i(q; T, b) + 10⁻⁴·((log T)² + b²)
 
     with p from `readers.extractive.ranking.confidences`, and right(q) the candidates that are right
     answers, or "no answer here" where none of them is.
@@ -28,6 +30,7 @@ def fit_calibration(scores: Floats, correct: npt.NDArray[np.bool_], nulls: Float
         scores: (Q, N) candidate scores, -inf where a question has fewer than N.
         correct: (Q, N) which candidates are right.
         nulls: (Q,) null scores.
+        weights: (Q,) w before they are scaled to add up to 1; None: all alike.
 
     Raises:
         DataError: if there is no question, or a score is NaN.
@@ -41,6 +44,8 @@ def fit_calibration(scores: Floats, correct: npt.NDArray[np.bool_], nulls: Float
         raise DataError("a held-out score is not a number")
     everything = torch.from_numpy(np.concatenate([scores, nulls[:, None]], axis=1))  # (Q, N + 1)
     right = torch.from_numpy(np.concatenate([correct, ~correct.any(axis=1, keepdims=True)], axis=1))
+    share = torch.ones(len(scores), dtype=torch.float64) if weights is None else torch.from_numpy(weights)
+    share = share / share.sum()
     absent = torch.isinf(everything)
     known = everything.masked_fill(absent, 0.0)  # −inf would make gradients NaN
     unit = torch.zeros(everything.shape[1], dtype=torch.float64)
@@ -52,7 +57,7 @@ def fit_calibration(scores: Floats, correct: npt.NDArray[np.bool_], nulls: Float
         optimizer.zero_grad()
         logits = known / parameters[0].exp() + parameters[1] * unit
         logp = logits.masked_fill(absent, float("-inf")).log_softmax(-1)
-        loss = -logp.masked_fill(~right, float("-inf")).logsumexp(-1).mean()
+        loss = -(share * logp.masked_fill(~right, float("-inf")).logsumexp(-1)).sum()
         loss = loss + _PULL * parameters.square().sum()
         loss.backward()
         return loss

@@ -19,6 +19,7 @@ from rag.cli.recipe import (
     say_encoder,
 )
 from rag.cli.train_ance import adore, ance
+from rag.core.errors import ConfigError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Train models, one subcommand a recipe.")
 
@@ -31,25 +32,38 @@ def _group() -> None:
 @app.command()
 def reader(
     out: Out,
-    train: Annotated[Path | None, typer.Option(help="SQuAD v1.1 JSON (.gz).")] = None,
+    train: Annotated[
+        list[Path] | None,
+        typer.Option(help="Questions with answers, of any format; may be given several times."),
+    ] = None,
     negatives: Annotated[
-        Path | None, typer.Option(help="Results of `rag retrieve` for the same questions: hard negatives.")
+        list[Path] | None,
+        typer.Option(
+            help="Results of `rag retrieve` for the questions of the --train in the same place: hard "
+            "negatives, and positives where there are no gold passages."
+        ),
     ] = None,
     encoder: Encoder = None,
     config: ConfigSource = None,
     set_: Assignments = None,
     threads: Threads = None,
 ) -> None:
-    """Train an extractive reader on SQuAD questions with retrieved hard negatives.
+    """Train an extractive reader on questions with gold passages, or with retrieved ones that match answers.
 
     Ctrl-C or a crash loses at most a few minutes: the same command goes on from the last checkpoint.
     """
     from readers.training.config import ReaderTrainConfig
     from readers.training.recipe import train_reader
 
-    given = {
-        "out": out, "train_file": train, "negatives_file": negatives, "encoder": encoder, "threads": threads,
-    }  # fmt: skip
+    sets = [{"questions": str(path)} for path in train or ()]
+    if len(negatives or ()) > len(sets):
+        raise ConfigError(
+            f"{len(negatives or ())} --negatives for {len(sets)} --train",
+            hint="give at most one for each --train, in their order",
+        )
+    for one, path in zip(sets, negatives or (), strict=False):
+        one["retrieved"] = str(path)
+    given = {"out": out, "train": sets, "encoder": encoder, "threads": threads}
     finished = train_reader(load_recipe(ReaderTrainConfig, config, set_, given))
     typer.echo(f"reader → {finished}\nuse it: rag ask … --reader {finished}")
 

@@ -252,6 +252,33 @@ class AnswerMatcher:
         haystack = f" {' '.join(simple_tokenize(text)).lower()} "
         return any(needle in haystack for needle in candidates)
 
+    def places(self, text: str) -> list[tuple[int, int]]:
+        """First character and one past the last of every answer in `text`, by the rule of `matches`.
+
+        In mode "regex" expressions are searched in `text` itself, not in its NFD form.
+
+        Raises:
+            ConfigError: in mode "kilt", which ignores where words begin and end.
+
+        Example:
+            >>> AnswerMatcher(["new york", "York"]).places("New York is new.")
+            [(0, 8), (4, 8)]
+        """
+        if self.mode == "kilt":
+            raise ConfigError("answers matched in mode 'kilt' have no places", hint="use tokens or regex")
+        if self.mode == "regex":
+            found = [match.span() for pattern in self._patterns for match in pattern.finditer(text)]
+            return [(start, end) for start, end in found if end > start]
+        tokens = [(_fold(nfd(match.group()).lower()), *match.span()) for match in _TOKEN.finditer(text)]
+        words = [word for word, _, _ in tokens]
+        found = []
+        for needle, _ in self._needles:
+            wanted = [_fold(word) for word in needle.split()]
+            for at in range(len(words) - len(wanted) + 1):
+                if words[at] == wanted[0] and words[at : at + len(wanted)] == wanted:
+                    found.append((tokens[at][1], tokens[at + len(wanted) - 1][2]))
+        return sorted(found)
+
 
 def has_answer(answers: Iterable[str], text: str, regex: bool = False) -> bool:
     """Whether `text` contains one of `answers`: DPR's retrieval accuracy. See `AnswerMatcher` for the rules.

@@ -45,7 +45,7 @@ class FastSpanModel(LogitsModel):
     ) -> None:
         super().__init__()
         self.encoder = _encoder(model.encoder, precision, ranges)
-        self._head = model.qa_outputs
+        self._heads = model.read_out
         self._segments = model.segments
         self._pool: CorePool | None = None
         self._pool_lock = threading.Lock()
@@ -58,7 +58,7 @@ class FastSpanModel(LogitsModel):
     def logits(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_types: torch.Tensor
     ) -> Logits:
-        """(R, L) start and end logits, 0 at padding; rows must be padded on the right."""
+        """Logits, 0 at padding; rows must be padded on the right."""
         mask = attention_mask.bool()
         lengths = mask.sum(1).tolist()
         groups: list[tuple[int, int]] = []
@@ -69,12 +69,12 @@ class FastSpanModel(LogitsModel):
                 groups.append((1, length))
         positions = torch.arange(mask.shape[1]).expand_as(mask)[mask]
         types = token_types[mask] if self._segments > 1 else None
-        hidden = self.encoder.forward(
-            PackedTokens(input_ids[mask], positions, types, tuple(groups))
-        )  # (T, H)
-        padded = torch.zeros(*mask.shape, 2)
-        padded[mask] = self._head(hidden)
-        return padded[..., 0], padded[..., 1], None
+        packed = PackedTokens(input_ids[mask], positions, types, tuple(groups))
+        hidden = self.encoder.forward(packed)  # (T, H)
+        found = self._heads(hidden, hidden[packed.starts()])
+        start, end = torch.zeros(2, *mask.shape)
+        start[mask], end[mask] = found.start, found.end
+        return found._replace(start=start, end=end)
 
     @property
     def workers(self) -> int:

@@ -65,7 +65,11 @@ def load_parts(name_or_path: str | Path | None) -> ReaderParts:
     longest = longest_row(config)
     if config.model_type == "dpr":
         settings = ReaderSettings(
-            final_separator=False, max_tokens=min(350, longest), max_answer_tokens=10, words="extend"
+            final_separator=False,
+            max_tokens=min(350, longest),
+            max_answer_tokens=10,
+            words="extend",
+            select=True,
         )
         return ReaderParts(load_dpr(name_or_path), tokenizer, settings, Calibration(), str(name_or_path))
     settings = ReaderSettings(titled=False, max_tokens=min(384, longest))
@@ -84,7 +88,7 @@ def _load_own(folder: Path) -> ReaderParts:
         except (OSError, SafetensorError) as error:
             raise ArtifactError(f"{path}: not a readable safetensors file ({error})") from error
     config = AutoConfig.from_pretrained(folder)
-    model = span_model_from_state(config, load_int8(weights))
+    model = span_model_from_state(config, load_int8(weights), skim_layer=manifest.settings.skim_layer)
     tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
     return ReaderParts(model, tokenizer, manifest.settings, manifest.calibration, manifest.name, ranges)
 

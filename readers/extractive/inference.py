@@ -27,6 +27,8 @@ class RowScores:
         starts, ends: (R, K) int64 positions in the row, ends inclusive.
         nulls: (R,) float32 start + end logit of [CLS].
         relevances: (R,) float32 passage logits, zero for a network without passage selection.
+        words: (R, 2) float32 scores of "yes" and "no", comparable with `spans`; -inf where the network says
+            neither.
     """
 
     spans: npt.NDArray[np.float32]
@@ -34,6 +36,7 @@ class RowScores:
     ends: npt.NDArray[np.int64]
     nulls: npt.NDArray[np.float32]
     relevances: npt.NDArray[np.float32]
+    words: npt.NDArray[np.float32]
 
 
 def score_rows(
@@ -60,21 +63,24 @@ def score_rows(
     starts = np.zeros((count, spans_per_row), np.int64)
     ends = np.zeros((count, spans_per_row), np.int64)
     nulls, relevances = np.zeros(count, np.float32), np.zeros(count, np.float32)
+    words = np.full((count, 2), -np.inf, np.float32)
     glued = None if continues is None else torch.from_numpy(continues)
 
     @torch.inference_mode()
     def run(part: list[int]) -> None:
         ids, mask, types, text = _tensors(layout, [rows[i] for i in part])
-        start, end, relevance = model.logits(ids.to(device), mask.to(device), types.to(device))
-        start, end = start.float().cpu(), end.float().cpu()
+        found = model.logits(ids.to(device), mask.to(device), types.to(device))
+        start, end = found.start.float().cpu(), found.end.float().cpu()
         inside = torch.zeros_like(text) if glued is None else glued[ids] & text
         last_of_word = ~torch.nn.functional.pad(inside[:, 1:], (0, 1))
-        found = best_spans(start, end, text & ~inside, text & last_of_word, max_answer_tokens, spans_per_row)
-        spans[part], starts[part], ends[part] = (tensor.numpy() for tensor in found)
+        best = best_spans(start, end, text & ~inside, text & last_of_word, max_answer_tokens, spans_per_row)
+        spans[part], starts[part], ends[part] = (tensor.numpy() for tensor in best)
         place = layout.template.cls_position
         nulls[part] = (start[:, place] + end[:, place]).numpy()
-        if relevance is not None:
-            relevances[part] = relevance.float().cpu().numpy()
+        if found.relevance is not None:
+            relevances[part] = found.relevance.float().cpu().numpy()
+        if found.words is not None:
+            words[part] = 2.0 * found.words.float().cpu().numpy()  # as a start and as an end logit
 
     plan = plan_even_batches(
         [len(row.ids) for row in rows],
@@ -84,7 +90,7 @@ def score_rows(
     )
     for _ in model.map(run, plan):
         pass
-    return RowScores(spans, starts, ends, nulls, relevances)
+    return RowScores(spans, starts, ends, nulls, relevances, words)
 
 
 def _tensors(

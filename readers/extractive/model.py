@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForQuestionAnswering, DPRReader, PreTrainedConfig
 
-from rag.core.errors import ArtifactError
+from rag.core.errors import ArtifactError, ConfigError
 from rag.runtime.attention import register_math_attention
 
 __all__ = [
@@ -24,17 +25,32 @@ __all__ = [
 ]
 
 _DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")
-_LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, ImportError)
+_LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Logits = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
+
+
+class Logits(NamedTuple):
+    """What a network says of R rows of L tokens, all float32.
+
+    Attributes:
+        start, end: (R, L) "the answer starts here", "ends here"; those of [CLS] say "not in this passage".
+        relevance: (R,) "this passage holds the answer", if the network has such a head.
+        words: (R, 2) "the answer is yes", "is no", on the scale of a start or end logit; likewise.
+        skim: (R, L) an early layer's "the answer is here"; in training alone.
+    """
+
+    start: torch.Tensor
+    end: torch.Tensor
+    relevance: torch.Tensor | None = None
+    words: torch.Tensor | None = None
+    skim: torch.Tensor | None = None
 
 
 class LogitsModel(nn.Module):
     """What `ExtractiveReader` runs: tokens in; start and end logits and perhaps a passage logit out."""
 
-    selects_passages = False
     batch_tokens = 4096
 
     @property
@@ -56,22 +72,40 @@ class LogitsModel(nn.Module):
     def logits(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_types: torch.Tensor
     ) -> Logits:
-        """(R, L) start and end logits and (R,) passage logits or None, all float32."""
+        """What the network says of R rows of L tokens, each (R, L) int64."""
         raise NotImplementedError
 
 
 class SpanModel(LogitsModel):
     """Encoder plus two linear units per token: the logits of "the answer starts here" and "ends here".
 
-    The head always computes in fp32, whatever dtype the encoder has: span scores are sums of two logits and
-        are
+    Heads always compute in fp32, whatever dtype the encoder has: span scores are sums of two logits and are
     compared across passages, where bf16's three decimal digits would make ties.
+
+    Args:
+        encoder: gives (R, L, D) hidden states.
+        head: D → 2.
+        segments: how many segments the encoder knows.
+        passage_head: D → 3 on [CLS]: the passage holds the answer; the answer is yes; is no.
+        skim_head: D → 1 on each token of layer `skim_layer`, for training; inference may stop there.
     """
 
-    def __init__(self, encoder: nn.Module, head: nn.Linear, *, segments: int = 2) -> None:
+    def __init__(
+        self,
+        encoder: nn.Module,
+        head: nn.Linear,
+        *,
+        segments: int = 2,
+        passage_head: nn.Linear | None = None,
+        skim_head: nn.Linear | None = None,
+        skim_layer: int = 0,
+    ) -> None:
         super().__init__()
         self.encoder = encoder
         self.qa_outputs = head
+        self.passage_head = passage_head
+        self.skim_head = skim_head
+        self.skim_layer = skim_layer
         self.segments = segments
 
     @classmethod
@@ -98,40 +132,62 @@ class SpanModel(LogitsModel):
             raise _unloadable(folder, "encoder", error) from error
         if getattr(encoder, "pooler", None) is not None:
             encoder.pooler = None
-        head = nn.Linear(config.hidden_size, 2)
-        with torch.no_grad():
-            drawn = torch.empty_like(head.weight)
-            head.weight.copy_(drawn.normal_(0.0, 0.02, generator=torch.Generator().manual_seed(seed)))
-            head.bias.zero_()
-        return cls(encoder, head, segments=_segments(config))
+        return cls(encoder, _drawn(config.hidden_size, 2, seed), segments=_segments(config))
+
+    def add_heads(self, *, passage: bool, skim_layer: int, seed: int) -> None:
+        """Draw the heads that are wanted and not there.
+
+        Raises:
+            ConfigError: the encoder has no such layer.
+        """
+        config: Any = self.encoder.config
+        if skim_layer > config.num_hidden_layers:
+            raise ConfigError(
+                f"skim_layer is {skim_layer}, the encoder has {config.num_hidden_layers} layers"
+            )
+        if passage and self.passage_head is None:
+            self.passage_head = _drawn(config.hidden_size, 3, seed + 1)
+        if skim_layer and self.skim_head is None:
+            self.skim_head = _drawn(config.hidden_size, 1, seed + 2)
+        self.skim_layer = skim_layer or self.skim_layer
 
     def to_compute(self, dtype: torch.dtype) -> SpanModel:
-        """Move the encoder to `dtype`; the head stays fp32. Returns self."""
+        """Move the encoder to `dtype`; the heads stay fp32. Returns self."""
         self.encoder.to(dtype)
         return self
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_types: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Start and end logits, each (R, L) float32, of R rows of L tokens."""
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+    ) -> Logits:
+        """Logits of R rows of L tokens."""
+        inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
         if self.segments > 1:
             inputs["token_type_ids"] = token_types
-        hidden = self.encoder(**inputs)[0]  # (R, L, D)
-        logits = self.qa_outputs(hidden.float())  # (R, L, 2)
-        return logits[..., 0], logits[..., 1]
+        early = self.skim_head is not None and self.training
+        output = self.encoder(**inputs, output_hidden_states=early)
+        hidden = output[0].float()  # (R, L, D)
+        skim = None
+        if self.skim_head is not None and early:
+            skim = self.skim_head(output.hidden_states[self.skim_layer].float()).squeeze(-1)  # (R, L)
+        return self.read_out(hidden, hidden[:, 0], skim)
+
+    def read_out(self, hidden: torch.Tensor, first: torch.Tensor, skim: torch.Tensor | None = None) -> Logits:
+        """Apply the heads to (…, D) hidden states of tokens and (R, D) of [CLS]."""
+        spans = self.qa_outputs(hidden)  # (…, 2)
+        if self.passage_head is None:
+            return Logits(spans[..., 0], spans[..., 1], None, None, skim)
+        passage = self.passage_head(first)  # (R, 3)
+        return Logits(spans[..., 0], spans[..., 1], passage[:, 0], passage[:, 1:], skim)
 
     def logits(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_types: torch.Tensor
     ) -> Logits:
-        """Start and end logits; no passage logits."""
-        return (*self(input_ids, attention_mask, token_types), None)
+        """As `forward`."""
+        return self(input_ids, attention_mask, token_types)
 
 
 class DprModel(LogitsModel):
     """DPR's extractive reader: span logits and a passage selection logit on [CLS]."""
-
-    selects_passages = True
 
     def __init__(self, model: DPRReader) -> None:
         super().__init__()
@@ -150,7 +206,7 @@ class DprModel(LogitsModel):
         hidden = predictor.encoder(input_ids, attention_mask=attention_mask)[0].float()  # (R, L, D)
         spans = predictor.qa_outputs(hidden)  # (R, L, 2)
         selected = predictor.qa_classifier(hidden[:, 0]).squeeze(-1)  # (R,)
-        return spans[..., 0], spans[..., 1], selected
+        return Logits(spans[..., 0], spans[..., 1], selected)
 
 
 def load_question_answering(folder: str | Path) -> SpanModel:
@@ -190,8 +246,10 @@ def load_dpr(folder: str | Path) -> DprModel:
     return DprModel(model).eval()
 
 
-def span_model_from_state(config: PreTrainedConfig, state: dict[str, torch.Tensor]) -> SpanModel:
-    """Build a `SpanModel` from a configuration and fp32 tensors named `encoder.…` and `qa_outputs.…`.
+def span_model_from_state(
+    config: PreTrainedConfig, state: dict[str, torch.Tensor], *, skim_layer: int = 0
+) -> SpanModel:
+    """Build a `SpanModel` from a configuration and fp32 tensors named `encoder.…`, `qa_outputs.…` and so on.
 
     Raises:
         ArtifactError: if tensors are missing, unknown, or of another shape.
@@ -199,7 +257,15 @@ def span_model_from_state(config: PreTrainedConfig, state: dict[str, torch.Tenso
     encoder = AutoModel.from_config(config, attn_implementation=_attention(config))
     if getattr(encoder, "pooler", None) is not None:
         encoder.pooler = None
-    model = SpanModel(encoder, nn.Linear(config.hidden_size, 2), segments=_segments(config))
+    width = config.hidden_size
+    model = SpanModel(
+        encoder,
+        nn.Linear(width, 2),
+        segments=_segments(config),
+        passage_head=nn.Linear(width, 3) if "passage_head.weight" in state else None,
+        skim_head=nn.Linear(width, 1) if "skim_head.weight" in state else None,
+        skim_layer=skim_layer,
+    )
     try:
         model.load_state_dict(state, strict=True)
     except RuntimeError as error:
@@ -219,6 +285,15 @@ def _attention(config: Any) -> str:
     """The math attention for BERT-like models; the others keep transformers' own choice of masks."""
     known = {"bert", "roberta", "electra", "xlm-roberta", "camembert"}
     return register_math_attention() if config.model_type in known else "sdpa"
+
+
+def _drawn(inputs: int, outputs: int, seed: int) -> nn.Linear:
+    head = nn.Linear(inputs, outputs)
+    with torch.no_grad():
+        drawn = torch.empty_like(head.weight)
+        head.weight.copy_(drawn.normal_(0.0, 0.02, generator=torch.Generator().manual_seed(seed)))
+        head.bias.zero_()
+    return head
 
 
 def _segments(config: Any) -> int:

@@ -35,11 +35,11 @@ Pair = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A span of one passage: characters `start` to `end` (exclusive) and its score."""
+    """A span of one passage: characters `start` to `end` (exclusive), and its score; "yes" has no place."""
 
     passage_index: int
-    start: int
-    end: int
+    start: int | None
+    end: int | None
     text: str
     score: float
 
@@ -53,7 +53,6 @@ class ScoredPassages:
         pairs, unique: (question, place, unique passage) triples and the unique passages.
         texts: tokens of the unique passages' texts.
         rows, scores: windows of the pairs, and what the network says of each.
-        selects_passages: whether `scores.relevances` decide between passages (DPR).
         extend: (V,) bool, tokens that continue a word, if answers are to be extended to whole words.
     """
 
@@ -63,7 +62,6 @@ class ScoredPassages:
     texts: TokenTable
     rows: list[Row]
     scores: RowScores
-    selects_passages: bool
     extend: npt.NDArray[np.bool_] | None
 
 
@@ -83,7 +81,7 @@ def rank(
     Args:
         scored: output of the network.
         retrieval: for each question the retrieval scores of its passages.
-        settings: `retrieval_weight`, `merge`, `null` and `candidates` are read.
+        settings: `select`, `answer_types`, `retrieval_weight`, `merge`, `null` and `candidates` are read.
     """
     mine: list[list[int]] = [[] for _ in range(scored.questions)]
     for index, row in enumerate(scored.rows):
@@ -105,13 +103,16 @@ def _candidates(
 ) -> list[Candidate]:
     """`chosen` rows of one question; `place` tells which of its passages each row belongs to."""
     values = scored.scores.spans[chosen].astype(np.float64)  # (r, K)
-    if scored.selects_passages:
+    if settings.select:
         # the best span of each passage scores its selection logit, its other spans less by what they lack
         relevance = np.full(int(place.max()) + 1, -np.inf)
         np.maximum.at(relevance, place, scored.scores.relevances[chosen].astype(np.float64))
         best = np.full_like(relevance, -np.inf)
         np.maximum.at(best, place, values[:, 0])
         values = values - best[place][:, None] + relevance[place][:, None]
+    n_spans = values.shape[1]
+    if settings.answer_types:
+        values = np.concatenate([values, scored.scores.words[chosen]], axis=1)
     if settings.retrieval_weight:
         values = values + retrieval_prior(retrieval, settings.retrieval_weight)[place][:, None]
     row_of, rank_of = np.nonzero(np.isfinite(values))
@@ -119,6 +120,8 @@ def _candidates(
     order = np.lexsort((rank_of, place[row_of], -flat))[: 6 * settings.candidates]
 
     def resolve(at: int, number: int) -> Candidate:
+        if number >= n_spans:
+            return Candidate(int(place[at]), None, None, ("yes", "no")[number - n_spans], 0.0)
         row = scored.rows[int(chosen[at])]
         unique = scored.pairs[row.group][2]
         offsets = scored.texts.spans(unique)
@@ -141,7 +144,7 @@ def _null(
     candidates: Sequence[Candidate],
 ) -> float | None:
     """Score of "none of these passages answers it"; DPR readers were not trained to say so."""
-    if scored.selects_passages:
+    if settings.select:
         return None
     lowest = np.full(int(place.max()) + 1, np.inf)  # over a passage's windows the least "not here" counts
     np.minimum.at(lowest, place, scored.scores.nulls[chosen].astype(np.float64))
@@ -216,6 +219,8 @@ def distinct(
 
 
 def _overlap(one: Candidate, other: Candidate) -> bool:
+    if one.start is None or one.end is None or other.start is None or other.end is None:
+        return False
     return one.passage_index == other.passage_index and one.start < other.end and other.start < one.end
 
 

@@ -164,9 +164,7 @@ class ExtractiveReader:
             device=self.device,
         )
         extend = self._continues if self.settings.words == "extend" else None
-        return ScoredPassages(
-            len(questions), pairs, unique, texts, rows, scores, self.model.selects_passages, extend
-        )
+        return ScoredPassages(len(questions), pairs, unique, texts, rows, scores, extend)
 
     def close(self) -> None:
         """End the network's worker threads; the next `read` starts them again."""

@@ -40,6 +40,10 @@ class ReaderSettings(Config):
         merge: the same answer in several passages counts by its best place ("max") or adds up ("sum").
         null: how the passages' "no answer here" scores become one: their "max", "mean" or "min", or that of
             the passage with the best answer ("best").
+        select: passages are chosen by their own logit, spans within the chosen one (DPR), instead of by
+            spans alone.
+        answer_types: "yes" and "no" are answers, where the network says them.
+        skim_layer: layer on which the network's early head sits; 0: it has none.
         words: answers may begin and end inside words ("any"), are searched among whole words only
             ("whole"), or are extended to whole words afterwards ("extend", as DPR does). Known for
             WordPiece tokenizers only.
@@ -57,6 +61,9 @@ class ReaderSettings(Config):
     retrieval_weight: float = Field(default=0.0, ge=0)
     merge: Literal["max", "sum"] = "max"
     null: Literal["max", "mean", "min", "best"] = "max"
+    select: bool = False
+    answer_types: bool = False
+    skim_layer: int = Field(default=0, ge=0)
     words: Literal["any", "whole", "extend"] = "whole"
 
     @model_validator(mode="after")

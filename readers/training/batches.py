@@ -1,4 +1,4 @@
-"""Every batch of a run, by step: length-bucketed, cropped around the answer, with negatives."""
+"""Every batch of a run, by step: length-bucketed, cropped around the answers, with negatives."""
 
 from __future__ import annotations
 
@@ -12,23 +12,31 @@ import torch
 from rag.core.errors import ConfigError
 from rag.runtime.seeds import generator
 from readers.training.config import ReaderStage, ReaderTrainConfig
-from readers.training.data import ReaderExamples
+from readers.training.data import SPAN, YES, ReaderExamples
 
 __all__ = ["ReaderBatch", "ReaderBatches"]
 
 _POOL_BATCHES = 64
+_HARDEST = 0.8  # highest probability of hard EM while it is annealed
+
+Spans = list[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderBatch:
     """B questions × P passages as rows of L tokens; row b·P + p is passage p of question b.
 
+    A passage has S positions: its L tokens, and where the network says them "yes" and "no".
+
     Attributes:
         input_ids, attention_mask, token_type_ids: (B·P, L) int64.
-        allowed: (B, P·L) bool, tokens in the shared softmax: the text and the row's [CLS].
-        starts, ends: (B, A) int64, flat positions of the acceptable spans.
+        allowed: (B, P, S) bool, positions in the softmax: the text, the row's [CLS], "yes" and "no".
+        starts, ends: (B, A) int64, positions of the acceptable spans in P·S.
         acceptable: (B, A) bool, False where a question has fewer than A.
         has_answer: (B,) bool; where False the acceptable "spans" are the [CLS] of every row.
+        positive: (B, P) bool.
+        wanted: (B, P, L) bool, tokens of an answer, or the [CLS] of a passage that says yes or no.
+        hard: (B,) bool, whether the likeliest span alone counts.
         tokens: real tokens in the batch.
     """
 
@@ -40,6 +48,9 @@ class ReaderBatch:
     ends: torch.Tensor
     acceptable: torch.Tensor
     has_answer: torch.Tensor
+    positive: torch.Tensor
+    wanted: torch.Tensor
+    hard: torch.Tensor
     tokens: int
 
 
@@ -50,50 +61,64 @@ class _Plan:
     limit: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One row: its tokens, where the text begins, the answers as positions in it."""
+
+    ids: npt.NDArray[np.int32]
+    head: int
+    spans: Spans
+    is_positive: bool
+
+
 class ReaderBatches:
     """The batches of all stages. `self[step]` depends on the configuration and the step alone.
 
     Batches hold questions of similar length: the shuffled questions are cut into pools, each pool is sorted
-        by row
-    length and cut into batches of at most `tokens_per_batch` padded tokens, and the batches of a pool are
-    shuffled.
+    by row length and cut into batches of at most `tokens_per_batch` padded tokens, and the batches of a pool
+    are shuffled.
+
+    Raises:
+        ConfigError: a stage leaves no room for text, or no step is left.
     """
 
     def __init__(self, examples: ReaderExamples, config: ReaderTrainConfig) -> None:
         self.examples = examples
         self.config = config
-        self._question_lengths = np.minimum(examples.questions.lengths, config.question_tokens)
-        self._title_lengths = np.minimum(examples.titles.lengths, config.title_tokens)
+        self._seed = config.run.seed
+        self._question_lengths = np.minimum(examples.questions.lengths, config.model.question_tokens)
+        self._title_lengths = np.minimum(examples.titles.lengths, config.model.title_tokens)
         for stage in config.stages:
-            room = stage.max_tokens - int(self._question_lengths.max()) - config.title_tokens - 4
+            room = stage.max_tokens - int(self._question_lengths.max()) - config.model.title_tokens - 4
             if room < 1:
                 raise ConfigError(
                     f"max_tokens ({stage.max_tokens}) leaves no room for text beside a question and a title",
                     hint="raise max_tokens or lower question_tokens and title_tokens",
                 )
-        self._plans = [
-            plan for number, stage in enumerate(config.stages) for plan in self._plan(number, stage)
-        ]
+        plans = [plan for number, stage in enumerate(config.stages) for plan in self._plan(number, stage)]
+        self._plans = plans[: config.optim.max_steps]
+        if not self._plans:
+            raise ConfigError(
+                f"{len(examples)} questions with these weights and epochs make no step",
+                hint="raise epochs or weight",
+            )
 
     def __len__(self) -> int:
         return len(self._plans)
 
     def _plan(self, number: int, stage: ReaderStage) -> list[_Plan]:
-        draw = generator(self.config.seed, 2, number)
-        wanted = round(stage.epochs * len(self.examples))
-        passes = -(-wanted // len(self.examples))
-        order = np.concatenate([draw.permutation(len(self.examples)) for _ in range(passes)])[:wanted]
-        gold = self.examples.gold[order]
-        rows = (
-            self._question_lengths[order] + self._title_lengths[gold] + 4 + self.examples.texts.lengths[gold]
-        )
-        full = draw.random(wanted) < stage.full_fraction
+        draw = generator(self._seed, 2, number)
+        order = self._mixture(stage, draw)
+        data = self.examples
+        first = data.passages[data.bounds[order]]
+        rows = self._question_lengths[order] + self._title_lengths[first] + 4 + data.texts.lengths[first]
+        full = draw.random(len(order)) < stage.full_fraction
         lengths = np.minimum(rows, np.where(full, stage.full_tokens, stage.max_tokens))
         group = 1 + stage.negatives
         pool = max(1, _POOL_BATCHES * stage.tokens_per_batch // (stage.max_tokens * group))
         plans: list[_Plan] = []
-        for begin in range(0, wanted, pool):
-            inside = np.arange(begin, min(begin + pool, wanted))
+        for begin in range(0, len(order), pool):
+            inside = np.arange(begin, min(begin + pool, len(order)))
             inside = inside[np.argsort(lengths[inside], kind="stable")]
             batches: list[_Plan] = []
             stop = len(inside)
@@ -105,110 +130,146 @@ class ReaderBatches:
             plans.extend(batches[i] for i in draw.permutation(len(batches)))
         return plans
 
+    def _mixture(self, stage: ReaderStage, draw: np.random.Generator) -> npt.NDArray[np.int64]:
+        """Questions of the stage, in order: each set's own passes over its questions, shuffled together."""
+        parts = []
+        for number, one in enumerate(self.config.train):
+            own = np.flatnonzero(self.examples.sets == number)
+            wanted = round(stage.epochs * one.weight * len(own))
+            if wanted:
+                passes = -(-wanted // len(own))
+                parts.append(np.concatenate([draw.permutation(own) for _ in range(passes)])[:wanted])
+        return draw.permutation(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
+
     def __getitem__(self, step: int) -> ReaderBatch:
         plan = self._plans[step]
         stage = self.config.stages[plan.stage]
-        draw = generator(self.config.seed, 3, step)
-        per_group = 1 + stage.negatives
-        rows: list[npt.NDArray[np.int32]] = []
-        heads: list[int] = []
-        spans: list[tuple[int, list[tuple[int, int]]]] = []
+        draw = generator(self._seed, 3, step)
+        rows: list[_Row] = []
+        answered: list[bool] = []
         for question in plan.questions:
-            passages, has_answer = self._passages(int(question), stage, draw)
-            found: list[tuple[int, int]] = []
-            for place, passage in enumerate(passages):
-                is_gold = has_answer and place == 0
-                row, head, inside = self._row(int(question), passage, plan.limit, is_gold, draw)
-                rows.append(row)
-                heads.append(head)
-                found.extend(inside)
-            spans.append((int(has_answer), found))
-        return self._assemble(rows, heads, spans, per_group)
+            pairs, has_answer = self._pairs(int(question), stage, draw)
+            answered.append(has_answer)
+            rows += [self._row(int(question), pair, plan.limit, draw) for pair in pairs]
+        hard = np.zeros(len(answered), bool)
+        if self.config.objective.spans == "hard-em":
+            steps = self.config.objective.hard_em_steps
+            hard = draw.random(len(answered)) < (min(step / steps, _HARDEST) if steps else 1.0)
+        return self._assemble(rows, answered, self.examples.types[plan.questions], hard)
 
-    def _passages(
+    def _pairs(
         self, question: int, stage: ReaderStage, draw: np.random.Generator
-    ) -> tuple[list[int], bool]:
-        """Passages of one group, the gold one first unless it is left out."""
-        gold = int(self.examples.gold[question])
-        if stage.negatives == 0:
-            return [gold], True
-        has_answer = not draw.random() < stage.no_answer_fraction
-        wanted = stage.negatives + (not has_answer)
-        known = self.examples.negatives[question]
-        known = known[known >= 0]
-        chosen = [int(i) for i in draw.permutation(known)[:wanted]]
-        while len(chosen) < wanted:  # too few retrieved: any other paragraph
-            other = int(self.examples.gold[draw.integers(len(self.examples))])
-            if other != gold:
-                chosen.append(other)
-        return ([gold, *chosen] if has_answer else chosen), has_answer
-
-    def _row(
-        self, question: int, passage: int, limit: int, is_gold: bool, draw: np.random.Generator
-    ) -> tuple[npt.NDArray[np.int32], int, list[tuple[int, int]]]:
-        """One row, where its text begins, and the acceptable spans as positions in the row."""
+    ) -> tuple[list[tuple[int, int]], bool]:
+        """(passage, pair or -1 for a negative) of one group, positives first unless they are left out."""
         data = self.examples
+        begin, end = int(data.bounds[question]), int(data.bounds[question + 1])
+        middle = begin + int(data.positives[question])
+        has_answer = stage.negatives == 0 or not draw.random() < stage.no_answer_fraction
+        chosen: list[tuple[int, int]] = []
+        if has_answer:
+            first = self.config.objective.spans == "first" and data.types[question] == SPAN
+            taken = [0] if first else draw.permutation(middle - begin)[: stage.positives].tolist()
+            chosen = [(int(data.passages[begin + n]), begin + n) for n in taken]
+        wanted = 1 + stage.negatives - len(chosen)
+        known = data.passages[middle:end]
+        chosen += [(int(passage), -1) for passage in draw.permutation(known)[:wanted]]
+        mine = set(data.passages[begin:end].tolist())
+        while len(chosen) < 1 + stage.negatives:  # too few: a passage of any other question
+            other = int(data.passages[draw.integers(len(data.passages))])
+            if other not in mine or len(mine) == len(data.texts):
+                chosen.append((other, -1))
+        return chosen, has_answer
+
+    def _row(self, question: int, pair: tuple[int, int], limit: int, draw: np.random.Generator) -> _Row:
+        data, (passage, number) = self.examples, pair
         cls, sep, _ = data.special
-        asked = data.questions.tokens(question)[: self.config.question_tokens]
-        title = data.titles.tokens(passage)[: self.config.title_tokens]
+        asked = data.questions.tokens(question)[: self.config.model.question_tokens]
+        title = data.titles.tokens(passage)[: self.config.model.title_tokens]
         text = data.texts.tokens(passage)
         head = len(asked) + len(title) + 3
         room = limit - head - 1
-        first, last = (int(v) for v in data.spans[question]) if is_gold else (0, 0)
+        spans = np.zeros((0, 2), np.int64)
+        if number >= 0:
+            spans = data.spans[data.span_bounds[number] : data.span_bounds[number + 1]]
+            spans = spans[:1] if self.config.objective.spans == "first" else spans
         begin = 0
         if len(text) > room:
-            last = min(last, first + room - 1)
-            lowest, highest = max(0, last - room + 1), min(first, len(text) - room)
-            if not is_gold:
-                lowest, highest = 0, len(text) - room
+            lowest, highest = 0, len(text) - room
+            if len(spans):  # one of them stays inside; longer than the room it is cut
+                first, last = (int(v) for v in spans[int(draw.integers(len(spans)))])
+                last = min(last, first + room - 1)
+                spans = np.concatenate([spans, [(first, last)]])
+                lowest, highest = max(0, last - room + 1), min(first, highest)
             begin = int(draw.integers(lowest, highest + 1))
         window = text[begin : begin + room]
-        row = np.concatenate([[cls], asked, [sep], title, [sep], window, [sep]]).astype(np.int32)
-        if not is_gold:
-            return row, head, []
-        spans = [(first - begin + head, last - begin + head)]
-        if self.config.answers != "first":
-            answer = text[first : last + 1]
-            windows = np.lib.stride_tricks.sliding_window_view(window, len(answer))
-            equal = np.flatnonzero((windows == answer).all(axis=1))
-            spans = [(int(i) + head, int(i) + head + len(answer) - 1) for i in equal]
-        return row, head, spans
+        ids = np.concatenate([[cls], asked, [sep], title, [sep], window, [sep]]).astype(np.int32)
+        inside = {
+            (first - begin + head, last - begin + head): None
+            for first, last in spans.tolist()
+            if begin <= first and last < begin + len(window)
+        }
+        return _Row(ids, head, list(inside), number >= 0)
 
     def _assemble(
         self,
-        rows: Sequence[npt.NDArray[np.int32]],
-        heads: Sequence[int],
-        spans: Sequence[tuple[int, list[tuple[int, int]]]],
-        per_group: int,
+        rows: Sequence[_Row],
+        answered: Sequence[bool],
+        types: npt.NDArray[np.int64],
+        hard: npt.NDArray[np.bool_],
     ) -> ReaderBatch:
-        lengths = np.array([len(row) for row in rows])
+        _, sep, pad = self.examples.special
+        groups, per_group = len(answered), len(rows) // len(answered)
+        lengths = np.array([len(row.ids) for row in rows])
         longest = int(lengths.max())
+        said = 2 if self.config.model.answer_types else 0  # "yes" and "no" stand behind the tokens
+        size = longest + said
         column = np.arange(longest)[None, :]
-        ids = np.full((len(rows), longest), self.examples.special[2], np.int64)
+        ids = np.full((len(rows), longest), pad, np.int64)
         for index, row in enumerate(rows):
-            ids[index, : len(row)] = row
+            ids[index, : len(row.ids)] = row.ids
         mask = column < lengths[:, None]
-        # the first [SEP] ends segment 0
-        first_sep = (ids == self.examples.special[1]).argmax(axis=1)
-        types = (column > first_sep[:, None]) & mask
-        in_text = (column >= np.array(heads)[:, None]) & (column < (lengths - 1)[:, None])
-        allowed = in_text | (column == 0)
-        nulls = [(p * longest, p * longest) for p in range(per_group)]
-        targets = [found if has_answer else nulls for has_answer, found in spans]
+        first_sep = (ids == sep).argmax(axis=1)  # it ends segment 0
+        segments = (column > first_sep[:, None]) & mask
+        heads = np.array([row.head for row in rows])
+        in_text = (column >= heads[:, None]) & (column < (lengths - 1)[:, None])
+        allowed = np.ones((len(rows), size), bool)
+        allowed[:, :longest] = in_text | (column == 0)
+        positive = np.array([row.is_positive for row in rows])
+        wanted = np.zeros((len(rows), longest), bool)
+        targets: list[Spans] = []
+        for group in range(groups):
+            found: Spans = []
+            for place in range(per_group):
+                at, base = group * per_group + place, place * size
+                row = rows[at]
+                if not answered[group]:
+                    found.append((base, base))
+                elif types[group] != SPAN and row.is_positive:
+                    word = base + longest + (0 if types[group] == YES else 1)
+                    found.append((word, word))
+                    wanted[at, 0] = True
+                else:
+                    found += [(base + first, base + last) for first, last in row.spans]
+                    for first, last in row.spans:
+                        wanted[at, first : last + 1] = True
+            targets.append(found)
         widest = max(len(found) for found in targets)
-        flat = np.zeros((len(spans), widest, 2), np.int64)
-        acceptable = np.zeros((len(spans), widest), bool)
-        for index, found in enumerate(targets):
-            flat[index, : len(found)] = found  # gold is passage 0 of its group: row position = flat position
-            acceptable[index, : len(found)] = True
+        flat = np.zeros((groups, widest, 2), np.int64)
+        acceptable = np.zeros((groups, widest), bool)
+        for group, found in enumerate(targets):
+            flat[group, : len(found)] = found
+            acceptable[group, : len(found)] = True
         return ReaderBatch(
-            torch.from_numpy(ids),
-            torch.from_numpy(mask.astype(np.int64)),
-            torch.from_numpy(types.astype(np.int64)),
-            torch.from_numpy(allowed.reshape(len(spans), per_group * longest)),
-            torch.from_numpy(flat[..., 0]),
-            torch.from_numpy(flat[..., 1]),
-            torch.from_numpy(acceptable),
-            torch.tensor([bool(has_answer) for has_answer, _ in spans]),
-            int(lengths.sum()),
+            input_ids=torch.from_numpy(ids),
+            attention_mask=torch.from_numpy(mask.astype(np.int64)),
+            token_type_ids=torch.from_numpy(segments.astype(np.int64)),
+            allowed=torch.from_numpy(allowed.reshape(groups, per_group, size)),
+            starts=torch.from_numpy(flat[..., 0]),
+            ends=torch.from_numpy(flat[..., 1]),
+            acceptable=torch.from_numpy(acceptable),
+            has_answer=torch.tensor(answered),
+            positive=torch.from_numpy(positive.reshape(groups, per_group)),
+            wanted=torch.from_numpy(wanted.reshape(groups, per_group, longest)),
+            hard=torch.from_numpy(hard),
+            tokens=int(lengths.sum()),
         )

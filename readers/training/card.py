@@ -7,13 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from readers.extractive.settings import ReaderManifest
-from readers.training.config import ReaderTrainConfig
+from readers.training.config import ReaderTrainConfig, TrainingSet
 
 __all__ = ["model_card"]
 
-_LICENCE = """SQuAD 1.1 (Rajpurkar et al. 2016), from which these weights were trained, is published under
-CC BY-SA 4.0 and consists of Wikipedia text (CC BY-SA); the starting encoder `all-MiniLM-L6-v2` is
-Apache-2.0. The weights are shared under CC BY-SA 4.0; the code around them is Apache-2.0."""
+_LICENCE = """SQuAD 1.1 (Rajpurkar et al. 2016) and HotpotQA (Yang et al. 2018) are published under
+CC BY-SA 4.0, Natural Questions (Kwiatkowski et al. 2019) under CC BY-SA 3.0, MuSiQue (Trivedi et al. 2022)
+under CC BY 4.0, 2WikiMultiHopQA (Ho et al. 2020) under Apache-2.0; all quote Wikipedia (CC BY-SA). The
+starting encoder `all-MiniLM-L6-v2` is Apache-2.0. Weights trained on the first four are shared under
+CC BY-SA 4.0; the code around them is Apache-2.0."""
+
+_SAYS = "; it also answers yes or no, which has no place in a passage"
 
 _EMBEDDED = "all-MiniLM-L6-v2"
 
@@ -34,6 +38,17 @@ def _cell(value: object) -> str:
     return str(value)
 
 
+def _title(source: str) -> str:
+    """The last part of a path or of a Hub name."""
+    return Path(source).name
+
+
+def _set(one: TrainingSet) -> dict[str, object]:
+    """A set's settings with file names in place of paths."""
+    values = one.model_dump(mode="json", exclude_defaults=True)
+    return {k: _title(str(v)) if k in ("questions", "retrieved", "serving") else v for k, v in values.items()}
+
+
 def model_card(config: ReaderTrainConfig, manifest: ReaderManifest, figures: Mapping[str, object]) -> str:
     """Markdown with a YAML head: what it is, data, command, figures, limits, licence.
 
@@ -42,21 +57,16 @@ def model_card(config: ReaderTrainConfig, manifest: ReaderManifest, figures: Map
         manifest: of the finished reader.
         figures: name → value or table of values, as `train_reader` measured them.
     """
-    paths = {"notes", "train_file", "negatives_file", "held_out_file", "test_file", "out"}
-    shown = {k: v for k, v in config.model_dump(mode="json").items() if k not in paths}
-    encoder = Path(config.encoder or _EMBEDDED).name
-    shown["encoder"] = encoder
+    shown = config.model_dump(mode="json", exclude={"notes", "out", "test_file", "train", "calibrate"})
+    encoder = _title(config.model.encoder or _EMBEDDED)
+    shown["model"]["encoder"] = encoder
+    shown |= {
+        "train": [_set(one) for one in config.train],
+        "calibrate": [_set(one) for one in config.calibrate],
+    }
+    sets = ", ".join(one.label for one in config.train)
     inference = _INT8 if manifest.ranges_file else _DEQUANTISED
     rows = "\n".join(f"| {name} | {_cell(value)} |" for name, value in figures.items())
-    flags = [("--train", config.train_file), ("--negatives", config.negatives_file)]
-    flags += [("--set held_out_file=", config.held_out_file), ("--set test_file=", config.test_file)]
-    command = " \\\n    ".join(
-        [
-            "rag train reader",
-            *(f"{flag} {path.name}".replace("= ", "=") for flag, path in flags if path is not None),
-            "--out run",
-        ]
-    )
     return f"""---
 license: cc-by-sa-4.0
 language: en
@@ -65,23 +75,18 @@ pipeline_tag: question-answering
 # {manifest.name}
 
 An extractive reader: given a question and passages with titles, it marks the words that answer the
-question, scores spans so that they can be compared across passages (shared normalisation), and says when no
-passage answers it. Encoder: {encoder} with a linear span
-head. Rows are laid out as `[CLS] question [SEP] title [SEP] text [SEP]`.
+question, scores spans so that they can be compared across passages, and says when no passage answers
+it{_SAYS if config.model.answer_types else ""}. Started from: {encoder}. Rows are laid out as
+`[CLS] question [SEP] title [SEP] text [SEP]`.
 
 Weights are int8 with one fp32 scale per output row (`{manifest.weights_file}`, sha256
 `{manifest.weights_sha256}`); positions, segments and the head are fp32.{inference}
 
 ## Training
-Data: SQuAD 1.1 train without {config.validation_articles} held-out articles, on which every choice was made
-and the confidence was calibrated. Hard negatives are passages that were retrieved for the training questions
-and do not contain the answer. A test file is read after training, for the figures below alone.
-
-```
-{command}
-```
-
-Configuration:
+Sets: {sets}; without their held-out articles, on which every choice was made and the confidence was
+calibrated. Hard negatives are passages that were retrieved for the training questions, or that the set shows
+beside the right ones, and do not contain the answer. A test file is read after training, for the figures
+below alone. `rag train reader --config FILE --out run` with
 
 ```json
 {json.dumps(shown, indent=2)}
@@ -94,18 +99,18 @@ Configuration:
 |---|---|
 {rows}
 
-EM and F1 by the official SQuAD 1.1 rules, in percent. "gold paragraph" gives the reader the annotated
-paragraph; "retrieved" gives it what the retriever found for held-out questions, every fourth of them also
+EM and F1 by the official SQuAD 1.1 rules, in percent. "gold passages" gives the reader the annotated
+passages; "retrieved" gives it what the retriever found for held-out questions, every fourth of them also
 without the passages that hold an answer. `ece` is the expected calibration error of the first answer's
-confidence, in [0, 1] over 15 bins of equal width, an answer counting as right if it overlaps the annotation
-with an F1 of at least 0.5. `no_answer_recall` is the share of questions without an answer for which "no
-answer" is the likeliest outcome, `no_answer_false_alarms` its share where the first answer is right.
+confidence, in [0, 1] over 15 bins of equal width, an answer counting as right by exact match.
+`no_answer_recall` is the share of questions without an answer for which "no answer" is the likeliest outcome,
+`no_answer_false_alarms` its share where the first answer is right.
 These and `nll` are measured on each half of the questions with the confidence fitted on the other half.
 
 ## Limits
 English, short factual answers that stand word for word in a passage. It learnt from Wikipedia paragraphs
-and repeats what a passage says, right or wrong. Long, explanatory, computed or yes/no answers are outside
-its reach.
+and repeats what a passage says, right or wrong. It reads every passage by itself: what only two passages say
+together it can at best guess. Long, explanatory or computed answers are outside its reach.
 
 ## Licence
 {_LICENCE}

@@ -1,15 +1,54 @@
-"""The configuration of `rag train reader`; its defaults are the recipe of the shipped weights."""
+"""The configuration of `rag train reader`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from rag.config import Config
+from rag.training.config import OptimConfig, RunConfig
+from readers.training.losses import Normalisation, SpanObjective
 
-__all__ = ["ReaderStage", "ReaderTrainConfig"]
+__all__ = ["ObjectiveConfig", "ReaderModelConfig", "ReaderStage", "ReaderTrainConfig", "TrainingSet"]
+
+
+class TrainingSet(Config):
+    """Questions to learn from, or to calibrate on.
+
+    Attributes:
+        questions: file of any known format; results of `rag retrieve` or FiD's files carry their passages.
+        retrieved: results of `rag retrieve` for these questions: further passages.
+        serving: results of the retriever that will serve, for the held-out questions, on which ranking and
+            calibration are fitted; None: `retrieved`, or the passages of the questions.
+        positives: passages that teach an answer: the "gold" ones of the set; all that "match", whatever the
+            set says of them; "both"; or "auto": gold where a question has them, else match.
+        weight: how often its questions come up, against once an epoch.
+        held_out: share of its articles that is not learnt from, for every choice; 0: none.
+        where: only questions whose record has these values in these fields, such as `{split: train}`.
+        name: in figures; by default that of the file.
+    """
+
+    questions: Path
+    retrieved: Path | None = None
+    serving: Path | None = None
+    positives: Literal["auto", "gold", "match", "both"] = "auto"
+    weight: float = Field(default=1.0, ge=0)
+    held_out: float = Field(default=0.045, ge=0, lt=1)
+    where: Mapping[str, str] = Field(default_factory=dict)
+    name: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_path(cls, given: Any) -> Any:
+        return {"questions": given} if isinstance(given, str | Path) else given
+
+    @property
+    def label(self) -> str:
+        """What it is called in figures."""
+        return self.name or f"{self.questions.resolve().parent.name}/{self.questions.name.split('.')[0]}"
 
 
 class ReaderStage(Config):
@@ -17,8 +56,9 @@ class ReaderStage(Config):
 
     Attributes:
         epochs: passes over the training questions; fractions are allowed.
-        negatives: retrieved passages without the answer beside each gold paragraph.
-        no_answer_fraction: share of the groups whose gold paragraph is left out.
+        positives: most positive passages of one question in a group.
+        negatives: passages without the answer beside one positive.
+        no_answer_fraction: share of the groups whose positives are left out.
         max_tokens: longest row; longer paragraphs are cropped to a random window around the answer.
         full_tokens: longest row of those examples that are spared the crop.
         full_fraction: share of examples that are spared.
@@ -26,6 +66,7 @@ class ReaderStage(Config):
     """
 
     epochs: float = Field(gt=0)
+    positives: int = Field(default=1, ge=1)
     negatives: int = Field(default=0, ge=0)
     no_answer_fraction: float = Field(default=0.0, ge=0, lt=1)
     max_tokens: int = Field(default=112, ge=16, le=512)
@@ -40,9 +81,9 @@ class ReaderStage(Config):
                 f"full_tokens ({self.full_tokens}) must be at least max_tokens ({self.max_tokens})"
             )
         if self.no_answer_fraction > 0 and self.negatives == 0:
-            raise ValueError(
-                "no_answer_fraction needs negatives: a group without its gold paragraph is empty"
-            )
+            raise ValueError("no_answer_fraction needs negatives: a group without its positive is empty")
+        if self.positives > 1 + self.negatives:
+            raise ValueError(f"positives ({self.positives}) do not fit a group of {1 + self.negatives}")
         if self.full_tokens * (1 + self.negatives) > self.tokens_per_batch:
             raise ValueError(
                 f"one group of {1 + self.negatives} rows of {self.full_tokens} tokens exceeds "
@@ -51,18 +92,61 @@ class ReaderStage(Config):
         return self
 
 
+class ReaderModelConfig(Config):
+    """The network and its input.
+
+    Attributes:
+        encoder: Hugging Face name or folder of an encoder, or of a reader to go on from; None is the embedded
+            `all-MiniLM-L6-v2`.
+        answer_types: the network also says "yes" and "no", which need no span.
+        skim_layer: a head on this layer says early where the answer may be; 0: there is none.
+        dropout: of hidden states and attention weights.
+        freeze_word_embeddings: leave the word embedding matrix as it is.
+        freeze_layers: leave the embeddings and so many layers above them as they are.
+        question_tokens, title_tokens: cuts of over-long questions and titles.
+    """
+
+    encoder: str | None = None
+    answer_types: bool = False
+    skim_layer: int = Field(default=0, ge=0)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    freeze_word_embeddings: bool = True
+    freeze_layers: int = Field(default=0, ge=0)
+    question_tokens: int = Field(default=40, ge=4, le=128)
+    title_tokens: int = Field(default=16, ge=0, le=64)
+
+
+class ObjectiveConfig(Config):
+    """What is minimised, see `readers.training.losses`.
+
+    Attributes:
+        spans: which spans of a question count.
+        normalisation: over what the softmax runs.
+        selection_weight: of the loss of passage selection; 0: the network has no passage logit.
+        skim_weight: of the loss of the early head, if there is one.
+        hard_em_steps: τ: at step t "hard-em" is used with probability min(t / τ, 0.8), the sum otherwise; 0:
+            always.
+    """
+
+    spans: SpanObjective = "first"
+    normalisation: Normalisation = "shared"
+    selection_weight: float = Field(default=0.0, ge=0)
+    skim_weight: float = Field(default=0.2, ge=0)
+    hard_em_steps: int = Field(default=4000, ge=0)
+
+    @model_validator(mode="after")
+    def _cross_check(self) -> ObjectiveConfig:
+        if self.normalisation == "passage" and not self.selection_weight:
+            raise ValueError(
+                "normalisation 'passage' makes spans of different passages incomparable: it needs a "
+                "selection_weight above 0"
+            )
+        return self
+
+
 _RECIPE = (
     ReaderStage(epochs=0.85, max_tokens=108, full_tokens=224, full_fraction=0.12, tokens_per_batch=4096),
     ReaderStage(epochs=0.15, max_tokens=160, full_tokens=224, full_fraction=0.1, tokens_per_batch=4096),
-    ReaderStage(
-        epochs=0.17,
-        negatives=1,
-        no_answer_fraction=0.08,
-        max_tokens=136,
-        full_tokens=224,
-        full_fraction=0.25,
-        tokens_per_batch=5120,
-    ),
 )
 
 
@@ -70,64 +154,36 @@ class ReaderTrainConfig(Config):
     """Everything `train_reader` reads.
 
     Attributes:
-        train_file: SQuAD v1.1 JSON (.gz).
         out: folder of the run: configuration, metrics, checkpoints and the finished reader.
-        negatives_file: DPR-style results JSON (.gz) over the same questions, written by `rag retrieve`.
-        held_out_file: results JSON that knows the held-out questions, from the retriever that will serve;
-            ranking and calibration are fitted on it. None: `negatives_file`.
-        test_file: SQuAD v1.1 JSON that the finished reader is scored on, for the model card only.
+        train: question sets, with mixing weights.
+        calibrate: further sets on which ranking and calibration are fitted, and nothing is learnt.
+        test_file: questions with gold passages that the finished reader is scored on, for the card only.
         name: of the finished reader.
         notes: a paragraph for the model card: what the configuration does not say.
-        encoder: Hugging Face name or folder; None is the embedded `all-MiniLM-L6-v2`.
-        validation_articles: articles held out of training, for every choice and for calibration.
-        validation_questions: how many of their questions are scored during training.
-        calibration_questions: how many of them ranking and calibration are fitted on.
-        negatives_top_k: negatives are drawn from the first so many retrieved passages without the answer.
-        freeze_word_embeddings: leave the word embedding matrix as it is.
-        question_tokens, title_tokens: cuts of over-long questions and titles.
-        answers: which spans count as right: the annotated one ("first"), or every place of the answer in the
-            gold passage, summed ("mml") or the best of them ("hard-em").
+        stages: parts of the run, one after the other.
+        validation_questions: how many held-out questions are scored during training.
+        calibration_questions: how many of each set ranking and calibration are fitted on.
+        negatives_top_k: negatives are drawn from a question's first so many passages without the answer.
     """
 
     recipe: ClassVar[str] = "reader"
     free: ClassVar[frozenset[str]] = frozenset(
-        {
-            *("threads", "save_every_s", "name", "notes"),
-            *("held_out_file", "test_file", "calibration_questions"),
-        }
+        {"name", "notes", "calibrate", "test_file", "calibration_questions"}
     )
 
-    train_file: Path
     out: Path
-    negatives_file: Path | None = None
-    held_out_file: Path | None = None
+    train: tuple[TrainingSet, ...] = Field(min_length=1)
+    calibrate: tuple[TrainingSet, ...] = ()
     test_file: Path | None = None
-    name: str = "squad-minilm"
+    name: str = "reader"
     notes: str = ""
-    encoder: str | None = None
+    model: ReaderModelConfig = ReaderModelConfig()
+    objective: ObjectiveConfig = ObjectiveConfig()
     stages: tuple[ReaderStage, ...] = Field(default=_RECIPE, min_length=1)
-    validation_articles: int = Field(default=20, ge=1)
     validation_questions: int = Field(default=600, ge=1)
     calibration_questions: int = Field(default=1000, ge=1)
     negatives_top_k: int = Field(default=6, ge=1)
-    freeze_word_embeddings: bool = True
-    answers: Literal["first", "mml", "hard-em"] = "first"
-    question_tokens: int = Field(default=40, ge=4, le=128)
-    title_tokens: int = Field(default=16, ge=0, le=64)
-    learning_rate: float = Field(default=2.5e-4, gt=0)
-    warmup_fraction: float = Field(default=0.04, ge=0, lt=1)
-    weight_decay: float = Field(default=0.01, ge=0)
-    clip_norm: float = Field(default=1.0, gt=0)
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
-    evaluate_every_steps: int = Field(default=1000, ge=0)
-    save_every_s: float = Field(default=300.0, gt=0)
-    threads: int | None = Field(default=None, ge=1)
-    seed: int = 13
-
-    @model_validator(mode="after")
-    def _cross_check(self) -> ReaderTrainConfig:
-        if self.negatives_file is None and any(stage.negatives for stage in self.stages):
-            raise ValueError(
-                "a stage asks for negatives, but there is no negatives_file (see `rag retrieve`)"
-            )
-        return self
+    optim: OptimConfig = OptimConfig(
+        learning_rate=2.5e-4, warmup_fraction=0.04, weight_decay=0.01, clip_norm=1.0
+    )
+    run: RunConfig = RunConfig(validate_every_steps=1000)

@@ -1,223 +1,310 @@
-"""SQuAD and retrieved negatives as token arrays, and every batch of a run by its step."""
+"""Question sets as token arrays: which passages of a question answer it, and where."""
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
 
 from rag.core.errors import DataError
 from rag.core.log import get_logger
-from rag.data.files.json_stream import iter_json_array
+from rag.core.types import Passage, Question
+from rag.data.files.results import RetrievedPassage, read_dpr_results
+from rag.data.questions import read_questions
+from rag.data.text import AnswerMatcher, Profile, exact_match, normalize_answer
 from readers.extractive.tokens import TokenTable, tokenize_texts
+from readers.training.config import TrainingSet
 
 __all__ = [
+    "NO",
+    "SPAN",
+    "YES",
+    "Candidate",
+    "Example",
     "ReaderExamples",
-    "SquadQuestion",
+    "hold_out",
+    "is_right",
     "load_examples",
-    "read_negatives",
-    "read_results",
-    "read_squad",
-    "split_by_article",
+    "read_set",
 ]
 
-_RESULTS_SHAPE = (
-    "expected [{question, answers, ctxs: [{id, title, text, score, has_answer}]}] from `rag retrieve`"
-)
+SPAN, YES, NO = 0, 1, 2
+_MAX_SPANS = 10  # in one passage, as in DPR
+_MAX_ANSWER_TOKENS = 30
+
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class SquadQuestion:
-    """One SQuAD question with its paragraph; `start` is the character offset of the first answer."""
+class Candidate:
+    """A passage of a question, its retrieval score, and whether an answer stands in it."""
 
-    id: str
-    question: str
-    title: str
-    context: str
-    answers: tuple[str, ...]
-    start: int
+    passage: Passage
+    score: float
+    is_gold: bool
+    holds_answer: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A question and its passages, gold ones first, then others in the order in which they were given."""
+
+    question: Question
+    candidates: tuple[Candidate, ...]
+    set_index: int = 0
+
+    @property
+    def group(self) -> str:
+        """What must not be parted by holding questions out: the article of the first gold passage."""
+        gold = self.question.gold
+        return gold[0].passage.title if gold and gold[0].passage.title else self.question.text
+
+    @property
+    def answer_type(self) -> int:
+        """SPAN, YES or NO."""
+        words = {normalize_answer(answer) for answer in self.question.answers}
+        return YES if words == {"yes"} else NO if words == {"no"} else SPAN
+
+
+def is_right(text: str, example: Example) -> bool:
+    """Exact match by SQuAD's rules, or by the expressions where the answers are such."""
+    profile: Profile = "trec_search" if example.question.answers_are_regex else "squad"
+    return exact_match(text, example.question.answers, profile)
+
+
+def read_set(one: TrainingSet, number: int = 0, *, serving: bool = False) -> list[Example]:
+    """The questions of a set that have answers, with all their passages.
+
+    Args:
+        one: the set.
+        number: kept in the examples.
+        serving: take what the retriever that will serve found, and nothing else, where the set has that.
+
+    Raises:
+        DataError: a file is wrong, no question is left, or `retrieved` knows fewer than half of them.
+    """
+    questions = [q for q in read_questions(one.questions) if q.answers and _kept(q, one)]
+    if not questions:
+        raise DataError(
+            f"{one.questions}: no question with answers" + (f" where {dict(one.where)}" if one.where else "")
+        )
+    path = one.serving if serving and one.serving is not None else one.retrieved
+    if path is None and "ctxs" in questions[0].meta:  # results of `rag retrieve`, or a file of FiD's
+        path = one.questions
+    found: dict[str, tuple[RetrievedPassage, ...]] = {}
+    if path is not None:
+        wanted = {question.text for question in questions}
+        for record in read_dpr_results(path):
+            if record.question in wanted:
+                found[record.question] = record.passages
+        if len(found) < len(wanted) / 2 and not serving:
+            raise DataError(
+                f"{path}: knows only {len(found)} of {len(wanted)} questions of {one.questions}",
+                hint="run `rag retrieve` for these questions",
+            )
+    return [
+        Example(question, tuple(_candidates(question, found.get(question.text, ()), serving)), number)
+        for question in questions
+    ]
+
+
+def _kept(question: Question, one: TrainingSet) -> bool:
+    return all(str(question.meta.get(field)) == value for field, value in one.where.items())
+
+
+def _candidates(
+    question: Question, retrieved: Sequence[RetrievedPassage], serving: bool
+) -> Iterator[Candidate]:
+    """Gold passages, the set's distractors and what was retrieved, each text once; the last if `serving`."""
+    matcher = AnswerMatcher(question.answers, "regex" if question.answers_are_regex else "tokens")
+    seen: set[str] = set()
+    gold = {item.passage.title for item in question.gold}
+    is_multi_hop = len(gold) > 1 and not question.gold_are_alternatives
+    if not (serving and retrieved):
+        for item in (*question.gold, *question.context):
+            if item.passage.text.strip() and item.passage.text not in seen:
+                seen.add(item.passage.text)
+                holds = matcher.matches(item.passage.text)
+                yield Candidate(item.passage, 0.0, item in question.gold, holds)
+    for one in retrieved:
+        # gold paragraphs of multi-hop sets are whole introductions: the title in a corpus is that text again
+        again = one.text in seen or (one.title in gold and is_multi_hop)
+        if one.text.strip() and (serving or not again):
+            seen.add(one.text)
+            holds = matcher.matches(one.text) if one.has_answer is None else one.has_answer
+            yield Candidate(Passage(one.id, one.title, one.text), one.score, False, holds)
+
+
+def hold_out(examples: Sequence[Example], share: float, seed: int) -> tuple[list[Example], list[Example]]:
+    """Training and held-out examples; articles are not parted.
+
+    Raises:
+        DataError: if that would leave nothing to train on.
+    """
+    if share == 0:
+        return list(examples), []
+    groups = sorted({example.group for example in examples})
+    count = max(1, round(share * len(groups)))
+    if count >= len(groups):
+        raise DataError(
+            f"{share:.0%} of {len(groups)} articles is all there is, or none",
+            hint="give more questions, or lower held_out",
+        )
+    order = np.random.default_rng([seed, 1]).permutation(len(groups))
+    chosen = {groups[i] for i in order[:count]}
+    kept = [example for example in examples if example.group not in chosen]
+    return kept, [example for example in examples if example.group in chosen]
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderExamples:
-    """Training questions as arrays. Q questions, N passages (gold ones first, then negatives).
+    """Training questions as arrays: Q questions, C (question, passage) pairs, N different passages.
 
     Attributes:
         questions: Q tokenised questions.
         titles, texts: N tokenised titles and texts.
-        gold: (Q,) passage of each question.
-        spans: (Q, 2) first and last token of the answer in that passage's text.
-        negatives: (Q, K) passages without the answer, best first, -1 where there are fewer.
+        sets: (Q,) set of each question.
+        types: (Q,) SPAN, YES or NO.
+        bounds: (Q + 1,); the pairs of question q are bounds[q]:bounds[q + 1], positives first.
+        positives: (Q,) how many of them are positive.
+        passages: (C,) passage of each pair.
+        span_bounds, spans: (C + 1,) and (S, 2): first and last token of each answer in the passage's text.
         special: ids of [CLS], [SEP] and [PAD].
     """
 
     questions: TokenTable
     titles: TokenTable
     texts: TokenTable
-    gold: npt.NDArray[np.int64]
-    spans: npt.NDArray[np.int64]
-    negatives: npt.NDArray[np.int64]
+    sets: Ints
+    types: Ints
+    bounds: Ints
+    positives: Ints
+    passages: Ints
+    span_bounds: Ints
+    spans: Ints
     special: tuple[int, int, int]
 
     def __len__(self) -> int:
-        return len(self.gold)
-
-
-@contextmanager
-def _stream(path: Path) -> Iterator[Any]:
-    """The bytes of a file, decompressed if its name ends in .gz."""
-    try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as stream:
-            yield stream
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file") from error
-
-
-def _read(path: Path) -> Any:
-    try:
-        with _stream(path) as stream:
-            return json.loads(stream.read())
-    except (OSError, EOFError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: not a readable JSON file ({error})") from error
-
-
-def read_squad(path: Path) -> list[SquadQuestion]:
-    """Read SQuAD v1.1 JSON; article titles lose their underscores and percent codes.
-
-    Raises:
-        DataError: if the file has another shape, or a question has no answer in its paragraph.
-    """
-    found: list[SquadQuestion] = []
-    try:
-        for article in _read(path)["data"]:
-            title = unquote(article["title"]).replace("_", " ")
-            for paragraph in article["paragraphs"]:
-                for item in paragraph["qas"]:
-                    answers = tuple(answer["text"] for answer in item["answers"])
-                    start = item["answers"][0]["answer_start"] if answers else -1
-                    found.append(
-                        SquadQuestion(
-                            item["id"], item["question"], title, paragraph["context"], answers, start
-                        )
-                    )
-    except (KeyError, TypeError) as error:
-        raise DataError(
-            f"{path}: not SQuAD v1.1 JSON (missing {error})",
-            hint="expected {data: [{title, paragraphs: [{context, qas: [{id, question, answers}]}]}]}",
-        ) from error
-    if not found:
-        raise DataError(f"{path}: holds no question")
-    return found
-
-
-def split_by_article(
-    questions: Sequence[SquadQuestion], held_out: int, seed: int
-) -> tuple[list[SquadQuestion], list[SquadQuestion]]:
-    """Training and validation questions; `held_out` whole articles go to validation.
-
-    Raises:
-        DataError: if that would leave no article to train on.
-    """
-    titles = sorted({question.title for question in questions})
-    if held_out >= len(titles):
-        raise DataError(
-            f"{held_out} validation articles were asked for, but there are only {len(titles)} articles"
-        )
-    order = np.random.default_rng([seed, 1]).permutation(len(titles))
-    chosen = {titles[i] for i in order[:held_out]}
-    return (
-        [question for question in questions if question.title not in chosen],
-        [question for question in questions if question.title in chosen],
-    )
-
-
-def read_results(path: Path, wanted: Collection[str]) -> dict[str, list[dict[str, Any]]]:
-    """What was retrieved for the `wanted` question texts, from a DPR-style results JSON: question → its ctxs.
-
-    Raises:
-        DataError: if the file has another shape, or knows fewer than half of the questions.
-    """
-    found: dict[str, list[dict[str, Any]]] = {}
-    needed = {"title", "text", "score", "has_answer"}
-    with _stream(path) as stream:
-        for number, record in iter_json_array(stream, str(path)):
-            if not isinstance(record, dict) or not {"question", "ctxs"} <= record.keys():
-                raise DataError(f"{path}: record {number} has no question and ctxs", hint=_RESULTS_SHAPE)
-            if record["question"] not in wanted:
-                continue
-            for ctx in record["ctxs"]:
-                if not needed <= ctx.keys():
-                    missing = ", ".join(sorted(needed - ctx.keys()))
-                    raise DataError(f"{path}: a ctx of record {number} has no {missing}", hint=_RESULTS_SHAPE)
-            found[record["question"]] = record["ctxs"]
-    if len(found) < len(set(wanted)) / 2:
-        raise DataError(f"{path}: knows only {len(found)} of {len(set(wanted))} questions")
-    return found
-
-
-def read_negatives(
-    path: Path, questions: Sequence[SquadQuestion], top_k: int
-) -> tuple[list[list[int]], list[tuple[str, str]]]:
-    """Passages without the answer, per question, from a DPR-style results JSON.
-
-    Only passages of articles among `questions` are taken, so that held-out articles stay unseen.
-
-    Returns:
-        For each question at most `top_k` indices into the second value, the list of (title, text).
-
-    Raises:
-        DataError: as `read_results`.
-    """
-    titles = {question.title for question in questions}
-    passages: dict[tuple[str, str], int] = {}
-    by_question: dict[str, list[int]] = {}
-    for question, ctxs in read_results(path, {q.question for q in questions}).items():
-        taken = [ctx for ctx in ctxs if not ctx["has_answer"] and ctx["title"] in titles][:top_k]
-        by_question[question] = [
-            passages.setdefault((ctx["title"], ctx["text"]), len(passages)) for ctx in taken
-        ]
-    return [by_question.get(question.question, []) for question in questions], list(passages)
+        return len(self.sets)
 
 
 def load_examples(
-    questions: Sequence[SquadQuestion], tokenizer: Any, *, negatives_file: Path | None = None, top_k: int = 6
+    examples: Sequence[Example],
+    sets: Sequence[TrainingSet],
+    tokenizer: Any,
+    *,
+    answer_types: bool = False,
+    negatives_top_k: int = 6,
 ) -> ReaderExamples:
-    """Tokenise everything once. Questions whose answer is not where the file says are dropped and counted."""
-    log = get_logger(__name__)
-    passages: dict[tuple[str, str], int] = {}
-    gold = np.array([passages.setdefault((q.title, q.context), len(passages)) for q in questions], np.int64)
-    negatives = np.full((len(questions), top_k), -1, np.int64)
-    if negatives_file is not None:
-        rows, extra = read_negatives(negatives_file, questions, top_k)
-        place = np.array([passages.setdefault(key, len(passages)) for key in extra] or [0], np.int64)
-        for index, found in enumerate(rows):
-            negatives[index, : len(found)] = place[found] if found else []
-    texts = tokenize_texts(tokenizer, [text for _, text in passages])
-    titles = tokenize_texts(tokenizer, [title for title, _ in passages])
-    spans = np.full((len(questions), 2), -1, np.int64)
-    for index, question in enumerate(questions):
-        end = question.start + len(question.answers[0]) if question.answers else -1
-        if not question.answers or question.context[question.start : end] != question.answers[0]:
+    """Tokenise everything once. Questions that no passage answers are left out and counted.
+
+    Args:
+        examples: of all sets.
+        sets: which passages are positive.
+        tokenizer: fast.
+        answer_types: keep questions whose answer is "yes" or "no".
+        negatives_top_k: keep so many passages without the answer, the first ones.
+
+    Raises:
+        DataError: no question is left.
+    """
+    known: dict[tuple[str, str], int] = {}
+
+    def number(candidate: Candidate) -> int:
+        return known.setdefault((candidate.passage.title, candidate.passage.text), len(known))
+
+    roles: list[tuple[list[tuple[int, list[tuple[int, int]]]], list[int]]] = []
+    for example in examples:
+        positive, negative = _roles(example, sets[example.set_index].positives, answer_types)
+        roles.append(
+            ([(number(c), places) for c, places in positive], [number(c) for c in negative[:negatives_top_k]])
+        )
+    texts = tokenize_texts(tokenizer, [text for _, text in known])
+    titles = tokenize_texts(tokenizer, [title for title, _ in known])
+    kept: list[Example] = []
+    bounds, span_bounds, positives = [0], [0], []
+    passages: list[int] = []
+    spans: list[tuple[int, int]] = []
+    for example, (answering, others) in zip(examples, roles, strict=True):
+        located = [(n, list(_token_spans(texts.spans(n), places))) for n, places in answering]
+        located = [pair for pair in located if pair[1] or example.answer_type != SPAN]
+        if not located:
             continue
-        offsets = texts.spans(int(gold[index]))
-        first = int(np.searchsorted(offsets[:, 1], question.start, side="right"))
+        kept.append(example)
+        positives.append(len(located))
+        for passage, found in [*located, *((n, []) for n in others)]:
+            passages.append(passage)
+            spans += found
+            span_bounds.append(len(spans))
+        bounds.append(len(passages))
+    if len(kept) < len(examples):
+        get_logger(__name__).warning(
+            "%d of %d questions left out: no passage of theirs holds an answer of at most %d tokens",
+            *(len(examples) - len(kept), len(examples), _MAX_ANSWER_TOKENS),
+        )
+    if not kept:
+        raise DataError(
+            "no question has a passage that answers it",
+            hint="give gold passages, or `retrieved` results that hold the answers",
+        )
+    return ReaderExamples(
+        questions=tokenize_texts(tokenizer, [example.question.text for example in kept]),
+        titles=titles,
+        texts=texts,
+        sets=np.array([example.set_index for example in kept], np.int64),
+        types=np.array([example.answer_type for example in kept], np.int64),
+        bounds=np.array(bounds, np.int64),
+        positives=np.array(positives, np.int64),
+        passages=np.array(passages, np.int64),
+        span_bounds=np.array(span_bounds, np.int64),
+        spans=np.array(spans, np.int64).reshape(-1, 2),
+        special=(tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id),
+    )
+
+
+def _roles(
+    example: Example, mode: str, answer_types: bool
+) -> tuple[list[tuple[Candidate, list[tuple[int, int]]]], list[Candidate]]:
+    """Positive passages with the places of the answers in them, and negatives."""
+    question = example.question
+    if example.answer_type != SPAN:
+        if not answer_types:
+            return [], []
+        return [(c, []) for c in example.candidates if c.is_gold], [
+            c for c in example.candidates if not c.is_gold
+        ]
+    if mode == "auto":
+        mode = "gold" if any(c.is_gold and c.holds_answer for c in example.candidates) else "match"
+    matcher = AnswerMatcher(question.answers, "regex" if question.answers_are_regex else "tokens")
+    positive = []
+    for candidate in example.candidates:
+        if candidate.holds_answer and (candidate.is_gold or mode != "gold"):
+            places = matcher.places(candidate.passage.text)
+            annotated = _annotated(question, candidate)
+            places = annotated + [place for place in places if place not in annotated]
+            if places:
+                positive.append((candidate, places[:_MAX_SPANS]))
+    return positive, [c for c in example.candidates if not c.holds_answer]
+
+
+def _annotated(question: Question, candidate: Candidate) -> list[tuple[int, int]]:
+    """Where SQuAD says the first answer stands, if it stands there."""
+    if not (candidate.is_gold and question.answer_starts):
+        return []
+    start, answer = question.answer_starts[0], question.answers[0]
+    end = start + len(answer)
+    return [(start, end)] if candidate.passage.text[start:end] == answer else []
+
+
+def _token_spans(
+    offsets: npt.NDArray[np.int32], places: Iterable[tuple[int, int]]
+) -> Iterator[tuple[int, int]]:
+    """First and last token of each place; (L, 2) offsets are those of the text's tokens."""
+    for start, end in places:
+        first = int(np.searchsorted(offsets[:, 1], start, side="right"))
         last = int(np.searchsorted(offsets[:, 0], end, side="left")) - 1
-        if first <= last < len(offsets):
-            spans[index] = first, last
-    kept = np.flatnonzero(spans[:, 0] >= 0)
-    if len(kept) < len(questions):
-        odd = [questions[i].id for i in np.flatnonzero(spans[:, 0] < 0)[:3]]
-        log.warning("%d questions dropped: answer not at its offset (%s)", len(questions) - len(kept), odd)
-    if len(kept) < 0.9 * len(questions):
-        raise DataError(f"only {len(kept)} of {len(questions)} questions have their answer at its offset")
-    table = tokenize_texts(tokenizer, [questions[i].question for i in kept.tolist()])
-    special = (tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id)
-    return ReaderExamples(table, titles, texts, gold[kept], spans[kept], negatives[kept], special)
+        if first <= last < min(len(offsets), first + _MAX_ANSWER_TOKENS):
+            yield first, last

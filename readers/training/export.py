@@ -18,7 +18,7 @@ from readers.extractive.settings import Calibration, ReaderManifest, ReaderSetti
 __all__ = ["WEIGHTS_FILE", "export_int8", "export_trained"]
 
 WEIGHTS_FILE = "weights.int8.safetensors"
-_KEPT = ("position_embeddings", "token_type_embeddings", "qa_outputs")
+_KEPT = ("position_embeddings", "token_type_embeddings", "qa_outputs", "passage_head", "skim_head")
 
 
 def export_trained(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +11,21 @@ import torch
 
 from rag.core.files import atomic_write_json, atomic_write_text, read_json
 from rag.core.log import get_logger
-from rag.core.types import Passage
 from rag.runtime.seeds import generator
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import Calibration, ReaderSettings, read_manifest
-from readers.training.calibrate import HeldOut, tune
+from readers.training.calibrate import tune
 from readers.training.card import model_card
-from readers.training.config import ReaderTrainConfig
-from readers.training.data import SquadQuestion, read_results, read_squad
-from readers.training.evaluation import gold_paragraph_scores
+from readers.training.config import ReaderTrainConfig, TrainingSet
+from readers.training.data import Example, read_set
+from readers.training.evaluation import reading_scores
 from readers.training.export import export_int8, export_trained
 from readers.training.ranges import add_ranges
 
-__all__ = ["finish", "sample_questions"]
+__all__ = ["draw", "finish"]
 
-_RANGE_QUESTIONS = 200  # whose paragraphs show how large activations get
+_RANGE_QUESTIONS = 200  # whose passages show how large activations get
 
 
 def finish(
@@ -33,7 +33,7 @@ def finish(
     model: SpanModel,
     weights: dict[str, torch.Tensor],
     tokenizer: Any,
-    held_out: Sequence[SquadQuestion],
+    held_out: Mapping[str, Sequence[Example]],
     settings: ReaderSettings,
 ) -> Path:
     """Write `trained/`, `reader/` and `figures.json` into `config.out`; what was measured is not redone.
@@ -43,7 +43,7 @@ def finish(
         model: gives configuration and names.
         weights: the trained fp32 weights by the model's names.
         tokenizer: of the encoder.
-        held_out: questions of the validation articles.
+        held_out: by set, questions that were not learnt from.
         settings: what the ranking is tuned from.
 
     Returns:
@@ -51,55 +51,71 @@ def finish(
     """
     trained, finished = config.out / "trained", config.out / "reader"
     export_trained(trained, model, weights, tokenizer)
+    everything = [example for examples in held_out.values() for example in examples]
 
     def export(settings: ReaderSettings, calibration: Calibration) -> ExtractiveReader:
         export_int8(
             finished, model, weights, tokenizer, name=config.name, settings=settings, calibration=calibration
         )
-        add_ranges(finished, sample_questions(held_out, _RANGE_QUESTIONS, config.seed, 7))
-        return ExtractiveReader.load(finished, precision=config.precision)
+        if everything:
+            add_ranges(finished, draw(everything, _RANGE_QUESTIONS, config, 7))
+        return ExtractiveReader.load(finished, precision=config.optim.precision)
 
     reader = export(settings, Calibration())
     figures = _Figures(config.out / "figures.json", read_manifest(finished).weights_sha256)
-    figures.once("gold paragraph, held-out", "", lambda: gold_paragraph_scores(reader, held_out))
+    for label, examples in held_out.items():
+        shown = draw(examples, config.validation_questions, config, 4)
+        if shown:
+            figures.once(f"gold passages, held-out {label}", "", partial(reading_scores, reader, shown))
 
-    results = config.held_out_file or config.negatives_file
-    if results is not None:
+    sets = _serving(config, held_out)
+    if sets:
 
         def tuned() -> dict[str, Any]:
-            chosen = sample_questions(held_out, config.calibration_questions, config.seed, 5)
-            found = tune(reader, _retrieved(results, chosen))
+            found = tune(reader, sets)
             choice = {"settings": found.settings.model_dump(), "calibration": found.calibration.model_dump()}
             figures.note("choice", choice)
             return found.figures
 
-        figures.once("retrieved, held-out", f"{results} {config.calibration_questions}", tuned)
+        source = " ".join(f"{label} {len(examples)}" for label, examples in sets.items())
+        figures.once("retrieved, held-out", source, tuned)
         choice = figures.notes["choice"]
         reader.close()
         reader = export(ReaderSettings(**choice["settings"]), Calibration(**choice["calibration"]))
 
     if config.test_file is not None:
-        test, source = read_squad(config.test_file), str(config.test_file)
-        readers = {
-            "shipped weights": lambda: reader,
-            "trained weights": lambda: _trained(trained, reader.settings, config.precision),
-            "trained weights in fp32": lambda: _trained(trained, reader.settings, "fp32"),
-        }
-        for name, opened in readers.items():
-            figures.once(f"gold paragraph, test, {name}", source, _scorer(opened, test))
+        test = read_set(TrainingSet(questions=config.test_file))
+        source = str(config.test_file)
+        figures.once("gold passages, test, shipped weights", source, partial(reading_scores, reader, test))
+        full = _trained(model, weights, tokenizer, reader)
+        figures.once("gold passages, test, weights in fp32", source, partial(reading_scores, full, test))
     card = model_card(config, read_manifest(finished), figures.values)
     atomic_write_text(finished / "README.md", card)
     return finished
 
 
-def _trained(folder: Path, settings: ReaderSettings, precision: str) -> ExtractiveReader:
-    return ExtractiveReader.load(folder, precision=precision, **settings.model_dump())
+def _serving(
+    config: ReaderTrainConfig, held_out: Mapping[str, Sequence[Example]]
+) -> dict[str, Sequence[Example]]:
+    """By set, held-out questions with what a retriever found for them."""
+    found: dict[str, Sequence[Example]] = {}
+    for one in (*config.train, *config.calibrate):
+        examples = read_set(one, serving=True) if one.serving or one in config.calibrate else None
+        if one in config.train:
+            chosen = {example.question.id for example in held_out[one.label]}
+            examples = [e for e in examples or held_out[one.label] if e.question.id in chosen]
+        examples = [e for e in examples or () if len(e.candidates) > 1]
+        if examples:
+            found[one.label] = draw(examples, config.calibration_questions, config, 5)
+    return found
 
 
-def _scorer(
-    opened: Callable[[], ExtractiveReader], test: Sequence[SquadQuestion]
-) -> Callable[[], dict[str, float]]:
-    return lambda: gold_paragraph_scores(opened(), test)
+def _trained(
+    model: SpanModel, weights: dict[str, torch.Tensor], tokenizer: Any, reader: ExtractiveReader
+) -> ExtractiveReader:
+    full = model.to_compute(torch.float32).cpu()
+    full.load_state_dict(weights)
+    return ExtractiveReader(full, tokenizer, reader.settings, reader.calibration)
 
 
 class _Figures:
@@ -139,27 +155,7 @@ class _Figures:
         )
 
 
-def _retrieved(path: Path, questions: Sequence[SquadQuestion]) -> list[HeldOut]:
-    results = read_results(path, {question.question for question in questions})
-    found = []
-    for question in questions:
-        ctxs = results.get(question.question)
-        if ctxs:
-            found.append(
-                HeldOut(
-                    question.question,
-                    question.answers,
-                    tuple(Passage(str(n), ctx["title"], ctx["text"]) for n, ctx in enumerate(ctxs)),
-                    tuple(float(ctx["score"]) for ctx in ctxs),
-                    tuple(bool(ctx["has_answer"]) for ctx in ctxs),
-                )
-            )
-    return found
-
-
-def sample_questions(
-    questions: Sequence[SquadQuestion], count: int, seed: int, key: int
-) -> list[SquadQuestion]:
-    """`count` questions (or all, if fewer) in an order that depends on `seed` and `key` alone."""
-    order = generator(seed, key).permutation(len(questions))[:count]
-    return [questions[int(i)] for i in order]
+def draw(examples: Sequence[Example], count: int, config: ReaderTrainConfig, key: int) -> list[Example]:
+    """`count` examples (or all, if fewer) in an order that depends on the seed and `key` alone."""
+    order = generator(config.run.seed, key).permutation(len(examples))[:count]
+    return [examples[int(i)] for i in order]

@@ -1,4 +1,21 @@
-"""Span losses with shared normalisation: one softmax over the tokens of all passages of a question."""
+r"""What a reader learns from: the likelihood of the right spans, of the right passage, of the right region.
+
+With B questions, P passages each and S positions a passage (its tokens, and two more for "yes" and "no" where
+the network says these), P_s(t) is the softmax of the start logits over the allowed positions t and P_e(t)
+that of the end logits; each passage's [CLS] is allowed and stands for "no answer here".
+
+| `spans` | over what the likelihood of a question is taken |
+|---|---|
+| first | the annotated span alone |
+| passage-marginal | the sum over the right spans of one positive passage (Karpukhin et al. 2020) |
+| marginal | the sum over the right spans of all positive passages |
+| hard-em | the likeliest of these spans (Min et al. 2019), or at first the sum: annealing |
+
+| `normalisation` | the softmax runs over |
+|---|---|
+| shared | all passages of a question, so that a logit means the same in each (Clark and Gardner 2018) |
+| passage | each passage for itself; `selection` then learns which passage to take |
+"""
 
 from __future__ import annotations
 
@@ -6,58 +23,123 @@ from typing import Literal
 
 import torch
 
-__all__ = ["shared_span_loss"]
+__all__ = ["Normalisation", "SpanObjective", "selection_loss", "skim_loss", "span_loss"]
+
+SpanObjective = Literal["first", "passage-marginal", "marginal", "hard-em"]
+Normalisation = Literal["shared", "passage"]
 
 
-def shared_span_loss(
+def _log_softmax(logits: torch.Tensor, allowed: torch.Tensor, normalisation: Normalisation) -> torch.Tensor:
+    """(B, P·S) logarithms of probabilities from (B, P, S) logits."""
+    masked = logits.masked_fill(~allowed, torch.finfo(logits.dtype).min)
+    if normalisation == "shared":
+        return masked.flatten(1).log_softmax(-1)
+    return masked.log_softmax(-1).flatten(1)
+
+
+def span_loss(
     start_logits: torch.Tensor,
     end_logits: torch.Tensor,
     allowed: torch.Tensor,
     starts: torch.Tensor,
     ends: torch.Tensor,
     acceptable: torch.Tensor,
-    objective: Literal["first", "mml", "hard-em"] = "first",
+    *,
+    has_answer: torch.Tensor | None = None,
+    hard: torch.Tensor | None = None,
+    normalisation: Normalisation = "shared",
 ) -> torch.Tensor:
-    r"""Negative log-likelihood of the acceptable spans, averaged over questions.
+    r"""Negative log-likelihood of the acceptable spans A, averaged over questions.
 
-    With P_s(t) = softmax of the start logits over all allowed tokens t of all passages of the question (each
-    passage's [CLS] stands for "no answer here"), P_e likewise, and A the acceptable spans:
+        L = −½ log Σ_{(s,e)∈A} P_s(s)·P_e(e)        or, where `hard`, −½ log max_{(s,e)∈A} P_s(s)·P_e(e)
 
-        first, mml:  L = −½ log Σ_{(s,e)∈A} P_s(s)·P_e(e)
-        hard-em:     L = −½ log max_{(s,e)∈A} P_s(s)·P_e(e)
-
-    ("first" differs from "mml" in the data: A holds the annotated span alone.) Because the softmax runs
-    over the passages together, a logit means the same in each of them and spans can be compared across
-    passages.
+    Which spans A holds is the objective's part of the data: one, those of a passage, or those of all.
 
     Args:
-        start_logits, end_logits: (B, T) float32, T = passages × tokens of one question, flattened.
-        allowed: (B, T) bool.
-        starts, ends: (B, A) int64 positions in T; `acceptable` (B, A) bool marks the real ones.
+        start_logits, end_logits: (B, P, S) floating.
+        allowed: (B, P, S) bool.
+        starts, ends: (B, A) int64 positions in P·S; `acceptable` (B, A) bool marks the real ones.
+        has_answer: (B,) bool; where False, A is the [CLS] of every passage of the question. None: all True.
+        hard: (B,) bool, questions of which the likeliest span alone counts. None: none.
+        normalisation: see the module.
 
     Returns:
         A scalar.
 
     Source:
-        Clark and Gardner 2018, "Simple and Effective Multi-Paragraph Reading Comprehension", section 3
-        (shared normalisation); Min et al. 2019, "A Discrete Hard EM Approach", equations 2 to 4.
+        Clark and Gardner 2018, "Simple and Effective Multi-Paragraph Reading Comprehension", section 3;
+        Karpukhin et al. 2020, "Dense Passage Retrieval for Open-Domain Question Answering", equations 5 to 7;
+        Min et al. 2019, "A Discrete Hard EM Approach for Weakly Supervised Question Answering", equations 2
+        to 4.
 
     Note:
-        The factor ½ keeps the scale of the usual mean of start and end cross-entropy. Questions without an
-        answer always sum over the [CLS] of their passages, also under "hard-em" with one passage more or
-        less.
+        The factor ½ keeps the scale of the usual mean of start and end cross-entropy. DPR's own code adds
+        this loss, without the ½, and that of `selection_loss` up over a batch; AdamW does not notice.
+        "No answer" is no hidden choice among the passages: all of them lack it. So the [CLS] of all passages
+        count together, also where `hard`: their probabilities are summed if the softmax is shared, and
+        multiplied (their logarithms averaged) if each passage has its own.
 
     Example:
-        >>> zeros = torch.zeros(1, 4)
+        >>> zeros = torch.zeros(1, 1, 4)
         >>> place = torch.tensor([[2]])
-        >>> yes = torch.ones(1, 4, dtype=torch.bool)
-        >>> round(float(shared_span_loss(zeros, zeros, yes, place, place, place > 0)), 4)
+        >>> yes = torch.ones(1, 1, 4, dtype=torch.bool)
+        >>> round(float(span_loss(zeros, zeros, yes, place, place, place > 0)), 4)
         1.3863
     """
-    floor = torch.finfo(start_logits.dtype).min
-    log_start = start_logits.masked_fill(~allowed, floor).log_softmax(-1)  # (B, T)
-    log_end = end_logits.masked_fill(~allowed, floor).log_softmax(-1)
+    log_start = _log_softmax(start_logits, allowed, normalisation)  # (B, P·S)
+    log_end = _log_softmax(end_logits, allowed, normalisation)
     pairs = log_start.gather(1, starts) + log_end.gather(1, ends)  # (B, A)
-    pairs = pairs.masked_fill(~acceptable, floor)
-    best = pairs.amax(-1) if objective == "hard-em" else pairs.logsumexp(-1)
-    return -0.5 * best.mean()
+    masked = pairs.masked_fill(~acceptable, torch.finfo(pairs.dtype).min)
+    value = masked.logsumexp(-1)
+    if hard is not None:
+        value = torch.where(hard if has_answer is None else hard & has_answer, masked.amax(-1), value)
+    if normalisation == "passage" and has_answer is not None:
+        mean = pairs.masked_fill(~acceptable, 0.0).sum(-1) / acceptable.sum(-1).clamp_min(1)
+        value = torch.where(has_answer, value, mean)
+    return -0.5 * value.mean()
+
+
+def selection_loss(relevance: torch.Tensor, positive: torch.Tensor) -> torch.Tensor:
+    r"""−log Σ_{p positive} softmax(relevance)_p, averaged over the questions that have a positive passage.
+
+    With one positive it is the cross-entropy of DPR's passage selection.
+
+    Args:
+        relevance: (B, P) passage logits.
+        positive: (B, P) bool.
+
+    Source:
+        Karpukhin et al. 2020, equation 4.
+
+    Example:
+        >>> float(selection_loss(torch.zeros(1, 2), torch.tensor([[True, True]])))
+        -0.0
+    """
+    return _marginal(relevance, torch.ones_like(positive), positive)
+
+
+def skim_loss(logits: torch.Tensor, allowed: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    r"""−log Σ_{t wanted} softmax(logits)_t over the allowed positions of all passages of a question.
+
+    The logits are of an early layer. Their log-sum-exp over a passage, or over a block of tokens, says how
+    likely the answer stands there, so that the rest can be left out before the late layers.
+
+    Args:
+        logits: (B, P, L), one a token.
+        allowed, wanted: (B, P, L) bool; a question without a wanted token does not count.
+
+    Source:
+        After Guan et al. 2022, "Block-Skim: Efficient Question Answering for Transformer".
+
+    Note:
+        They predict blocks of 32 tokens from attention maps, each with a loss of its own.
+    """
+    return _marginal(logits.flatten(1), allowed.flatten(1), wanted.flatten(1))
+
+
+def _marginal(logits: torch.Tensor, allowed: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    floor = torch.finfo(logits.dtype).min
+    logp = logits.masked_fill(~allowed, floor).log_softmax(-1)
+    value = logp.masked_fill(~wanted, floor).logsumexp(-1)  # (B,)
+    counts = wanted.any(-1)
+    return -torch.where(counts, value, torch.zeros_like(value)).sum() / counts.sum().clamp_min(1)

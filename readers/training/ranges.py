@@ -9,25 +9,25 @@ from typing import Any
 from safetensors.torch import save_file
 
 from rag.core.files import atomic_path, sha256_file
-from rag.core.types import Passage
 from rag.runtime.fast.int8_bert import RangeRecorder
 from readers.extractive.fast import FastSpanModel
 from readers.extractive.files import load_parts
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import read_manifest
-from readers.training.data import SquadQuestion
+from readers.training.data import Example
 
 __all__ = ["RANGES_FILE", "add_ranges"]
 
 RANGES_FILE = "ranges.safetensors"
+_PASSAGES = 2
 
 
-def add_ranges(folder: Path, questions: Sequence[SquadQuestion]) -> bool:
+def add_ranges(folder: Path, examples: Sequence[Example]) -> bool:
     """Measure the ranges of a finished reader's activations and put them beside its weights.
 
     Args:
         folder: a finished reader.
-        questions: read with their own paragraphs; a few hundred are enough, none of them from a test set.
+        examples: read with their first passages; a few hundred are enough, none of them from a test set.
 
     Returns:
         Whether there are ranges now; there are none for a network that int8 inference does not cover.
@@ -40,8 +40,8 @@ def add_ranges(folder: Path, questions: Sequence[SquadQuestion]) -> bool:
     model = FastSpanModel(parts.model, "fp32")
     model.encoder = recorder
     reader = ExtractiveReader(model, parts.tokenizer, parts.settings, name=parts.name)
-    passages = [[Passage(question.id, question.title, question.context)] for question in questions]
-    reader.score([question.question for question in questions], passages)
+    passages = [[candidate.passage for candidate in example.candidates[:_PASSAGES]] for example in examples]
+    reader.score([example.question.text for example in examples], passages)
     reader.close()
     path = folder / RANGES_FILE
     with atomic_path(path) as temporary:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import AutoTokenizer
 
 from rag.core.files import directory_lock
 from rag.core.log import get_logger
@@ -14,17 +14,19 @@ from rag.runtime.hardware import resolve_device, use_threads
 from rag.runtime.precision import resolve_precision
 from rag.runtime.seeds import seed_everything
 from rag.training.claim import claim_run
-from rag.training.fit import FitSettings, Loss, fit
+from rag.training.config import fit_settings
+from rag.training.fit import Loss, fit
 from rag.training.precision import MasterWeights
-from readers.extractive.model import SpanModel, longest_row
+from readers.extractive.model import longest_row
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
 from readers.training.batches import ReaderBatch, ReaderBatches
 from readers.training.config import ReaderTrainConfig
-from readers.training.data import load_examples, read_squad, split_by_article
-from readers.training.evaluation import gold_paragraph_scores
-from readers.training.finish import finish, sample_questions
-from readers.training.losses import shared_span_loss
+from readers.training.data import Example, hold_out, load_examples, read_set
+from readers.training.evaluation import reading_scores
+from readers.training.finish import draw, finish
+from readers.training.losses import selection_loss, skim_loss, span_loss
+from readers.training.start import start_model
 
 __all__ = ["train_reader"]
 
@@ -41,6 +43,7 @@ def train_reader(config: ReaderTrainConfig) -> Path:
 
     Raises:
         DataError: if an input file is wrong.
+        ArtifactError: if the encoder cannot be loaded, or its tokenizer does not fit it.
         ConfigError: if the configuration cannot work.
         MismatchedArtifactError: if `config.out` holds a run with another configuration.
     """
@@ -51,50 +54,50 @@ def train_reader(config: ReaderTrainConfig) -> Path:
 
 def _train(config: ReaderTrainConfig) -> Path:
     log = get_logger(__name__)
-    seed_everything(config.seed)
-    use_threads(config.threads)
+    seed_everything(config.run.seed)
+    use_threads(config.run.threads)
     device = resolve_device()
-    folder = config.encoder or str(embedded_encoder_dir())
-    tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
-
-    # data
-    train, held_out = split_by_article(read_squad(config.train_file), config.validation_articles, config.seed)
-    examples = load_examples(
-        train, tokenizer, negatives_file=config.negatives_file, top_k=config.negatives_top_k
-    )
-    batches = ReaderBatches(examples, config)
-    watched = sample_questions(held_out, config.validation_questions, config.seed, 4)
-    log.info(
-        "%d questions to train on, %d held out (%d articles), %d passages, %d steps",
-        *(len(examples), len(held_out), config.validation_articles, len(examples.texts), len(batches)),
-    )
 
     # model
-    model = SpanModel.from_encoder(folder, seed=config.seed, dropout=0.0).to(device)
-    if config.freeze_word_embeddings:
-        model.encoder.get_input_embeddings().weight.requires_grad_(False)  # type: ignore[operator]
+    folder = config.model.encoder or str(embedded_encoder_dir())
+    model, tokenizer = start_model(folder, config)
+    model.to(device)
     full = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    model.to_compute(resolve_precision(config.precision, device))
+    model.to_compute(resolve_precision(config.optim.precision, device))
     master = MasterWeights(model, full)
-    settings = ReaderSettings(max_tokens=min(384, longest_row(model.encoder.config)))
+
+    # data
+    train: list[Example] = []
+    held_out: dict[str, list[Example]] = {}
+    for number, one in enumerate(config.train):
+        kept, held_out[one.label] = hold_out(read_set(one, number), one.held_out, config.run.seed)
+        train += kept
+    examples = load_examples(
+        train,
+        config.train,
+        tokenizer,
+        answer_types=config.model.answer_types,
+        negatives_top_k=config.negatives_top_k,
+    )
+    del train
+    batches = ReaderBatches(examples, config)
+    watched = draw([e for found in held_out.values() for e in found], config.validation_questions, config, 4)
+    log.info(
+        "%d questions to train on, %d held out, %d passages, %d steps",
+        *(len(examples), sum(map(len, held_out.values())), len(examples.texts), len(batches)),
+    )
+    settings = ReaderSettings(
+        max_tokens=min(384, longest_row(model.encoder.config)),
+        select=config.objective.normalisation == "passage",
+        answer_types=config.model.answer_types,
+        skim_layer=model.skim_layer,
+    )
 
     def compute_loss(module: torch.nn.Module, batch: ReaderBatch) -> Loss:
-        inputs = (batch.input_ids, batch.attention_mask, batch.token_type_ids)
-        start, end = module(*(tensor.to(device) for tensor in inputs))  # (B·P, L)
-        shape = batch.allowed.shape
-        value = shared_span_loss(
-            start.reshape(shape),
-            end.reshape(shape),
-            batch.allowed.to(device),
-            batch.starts.to(device),
-            batch.ends.to(device),
-            batch.acceptable.to(device),
-            config.answers,
-        )
-        return Loss(value, examples=shape[0], tokens=batch.tokens)
+        return reader_loss(module, batch, config, device)
 
     def evaluate(_: torch.nn.Module) -> dict[str, float]:
-        return gold_paragraph_scores(ExtractiveReader(model, tokenizer, settings, device=device), watched)
+        return reading_scores(ExtractiveReader(model, tokenizer, settings, device=device), watched)
 
     # optimisation
     result = fit(
@@ -102,16 +105,42 @@ def _train(config: ReaderTrainConfig) -> Path:
         master,
         batches,
         compute_loss,
-        FitSettings(
-            learning_rate=config.learning_rate,
-            warmup_fraction=config.warmup_fraction,
-            weight_decay=config.weight_decay,
-            clip_norm=config.clip_norm,
-            evaluate_every_steps=config.evaluate_every_steps,
-            save_every_s=config.save_every_s,
-        ),
+        fit_settings(config.optim, config.run),
         config.out,
-        evaluate=evaluate,
+        evaluate=evaluate if watched else None,
     )
     weights = {**full, **result.weights}
     return finish(config, model, weights, tokenizer, held_out, settings)
+
+
+def reader_loss(module: torch.nn.Module, batch: ReaderBatch, config: ReaderTrainConfig, device: str) -> Loss:
+    """Forward pass and the sum of the losses that `config.objective` asks for."""
+    moved: dict[str, Any] = {
+        name: getattr(batch, name).to(device) for name in ReaderBatch.__slots__ if name != "tokens"
+    }
+    output = module(moved["input_ids"], moved["attention_mask"], moved["token_type_ids"])
+    groups, per_group, _ = moved["allowed"].shape
+    start = output.start.unflatten(0, (groups, per_group))  # (B, P, L)
+    end = output.end.unflatten(0, (groups, per_group))
+    if config.model.answer_types:  # "yes" and "no" are positions behind the tokens
+        words = output.words.unflatten(0, (groups, per_group))  # (B, P, 2)
+        start, end = torch.cat([start, words], -1), torch.cat([end, words], -1)
+    value = span_loss(
+        start,
+        end,
+        moved["allowed"],
+        moved["starts"],
+        moved["ends"],
+        moved["acceptable"],
+        has_answer=moved["has_answer"],
+        hard=moved["hard"],
+        normalisation=config.objective.normalisation,
+    )
+    if config.objective.selection_weight:
+        relevance = output.relevance.unflatten(0, (groups, per_group))  # (B, P)
+        value = value + config.objective.selection_weight * selection_loss(relevance, moved["positive"])
+    if output.skim is not None and config.objective.skim_weight:
+        skim = output.skim.unflatten(0, (groups, per_group))  # (B, P, L)
+        allowed = moved["allowed"][..., : skim.shape[-1]]
+        value = value + config.objective.skim_weight * skim_loss(skim, allowed, moved["wanted"])
+    return Loss(value, examples=groups, tokens=batch.tokens)

@@ -22,7 +22,6 @@ from readers.extractive.fast import FastSpanModel
 from readers.extractive.inference import best_spans
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
-from readers.training.losses import shared_span_loss
 from tests.tiny_reader import tiny_config, tiny_encoder, tiny_tokenizer
 
 PASSAGES = [
@@ -131,7 +130,7 @@ def test_dpr_reader_chooses_as_its_own_decoding_does(tmp_path: Path) -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.save_pretrained(tmp_path)
     reader = ExtractiveReader.load(tmp_path, precision="fp32", question_tokens=32, words="any")
-    assert reader.model.selects_passages
+    assert reader.settings.select
     [result] = reader.read([QUESTION], [PASSAGES], [[3.0, 2.0, 1.0]], n_best=5)
 
     selected, spans = [], []
@@ -155,37 +154,6 @@ def test_dpr_reader_chooses_as_its_own_decoding_does(tmp_path: Path) -> None:
     assert result.answers[0].text == spans[best]
     assert result.answers[0].score == pytest.approx(selected[best], abs=1e-4)
     assert result.no_answer_confidence == 0.0
-
-
-def brute_loss(
-    start: np.ndarray, end: np.ndarray, allowed: np.ndarray, spans: list[tuple[int, int]], hard: bool
-) -> float:
-    """The equation of the docstring for one question, with loops."""
-    z_start = sum(np.exp(start[t]) for t in range(len(start)) if allowed[t])
-    z_end = sum(np.exp(end[t]) for t in range(len(end)) if allowed[t])
-    chances = [np.exp(start[s]) / z_start * np.exp(end[e]) / z_end for s, e in spans]
-    return -0.5 * float(np.log(max(chances) if hard else sum(chances)))
-
-
-@pytest.mark.parametrize("objective", ["first", "mml", "hard-em"])
-def test_shared_loss_equals_brute_force(objective: str) -> None:
-    draw = np.random.default_rng(3)
-    start, end = draw.normal(size=(2, 4, 21))
-    allowed = draw.random((4, 21)) < 0.7
-    allowed[:, [0, 3, 5, 8, 9, 14]] = True
-    spans = [[(3, 5)], [(8, 9), (3, 9)], [(0, 0), (14, 14)], [(5, 5), (8, 14), (3, 3)]]
-    widest = max(map(len, spans))
-    starts, ends = np.zeros((2, 4, widest), int)
-    acceptable = np.zeros((4, widest), bool)
-    for row, found in enumerate(spans):
-        for column, (s, e) in enumerate(found):
-            starts[row, column], ends[row, column], acceptable[row, column] = s, e, True
-    tensors = map(torch.from_numpy, (start, end, allowed, starts, ends, acceptable))
-    found = float(shared_span_loss(*tensors, objective))  # type: ignore[arg-type]
-    hard = objective == "hard-em"
-    assert found == pytest.approx(
-        np.mean([brute_loss(start[i], end[i], allowed[i], spans[i], hard) for i in range(4)])
-    )
 
 
 @pytest.mark.parametrize(("length", "width", "top_k"), [(12, 4, 5), (5, 9, 40), (1, 1, 3)])

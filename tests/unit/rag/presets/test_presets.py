@@ -1,4 +1,4 @@
-"""Presets: each can be loaded by its recipe alone, and the shipped reader's is what its code defaults to."""
+"""Presets: each can be loaded by its recipe alone."""
 
 import pytest
 
@@ -7,13 +7,21 @@ from rag.core.errors import ConfigError
 from readers.training.config import ReaderTrainConfig
 from retrievers.training.config import DprTrainConfig
 
-_PATHS = {"train_file": "train.json", "negatives_file": "negatives.json", "out": "run"}
+_PATHS = {"train": [{"questions": "train.json", "retrieved": "negatives.json"}], "out": "run"}
 _DPR_PATHS = {"train_files": ["train.json"], "out": "run"}
 
 
-def test_the_readers_preset_is_the_default_recipe() -> None:
-    assert "reader-squad" in preset_names()
-    assert load_config(ReaderTrainConfig, "reader-squad", overrides=_PATHS) == ReaderTrainConfig(**_PATHS)
+@pytest.mark.parametrize("name", preset_names("reader"))
+def test_reader_presets(name: str) -> None:
+    config = load_config(ReaderTrainConfig, name, overrides=_PATHS)
+    assert config.name
+    if name == "dpr-reader-nq":  # as published
+        assert (config.optim.learning_rate, config.optim.schedule, config.stages[0].negatives) == (
+            1e-5,
+            "constant",
+            23,
+        )
+        assert (config.objective.spans, config.objective.normalisation) == ("passage-marginal", "passage")
 
 
 def test_a_misspelt_preset_names_the_nearest() -> None:

@@ -5,29 +5,39 @@ from __future__ import annotations
 import pytest
 
 from rag.core.errors import DataError
-from rag.core.types import Passage
+from rag.core.types import Passage, Question
 from readers.extractive.ranking import Candidate, Ranked
-from readers.extractive.settings import ReaderSettings
-from readers.training.calibrate import HeldOut, _fit
+from readers.training.calibrate import Case, fit_and_measure
+from readers.training.data import Candidate as Read
+from readers.training.data import Example
 
 
-def _pair(number: int, right: bool) -> tuple[Ranked, HeldOut]:
+def _case(number: int, right: bool, label: str = "", weight: float = 1.0) -> Case:
     said = Candidate(0, 0, 4, "Oslo" if right else "Rome", 1.0)
-    asked = HeldOut(f"question {number}", ("Oslo",), (Passage("1", "", "Oslo Rome"),), (1.0,), (True,))
-    return Ranked([said], 0.0), asked
+    asked = Question(str(number), f"question {number}", ("Oslo",))
+    example = Example(asked, (Read(Passage("1", "", "Oslo Rome"), 1.0, False, True),))
+    return Case(Ranked([said], 0.0), example, number, label, weight)
 
 
 def test_calibration_error_is_measured_on_questions_that_were_not_fitted() -> None:
     """One half is always right and the other always wrong, with the same scores: a fit on all of them says
     0.5 and looks perfect, though what one half teaches is false on the other."""
-    pairs = [_pair(number, number % 2 == 0) for number in range(40)]
-    _, _, calibration, figures = _fit(pairs, [], ReaderSettings())
+    cases = [_case(number, number % 2 == 0) for number in range(40)]
+    _, calibration, figures = fit_and_measure(cases, 5)
     assert calibration.questions == 40
     assert figures["ece"] > 0.9
-    alike = [_pair(number, number % 4 < 2) for number in range(40)]
-    assert _fit(alike, [], ReaderSettings())[3]["ece"] < 0.05
+    alike = [_case(number, number % 4 < 2) for number in range(40)]
+    assert fit_and_measure(alike, 5)[2]["ece"] < 0.05
+
+
+def test_sets_count_by_their_weights_and_are_measured_each() -> None:
+    """Right in one set, wrong in another ten times as large: equal weights make the confidence ½ for both."""
+    cases = [_case(n, n % 44 < 4, *(("small", 10.0) if n % 44 < 4 else ("large", 1.0))) for n in range(440)]
+    _, _, figures = fit_and_measure(cases, 5)
+    assert figures["ece small"] == pytest.approx(0.5, abs=0.05)
+    assert figures["ece large"] == pytest.approx(0.5, abs=0.05)
 
 
 def test_one_question_cannot_be_fitted_and_measured() -> None:
     with pytest.raises(DataError, match="fewer than two"):
-        _fit([_pair(0, True)], [], ReaderSettings())
+        fit_and_measure([_case(0, True)], 5)

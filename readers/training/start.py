@@ -1,0 +1,100 @@
+"""The network a run starts from: an encoder with fresh heads, or a reader to go on from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from transformers import AutoConfig, AutoTokenizer
+
+from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
+from readers.extractive.files import load_parts
+from readers.extractive.model import SpanModel, longest_row
+from readers.extractive.settings import READER_FILE
+from readers.training.config import ReaderTrainConfig
+
+__all__ = ["start_model"]
+
+
+def start_model(folder: str, config: ReaderTrainConfig) -> tuple[SpanModel, Any]:
+    """Load what `folder` holds, with the heads that `config` asks for, and its tokenizer.
+
+    Raises:
+        ArtifactError: nothing there can be trained.
+        MismatchedArtifactError: the tokenizer is not that of the encoder.
+        ConfigError: the stages or layers do not fit the encoder, or the tokenizer gives no offsets.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise ArtifactError(
+            f"{folder}: no encoder with a tokenizer there ({error})",
+            hint="give a Hugging Face name, or a folder with configuration, weights and tokenizer",
+        ) from error
+    if (Path(folder) / READER_FILE).exists() or _answers_questions(folder):
+        loaded = load_parts(folder).model
+        if not isinstance(loaded, SpanModel):
+            raise ArtifactError(
+                f"{folder} holds a {type(loaded).__name__}, expected an encoder or a reader with a span head",
+                hint="start from the encoder that it was made from",
+            )
+        model = loaded
+    else:
+        model = SpanModel.from_encoder(folder, seed=config.run.seed)
+    model.add_heads(
+        passage=config.model.answer_types or config.objective.selection_weight > 0,
+        skim_layer=config.model.skim_layer,
+        seed=config.run.seed,
+    )
+    _check(folder, model, tokenizer, config)
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = config.model.dropout
+    encoder: Any = model.encoder
+    if config.model.freeze_word_embeddings:
+        encoder.get_input_embeddings().weight.requires_grad_(False)
+    if config.model.freeze_layers:
+        parts = [encoder.embeddings, *encoder.encoder.layer[: config.model.freeze_layers]]
+        for part in parts:
+            part.requires_grad_(False)
+    return model, tokenizer
+
+
+def _answers_questions(folder: str) -> bool:
+    try:
+        names = AutoConfig.from_pretrained(folder).architectures or ()
+    except (OSError, ValueError, KeyError):
+        return False  # the encoder's loader says what is wrong
+    return any(name.endswith("ForQuestionAnswering") for name in names)
+
+
+def _check(folder: str, model: SpanModel, tokenizer: Any, config: ReaderTrainConfig) -> None:
+    if not getattr(tokenizer, "is_fast", False):
+        raise ConfigError(
+            f"{folder}: the tokenizer {type(tokenizer).__name__} gives no character offsets",
+            hint="save a fast tokenizer (tokenizer.json) beside the weights",
+        )
+    encoder: Any = model.encoder
+    known = encoder.get_input_embeddings().num_embeddings
+    if len(tokenizer) > known:
+        raise MismatchedArtifactError(
+            f"{folder}: the tokenizer has {len(tokenizer)} tokens, the encoder knows {known}",
+            hint="put the tokenizer that the encoder was trained with beside it",
+        )
+    missing = [name for name in ("cls", "sep", "pad") if getattr(tokenizer, f"{name}_token_id") is None]
+    if missing:
+        raise MismatchedArtifactError(
+            f"{folder}: the tokenizer has no {', '.join(missing)} token, rows are [CLS] question [SEP] …",
+            hint="use a BERT-like encoder",
+        )
+    longest = longest_row(encoder.config)
+    asked = max(stage.full_tokens for stage in config.stages)
+    if asked > longest:
+        raise ConfigError(
+            f"full_tokens is {asked}, the encoder reads at most {longest} tokens",
+            hint="lower full_tokens and max_tokens of the stages",
+        )
+    layers = encoder.config.num_hidden_layers
+    if config.model.freeze_layers > layers:
+        raise ConfigError(f"freeze_layers is {config.model.freeze_layers}, the encoder has {layers} layers")
