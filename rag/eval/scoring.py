@@ -72,7 +72,8 @@ def score_outcomes(
     Returns:
         One JSON-ready record a question; `record["scores"]` holds the figures, None where undefined.
     """
-    measured = _measures(outcomes, settings) if settings.read == "retrieved" else {}
+    is_searched = settings.read == "retrieved"  # gold passages that were given say nothing of a retriever
+    measured = _measures(outcomes, settings) if is_searched else {}
     texts = [_first_text(outcome.answers) for outcome in outcomes]
     accepted = [outcome.question.answers for outcome in outcomes]
     answer_scores = score_answers(texts, accepted, settings.profile)
@@ -97,13 +98,13 @@ def score_outcomes(
             }
         findable = bool(question.answers) and not is_yes_no(question)
         first_rank = first_true(flags)
-        if findable:
+        if findable and is_searched:
             scores |= {
                 name: float(value[0]) for name, value in rank_figures([first_rank], settings.ks).items()
             }
-            if outcome.answers is not None:
-                scores["gold_span_em"] = float(any(flags[: settings.read_top_k]))
-        if settings.read == "retrieved":
+        if findable and outcome.answers is not None:
+            scores["gold_span_em"] = float(any(flags[: settings.read_top_k]))
+        if is_searched:
             scores |= _coverage(outcome, settings)
         scores |= {name: values.get(question.id) for name, values in measured.items()}
         scores = {name: None if value is None or value != value else value for name, value in scores.items()}
