@@ -30,7 +30,9 @@ def mine(
     answer_filter: Annotated[
         bool, typer.Option("--answer-filter/--no-answer-filter", help="Drop passages that hold an answer.")
     ] = True,
-    regex: Annotated[bool, typer.Option(help="Answers are regular expressions (CuratedTREC).")] = False,
+    regex: Annotated[
+        bool, typer.Option(help="Answers are regular expressions, whatever the file says.")
+    ] = False,
     cross_encoder: Annotated[
         str | None, typer.Option(help="Folder or hub name: keeps only what it scores clearly irrelevant.")
     ] = None,

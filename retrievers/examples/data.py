@@ -233,6 +233,7 @@ def _build(
     ids: list[str] = []
     queries: list[Query] = []
     titles, targets = array("i"), array("f")
+    patterns = 0
     known_titles: dict[str, int] = {}
     writers = {name: TokenTableWriter(None) for name in _OF_QUESTIONS}
     for example in examples:
@@ -246,7 +247,11 @@ def _build(
         scored = {passages.add(c.passage): c.target for c in example.candidates if c.target is not None}
         writers["scored"].append([list(scored)])
         targets.extend(scored.values())
-        words = [passages.word_ids(a) for a in matchable_answers(example.answers)] if match_answers else []
+        patterns += example.answers_are_regex and match_answers
+        matched = (
+            matchable_answers(example.answers) if match_answers and not example.answers_are_regex else ()
+        )
+        words = [passages.word_ids(answer) for answer in matched]
         known = [list(answer) for answer in dict.fromkeys(map(tuple, words)) if answer]
         first = writers["answers"].rows
         writers["answers"].append(known)
@@ -258,6 +263,12 @@ def _build(
         raise DataError("there are no training examples")
     writers["questions"].append(tokenizer.queries(queries))
     passages.flush()
+    if patterns:
+        get_logger(__name__).warning(
+            "the answers of %d questions are regular expressions: passages that match them are only left out "
+            "of these questions' negatives where mining did so (`rag mine`)",
+            patterns,
+        )
     tables = {name: writer.finish() for name, writer in writers.items()}
     tables |= {"passages": passages.tokens.finish(), "words": passages.words.finish()}
     canonical = np.frombuffer(passages.canonical, np.int32)

@@ -84,6 +84,7 @@ class TrainingExample:
             negatives; maybe none.
         context: passages that the query brings along, in the order in which they were found: those of the
             hops before this one.
+        answers_are_regex: the answers are regular expressions, as CuratedTREC's.
 
     Example:
         >>> one, other = Passage("1", "Danube", "A river."), Passage("2", "Rhine", "Another.")
@@ -97,6 +98,7 @@ class TrainingExample:
     answers: tuple[str, ...] = ()
     candidates: tuple[Candidate, ...] = ()
     context: tuple[Passage, ...] = ()
+    answers_are_regex: bool = False
 
     @classmethod
     def labelled(
@@ -126,6 +128,11 @@ class TrainingExample:
     def negatives(self) -> tuple[Candidate, ...]:
         """The hard negatives, hardest first."""
         return tuple(c for c in self.candidates if c.role == "negative")
+
+    @property
+    def answer_mode(self) -> Literal["regex", "tokens"]:
+        """How `AnswerMatcher` takes the answers."""
+        return "regex" if self.answers_are_regex else "tokens"
 
     def has(self, needed: Needed) -> bool:
         """Whether a method that needs this can use the example."""
@@ -254,7 +261,8 @@ def example_from_json(record: Any, fallback_id: str) -> TrainingExample:
         lists["negative_ctxs"] = []
     candidates = tuple(_candidate(item, role) for key, role in _LISTS.items() for item in lists[key])
     context = tuple(_passage(item) for item in _list(record, "query_ctxs"))
-    return TrainingExample(name, question, answers, candidates, context)
+    is_regex = record.get("answers_are_regex") is True
+    return TrainingExample(name, question, answers, candidates, context, is_regex)
 
 
 def example_to_json(example: TrainingExample) -> dict[str, Any]:
@@ -267,7 +275,9 @@ def example_to_json(example: TrainingExample) -> dict[str, Any]:
         del lists["ctxs"]
     if example.context:
         lists["query_ctxs"] = [_passage_json(passage) for passage in example.context]
-    head = {"id": example.id, "question": example.question, "answers": list(example.answers)}
+    head: dict[str, Any] = {"id": example.id, "question": example.question, "answers": [*example.answers]}
+    if example.answers_are_regex:
+        head["answers_are_regex"] = True
     return {**head, **lists}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -184,11 +184,12 @@ def mine_block(
     passages = search.index.passages
     hits, vectors = search.search([question.text for question in questions])
     gold = lookup.find(questions)
-    mode = "regex" if settings.regex else "tokens"
     work: list[_Question] = []
     counts["questions"] += len(questions)
     for number, question in enumerate(questions):
-        matcher = AnswerMatcher(matchable_answers(question.answers), mode)  # type: ignore[arg-type]
+        is_regex = settings.regex or question.answers_are_regex
+        answers = question.answers if is_regex else matchable_answers(question.answers)
+        matcher = AnswerMatcher(answers, "regex" if is_regex else "tokens")
         found = {source: lists[number] for source, lists in hits.items()}
         positives = gold[number] if settings.gold == "given" else gold[number].without_missing()
         if positives.how == "none" and settings.weak_positives:
@@ -281,7 +282,9 @@ def _select(
             for candidate, passage in choose(kept, settings.per_question, draw)
         )
         asked = item.question
-        examples.append(TrainingExample.labelled(asked.id, asked.text, asked.answers, item.listed, negatives))
+        mined = TrainingExample.labelled(asked.id, asked.text, asked.answers, item.listed, negatives)
+        is_regex = settings.regex or asked.answers_are_regex
+        examples.append(replace(mined, answers_are_regex=is_regex))
     counts.update({f"removed {reason}": count for reason, count in removed.items()})
     return examples
 

@@ -22,7 +22,7 @@ from rag.training.fit import FitHooks
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import RetrieverBatches
 from retrievers.examples.data import TrainingSet
-from retrievers.examples.records import TrainingExample
+from retrievers.examples.records import Candidate
 from retrievers.examples.split import ExampleSplit, split_examples
 from retrievers.training.ance_config import AnceTrainConfig
 from retrievers.training.exchange import negatives_exchange
@@ -133,7 +133,10 @@ def _exchange(config: AnceTrainConfig, role: Role, run: BiEncoderRun, index: Ind
 
 
 def _inferencer(config: AnceTrainConfig, index: Index, split: ExampleSplit, device: str) -> Inferencer:
-    examples = [TrainingExample.labelled(e.id, e.question, e.answers, e.positives) for e in split.training()]
+    examples = [
+        replace(e, candidates=tuple(Candidate(passage, "positive") for passage in e.positives))
+        for e in split.training()
+    ]
     return Inferencer(
         config, index.passages, examples, split.held_out, key=examples_key(split, index),
         load=lambda folder: BiEncoder.load(folder, device=device),

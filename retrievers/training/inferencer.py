@@ -225,7 +225,7 @@ class Inferencer(Refresher):
         question = self.train[example]
         answers = matchable_answers(question.answers) if self.config.answer_filter else ()
         allowed = NegativeFilter(
-            AnswerMatcher(answers) if answers else None,
+            AnswerMatcher(answers, question.answer_mode) if answers else None,
             self._right[example],
             [passage.text for passage in question.positives],
             self.removed,

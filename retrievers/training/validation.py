@@ -177,7 +177,7 @@ class CorpusSearch:
         if self.kind == "positive":
             right = self._right[number]
             return first_true([row in right for row in rows.tolist()])
-        matcher = AnswerMatcher(self.examples[number].answers)
+        matcher = AnswerMatcher(self.examples[number].answers, self.examples[number].answer_mode)
         passages = self._corpus.get_many(rows[rows >= 0])
         return next((rank for rank, p in enumerate(passages, 1) if matcher.matches(p.text)), None)
 

@@ -1,3 +1,4 @@
+import dataclasses
 import gzip
 import json
 import logging
@@ -110,6 +111,18 @@ def test_a_query_holds_its_passages_and_targets_their_rows(tiny_bert):
     assert data.passages[data.scored[1][0]].tolist() == data.passages[data.scored[0][0]].tolist()
     plain = RetrieverTokenizer(settings.question_settings, settings.passage_settings)
     assert plain.fingerprint != tokenizer.fingerprint
+
+
+def test_answers_that_are_patterns_are_not_matched_as_words(tmp_path, tokenizer, caplog):
+    alone = dataclasses.replace(examples(1)[0], answers=("19(69|70)",), answers_are_regex=True)
+    write_training_examples(tmp_path / "trec.json", [alone, *examples(3)[1:]])
+    read = list(read_training_examples(tmp_path / "trec.json"))
+    assert read[0] == alone
+    assert [example.answer_mode for example in read] == ["regex", "tokens", "tokens"]
+    with caplog.at_level(logging.WARNING):
+        data = TrainingSet.build(read, tokenizer)
+    assert "answers of 1 questions are regular expressions" in caplog.text
+    assert data.question_answers.lengths.tolist() == [0, 1, 1]
 
 
 def test_bad_records_are_counted_with_their_line(tmp_path, caplog):

@@ -239,3 +239,19 @@ def test_small_parts():
     assert choose(pairs, 2, None) == pairs[:2]
     drawn = choose(pairs, 2, np.random.default_rng(1))
     assert [c.rank for c, _ in drawn] == sorted(c.rank for c, _ in drawn)
+
+
+def test_patterns_are_known_from_the_question_file(index_dir, tmp_path):
+    """Without the file's word a pattern would be looked for as it is spelt, and found nowhere."""
+    with Index.open(index_dir) as index:
+        words = index.passages[0].text.split()
+    asked = {"id": "q", "question": " ".join(words[:4]), "answers": [rf"{words[2]}\s+{words[3]}"]}
+    path = tmp_path / "trec.jsonl"
+    path.write_text(json.dumps({**asked, "answers_are_regex": True}))
+    mine(index_dir, path, tmp_path / "out.json", MiningSettings(last_rank=20))
+    example = mined(tmp_path / "out.json")["q"]
+    assert example.answers_are_regex
+    assert AnswerMatcher(example.answers, "regex").matches(example.positives[0].text)
+    path.write_text(json.dumps(asked))
+    with pytest.raises(DataError, match="no question has a positive"):
+        mine(index_dir, path, tmp_path / "plain.json", MiningSettings(last_rank=20))

@@ -29,7 +29,9 @@ from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.losses import in_batch_objective, kl_objective
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.step import ChunkedEncoding, contrastive_step
+from tests.token_towers import token_model
 from tests.unit.retrievers.conftest import cipher_examples
+from tests.worlds import run_world
 
 HELD_OUT = 40
 
@@ -114,3 +116,19 @@ def test_a_query_of_question_and_passage(tmp_path: Path, tiny_bert: Path) -> Non
     after = mrr(model, tokenizer, examples[:HELD_OUT])
     assert after > before + 0.3
     assert after > mrr(model, tokenizer, alone) + 0.2
+
+
+def late_interaction(world: World, folder: Path, out: Path) -> tuple[float, float]:
+    examples = cipher_examples(240, negatives=1)
+    model = token_model(folder, shared=False, temperature=0.3, dropout=0.0)
+    tokenizer = RetrieverTokenizer(model.settings.question, model.settings.passage)
+    before = mrr(model, tokenizer, examples[:HELD_OUT])
+    data = TrainingSet.build(examples[HELD_OUT:], tokenizer)
+    train(model, RetrieverBatches(data, batch_size=20, epochs=14), out, world=world, chunk=8)
+    return before, mrr(model, tokenizer, examples[:HELD_OUT])
+
+
+def test_a_vector_a_token_through_the_cache_in_two_processes(tmp_path: Path, tiny_bert: Path) -> None:
+    (before, after), other = run_world(2, tmp_path / "ranks", late_interaction, tiny_bert, tmp_path / "run")
+    assert (before, after) == other
+    assert after > before + 0.3
