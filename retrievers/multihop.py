@@ -127,8 +127,8 @@ class HopOptions(Config):
         hops: passages in a path at most.
         beam: paths that are kept and continued after each hop.
         first: what finds the first passage: the vectors, the words, or both.
-        stop: when a path is complete before it has `hops` passages: a file of `rag train stop`, "off" for
-            never, or "auto" for the file `stop.json` in the encoder's folder, if there is one.
+        stop: when a path is complete before it has `hops` passages: a file of `rag train stop`, "never", or
+            "auto" for the file `stop.json` in the encoder's folder, if there is one.
     """
 
     hops: int = Field(default=2, ge=1, le=8)

@@ -96,7 +96,7 @@ class Opening:
     def _stop_rule(self, given: str, identity: EncoderIdentity) -> LearnedStop | None:
         named = self.encoder if isinstance(self.encoder, str | Path) else identity.name
         beside = Path(named) / STOP_FILE
-        if given == "off" or (given == "auto" and not beside.is_file()):
+        if given == "never" or (given == "auto" and not beside.is_file()):
             return None
         return LearnedStop.load(beside if given == "auto" else given, identity.weights_sha256)
 

@@ -97,5 +97,41 @@ def dpr(
     say_encoder(finished)
 
 
+@app.command()
+def mdr(
+    out: Out,
+    train: Annotated[
+        list[Path] | None,
+        typer.Option(help="Question sets with gold passages (HotpotQA …, .gz); may be given several times."),
+    ] = None,
+    validation: Annotated[
+        Path | None, typer.Option(help="The same, held out; default: a share of the training questions.")
+    ] = None,
+    index: Annotated[
+        Path | None, typer.Option("--index", "-i", help="Its passages are the gold passages, and searched.")
+    ] = None,
+    encoder: Encoder = None,
+    config: ConfigSource = None,
+    set_: Assignments = None,
+    threads: Threads = None,
+) -> None:
+    """Train a retriever over hops: each is asked with the question and the passages found so far (MDR).
+
+    Ctrl-C or a crash loses at most a few minutes: the same command goes on from the last checkpoint. Search
+    with it: --retriever multihop.
+    """
+    from retrievers.training.mdr import train_mdr
+    from retrievers.training.mdr_config import MdrTrainConfig
+
+    given = {
+        "out": out, "train_files": train, "validation_file": validation, "index": index,
+        "question_encoder": encoder, "threads": threads,
+    }  # fmt: skip
+    settings = load_recipe(MdrTrainConfig, config, set_, given)
+    say_encoder(train_mdr(settings))
+    if settings.data.negatives == "index":
+        typer.echo(f"or, without encoding anything: rag ask … --index {out / 'index'} --retriever multihop")
+
+
 app.command()(ance)
 app.command()(adore)

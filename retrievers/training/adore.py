@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from retrievers.examples.records import TrainingExample
 from retrievers.examples.split import split_examples
 from retrievers.examples.tokens import Int32, RetrieverTokenizer, TokenTable
 from retrievers.training.ance_config import AdoreTrainConfig
+from retrievers.training.config import RetrieverTrainConfig
 from retrievers.training.losses import ranknet_loss
 from retrievers.training.recipe import claimed
 from retrievers.training.run import (
@@ -35,7 +36,17 @@ from retrievers.training.run import (
 )
 from retrievers.training.validation import TOP_KS, CorpusSearch, right_rows
 
-__all__ = ["AdoreBatch", "AdoreBatches", "candidates", "train_adore"]
+__all__ = [
+    "AdoreBatch",
+    "AdoreBatches",
+    "FrozenIndex",
+    "candidates",
+    "like_index",
+    "reissue",
+    "train_adore",
+]
+
+ConfigT = TypeVar("ConfigT", bound=RetrieverTrainConfig)
 
 log = get_logger(__name__)
 
@@ -126,10 +137,10 @@ def train_adore(config: AdoreTrainConfig) -> Path:
                 f"{world.size} processes were started, one is enough: only questions are encoded",
                 hint="start it without torchrun",
             )
-        return _train(_like_index(config, index), world, index)
+        return _train(like_index(config, index), world, index)
 
 
-def _like_index(config: AdoreTrainConfig, index: Index) -> AdoreTrainConfig:
+def like_index(config: ConfigT, index: Index) -> ConfigT:
     """The configuration with everything the index decides."""
     identity = index.encoder_identity
     if identity is None:
@@ -204,7 +215,7 @@ def _train(config: AdoreTrainConfig, world: World, index: Index) -> Path:
         fit_settings(config.optim, config.run),
         config.out,
         evaluate=evaluate if held_out is not None else None,
-        hooks=_FrozenIndex(index.version),
+        hooks=FrozenIndex(index.version),
         world=world,
     )
 
@@ -222,11 +233,11 @@ def _train(config: AdoreTrainConfig, world: World, index: Index) -> Path:
     whole, _ = load_model(plain, "cpu", freeze_passages=True)
     form = replace(encoder_form(config, model), max_length=config.model.passage_tokens)
     finished = finish_run(config, model, result, form, described, exported=whole)
-    _reissue(config, finished)
+    reissue(config, finished)
     return finished
 
 
-class _FrozenIndex(FitHooks):
+class FrozenIndex(FitHooks):
     """Which index is searched, in every record."""
 
     def __init__(self, version: str) -> None:
@@ -269,7 +280,7 @@ def _answerable(
     return [example for example, _ in kept], [own for _, own in kept]
 
 
-def _reissue(config: AdoreTrainConfig, finished: Path) -> None:
+def reissue(config: RetrieverTrainConfig, finished: Path) -> None:
     """The index for the trained encoder, made anew unless it is there already."""
     encoder = BiEncoder.load(finished)
     target = config.out / "index"
@@ -277,6 +288,7 @@ def _reissue(config: AdoreTrainConfig, finished: Path) -> None:
         if (target / MANIFEST_NAME).exists() and _identity(target) == encoder.identity:
             return
         shutil.rmtree(target)
+    assert config.index is not None
     reissue_index(config.index, target, encoder, seed=config.run.seed)
     encoder.close()
 

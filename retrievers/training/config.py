@@ -154,6 +154,7 @@ class RetrieverTrainConfig(Config):
 
     recipe: ClassVar[str] = "retriever"
     needs: ClassVar[Needed] = "positives"  # what every training example must have
+    measured: ClassVar[tuple[str, ...]] = (*_POOLED, *_SEARCHED)  # on held-out questions
     free: ClassVar[frozenset[str]] = frozenset({"name", "notes", "index"})
 
     out: Path
@@ -175,7 +176,7 @@ class RetrieverTrainConfig(Config):
     @model_validator(mode="after")
     def _cross_check(self) -> RetrieverTrainConfig:
         select_by = self.run.select_by
-        known = ("last", *_POOLED, *_SEARCHED)
+        known = ("last", *self.measured)
         if select_by not in known:
             raise ValueError(f"select_by={select_by} is not measured here: choose one of {', '.join(known)}")
         if select_by != "last" and not self.validates:

@@ -1,0 +1,117 @@
+"""Passages of earlier batches as negatives: a queue of vectors, made by a copy of the encoder."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rag.training.distributed import World
+from rag.training.fit import FitHooks
+from rag.training.precision import MasterWeights
+from retrievers.encoders.vectors import Vectors
+from retrievers.examples.batches import Int32, RetrieverBatch
+from retrievers.examples.data import TrainingSet
+from retrievers.training.losses import Score, in_batch_loss
+from retrievers.training.model import BiEncoderModel
+
+__all__ = ["MomentumQueue"]
+
+
+class MomentumQueue(FitHooks):
+    """The last `size` passages that went through training, first in, first out.
+
+    Their vectors come from a copy of the passage tower whose weights follow the trained ones after every
+    step, θ' ← m θ' + (1 − m) θ, without dropout. All of it is in the checkpoint: a resumed run goes on
+    the same.
+
+    Args:
+        model: in training.
+        master: its fp32 weights.
+        data: gives the positives of a batch's examples: those are never negatives.
+        size: most vectors.
+        momentum: m.
+        world: every process computes the vectors of its share of the passages, and all keep all.
+
+    Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval"
+        (memory bank); He et al. 2020, "Momentum Contrast for Unsupervised Visual Representation Learning".
+
+    Note:
+        The published code fills the queue with random vectors at first and never moves the copy (m = 1); here
+        the queue starts empty.
+    """
+
+    def __init__(
+        self,
+        model: BiEncoderModel,
+        master: MasterWeights,
+        data: TrainingSet,
+        *,
+        size: int,
+        momentum: float,
+        world: World,
+    ) -> None:
+        self.model, self.master, self.data, self.world = model, master, data, world
+        self.size, self.momentum = size, momentum
+        self._tower = copy.deepcopy(model.passage).requires_grad_(False).eval()
+        side = "question." if model.shared else "passage."
+        self._names = {f"{side}{name}": tensor for name, tensor in self._tower.named_parameters()}
+        self._weights = {name: master.state()[name].clone() for name in self._names}
+        self.vectors = torch.zeros((0, model.dim), device=world.device)
+        self.keys = np.zeros(0, np.int64)
+
+    def objective(self, questions: Vectors, passages: Vectors, batch: RetrieverBatch, score: Score) -> Tensor:
+        """`in_batch_loss` over the passages of the batch and of the queue."""
+        scores = torch.cat([score(questions, passages), score(questions, Vectors(self.vectors))], dim=1)
+        golds = [self.data.positives[example] for example in batch.examples.tolist()]
+        own = [_keys([self.data.passages[row] for row in rows]) for rows in golds]
+        queued = np.array([np.isin(self.keys, keys) for keys in own]).reshape(len(own), len(self.keys))
+        ignored = torch.from_numpy(np.concatenate([batch.ignored, queued], axis=1)).to(scores.device)
+        return in_batch_loss(scores, torch.from_numpy(batch.positives).to(scores.device), ignored)
+
+    @torch.no_grad()
+    def push(self, batch: RetrieverBatch) -> None:
+        """Put the passages of a batch into the queue, those that are in it already at its end."""
+        shard = batch.shard(self.world.rank, self.world.size)
+        rows, _ = self.model.chunk()
+        texts = shard.passages
+        parts = [self._tower(texts[start : start + rows]) for start in range(0, len(texts), rows)]
+        found = self.world.all_gather(torch.cat([_values(part) for part in parts]).float())
+        keys = _keys(batch.passages)
+        kept = torch.from_numpy(~np.isin(self.keys, keys)).to(found.device)
+        self.vectors = torch.cat([self.vectors[kept], found])[-self.size :]
+        self.keys = np.concatenate([self.keys[kept.cpu().numpy()], keys])[-self.size :]
+
+    @torch.no_grad()
+    def after_step(self, step: int) -> None:
+        """Let the copy follow."""
+        now = self.master.state()
+        for name, tensor in self._names.items():
+            tensor.copy_(self._weights[name].lerp_(now[name], 1.0 - self.momentum))
+
+    def extra_tensors(self) -> Mapping[str, Tensor]:
+        """The queue and the copy's weights."""
+        return {"queue": self.vectors, "keys": torch.from_numpy(self.keys), **self._weights}
+
+    def load_extra_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on with a checkpoint's."""
+        self.vectors = tensors["queue"].to(self.world.device)
+        self.keys = tensors["keys"].numpy()
+        for name, tensor in self._names.items():
+            tensor.copy_(self._weights[name].copy_(tensors[name]))
+
+
+def _values(vectors: Tensor | Vectors) -> Tensor:
+    return vectors.values if isinstance(vectors, Vectors) else vectors
+
+
+def _keys(texts: Sequence[Int32]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """A number for each text; two texts share one with the chance of a collision of 64 bits."""
+    digests = [
+        hashlib.blake2b(np.ascontiguousarray(text).tobytes(), digest_size=8).digest() for text in texts
+    ]
+    return np.frombuffer(b"".join(digests), np.int64)

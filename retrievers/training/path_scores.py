@@ -1,0 +1,134 @@
+"""How good a model in training is at finding paths: held-out questions, searched as a finished encoder is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from indexers.protocols import FloatArray, IntArray, VectorIndex
+from rag.core.types import Passage
+from retrievers.dense import DenseRetriever
+from retrievers.encoders.layout import Query
+from retrievers.examples.hops import order_of
+from retrievers.examples.records import TrainingExample
+from retrievers.examples.tokens import RetrieverTokenizer
+from retrievers.multihop import MultiHopRetriever, PassageTexts
+from retrievers.training.model import BiEncoderModel
+
+__all__ = ["ModelEncoder", "PathScores"]
+
+_QUESTIONS = 64
+_PATHS = 10
+
+
+class ModelEncoder:
+    """The model as an encoder: texts in, vectors out, without gradients or dropout."""
+
+    def __init__(self, model: BiEncoderModel, tokenizer: RetrieverTokenizer) -> None:
+        self.model, self.tokenizer = model, tokenizer
+        self.identity: Any = SimpleNamespace(dim=model.dim)
+
+    def encode_questions(self, questions: Sequence[str]) -> FloatArray:
+        """Vectors (n, D) of questions."""
+        return self.encode_queries([Query(question) for question in questions])
+
+    def encode_queries(self, queries: Sequence[Query]) -> FloatArray:
+        """Vectors (n, D) of questions with passages."""
+        return self._run(self.model.encode_questions, self.tokenizer.queries(queries))
+
+    def encode_passages(self, passages: Sequence[Passage]) -> FloatArray:
+        """Vectors (n, D) of passages."""
+        ids = self.tokenizer.passages([p.title for p in passages], [p.text for p in passages])
+        return self._run(self.model.encode_passages, ids)
+
+    @torch.no_grad()
+    def _run(self, encode: Any, ids: Sequence[Sequence[int]]) -> FloatArray:
+        training, _ = self.model.training, self.model.eval()
+        vectors = encode([np.array(text, np.int32) for text in ids])
+        self.model.train(training)
+        return np.asarray(vectors.float().cpu().numpy(), np.float32)
+
+
+class PathScores:
+    """Scores a model on held-out questions.
+
+    Args:
+        tokenizer: of the model.
+        examples: of `hop_examples`; the first hop of each question says which passages it needs.
+        most: questions at most.
+        beam: of the search.
+        index: vectors and passages to search; None takes the passages of the examples, encoded each time.
+    """
+
+    def __init__(
+        self,
+        tokenizer: RetrieverTokenizer,
+        examples: Sequence[TrainingExample],
+        *,
+        most: int,
+        beam: int = 5,
+        index: tuple[VectorIndex, PassageTexts] | None = None,
+    ) -> None:
+        firsts = [example for example in examples if order_of(example.id)[1:] == (0, 0)]
+        hops: dict[str, int] = {}
+        for example in examples:
+            hops[order_of(example.id)[0]] = len(example.context) + 1
+        self.examples = firsts[:most]
+        self._hops = [hops[order_of(example.id)[0]] for example in self.examples]
+        self._tokenizer, self._beam, self._index = tokenizer, beam, index
+        self._pool = list(
+            dict.fromkeys(candidate.passage for example in self.examples for candidate in example.candidates)
+        )
+
+    def __call__(self, model: BiEncoderModel) -> dict[str, float]:
+        """{"path1", "path10"} in percent; of alternatives any one is right."""
+        encoder = ModelEncoder(model, self._tokenizer)
+        store: Any = _Pool(self._pool, encoder) if self._index is None else self._index[1]
+        dense = DenseRetriever(store if self._index is None else self._index[0], store, encoder)
+        ranks: list[int] = []
+        for hops in sorted(set(self._hops)):
+            chosen = [e for e, n in zip(self.examples, self._hops, strict=True) if n == hops]
+            searcher = MultiHopRetriever(dense, store, hops=hops, beam=self._beam)
+            for start in range(0, len(chosen), _QUESTIONS):
+                block = chosen[start : start + _QUESTIONS]
+                found = searcher.search_paths([e.question for e in block], _PATHS)
+                ranks += [
+                    _rank(example, paths, store, hops) for example, paths in zip(block, found, strict=True)
+                ]
+        return {f"path{k}": 100.0 * sum(rank <= k for rank in ranks) / len(ranks) for k in (1, _PATHS)}
+
+
+class _Pool:
+    """Some passages and their vectors, searched by brute force."""
+
+    def __init__(self, passages: Sequence[Passage], encoder: ModelEncoder) -> None:
+        self._passages, self._vectors = passages, encoder.encode_passages(passages)
+        self.dim = self._vectors.shape[1]
+
+    def __len__(self) -> int:
+        return len(self._passages)
+
+    def ids(self, rows: Sequence[int] | IntArray) -> list[str]:
+        return [str(row) for row in rows]
+
+    def get_many(self, rows: Sequence[int]) -> list[Passage]:
+        return [self._passages[row] for row in rows]
+
+    def search(self, queries: FloatArray, top_k: int) -> tuple[FloatArray, IntArray]:
+        scores = queries @ self._vectors.T
+        rows = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
+        return np.take_along_axis(scores, rows, axis=1), rows.astype(np.int64)
+
+
+def _rank(example: TrainingExample, paths: Any, store: Any, hops: int) -> int:
+    """1-based rank of the first path that is right; beyond all if there is none."""
+    wanted = {(passage.title, passage.text) for passage in example.positives}
+    for rank, path in enumerate(paths, 1):
+        found = {(p.title, p.text) for p in store.get_many([hit.row for hit in path.hits])}
+        if found <= wanted if hops == 1 else found == wanted:
+            return rank
+    return len(paths) + _PATHS + 1

@@ -1,0 +1,265 @@
+"""`train_mdr` learns both hops; its losses are those of a count by hand; a resumed queue goes on the same."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from indexers.build import BuildSettings, build_index
+from indexers.index import Index
+from rag.config import load_config, preset_names
+from rag.core.errors import ConfigError
+from rag.core.types import Passage
+from rag.training.distributed import World
+from rag.training.precision import MasterWeights
+from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.examples.data import TrainingSet
+from retrievers.examples.hop_batches import HopBatches, HopEpochs, IndexedHops, IndexedHopsBatch
+from retrievers.examples.records import TrainingExample
+from retrievers.examples.tokens import RetrieverTokenizer
+from retrievers.open import open_retriever
+from retrievers.training.mdr import index_step, train_mdr
+from retrievers.training.mdr_config import MdrTrainConfig
+from retrievers.training.model import BiEncoderModel
+from retrievers.training.momentum import MomentumQueue
+from retrievers.training.step import contrastive_step
+from tests.unit.retrievers.conftest import cipher_examples
+
+_SMALL: dict[str, Any] = {
+    "precision": "fp32", "question_tokens": 16, "passage_tokens": 24, "query_tokens": 40, "pooling": "mean",
+    "normalize": True, "dropout": 0.0, "threads": 1, "log_every_steps": 4, "validation_fraction": 0.15,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def bridges(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Questions name the letters of a first passage's title; its text names those of the second."""
+    codes = [example.question.removeprefix("who wrote ") for example in cipher_examples(160)]
+    path = tmp_path_factory.mktemp("bridges") / "train.json"
+    records = []
+    for number, (one, two) in enumerate(zip(codes[::2], codes[1::2], strict=True)):
+        first = [f"river {one}", [f"the {two}"]]
+        second, other = ([f"END {n}", [f"title {codes[2 * n + 1]}"]] for n in (number, number - 1))
+        records.append(
+            {"_id": str(number), "question": f"who wrote {one}", "answer": "x",
+             "supporting_facts": [[second[0], 0], [first[0], 0]], "context": [other, second, first]}
+        )  # fmt: skip
+    path.write_text(json.dumps(records))
+    return path
+
+
+def mdr(out: Path, train: Path, encoder: Path | None, **settings: Any) -> MdrTrainConfig:
+    given = {"out": out, "train_files": (train,), "batch_size": 16, **_SMALL, **settings}
+    return MdrTrainConfig(**given, question_encoder=None if encoder is None else str(encoder))
+
+
+def records(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def right_paths(directory: Path, train: Path) -> float:
+    """Share of the questions whose passages are one of the best ten paths."""
+    asked = json.loads(train.read_text())
+    with Index.open(directory) as index:
+        searcher: Any = open_retriever(index, "multihop:beam=10")
+        found = searcher.search_paths([record["question"] for record in asked], 10)
+        wanted = [{index.passages.row_of(f"{record['_id']}-{n}") for n in (1, 2)} for record in asked]
+    return sum(
+        any({hit.row for hit in path.hits} == rows for path in paths)
+        for paths, rows in zip(found, wanted, strict=True)
+    ) / len(asked)
+
+
+def test_both_hops_are_learned_in_the_batch_and_then_against_an_index(
+    tmp_path: Path, tiny_bert: Path, bridges: Path
+) -> None:
+    passages = [
+        Passage(f"{record['_id']}-{place}", title, "".join(sentences))
+        for record in json.loads(bridges.read_text())
+        for place, (title, sentences) in enumerate(record["context"])
+    ]
+
+    def index_with(encoder: Path, name: str) -> Path:
+        loaded = BiEncoder.load(encoder, pooling="mean", normalize=True, precision="fp32")
+        return build_index(passages, tmp_path / name, encoder=loaded, settings=BuildSettings(probes=8))
+
+    one = mdr(tmp_path / "one", bridges, tiny_bert, epochs=12, learning_rate=3e-3)
+    shares = [right_paths(index_with(tiny_bert, "raw"), bridges)]
+    index = index_with(train_mdr(one), "index")
+    shares.append(right_paths(index, bridges))
+    two = MdrTrainConfig(
+        out=tmp_path / "two", train_files=(bridges,), index=index, negatives="index", shared=False,
+        depth=20, epochs=8, learning_rate=2e-3, batch_size=16, question_tokens=16, query_tokens=40,
+        dropout=0.0, precision="fp32", threads=1, validation_fraction=0.15, log_every_steps=4,
+    )  # fmt: skip
+    train_mdr(two)
+    shares.append(right_paths(two.out / "index", bridges))  # for the trained encoder, nothing encoded anew
+    for config in (one, two):
+        losses = [record["loss"] for record in records(config.out) if "loss" in record]
+        assert losses[-1] < 0.9 * losses[0]
+        assert set(json.loads((config.out / "figures.json").read_text())["figures"]) == {"path1", "path10"}
+    print(shares)
+    assert shares[0] + 0.1 < shares[1]
+    assert shares[1] + 0.05 < shares[2]
+
+
+def test_a_run_killed_between_saves_goes_on_with_the_same_queue(
+    tmp_path: Path, tiny_bert: Path, bridges: Path
+) -> None:
+    settings = {"queue_size": 50, "momentum": 0.5, "max_steps": 6, "save_every_s": 1e-6, "log_every_steps": 1}
+    config = mdr(tmp_path / "run", bridges, tiny_bert, **settings)
+    train_mdr(config)
+    whole = records(config.out)
+    assert whole[0]["loss"] < whole[2]["loss"] + 1  # a queue of 0, then of 50
+    newest = sorted((config.out / "checkpoints").iterdir())
+    shutil.rmtree(newest[-1])
+    train_mdr(config)
+
+    def shown(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [
+            {k: v for k, v in record.items() if k not in ("seconds", "examples_per_s", "tokens_per_s")}
+            for record in found
+        ]
+
+    assert shown(records(config.out)) == shown(whole)
+
+
+def world_of(tiny_bert: Path, bridges: Path) -> tuple[BiEncoderModel, TrainingSet]:
+    model = BiEncoderModel.from_folder(
+        tiny_bert, pooling="mean", question_tokens=16, passage_tokens=24, dropout=0.0
+    )
+    tokenizer = RetrieverTokenizer(model.settings.question, model.settings.passage, query_tokens=40)
+    a, b, c = (Passage("", title, f"text {title} river") for title in "abc")
+    examples = [
+        TrainingExample.labelled("q#0.0", "who", (), (a, b), (c,)),
+        TrainingExample(
+            "q#0.1", "who", (), TrainingExample.labelled("", "", (), (b,), (c,)).candidates, (a,)
+        ),
+        TrainingExample.labelled("r#0.0", "where is it", (), (c,)),
+    ]
+    return model, TrainingSet.build(examples, tokenizer, match_answers=False, corpus=(a, b, c))
+
+
+def test_candidates_of_a_hop_are_all_passages_but_the_later_ones(tiny_bert: Path, bridges: Path) -> None:
+    _, data = world_of(tiny_bert, bridges)
+    epochs = HopEpochs(data.ids, 2)
+    batch = HopBatches(data, epochs, hard_negatives=2, mask_false_negatives=True, seed=1)[0]
+    row = {data.ids[e]: n for n, e in enumerate(batch.examples.tolist())}
+    names = ["abc"[next(i for i in range(3) if np.array_equal(p, data.passages[i]))] for p in batch.passages]
+    left = {name: sorted(np.array(names)[~batch.ignored[n]]) for name, n in row.items()}
+    assert left == {"q#0.0": ["a", "c"], "q#0.1": ["a", "b", "c"], "r#0.0": ["a", "b", "c"]}
+    assert {name: names[batch.positives[n]] for name, n in row.items()} == {
+        "q#0.0": "a",
+        "q#0.1": "b",
+        "r#0.0": "c",
+    }
+    asked = IndexedHops(data, epochs)[0]
+    assert sorted(zip(asked.targets.tolist(), asked.ignored[:, 0].tolist(), strict=True)) == [
+        (0, 1),
+        (1, -1),
+        (2, -1),
+    ]
+
+
+def test_the_loss_over_a_queue_is_that_of_all_its_passages_but_the_questions_own(
+    tiny_bert: Path, bridges: Path
+) -> None:
+    model, data = world_of(tiny_bert, bridges)
+    world = World.single("cpu")
+    queue = MomentumQueue(model, MasterWeights(model), data, size=3, momentum=0.9, world=world)
+    batch = HopBatches(data, HopEpochs(data.ids, 2), hard_negatives=0, mask_false_negatives=True, seed=1)[0]
+    first = contrastive_step(model, batch, world, objective=queue.objective)
+    assert float(first.value) == pytest.approx(float(contrastive_step(model, batch, world).value))  # empty
+    queue.push(batch)
+    queue.vectors = torch.randn(3, model.dim, generator=torch.Generator().manual_seed(1))  # of a, b, c
+    step = contrastive_step(model, batch, world, objective=queue.objective)
+
+    golds = {"q#0.0": {"a", "b"}, "q#0.1": {"b"}, "r#0.0": {"c"}}
+    place = {tuple(data.passages[i].tolist()): "abc"[i] for i in range(3)}
+    names = [place[tuple(p.tolist())] for p in batch.passages]
+    questions, passages = model.encode_questions(batch.questions), model.encode_passages(batch.passages)
+    total = torch.zeros(())
+    for n, example in enumerate(batch.examples.tolist()):
+        own, target = golds[data.ids[example]], int(batch.positives[n])
+        terms = [questions[n] @ passages[p] for p in range(len(names)) if p == target or names[p] not in own]
+        terms += [questions[n] @ queue.vectors[k] for k in range(3) if names[k] not in own]
+        total = total - questions[n] @ passages[target] + torch.logsumexp(torch.stack(terms), 0)
+    expected = total / len(batch.examples)
+    assert float(step.value) == pytest.approx(float(expected), rel=1e-5)
+    wanted = torch.autograd.grad(
+        expected, [p for p in model.parameters() if p.requires_grad], allow_unused=True
+    )
+    step.compute_gradients(lambda: None)
+    for parameter, gradient in zip([p for p in model.parameters() if p.requires_grad], wanted, strict=True):
+        if gradient is not None:
+            torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_the_copy_follows_and_a_passage_stands_in_the_queue_once(tiny_bert: Path, bridges: Path) -> None:
+    model, data = world_of(tiny_bert, bridges)
+    master = MasterWeights(model)
+    queue = MomentumQueue(model, master, data, size=4, momentum=0.75, world=World.single("cpu"))
+    batch = HopBatches(data, HopEpochs(data.ids, 2), hard_negatives=0, mask_false_negatives=True, seed=1)[0]
+    queue.push(batch)
+    before = queue.vectors.clone()
+    torch.testing.assert_close(before, model.eval().encode_passages(batch.passages).detach())
+    queue.push(batch)
+    assert len(queue.vectors) == len(queue.keys) == len(batch.passages)
+    old = master.master[0].detach().clone()
+    with torch.no_grad():
+        master.master[0].add_(1.0)
+    queue.after_step(1)
+    torch.testing.assert_close(queue.extra_tensors()[master.names[0]], old + 0.25)
+
+
+def test_what_an_index_finds_is_what_a_hop_is_told_from(tiny_bert: Path, bridges: Path) -> None:
+    model, data = world_of(tiny_bert, bridges)
+    vectors = np.random.default_rng(2).standard_normal((9, model.dim)).astype(np.float32)
+
+    class Bank:
+        def search(self, queries: Any, depth: int) -> Any:
+            scores = queries @ vectors.T
+            rows = np.argsort(-scores, axis=1)[:, :depth]
+            return np.take_along_axis(scores, rows, 1), rows
+
+        def rows(self, rows: Any) -> Any:
+            return vectors[rows]
+
+    index: Any = type("Held", (), {"dense": Bank(), "embeddings": Bank()})()
+    batch = IndexedHopsBatch(
+        [data.questions[0], data.questions[1]], np.array([4, 8]), np.array([[1, 2], [-1, -1]])
+    )
+    value = index_step(model, batch, index, 5).value
+    queries = model.encode_questions(batch.queries)
+    expected = torch.zeros(())
+    for n, (target, ignored) in enumerate([(4, {1, 2}), (8, set())]):
+        scores = queries[n] @ torch.from_numpy(vectors).T
+        found = [row for row in scores.argsort(descending=True)[:5].tolist() if row not in ignored | {target}]
+        expected = expected - scores[target] + torch.logsumexp(scores[[target, *found]], 0)
+    assert float(value) == pytest.approx(float(expected / 2), rel=1e-5)
+    queries.sum().backward()  # the bank gets no gradient, the question tower does
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"negatives": "index"}, "needs an index"),
+        ({"negatives": "index", "index": "i", "shared": False, "queue_size": 9}, "no use"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(MdrTrainConfig, overrides={"out": "run", "train_files": ["t.json"], **settings})
+
+
+def test_presets_load() -> None:
+    names = preset_names("mdr")
+    assert {"mdr-hotpot", "mdr-small"} <= set(names)
+    for name in names:
+        load_config(MdrTrainConfig, name, overrides={"out": "run", "train_files": ["t.json"], "index": "i"})
