@@ -137,10 +137,13 @@ class HitOut(PassageOut):
 
 
 class EvidenceOut(HitOut):
-    """Passage and place: `text[start:end]`, counted in Unicode code points, is the answer."""
+    """Passage and place: `text[start:end]`, counted in Unicode code points, is the answer.
 
-    start: int
-    end: int
+    Both are null where the answer does not stand there literally, as "yes" does not.
+    """
+
+    start: int | None
+    end: int | None
 
 
 class AnswerOut(BaseModel):

@@ -9,13 +9,19 @@ __all__ = ["format_answer_set", "highlight"]
 _BOLD, _DIM, _MARK, _END = "\x1b[1m", "\x1b[2m", "\x1b[1;30;43m", "\x1b[0m"
 
 
-def highlight(text: str, start: int, end: int, *, colour: bool, context_chars: int = 160) -> str:
+def highlight(
+    text: str, start: int | None, end: int | None, *, colour: bool, context_chars: int = 160
+) -> str:
     """The span `text[start:end]` with some text around it; marked by colour, or by `[[…]]` without.
+
+    Without a span it is the beginning of the text.
 
     Example:
         >>> highlight("The Danube rises in Germany.", 20, 27, colour=False)
         'The Danube rises in [[Germany]].'
     """
+    if start is None or end is None:  # nothing there says it literally
+        return text if len(text) <= 2 * context_chars else text[: 2 * context_chars].rsplit(" ", 1)[0] + " …"
     left, right = max(0, start - context_chars), min(len(text), end + context_chars)
     if left > 0:
         space = text.find(" ", left, start)

@@ -23,7 +23,7 @@ from readers.extractive.model import (
 from readers.extractive.quantized import load_int8
 from readers.extractive.settings import READER_FILE, Calibration, ReaderSettings, read_manifest
 
-__all__ = ["SHIPPED_READER", "ReaderParts", "load_parts"]
+__all__ = ["SHIPPED_READER", "ReaderParts", "check_tokenizer", "load_parts"]
 
 SHIPPED_READER = Path(__file__).parents[1] / "weights"
 
@@ -62,6 +62,7 @@ def load_parts(name_or_path: str | Path | None) -> ReaderParts:
             f"{name_or_path}: no reader there ({error})",
             hint="give a folder of `rag train reader`, or a question answering or DPR reader checkpoint",
         ) from error
+    check_tokenizer(name_or_path, tokenizer, config)
     longest = longest_row(config)
     if config.model_type == "dpr":
         settings = ReaderSettings(
@@ -90,7 +91,27 @@ def _load_own(folder: Path) -> ReaderParts:
     config = AutoConfig.from_pretrained(folder)
     model = span_model_from_state(config, load_int8(weights), skim_layer=manifest.settings.skim_layer)
     tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
+    check_tokenizer(folder, tokenizer, config)
     return ReaderParts(model, tokenizer, manifest.settings, manifest.calibration, manifest.name, ranges)
+
+
+def check_tokenizer(name: str | Path, tokenizer: Any, config: Any) -> None:
+    """Refuse a tokenizer that cannot be the encoder's.
+
+    Raises:
+        MismatchedArtifactError: it has more tokens than the encoder knows, or no [CLS], [SEP] or [PAD].
+    """
+    if len(tokenizer) > config.vocab_size:
+        raise MismatchedArtifactError(
+            f"{name}: the tokenizer has {len(tokenizer)} tokens, the encoder knows {config.vocab_size}",
+            hint="put the tokenizer that the encoder was trained with beside it",
+        )
+    missing = [kind for kind in ("cls", "sep", "pad") if getattr(tokenizer, f"{kind}_token_id") is None]
+    if missing:
+        raise MismatchedArtifactError(
+            f"{name}: the tokenizer has no {', '.join(missing)} token, rows are [CLS] question [SEP] …",
+            hint="use a BERT-like encoder",
+        )
 
 
 def _checked(folder: Path, file: str, expected: str | None) -> Path:

@@ -105,6 +105,8 @@ def read_set(one: TrainingSet, number: int = 0, *, serving: bool = False) -> lis
                 f"{path}: knows only {len(found)} of {len(wanted)} questions of {one.questions}",
                 hint="run `rag retrieve` for these questions",
             )
+    if serving and path is not None:
+        questions = [question for question in questions if question.text in found]
     return [
         Example(question, tuple(_candidates(question, found.get(question.text, ()), serving)), number)
         for question in questions

@@ -8,8 +8,8 @@ from typing import Any
 from torch import nn
 from transformers import AutoConfig, AutoTokenizer
 
-from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
-from readers.extractive.files import load_parts
+from rag.core.errors import ArtifactError, ConfigError
+from readers.extractive.files import check_tokenizer, load_parts
 from readers.extractive.model import SpanModel, longest_row
 from readers.extractive.settings import READER_FILE
 from readers.training.config import ReaderTrainConfig
@@ -76,18 +76,7 @@ def _check(folder: str, model: SpanModel, tokenizer: Any, config: ReaderTrainCon
             hint="save a fast tokenizer (tokenizer.json) beside the weights",
         )
     encoder: Any = model.encoder
-    known = encoder.get_input_embeddings().num_embeddings
-    if len(tokenizer) > known:
-        raise MismatchedArtifactError(
-            f"{folder}: the tokenizer has {len(tokenizer)} tokens, the encoder knows {known}",
-            hint="put the tokenizer that the encoder was trained with beside it",
-        )
-    missing = [name for name in ("cls", "sep", "pad") if getattr(tokenizer, f"{name}_token_id") is None]
-    if missing:
-        raise MismatchedArtifactError(
-            f"{folder}: the tokenizer has no {', '.join(missing)} token, rows are [CLS] question [SEP] …",
-            hint="use a BERT-like encoder",
-        )
+    check_tokenizer(folder, tokenizer, encoder.config)
     longest = longest_row(encoder.config)
     asked = max(stage.full_tokens for stage in config.stages)
     if asked > longest:

@@ -157,6 +157,8 @@ def test_highlight_cuts_at_words_and_marks_the_span() -> None:
     shown = highlight(text, start, start + 6, colour=False, context_chars=12)
     assert shown == "… word word [[ANSWER]] tail tail …"
     assert "\x1b[" in highlight(text, start, start + 6, colour=True)
+    assert highlight("A city.", None, None, colour=True) == "A city."
+    assert highlight("word " * 100, None, None, colour=False, context_chars=8) == "word word word …"
 
 
 def test_no_answer_is_said() -> None:

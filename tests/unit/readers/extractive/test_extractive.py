@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage
+from readers.extractive.model import SpanModel
 from readers.extractive.ranking import rank
 from readers.extractive.reader import ExtractiveReader
-from readers.extractive.settings import with_overrides
+from readers.extractive.settings import ReaderSettings, with_overrides
 from readers.protocols import MAX_PASSAGE_CHARS, MAX_QUESTION_CHARS, Reader
+from tests.tiny_reader import tiny_tokenizer
 
 SHORT = Passage("1", "Tower", "The  Tower (1889) is 324 meters high, in the city.")
 OTHER = Passage("2", "Bridge", "A bridge was built near the river in 1901.")
@@ -153,3 +157,23 @@ def test_unknown_settings_are_refused(reader: ExtractiveReader) -> None:
         with_overrides(reader.settings, {"colour": 1})
     with pytest.raises(ConfigError, match="leaves"):
         with_overrides(reader.settings, {"max_tokens": 40})
+
+
+def test_yes_and_no_have_a_passage_but_no_place(encoder_folder: Path) -> None:
+    model = SpanModel.from_encoder(encoder_folder, seed=3)
+    model.add_heads(passage=True, skim_layer=0, seed=1)
+    assert model.passage_head is not None
+    with torch.no_grad():
+        model.passage_head.bias.copy_(torch.tensor([0.0, -90.0, 50.0]))
+    settings = ReaderSettings(max_tokens=64, stride_tokens=8, question_tokens=24, title_tokens=8)
+    reader = ExtractiveReader(model, tiny_tokenizer(), settings.model_copy(update={"answer_types": True}))
+    [result] = reader.read(["was it built?"], [[SHORT, OTHER]], [[1.0, 1.0]], n_best=20)
+    first, *others = result.answers
+    assert (first.text, first.start, first.end) == ("no", None, None)
+    words = reader.score(["was it built?"], [[SHORT, OTHER]]).scores.words[:, 1]
+    assert first.score == pytest.approx(float(words.max()), abs=1e-4)
+    assert first.passage_index == int(words.argmax())
+    assert others[0].start is not None
+    assert result.answers[-1].text == "yes"
+    silent = ExtractiveReader(model, tiny_tokenizer(), settings)
+    assert "no" not in [a.text for a in silent.read(["built?"], [[SHORT]], [[1.0]], n_best=20)[0].answers]
