@@ -106,8 +106,8 @@ def _runs(
     passages: Sequence[Passage], encoder: str | None, batch_size: int, contestants: Sequence[str]
 ) -> tuple[dict[str, Callable[[], Any]], int]:
     """What each contestant does in a round, warmed up on a few passages; and the token limit of all."""
+    from rag.runtime.model_files import model_folder
     from retrievers.encoders.bi_encoder import BiEncoder
-    from retrievers.encoders.files import model_folder
 
     titles, texts = [p.title for p in passages], [p.text for p in passages]
     joined = _texts(passages)

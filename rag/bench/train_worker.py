@@ -21,8 +21,8 @@ from rag.core.errors import DataError
 from rag.core.files import read_json
 from rag.core.optional import require
 from rag.runtime.hardware import use_threads
+from rag.runtime.model_files import model_folder
 from rag.runtime.seeds import generator, seed_everything
-from retrievers.encoders.files import model_folder
 from retrievers.examples.records import TrainingExample, read_training_examples
 
 __all__ = ["main", "make_step"]

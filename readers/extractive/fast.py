@@ -46,7 +46,7 @@ class FastSpanModel(LogitsModel):
         super().__init__()
         self.encoder = _encoder(model.encoder, precision, ranges)
         self._heads = model.read_out
-        self._segments = model.segments
+        self._segmented = model.segmented
         self._pool: CorePool | None = None
         self._pool_lock = threading.Lock()
 
@@ -68,7 +68,7 @@ class FastSpanModel(LogitsModel):
             else:
                 groups.append((1, length))
         positions = torch.arange(mask.shape[1]).expand_as(mask)[mask]
-        types = token_types[mask] if self._segments > 1 else None
+        types = token_types[mask] if self._segmented else None
         packed = PackedTokens(input_ids[mask], positions, types, tuple(groups))
         hidden = self.encoder.forward(packed)  # (T, H)
         found = self._heads(hidden, hidden[packed.starts()])

@@ -13,11 +13,11 @@ from transformers import AutoConfig, AutoTokenizer
 
 from rag.core.errors import ArtifactError, MismatchedArtifactError
 from rag.core.files import sha256_file
+from rag.runtime.model_files import position_limit
 from readers.extractive.model import (
     LogitsModel,
     load_dpr,
     load_question_answering,
-    longest_row,
     span_model_from_state,
 )
 from readers.extractive.quantized import load_int8
@@ -63,7 +63,7 @@ def load_parts(name_or_path: str | Path | None) -> ReaderParts:
             hint="give a folder of `rag train reader`, or a question answering or DPR reader checkpoint",
         ) from error
     check_tokenizer(name_or_path, tokenizer, config)
-    longest = longest_row(config)
+    longest = position_limit(config.to_dict())
     if config.model_type == "dpr":
         settings = ReaderSettings(
             final_separator=False,

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForQuestionAnswering, DPRReader, PreTrainedConfig
 
 from rag.core.errors import ArtifactError, ConfigError
-from rag.runtime.attention import register_math_attention
+from rag.runtime.backbone import LOADING_ERRORS, attention_for, has_segments, load_backbone, run_backbone
+from rag.runtime.model_files import model_folder
 
 __all__ = [
     "DprModel",
@@ -20,12 +20,8 @@ __all__ = [
     "SpanModel",
     "load_dpr",
     "load_question_answering",
-    "longest_row",
     "span_model_from_state",
 ]
-
-_DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")
-_LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -85,7 +81,6 @@ class SpanModel(LogitsModel):
     Args:
         encoder: gives (R, L, D) hidden states.
         head: D → 2.
-        segments: how many segments the encoder knows.
         passage_head: D → 3 on [CLS]: the passage holds the answer; the answer is yes; is no.
         skim_head: D → 1 on each token of layer `skim_layer`, for training; inference may stop there.
     """
@@ -95,7 +90,6 @@ class SpanModel(LogitsModel):
         encoder: nn.Module,
         head: nn.Linear,
         *,
-        segments: int = 2,
         passage_head: nn.Linear | None = None,
         skim_head: nn.Linear | None = None,
         skim_layer: int = 0,
@@ -106,7 +100,7 @@ class SpanModel(LogitsModel):
         self.passage_head = passage_head
         self.skim_head = skim_head
         self.skim_layer = skim_layer
-        self.segments = segments
+        self.segmented = has_segments(encoder.config)
 
     @classmethod
     def from_encoder(cls, folder: str | Path, *, seed: int = 0, dropout: float | None = None) -> SpanModel:
@@ -120,19 +114,8 @@ class SpanModel(LogitsModel):
         Raises:
             ArtifactError: if the folder holds no loadable encoder.
         """
-        try:
-            config = AutoConfig.from_pretrained(folder)
-            for name in _DROPOUTS:
-                if dropout is not None and hasattr(config, name):
-                    setattr(config, name, dropout)
-            encoder = AutoModel.from_pretrained(
-                folder, config=config, attn_implementation=_attention(config), dtype=torch.float32
-            )
-        except _LOADING_ERRORS as error:
-            raise _unloadable(folder, "encoder", error) from error
-        if getattr(encoder, "pooler", None) is not None:
-            encoder.pooler = None
-        return cls(encoder, _drawn(config.hidden_size, 2, seed), segments=_segments(config))
+        encoder = load_backbone(model_folder(folder), train=True, dropout=dropout)
+        return cls(encoder, _drawn(encoder.config.hidden_size, 2, seed))
 
     def add_heads(self, *, passage: bool, skim_layer: int, seed: int) -> None:
         """Draw the heads that are wanted and not there.
@@ -160,11 +143,9 @@ class SpanModel(LogitsModel):
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_types: torch.Tensor
     ) -> Logits:
         """Logits of R rows of L tokens."""
-        inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
-        if self.segments > 1:
-            inputs["token_type_ids"] = token_types
         early = self.skim_head is not None and self.training
-        output = self.encoder(**inputs, output_hidden_states=early)
+        inputs = (input_ids, attention_mask, token_types)
+        output = run_backbone(self.encoder, *inputs, question=True, output_hidden_states=early)
         hidden = output[0].float()  # (R, L, D)
         skim = None
         if self.skim_head is not None and early:
@@ -218,9 +199,9 @@ def load_question_answering(folder: str | Path) -> SpanModel:
     try:
         config = AutoConfig.from_pretrained(folder)
         model = AutoModelForQuestionAnswering.from_pretrained(
-            folder, config=config, attn_implementation=_attention(config), dtype=torch.float32
+            folder, config=config, attn_implementation=attention_for(config), dtype=torch.float32
         )
-    except _LOADING_ERRORS as error:
+    except LOADING_ERRORS as error:
         raise _unloadable(folder, "question answering model", error) from error
     head = getattr(model, "qa_outputs", None)
     encoder = getattr(model, model.base_model_prefix, None)
@@ -229,7 +210,7 @@ def load_question_answering(folder: str | Path) -> SpanModel:
             f"{folder}: {type(model).__name__} has no linear span head `qa_outputs`",
             hint="use a BERT-like question answering checkpoint",
         )
-    return SpanModel(encoder, head, segments=_segments(config)).eval()
+    return SpanModel(encoder, head).eval()
 
 
 def load_dpr(folder: str | Path) -> DprModel:
@@ -241,7 +222,7 @@ def load_dpr(folder: str | Path) -> DprModel:
     try:
         config = AutoConfig.from_pretrained(folder)
         model = DPRReader.from_pretrained(folder, config=config, dtype=torch.float32)
-    except _LOADING_ERRORS as error:
+    except LOADING_ERRORS as error:
         raise _unloadable(folder, "DPR reader", error) from error
     return DprModel(model).eval()
 
@@ -254,14 +235,13 @@ def span_model_from_state(
     Raises:
         ArtifactError: if tensors are missing, unknown, or of another shape.
     """
-    encoder = AutoModel.from_config(config, attn_implementation=_attention(config))
+    encoder = AutoModel.from_config(config, attn_implementation=attention_for(config))
     if getattr(encoder, "pooler", None) is not None:
         encoder.pooler = None
     width = config.hidden_size
     model = SpanModel(
         encoder,
         nn.Linear(width, 2),
-        segments=_segments(config),
         passage_head=nn.Linear(width, 3) if "passage_head.weight" in state else None,
         skim_head=nn.Linear(width, 1) if "skim_head.weight" in state else None,
         skim_layer=skim_layer,
@@ -273,20 +253,6 @@ def span_model_from_state(
     return model.eval()
 
 
-def longest_row(config: Any) -> int:
-    """Most tokens a row may have: the positions the encoder knows."""
-    longest = int(getattr(config, "max_position_embeddings", 512) or 512)
-    if config.model_type in ("roberta", "camembert", "xlm-roberta"):
-        return longest - int(config.pad_token_id) - 1  # positions start after the padding index
-    return longest
-
-
-def _attention(config: Any) -> str:
-    """The math attention for BERT-like models; the others keep transformers' own choice of masks."""
-    known = {"bert", "roberta", "electra", "xlm-roberta", "camembert"}
-    return register_math_attention() if config.model_type in known else "sdpa"
-
-
 def _drawn(inputs: int, outputs: int, seed: int) -> nn.Linear:
     head = nn.Linear(inputs, outputs)
     with torch.no_grad():
@@ -294,10 +260,6 @@ def _drawn(inputs: int, outputs: int, seed: int) -> nn.Linear:
         head.weight.copy_(drawn.normal_(0.0, 0.02, generator=torch.Generator().manual_seed(seed)))
         head.bias.zero_()
     return head
-
-
-def _segments(config: Any) -> int:
-    return int(getattr(config, "type_vocab_size", 0) or 0)
 
 
 def _unloadable(folder: str | Path, kind: str, error: Exception) -> ArtifactError:

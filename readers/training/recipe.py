@@ -11,13 +11,13 @@ from rag.core.files import directory_lock
 from rag.core.log import get_logger
 from rag.runtime.embedded import embedded_encoder_dir
 from rag.runtime.hardware import resolve_device, use_threads
+from rag.runtime.model_files import model_folder, position_limit, read_config
 from rag.runtime.precision import resolve_precision
 from rag.runtime.seeds import seed_everything
 from rag.training.claim import claim_run
 from rag.training.config import fit_settings
 from rag.training.fit import Loss, fit
 from rag.training.precision import MasterWeights
-from readers.extractive.model import longest_row
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
 from readers.training.batches import ReaderBatch, ReaderBatches
@@ -87,7 +87,7 @@ def _train(config: ReaderTrainConfig) -> Path:
         *(len(examples), sum(map(len, held_out.values())), len(examples.texts), len(batches)),
     )
     settings = ReaderSettings(
-        max_tokens=min(384, longest_row(model.encoder.config)),
+        max_tokens=min(384, position_limit(read_config(model_folder(folder)))),
         select=config.objective.normalisation == "passage",
         answer_types=config.model.answer_types,
         skim_layer=model.skim_layer,

@@ -9,8 +9,9 @@ from torch import nn
 from transformers import AutoConfig, AutoTokenizer
 
 from rag.core.errors import ArtifactError, ConfigError
+from rag.runtime.model_files import position_limit
 from readers.extractive.files import check_tokenizer, load_parts
-from readers.extractive.model import SpanModel, longest_row
+from readers.extractive.model import SpanModel
 from readers.extractive.settings import READER_FILE
 from readers.training.config import ReaderTrainConfig
 
@@ -77,7 +78,7 @@ def _check(folder: str, model: SpanModel, tokenizer: Any, config: ReaderTrainCon
         )
     encoder: Any = model.encoder
     check_tokenizer(folder, tokenizer, encoder.config)
-    longest = longest_row(encoder.config)
+    longest = position_limit(encoder.config.to_dict())
     asked = max(stage.full_tokens for stage in config.stages)
     if asked > longest:
         raise ConfigError(

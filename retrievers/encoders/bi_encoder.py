@@ -18,12 +18,13 @@ from rag.runtime.embedded import EMBEDDED_ENCODER_NAMES
 from rag.runtime.fast.core_pool import CorePool
 from rag.runtime.fast.packing import plan_batches
 from rag.runtime.hardware import resolve_device
+from rag.runtime.model_files import model_folder, tower_folders, weight_files, weights_sha256
 from rag.runtime.precision import resolve_precision
-from retrievers.encoders.files import model_folder, tower_folders, weight_files, weights_sha256
 from retrievers.encoders.layout import PAIR, PassageLayout, Query, QueryLayout
 from retrievers.encoders.settings import EncoderSettings, read_settings
 from retrievers.encoders.tokenization import TextTokenizer
-from retrievers.encoders.tower import Tower, output_dim
+from retrievers.encoders.tower import Tower
+from retrievers.encoders.vectors import Vectors
 
 __all__ = ["BiEncoder"]
 
@@ -209,7 +210,32 @@ class BiEncoder:
 
         Raises:
             DataError: titles and texts differ in number.
+            ConfigError: the encoder makes several vectors a text.
         """
+        return self._one_each(self._passages(titles, texts))
+
+    def encode_questions(self, questions: Sequence[str]) -> FloatArray:
+        """Vectors (n, D) float32 of questions, in order."""
+        return self._one_each(self._questions(questions))
+
+    def encode_queries(self, queries: Sequence[Query]) -> FloatArray:
+        """Vectors (n, D) float32 of questions with the passages found for them so far, in order."""
+        layout, prefix = QueryLayout(), self.identity.query_prefix
+
+        def tokenize(start: int, stop: int) -> list[list[int]]:
+            return self._query.tokenizer(*layout.render(queries[start:stop], prefix=prefix))
+
+        return self._one_each(self._encode(self._query.tower, tokenize, len(queries)))
+
+    def passage_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> Vectors:
+        """All vectors of passages, for an encoder that makes several a text (pooling "tokens")."""
+        return self._passages(titles, texts)
+
+    def question_tokens(self, questions: Sequence[str]) -> Vectors:
+        """All vectors of questions, for an encoder that makes several a text."""
+        return self._questions(questions)
+
+    def _passages(self, titles: Sequence[str], texts: Sequence[str]) -> Vectors:
         if len(titles) != len(texts):
             raise DataError(
                 f"{len(titles)} titles for {len(texts)} texts, expected one title a text (it may be empty)"
@@ -222,8 +248,7 @@ class BiEncoder:
 
         return self._encode(self._passage.tower, tokenize, len(texts))
 
-    def encode_questions(self, questions: Sequence[str]) -> FloatArray:
-        """Vectors (n, D) float32 of questions, in order."""
+    def _questions(self, questions: Sequence[str]) -> Vectors:
         prefix = self.identity.query_prefix
 
         def tokenize(start: int, stop: int) -> list[list[int]]:
@@ -231,14 +256,13 @@ class BiEncoder:
 
         return self._encode(self._query.tower, tokenize, len(questions))
 
-    def encode_queries(self, queries: Sequence[Query]) -> FloatArray:
-        """Vectors (n, D) float32 of questions with the passages found for them so far, in order."""
-        layout, prefix = QueryLayout(), self.identity.query_prefix
-
-        def tokenize(start: int, stop: int) -> list[list[int]]:
-            return self._query.tokenizer(*layout.render(queries[start:stop], prefix=prefix))
-
-        return self._encode(self._query.tower, tokenize, len(queries))
+    def _one_each(self, found: Vectors) -> FloatArray:
+        if found.lengths is not None:
+            raise ConfigError(
+                f"{self.identity.name} makes one vector a token, and one a text is asked for",
+                hint="use a pooling such as cls or mean, or an index of token vectors",
+            )
+        return np.asarray(found.values.numpy(), dtype=np.float32)
 
     def close(self) -> None:
         """End the worker threads; the next call starts them again."""
@@ -247,19 +271,19 @@ class BiEncoder:
                 self._pool.close()
                 self._pool = None
 
-    def _encode(self, tower: Tower, tokenize: Callable[[int, int], list[list[int]]], n: int) -> FloatArray:
-        vectors = np.empty((n, self.dim), dtype=np.float32)
+    def _encode(self, tower: Tower, tokenize: Callable[[int, int], list[list[int]]], n: int) -> Vectors:
+        parts: list[Vectors] = []
         spans = [(start, min(start + WINDOW_ROWS, n)) for start in range(0, n, WINDOW_ROWS)]
         with ThreadPoolExecutor(1, thread_name_prefix="tokenize") as background:
             coming = [background.submit(tokenize, *spans[0])] if spans else []
-            for number, (start, _) in enumerate(spans):
+            for number in range(len(spans)):
                 sequences = coming.pop().result()
                 if number + 1 < len(spans):
                     coming.append(background.submit(tokenize, *spans[number + 1]))
-                self._encode_window(tower, sequences, vectors[start : start + len(sequences)])
-        return vectors
+                parts.append(self._encode_window(tower, sequences))
+        return Vectors.joined(parts) if parts else Vectors(torch.empty(0, self.dim))
 
-    def _encode_window(self, tower: Tower, sequences: list[list[int]], out: FloatArray) -> None:
+    def _encode_window(self, tower: Tower, sequences: list[list[int]]) -> Vectors:
         on_cpu = tower.device == "cpu"
         batches = plan_batches(
             [len(sequence) for sequence in sequences],
@@ -267,13 +291,13 @@ class BiEncoder:
             max_tokens=CPU_BATCH_TOKENS if on_cpu else GPU_BATCH_TOKENS,
         )
 
-        def run(rows: list[int]) -> FloatArray:
+        def run(rows: list[int]) -> Vectors:
             return tower.run([sequences[row] for row in rows])
 
         # transformers' models and GPUs are already parallel inside one batch
         results = self._workers().map(run, batches) if tower.is_fast else map(run, batches)
-        for rows, vectors in zip(batches, results, strict=True):
-            out[rows] = vectors
+        places = np.argsort([row for rows in batches for row in rows])
+        return Vectors.joined(list(results)).take(places.tolist())
 
     def _workers(self) -> CorePool:
         with self._pool_lock:
@@ -290,7 +314,7 @@ class _Side:
 
     def __init__(self, settings: EncoderSettings, device: str, precision: str, fast: bool) -> None:
         self.settings, self.device, self.precision, self.fast = settings, device, precision, fast
-        self.dim = output_dim(settings)
+        self.dim = settings.dim
         self.tokenizer = TextTokenizer(settings)
         self._tower: Tower | None = None
         self._lock = threading.Lock()
@@ -329,7 +353,8 @@ def _precisions(precision: str, device: str) -> tuple[str, str]:
 
 
 def _files(settings: EncoderSettings) -> list[Path]:
-    return [file for folder in (settings.weights_dir, *settings.projections) for file in weight_files(folder)]
+    folders = dict.fromkeys((settings.weights_dir, *(layer.folder for layer in settings.layers)))
+    return [file for folder in folders for file in weight_files(folder)]
 
 
 def _unsettled(settings: EncoderSettings, changes: dict[str, Any]) -> tuple[str, ...]:

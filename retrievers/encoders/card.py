@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from retrievers.encoders.export import EncoderForm
 from retrievers.encoders.layout import PAIR
+from retrievers.encoders.settings import EncoderForm
 from retrievers.training.config import RetrieverTrainConfig
 
 __all__ = ["model_card"]

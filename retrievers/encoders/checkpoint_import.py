@@ -22,10 +22,9 @@ from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.core.files import sha256_file
 from rag.core.log import get_logger
 from rag.runtime.embedded import embedded_encoder_dir
-from retrievers.encoders.export import TowerWeights, replaced_folder, write_dpr_tower
-from retrievers.encoders.files import model_folder
+from rag.runtime.model_files import model_folder, read_config
+from retrievers.encoders.export import LayerWeights, TowerWeights, replaced_folder, write_dpr_tower
 from retrievers.encoders.pickled_weights import read_pickled
-from retrievers.encoders.settings import read_config
 
 __all__ = ["import_checkpoint"]
 
@@ -63,10 +62,10 @@ def import_checkpoint(source: Path, out: Path, *, base: str | Path | None = None
             "%s names no model: taking the tokenizer of bert-base-uncased; --base changes it", source
         )
     with replaced_folder(out) as folder:
-        for role, (state, projection) in towers.items():
+        for role, (state, head) in towers.items():
             config, tokenizer_dir = _base(state, base, named)
             _check(source, role, state, config)
-            tower = TowerWeights(config, state, tokenizer_dir, projection)
+            tower = TowerWeights(config, state, tokenizer_dir, head)
             write_dpr_tower(folder / role, tower, role=role)  # type: ignore[arg-type]  # one of the two
         (folder / "README.md").write_text(_card(source, out, base, named), encoding="utf-8")
     return out
@@ -91,8 +90,8 @@ def _weights(found: Any, source: Path) -> dict[str, torch.Tensor]:
 
 def _towers(
     weights: Mapping[str, torch.Tensor], source: Path
-) -> dict[str, tuple[dict[str, torch.Tensor], tuple[torch.Tensor, torch.Tensor | None] | None]]:
-    """Role → weights under BERT's names, and the projection if there is one."""
+) -> dict[str, tuple[dict[str, torch.Tensor], tuple[LayerWeights, ...]]]:
+    """Role → weights under BERT's names, and the head: the projection if there is one."""
     extra = [name for name in weights if not name.startswith(tuple(_TOWERS))]
     if extra or not weights:
         what = "a reader, not a bi-encoder" if any("qa_outputs" in name for name in extra) else "unknown"
@@ -119,8 +118,8 @@ def _towers(
             raise MismatchedArtifactError(f"{source} has no weights {prefix}*, expected two towers")
         if projection.keys() - {"weight", "bias"} or (projection and "weight" not in projection):
             raise MismatchedArtifactError(f"{source}: unknown projection {_list(list(projection))}")
-        pair = (projection["weight"], projection.get("bias")) if projection else None
-        towers[role] = (state, pair)
+        head = (LayerWeights(projection["weight"], projection.get("bias")),) if projection else ()
+        towers[role] = (state, head)
     return towers
 
 

@@ -15,10 +15,9 @@ from rag.core.errors import ArtifactError, ConfigError, DataError
 from rag.core.types import Passage
 from rag.runtime.fast.packing import plan_batches
 from rag.runtime.hardware import resolve_device
+from rag.runtime.model_files import model_folder, position_limit, read_config, weight_files
 from rag.runtime.precision import resolve_precision
-from retrievers.encoders.files import model_folder, weight_files
 from retrievers.encoders.layout import PAIR, PassageLayout
-from retrievers.encoders.settings import position_limit, read_config
 
 __all__ = ["CrossEncoder"]
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,14 +26,30 @@ from safetensors.torch import save_file
 from rag.core.errors import ArtifactError
 from rag.core.files import atomic_path
 from retrievers.encoders.layout import PAIR
+from retrievers.encoders.settings import EncoderForm
 
-__all__ = ["EncoderForm", "TowerWeights", "replaced_folder", "write_dpr_tower", "write_encoder"]
+__all__ = ["LayerWeights", "TowerWeights", "replaced_folder", "write_dpr_tower", "write_encoder"]
 
 _TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model"),
 )
 _POSITION_BUFFER = "embeddings.position_ids"
+_MODULES = {"linear": "Dense", "norm": "LayerNorm"}
+_ACTIVATION_HOMES = {
+    "Identity": "linear.Identity",
+    **{name: f"activation.{name}" for name in ("Tanh", "ReLU", "GELU")},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """A layer of a head: "linear" with an activation, or "norm" (LayerNorm)."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None = None
+    kind: str = "linear"
+    activation: str = "Identity"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,33 +60,25 @@ class TowerWeights:
         config: of the bare transformers model, as its config.json.
         state: weights under the bare model's names (`embeddings.word_embeddings.weight`, …).
         tokenizer_dir: folder whose tokenizer files are copied.
-        projection: weight (D, H) and bias (D) or None of a linear layer after pooling.
+        head: the layers that follow the token vectors, in order.
     """
 
     config: Mapping[str, Any]
     state: Mapping[str, torch.Tensor]
     tokenizer_dir: Path
-    projection: tuple[torch.Tensor, torch.Tensor | None] | None = None
+    head: tuple[LayerWeights, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class EncoderForm:
-    """How texts become vectors; the same names as in `EncoderSettings`."""
-
-    pooling: str
-    normalize: bool
-    max_length: int
-    layout: str
-    query_prefix: str = ""
-    passage_prefix: str = ""
-    lower_case: bool = False
-
-    def is_dpr(self, question: TowerWeights, passage: TowerWeights) -> bool:
-        """Whether DPR's layout says all there is to say."""
-        plain = not (self.normalize or self.query_prefix or self.passage_prefix or self.lower_case)
-        biased = all(t.projection is None or t.projection[1] is not None for t in (question, passage))
-        berts = all(t.config.get("model_type") == "bert" for t in (question, passage))
-        return berts and plain and biased and self.pooling == "cls" and self.layout == PAIR
+def _is_dpr(form: EncoderForm, towers: Iterable[TowerWeights]) -> bool:
+    """Whether DPR's layout says all there is to say."""
+    plain = not (form.normalize or form.query_prefix or form.passage_prefix or form.lower_case)
+    plain = plain and not form.segments and form.pooling == "cls" and form.layout == PAIR
+    return plain and all(
+        tower.config.get("model_type") == "bert"
+        and len(tower.head) <= 1
+        and all(e.bias is not None and (e.kind, e.activation) == ("linear", "Identity") for e in tower.head)
+        for tower in towers
+    )
 
 
 @contextmanager
@@ -101,7 +109,7 @@ def write_encoder(
     with replaced_folder(folder) as temporary:
         if passage is None:
             _write_sentence_tower(temporary, question, form)
-        elif form.is_dpr(question, passage):
+        elif _is_dpr(form, (question, passage)):
             write_dpr_tower(temporary / "question_encoder", question, role="question_encoder")
             write_dpr_tower(temporary / "ctx_encoder", passage, role="ctx_encoder")
         else:
@@ -118,11 +126,10 @@ def write_dpr_tower(
     kept = {name: t for name, t in tower.state.items() if not name.startswith("pooler.")}
     state = {f"{role}.bert_model.{name}": tensor for name, tensor in kept.items()}
     dim = 0
-    if tower.projection is not None:
-        weight, bias = tower.projection
-        dim = weight.shape[0]
-        state[f"{role}.encode_proj.weight"] = weight
-        state[f"{role}.encode_proj.bias"] = torch.zeros(dim) if bias is None else bias
+    for layer in tower.head:
+        dim = layer.weight.shape[0]
+        state[f"{role}.encode_proj.weight"] = layer.weight
+        state[f"{role}.encode_proj.bias"] = torch.zeros(dim) if layer.bias is None else layer.bias
     kind = "DPRQuestionEncoder" if role == "question_encoder" else "DPRContextEncoder"
     config = {**tower.config, "model_type": "dpr", "architectures": [kind], "projection_dim": dim}
     _write_model(folder, config, state)
@@ -138,17 +145,30 @@ def _write_sentence_tower(folder: Path, tower: TowerWeights, form: EncoderForm) 
         folder / "sentence_bert_config.json",
         {"max_seq_length": form.max_length, "do_lower_case": form.lower_case},
     )
-    pooling = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens", "lasttoken": "lasttoken"}
-    modes = {f"pooling_mode_{name}": how == form.pooling for how, name in pooling.items()}
-    modes["pooling_mode_mean_sqrt_len_tokens"] = False
-    _write_json(
-        folder / "1_Pooling" / "config.json",
-        {"word_embedding_dimension": hidden, **modes, "include_prompt": True},
-    )
-    modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
-    if tower.projection is not None:
-        modules.append((f"{len(modules)}_Dense", "Dense"))
-        _write_dense(folder / modules[-1][0], *tower.projection)
+    modules = [("", "Transformer")]
+
+    def add_layers() -> None:
+        for layer in tower.head:
+            modules.append((f"{len(modules)}_{_MODULES[layer.kind]}", _MODULES[layer.kind]))
+            _write_layer(folder / modules[-1][0], layer, on_tokens=form.on_tokens or form.pooling == "tokens")
+
+    if form.on_tokens:
+        add_layers()
+    if form.pooling != "tokens":
+        modules.append((f"{len(modules)}_Pooling", "Pooling"))
+        wanted = "cls" if form.pooling == "pooler" else form.pooling
+        pooling = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens", "lasttoken": "lasttoken"}
+        modes = {f"pooling_mode_{name}": how == wanted for how, name in pooling.items()}
+        modes["pooling_mode_mean_sqrt_len_tokens"] = False
+        size = hidden
+        if form.on_tokens:
+            size = next((e.weight.shape[0] for e in reversed(tower.head)), hidden)
+        _write_json(
+            folder / modules[-1][0] / "config.json",
+            {"word_embedding_dimension": size, **modes, "include_prompt": True},
+        )
+    if not form.on_tokens:
+        add_layers()
     if form.normalize:
         modules.append((f"{len(modules)}_Normalize", "Normalize"))
     _write_json(
@@ -163,20 +183,27 @@ def _write_sentence_tower(folder: Path, tower: TowerWeights, form: EncoderForm) 
         {
             "prompts": {"query": form.query_prefix, "document": form.passage_prefix},
             "default_prompt_name": None,
-            "similarity_fn_name": "cosine" if form.normalize else "dot",
+            "similarity_fn_name": "MaxSim" if form.pooling == "tokens" else form.similarity,
             "passage_layout": form.layout,
+            **({"token_types": True} if form.segments else {}),
         },
     )
 
 
-def _write_dense(folder: Path, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-    config = {
-        "in_features": weight.shape[1],
-        "out_features": weight.shape[0],
-        "bias": bias is not None,
-        "activation_function": "torch.nn.modules.linear.Identity",
-    }
-    state = {"linear.weight": weight} | ({} if bias is None else {"linear.bias": bias})
+def _write_layer(folder: Path, layer: LayerWeights, *, on_tokens: bool) -> None:
+    """A Dense or LayerNorm module."""
+    part = "norm" if layer.kind == "norm" else "linear"
+    state = {f"{part}.weight": layer.weight} | ({} if layer.bias is None else {f"{part}.bias": layer.bias})
+    config: dict[str, Any] = {"dimension": len(layer.weight)}
+    if part == "linear":
+        config = {
+            "in_features": layer.weight.shape[1],
+            "out_features": layer.weight.shape[0],
+            "bias": layer.bias is not None,
+            "activation_function": f"torch.nn.modules.{_ACTIVATION_HOMES[layer.activation]}",
+        }
+        if on_tokens:
+            config |= dict.fromkeys(("module_input_name", "module_output_name"), "token_embeddings")
     _write_model(folder, config, state)
 
 

@@ -1,4 +1,4 @@
-"""What an encoder folder says about itself: pooling, normalisation, prompts, lengths, projections.
+"""What an encoder folder says about itself: its head, prompts, lengths, segments.
 
 Three kinds of folder are read: sentence-transformers (`modules.json`), DPR (`model_type` "dpr") and plain
 transformers. Pooling and prefixes that do not fit the weights do not fail, they quietly find worse passages:
@@ -8,17 +8,20 @@ everything is taken from the folder where it says so, and what has to be guessed
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rag.core.errors import ArtifactError, ConfigError, DataError
+from rag.core.errors import ArtifactError, ConfigError
 from rag.core.files import read_json
+from rag.runtime.model_files import position_limit, read_config
+from retrievers.encoders.head import ACTIVATIONS, HeadLayer, find_weight, weight_shape
 from retrievers.encoders.layout import PAIR
 
-__all__ = ["POOLINGS", "EncoderSettings", "read_settings"]
+__all__ = ["POOLINGS", "EncoderForm", "EncoderSettings", "read_settings"]
 
-POOLINGS = ("cls", "mean", "max", "lasttoken")
+POOLINGS = ("cls", "mean", "max", "lasttoken", "pooler", "tokens")
+"""How token vectors become a text's: "pooler" is [CLS] through BERT's layer with tanh, "tokens" keeps all."""
 _OLD_POOLING_KEYS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
@@ -32,36 +35,54 @@ _HUGE = 1 << 20  # tokenizers write absurd lengths for "no limit"
 
 
 @dataclass(frozen=True, slots=True)
-class EncoderSettings:
-    """How token vectors become one vector, and how texts become tokens.
+class EncoderForm:
+    """How texts become vectors: all but the weights, and what a finished encoder's folder says of itself.
 
     Attributes:
-        kind: "sentence-transformers", "dpr" or "transformers".
-        weights_dir: folder of config.json and model.safetensors.
         pooling: one of `POOLINGS`.
         normalize: whether vectors get unit length.
-        similarity: "dot" or "cosine".
         max_length: tokens after which texts are cut, special tokens included.
+        layout: see `PassageLayout`.
         query_prefix: put before every question.
         passage_prefix: put before every passage.
-        layout: see `PassageLayout`.
         lower_case: texts are lower-cased before tokenisation.
-        projections: folders of dense layers applied to the pooled vector, in order.
+        on_tokens: the head's layers act on every token, before pooling.
+        segments: second segments have the token type 1; without, all types are 0.
+    """
+
+    pooling: str
+    normalize: bool
+    max_length: int
+    layout: str = "{title} {text}"
+    query_prefix: str = ""
+    passage_prefix: str = ""
+    lower_case: bool = False
+    on_tokens: bool = False
+    segments: bool = False
+
+    @property
+    def similarity(self) -> str:
+        """ "dot", "cosine", or "maxsim" for several vectors a text."""
+        if self.pooling == "tokens":
+            return "maxsim"
+        return "cosine" if self.normalize else "dot"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderSettings(EncoderForm):
+    """An encoder's form, and where its parts are.
+
+    Attributes:
+        kind: "sentence-transformers", "dpr", "ance", "fid" or "transformers".
+        weights_dir: folder of config.json and model.safetensors.
+        layers: of the head, in order.
         notes: what had to be guessed.
     """
 
     kind: str
     weights_dir: Path
-    pooling: str
-    normalize: bool
-    similarity: str
-    max_length: int
-    query_prefix: str = ""
-    passage_prefix: str = ""
-    layout: str = "{title} {text}"
-    lower_case: bool = False
-    projections: tuple[Path, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    layers: tuple[HeadLayer, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def override(self, **changes: Any) -> EncoderSettings:
         """A copy in which every change that is not None is made."""
@@ -72,41 +93,25 @@ class EncoderSettings:
             raise ConfigError(
                 f"max_length is {made['max_length']}, this encoder takes 2 to {self.max_length_limit()}"
             )
-        if made.get("normalize") is not None and made["normalize"] != self.normalize:
-            made.setdefault("similarity", "cosine" if made["normalize"] else "dot")
+        if made.get("pooling") == "pooler" != self.pooling:
+            made["layers"] = (_pooler(self.weights_dir), *self.layers)
         return replace(self, **made)
+
+    @property
+    def dim(self) -> int:
+        """Size D of the vectors, from configuration and the heads of weight files alone."""
+        for layer in reversed(self.layers):
+            return weight_shape(layer)[0]
+        raw = read_config(self.weights_dir)
+        if raw.get("hidden_size"):
+            return int(raw["hidden_size"])
+        from transformers import AutoConfig  # knows every family's own name for the hidden size
+
+        return int(AutoConfig.from_pretrained(self.weights_dir).hidden_size)
 
     def max_length_limit(self) -> int:
         """Most tokens the position table allows."""
         return position_limit(read_config(self.weights_dir))
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """The folder's config.json.
-
-    Raises:
-        ArtifactError: it is missing or damaged.
-    """
-    try:
-        config = read_json(folder / "config.json")
-    except DataError as error:
-        raise ArtifactError(
-            f"{folder} is not an encoder: {error.message}",
-            hint="give a Hugging Face name, or a folder with config.json, tokenizer.json, model.safetensors",
-        ) from error
-    if not isinstance(config, dict) or not config.get("model_type"):
-        raise ArtifactError(
-            f"{folder}/config.json names no model_type", hint="is this a transformers checkpoint?"
-        )
-    return config
-
-
-def position_limit(config: dict[str, Any]) -> int:
-    """Most tokens a model of this configuration can read."""
-    limit = int(config.get("max_position_embeddings") or 512)
-    if config["model_type"] in ("roberta", "xlm-roberta", "camembert", "mpnet"):
-        limit -= int(config.get("pad_token_id", 1)) + 1  # their positions start after the padding index
-    return max(2, limit)
 
 
 def read_settings(folder: Path) -> EncoderSettings:
@@ -119,75 +124,125 @@ def read_settings(folder: Path) -> EncoderSettings:
         return _sentence_transformers(folder)
     config = read_config(folder)
     if config["model_type"] == "dpr":
+        projection = find_weight(folder, "encode_proj.weight") if config.get("projection_dim") else None
         return EncoderSettings(
-            kind="dpr", weights_dir=folder, pooling="cls", normalize=False, similarity="dot", layout=PAIR,
+            kind="dpr", weights_dir=folder, pooling="cls", normalize=False, layout=PAIR,
             max_length=min(_DPR_MAX_LENGTH, position_limit(config)),
+            layers=(HeadLayer("linear", folder, projection),) if projection else (),
         )  # fmt: skip
+    limit = min(_tokenizer_limit(folder), position_limit(config), 512)
+    for linear, norm, kind in (("embeddingHead", "norm", "ance"), ("proj", "norm", "fid")):
+        if config.get("model_type") and _has(folder, f"{linear}.weight", f"{norm}.weight"):
+            first = config.get("extract_cls", False) or kind == "ance"
+            return EncoderSettings(
+                kind=kind, weights_dir=folder, pooling="cls" if first else "mean", normalize=False,
+                max_length=limit, on_tokens=kind == "fid",
+                layers=(
+                    HeadLayer("linear", folder, f"{linear}.weight"),
+                    HeadLayer("norm", folder, f"{norm}.weight"),
+                ),
+            )  # fmt: skip
     note = (
         f"{folder.name} does not say how its token vectors are pooled; taking their mean, not normalised. "
         "Set pooling (and normalize) if it was trained otherwise"
     )
     return EncoderSettings(
-        kind="transformers", weights_dir=folder, pooling="mean", normalize=False, similarity="dot",
-        max_length=min(_tokenizer_limit(folder), position_limit(config), 512),
-        notes=(note, *_prefix_note(folder.name, config, "", "")),
+        kind="transformers", weights_dir=folder, pooling="mean", normalize=False,
+        max_length=limit, notes=(note, *_prefix_note(folder.name, config, "", "")),
     )  # fmt: skip
+
+
+def _has(folder: Path, *names: str) -> bool:
+    """Whether the folder has weights of exactly these names."""
+    if not any(folder.glob("model.safetensors*")):
+        return False
+    return all(find_weight(folder, name) == name for name in names)
+
+
+def _pooler(folder: Path) -> HeadLayer:
+    name = find_weight(folder, "pooler.dense.weight")
+    if name is None:
+        raise ConfigError(f"pooling is pooler, and {folder} has none", hint="use cls, mean or max")
+    return HeadLayer("linear", folder, name, "Tanh")
 
 
 def _sentence_transformers(folder: Path) -> EncoderSettings:
     modules = read_json(folder / "modules.json")
     kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
-    unknown = sorted(set(kinds) - {"Transformer", "Pooling", "Normalize", "Dense"})
-    if unknown or kinds[:2] != ["Transformer", "Pooling"]:
+    unknown = sorted(set(kinds) - {"Transformer", "Pooling", "Normalize", "Dense", "LayerNorm"})
+    if unknown or kinds[:1] != ["Transformer"] or kinds.count("Pooling") > 1:
         raise ArtifactError(
             f"{folder}/modules.json has the modules {', '.join(kinds)}; this program knows Transformer, "
-            "Pooling, then Dense and Normalize",
+            "then Pooling, Dense, LayerNorm and Normalize",
             hint="use an encoder made of these modules",
         )
     if "Normalize" in kinds and kinds[-1] != "Normalize":
         raise ArtifactError(
             f"{folder}/modules.json normalises before another module, expected Normalize last"
         )
+    place = kinds.index("Pooling") if "Pooling" in kinds else len(kinds)
+    inner = [n for n, kind in enumerate(kinds) if kind in ("Dense", "LayerNorm")]
+    if inner and inner[0] < place < inner[-1]:
+        raise ArtifactError(
+            f"{folder}/modules.json has layers before and behind Pooling, expected one of both"
+        )
     weights_dir = folder / modules[0]["path"]
     config = read_config(weights_dir)
     transformer = _optional_json(weights_dir / "sentence_bert_config.json")
     own = _optional_json(folder / "config_sentence_transformers.json")
-    pooling_config = _optional_json(folder / modules[1]["path"] / "config.json")
+    several = "Pooling" not in kinds
+    pooling_config = {} if several else _optional_json(folder / modules[place]["path"] / "config.json")
     prompts = {str(name): str(text) for name, text in (own.get("prompts") or {}).items() if text}
     # Empty prompts are passed over: sentence-transformers 6 saves an empty "document" beside a "passage".
     default = prompts.get(own.get("default_prompt_name") or "", "")
-    query = prompts.get("query", default)
-    passage = next((prompts[name] for name in ("document", "passage", "corpus") if name in prompts), default)
+    query = prompts.get("query", str(own.get("query_prefix") or "") if several else default)
+    other = str(own.get("document_prefix") or "") if several else default
+    passage = next((prompts[name] for name in ("document", "passage", "corpus") if name in prompts), other)
     if (query or passage) and pooling_config.get("include_prompt") is False:
         raise ArtifactError(f"{folder} leaves prompts out of pooling, which this program does not do")
     limit = position_limit(config)
-    length = transformer.get("max_seq_length") or _tokenizer_limit(weights_dir)
-    normalize = "Normalize" in kinds
-    stated = own.get("similarity_fn_name")
-    if stated not in (None, "cosine", "dot", "dot_score"):
-        raise ArtifactError(f"{folder} is compared by {stated!r}, expected cosine or dot")
+    length = transformer.get("max_seq_length") or own.get("document_length") or _tokenizer_limit(weights_dir)
+    stated = str(own["similarity_fn_name"]).lower() if own.get("similarity_fn_name") else None
+    if stated not in (("maxsim", None) if several else (None, "cosine", "dot", "dot_score")):
+        wanted = "MaxSim" if several else "cosine or dot"
+        raise ArtifactError(f"{folder} is compared by {stated!r}, expected {wanted}")
     notes = _prefix_note(folder.name, config, query, passage)
-    if stated is None and not normalize:
+    if stated is None and "Normalize" not in kinds and not several:
         notes += (
             f"{folder.name} does not say whether it is compared by dot product or cosine; taking dot product",
         )
-    cosine = normalize or stated == "cosine"
+    if own.get("do_query_expansion"):
+        notes += (f"{folder.name} fills short questions up with [MASK], which is not done here",)
+    # PyLate normalises without saying so; its `Normalize` may be there all the same.
     return EncoderSettings(
         kind="sentence-transformers",
         weights_dir=weights_dir,
-        pooling=_pooling(folder, pooling_config),
-        normalize=cosine,
-        similarity="cosine" if cosine else "dot",
+        pooling="tokens" if several else _pooling(folder, pooling_config),
+        normalize="Normalize" in kinds or stated == "cosine" or (several and not own.get("passage_layout")),
         max_length=min(int(length), limit),
         query_prefix=query,
         passage_prefix=passage,
         layout=str(own.get("passage_layout") or "{title} {text}"),
         lower_case=bool(transformer.get("do_lower_case")),
-        projections=tuple(
-            folder / module["path"] for module, kind in zip(modules, kinds, strict=True) if kind == "Dense"
-        ),
+        layers=tuple(_layer(folder / modules[n]["path"], kinds[n]) for n in inner),
+        on_tokens=bool(inner) and inner[0] < place,
+        segments=bool(own.get("token_types")),
         notes=notes,
     )
+
+
+def _layer(folder: Path, kind: str) -> HeadLayer:
+    """A Dense or LayerNorm module."""
+    if kind == "LayerNorm":
+        return HeadLayer("norm", folder, "norm.weight")
+    config = _optional_json(folder / "config.json")
+    activation = str(config.get("activation_function", "Identity")).rpartition(".")[2]
+    if activation not in ACTIVATIONS or config.get("use_residual"):
+        raise ArtifactError(
+            f"{folder}: activation {activation!r}, residual {bool(config.get('use_residual'))} is not known",
+            hint=f"known: {', '.join(ACTIVATIONS)}, without residual",
+        )
+    return HeadLayer("linear", folder, "linear.weight", activation)
 
 
 def _pooling(folder: Path, config: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from rag.core.errors import ArtifactError
 from retrievers.encoders.settings import EncoderSettings
 
-__all__ = ["TextTokenizer"]
+__all__ = ["TextTokenizer", "separator_id"]
 
 
 class TextTokenizer:
@@ -43,6 +43,19 @@ class TextTokenizer:
             released code reads questions.
         """
         return self([prefix + text.replace("’", "'") for text in texts])
+
+
+def separator_id(folder: Path) -> int:
+    """The token that ends a segment.
+
+    Raises:
+        ArtifactError: the tokenizer of `folder` has none.
+    """
+    pair = _load(folder).encode("a", "b")
+    seconds = [at for at, kind in enumerate(pair.special_tokens_mask) if kind]
+    if len(seconds) < 2:
+        raise ArtifactError(f"{folder}: its tokenizer puts no separator between segments")
+    return int(pair.ids[seconds[-1]])
 
 
 def _load(folder: Path) -> Any:

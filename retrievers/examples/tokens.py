@@ -14,7 +14,7 @@ import numpy.typing as npt
 from indexers.npy import load_npy, save_npy
 from rag.core.errors import DataError
 from rag.core.files import disk_errors, sha256_file
-from retrievers.encoders.files import model_folder, tower_folders
+from rag.runtime.model_files import model_folder, tower_folders
 from retrievers.encoders.layout import PassageLayout, Query, QueryLayout
 from retrievers.encoders.settings import EncoderSettings, read_settings
 from retrievers.encoders.tokenization import TextTokenizer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.runtime.fast.packing import plan_batches
-from retrievers.encoders.files import model_folder, tower_folders
+from rag.runtime.model_files import model_folder, tower_folders
 from retrievers.encoders.scoring import score
 from retrievers.encoders.settings import EncoderSettings, read_settings
 from retrievers.encoders.vectors import Vectors
 from retrievers.training.towers import TrainableTower
 
-__all__ = ["BiEncoderModel", "EncoderFolderSettings"]
+__all__ = ["BiEncoderModel", "Sides"]
 
 Int32 = npt.NDArray[np.int32]
 
@@ -32,28 +32,9 @@ _GPU_CHUNK = (1024, 1 << 16)
 
 
 @dataclass(frozen=True, slots=True)
-class EncoderFolderSettings:
-    """Everything but the weights that decides which vector a text gets.
+class Sides:
+    """What decides, beside the weights, which vectors each side's texts get; both state both prefixes."""
 
-    Attributes:
-        pooling: "cls", "mean", "max" or "lasttoken".
-        normalize: whether vectors have unit length.
-        similarity: "dot" or "cosine".
-        layout: see `PassageLayout`.
-        query_prefix, passage_prefix: put before every text.
-        question_tokens, passage_tokens: tokens after which texts are cut, special tokens included.
-        question: settings of the question tower's folder, from which its tokenizer is loaded.
-        passage: the same of the passage tower.
-    """
-
-    pooling: str
-    normalize: bool
-    similarity: str
-    layout: str
-    query_prefix: str
-    passage_prefix: str
-    question_tokens: int
-    passage_tokens: int
     question: EncoderSettings
     passage: EncoderSettings
 
@@ -75,7 +56,7 @@ class BiEncoderModel(nn.Module):
         self,
         question: TrainableTower,
         passage: TrainableTower,
-        settings: EncoderFolderSettings,
+        settings: Sides,
         *,
         temperature: float = 1.0,
         learn_temperature: bool = False,
@@ -99,6 +80,7 @@ class BiEncoderModel(nn.Module):
         temperature: float | Literal["auto"] = "auto",
         learn_temperature: bool = False,
         projection_dim: int = 0,
+        segments: bool | None = None,
         query_prefix: str | None = None,
         passage_prefix: str | None = None,
         layout: str | None = None,
@@ -120,6 +102,7 @@ class BiEncoderModel(nn.Module):
             temperature: scores are divided by it; "auto" is 0.05 for unit vectors, else 1.
             learn_temperature: train it, starting from `temperature`.
             projection_dim: size of a new linear layer after pooling; 0 keeps what the folder has.
+            segments: second segments get the token type 1; None is what the folder says.
             query_prefix, passage_prefix, layout: replace what the folder says.
             question_tokens, passage_tokens: longest texts, special tokens included.
             dropout: replaces the configuration's probabilities, if given.
@@ -147,6 +130,7 @@ class BiEncoderModel(nn.Module):
                 found.override(
                     pooling="cls" if unsaid else None if pooling == "auto" else pooling,
                     normalize=None if normalize == "auto" else normalize,
+                    segments=segments,
                     query_prefix=query_prefix,
                     passage_prefix=passage_prefix,
                     layout=layout,
@@ -176,17 +160,9 @@ class BiEncoderModel(nn.Module):
             )
         if temperature == "auto":
             temperature = UNIT_TEMPERATURE if of_question.normalize else 1.0
-        settings = EncoderFolderSettings(
-            pooling=of_passage.pooling,
-            normalize=of_passage.normalize,
-            similarity=of_passage.similarity,
-            layout=of_passage.layout,
-            query_prefix=of_question.query_prefix,
-            passage_prefix=of_passage.passage_prefix,
-            question_tokens=question_tokens,
-            passage_tokens=passage_tokens,
-            question=of_question,
-            passage=of_passage,
+        settings = Sides(
+            replace(of_question, passage_prefix=of_passage.passage_prefix),
+            replace(of_passage, query_prefix=of_question.query_prefix),
         )
         model = cls(question, passage, settings, temperature=temperature, learn_temperature=learn_temperature)
         return model.to(device).train()
@@ -222,15 +198,15 @@ class BiEncoderModel(nn.Module):
             tower.to_compute(dtype)
         return self
 
-    def freeze_passages(self) -> BiEncoderModel:
-        """Train the question tower only.
+    def freeze(self, side: Literal["question", "passage"]) -> BiEncoderModel:
+        """Train the other side only. Returns self.
 
         Raises:
             ConfigError: there is one tower for both.
         """
         if self.shared:
-            raise ConfigError("a shared tower cannot be frozen for passages alone", hint="set shared=false")
-        self.passage.requires_grad_(False)
+            raise ConfigError(f"a shared tower cannot be frozen for {side}s alone", hint="set shared=false")
+        getattr(self, side).requires_grad_(False)
         return self
 
     def chunk(self, rows: int | None = None) -> tuple[int, int]:
@@ -240,11 +216,18 @@ class BiEncoderModel(nn.Module):
 
     def encode_questions(self, texts: Sequence[Int32]) -> Tensor:
         """Vectors (B, D) float32 of questions' token ids, in order; differentiable unless grad is off."""
-        return self._encode(self.question, texts)
+        return self.vectors(self.question, texts).values
 
     def encode_passages(self, texts: Sequence[Int32]) -> Tensor:
         """Vectors (P, D) float32 of passages' token ids, in order; differentiable unless grad is off."""
-        return self._encode(self.passage, texts)
+        return self.vectors(self.passage, texts).values
+
+    def vectors(self, tower: TrainableTower, texts: Sequence[Int32]) -> Vectors:
+        """The vector or vectors of each text by one of the towers, in order."""
+        rows, tokens = self.chunk()
+        plan = plan_batches([len(text) for text in texts], max_rows=rows, max_tokens=tokens)
+        parts = Vectors.joined([tower([texts[row] for row in chunk]) for chunk in plan])
+        return parts.take(np.argsort([row for chunk in plan for row in chunk]).tolist())
 
     def score(self, questions: Vectors, passages: Vectors) -> Tensor:
         """Scores (B, P) of the vectors of B questions and P passages, over the temperature; see `score`."""
@@ -252,15 +235,7 @@ class BiEncoderModel(nn.Module):
 
     def forward(self, questions: Sequence[Int32], passages: Sequence[Int32]) -> Tensor:
         """Scores (B, P) of token ids."""
-        return self.score(Vectors(self.encode_questions(questions)), Vectors(self.encode_passages(passages)))
-
-    def _encode(self, tower: TrainableTower, texts: Sequence[Int32]) -> Tensor:
-        rows, tokens = self.chunk()
-        plan = plan_batches([len(text) for text in texts], max_rows=rows, max_tokens=tokens)
-        order = [row for chunk in plan for row in chunk]
-        parts = torch.cat([tower([texts[row] for row in chunk]) for chunk in plan])
-        places = np.argsort(np.array(order, dtype=np.int64))
-        return parts[torch.from_numpy(places).to(parts.device)]
+        return self.score(self.vectors(self.question, questions), self.vectors(self.passage, passages))
 
     def towers(self) -> Iterator[tuple[str, TrainableTower]]:
         """Prefix of the parameter names and tower, once each."""

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from rag.core.files import atomic_write_json
+from rag.runtime.model_files import model_folder, read_config, tower_folders
 from rag.runtime.precision import resolve_precision
 from rag.training.fit import FitResult
 from rag.training.precision import MasterWeights
 from rag.training.run_log import read_metrics
 from retrievers.encoders.card import model_card
-from retrievers.encoders.export import EncoderForm, TowerWeights, write_encoder
-from retrievers.encoders.files import model_folder, tower_folders, weight_files
-from retrievers.encoders.settings import read_config, read_settings
+from retrievers.encoders.export import LayerWeights, TowerWeights, write_encoder
+from retrievers.encoders.head import Linear, find_weight, read_weight
+from retrievers.encoders.settings import EncoderForm, read_settings
 from retrievers.training.config import RetrieverTrainConfig
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.towers import TrainableTower
@@ -33,7 +34,7 @@ def load_model(
     made = config.model.model_dump(exclude={"export_tokens"})
     model = BiEncoderModel.from_folder(**made, seed=config.run.seed, device=device)
     if freeze_passages:
-        model.freeze_passages()
+        model.freeze("passage")
     full = {
         name: tensor.detach().clone() for name, tensor in model.named_parameters() if tensor.requires_grad
     }
@@ -43,22 +44,14 @@ def load_model(
 
 def encoder_form(config: RetrieverTrainConfig, model: BiEncoderModel) -> EncoderForm:
     """How the finished encoder reads texts: as in training, but maybe longer ones."""
-    settings = model.settings
+    settings = model.settings.passage
     length = config.model.export_tokens
     if length is None:
         source = config.model.passage_encoder or config.model.question_encoder
         started = read_settings(tower_folders(model_folder(source))[0])
         said = started.max_length if started.kind == "sentence-transformers" else 0
         length = max(said, config.model.passage_tokens)
-    return EncoderForm(
-        pooling=settings.pooling,
-        normalize=settings.normalize,
-        max_length=min(length, settings.passage.max_length_limit()),
-        layout=settings.layout,
-        query_prefix=settings.query_prefix,
-        passage_prefix=settings.passage_prefix,
-        lower_case=settings.passage.lower_case,
-    )
+    return replace(settings, max_length=min(length, settings.max_length_limit()))
 
 
 def export_model(
@@ -84,20 +77,20 @@ def _tower_weights(tower: TrainableTower, weights: Mapping[str, Tensor], prefix:
     if config["model_type"] == "dpr":
         config["model_type"] = "bert"
     config["architectures"] = [type(tower.encoder).__name__]
-    state = {**_pooler(tower.folder), **tower.bare_state(weights, prefix)}
-    return TowerWeights(config, state, tower.folder, tower.bare_projection(weights, prefix))
-
-
-def _pooler(folder: Path) -> dict[str, Tensor]:
-    """The starting model's pooler, unused here: without it transformers warns at every loading."""
-    found: dict[str, Tensor] = {}
-    for file in weight_files(folder):
-        with safe_open(file, framework="pt") as tensors:
-            for name in tensors.keys():  # noqa: SIM118 - not a dict
-                prefix, mark, rest = name.partition("pooler.dense.")
-                if mark and prefix in ("", "bert.", "roberta."):
-                    found[mark + rest] = tensors.get_tensor(name).float()
-    return found
+    pooler = find_weight(tower.folder, "pooler.dense.weight")  # unused, but without it transformers warns
+    unused = {}
+    for name in () if pooler is None else (pooler, pooler.removesuffix("weight") + "bias"):
+        unused["pooler.dense." + name.rpartition(".")[2]] = read_weight(tower.folder, name)
+    head = tower.bare_head(weights, prefix)
+    layers = [
+        LayerWeights(
+            head[f"layers.{n}.weight"],
+            head.get(f"layers.{n}.bias"),
+            *(("linear", layer.activation) if isinstance(layer, Linear) else ("norm",)),
+        )
+        for n, layer in enumerate(tower.head.layers)
+    ]
+    return TowerWeights(config, {**unused, **tower.bare_state(weights, prefix)}, tower.folder, tuple(layers))
 
 
 def finish_run(

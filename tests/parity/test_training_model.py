@@ -40,7 +40,12 @@ def test_dpr_towers_are_transformers_dpr(tiny: TinyModels, tmp_path: Path, proje
         folder, shared=False, question_tokens=24, passage_tokens=48, dropout=0.0
     )
     assert model.dim == (projection_dim or 32)
-    assert (model.settings.pooling, model.settings.layout, model.temperature) == ("cls", "pair", 1.0)
+    form = model.settings.passage
+    assert (form.pooling, form.layout, model.temperature) == (
+        "cls",
+        "pair",
+        1.0,
+    )
     tokens = TextTokenizer(model.settings.question)
     questions, passages = tokens(QUESTIONS), tokens(["title"] * 3, PASSAGES)
     ask = DPRQuestionEncoder.from_pretrained(folder / "question_encoder").eval()
@@ -69,7 +74,7 @@ def test_the_step_is_multiple_negatives_ranking(tiny: TinyModels, tmp_path: Path
     expected.backward()
 
     ours = BiEncoderModel.from_folder(folder, question_tokens=24, passage_tokens=24, dropout=0.0)
-    assert (ours.settings.pooling, ours.settings.normalize) == ("mean", True)
+    assert (ours.settings.passage.pooling, ours.settings.passage.normalize) == ("mean", True)
     assert ours.temperature == pytest.approx(0.05)
     tokens = TextTokenizer(ours.settings.question)
     passages = [text for pair in zip(PASSAGES, NEGATIVES, strict=True) for text in pair]

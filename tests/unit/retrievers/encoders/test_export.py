@@ -16,8 +16,9 @@ from transformers import AutoModel, AutoTokenizer, DPRContextEncoder, DPRQuestio
 from rag.config import parse_overrides
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.card import model_card
-from retrievers.encoders.export import EncoderForm, TowerWeights, write_encoder
+from retrievers.encoders.export import LayerWeights, TowerWeights, write_encoder
 from retrievers.encoders.layout import PAIR
+from retrievers.encoders.settings import EncoderForm
 from retrievers.training.config import DprTrainConfig
 
 _QUESTIONS = ["who wrote the text", "the river"]
@@ -28,11 +29,11 @@ _TEXTS = ["the danube rises in the black forest", "a river"]
 def _tower(folder: Path, *, projection: tuple[int, bool] | None = None, seed: int = 0) -> TowerWeights:
     model = AutoModel.from_pretrained(folder)
     torch.manual_seed(seed)
-    layer = None
+    head: tuple[LayerWeights, ...] = ()
     if projection is not None:
         size, biased = projection
-        layer = (torch.randn(size, 32), torch.randn(size) if biased else None)
-    return TowerWeights(json.loads((folder / "config.json").read_text()), model.state_dict(), folder, layer)
+        head = (LayerWeights(torch.randn(size, 32), torch.randn(size) if biased else None),)
+    return TowerWeights(json.loads((folder / "config.json").read_text()), model.state_dict(), folder, head)
 
 
 def _pooled(folder: Path, texts: list[str], pooling: str) -> np.ndarray:
@@ -71,8 +72,8 @@ def test_a_shared_tower_is_the_same_for_all_three(
     assert peer.similarity_fn_name == ("cosine" if normalize else "dot")
 
     expected = _pooled(folder, [f"the {question}" for question in _QUESTIONS], pooling)
-    if tower.projection is not None:
-        weight, bias = (None if part is None else part.numpy() for part in tower.projection)
+    for layer in tower.head:
+        weight, bias = layer.weight.numpy(), None if layer.bias is None else layer.bias.numpy()
         expected = expected @ weight.T + (0 if bias is None else bias)
     if normalize:
         expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)

@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 from rag.core.errors import ArtifactError, MismatchedArtifactError, MissingDependencyError
 from rag.runtime import embedded
 from rag.runtime.embedded import EMBEDDED_ENCODER_SHA256, embedded_encoder_dir
-from retrievers.encoders.files import (
+from rag.runtime.model_files import (
     backbone_state,
     model_folder,
     tower_folders,
@@ -59,9 +59,8 @@ def test_sharded_weights(tmp_path):
     save_file({"embeddings.b": torch.zeros(1)}, tmp_path / "model-00002.safetensors")
     index = tmp_path / "model.safetensors.index.json"
     index.write_text('{"weight_map": {"a": "model-00001.safetensors", "b": "model-00002.safetensors"}}')
-    state, beside = backbone_state(tmp_path)
+    state = backbone_state(tmp_path)
     assert sorted(state) == ["embeddings.a", "embeddings.b"]
-    assert not beside
     hashes = [hashlib.sha256(file.read_bytes()).hexdigest() for file in weight_files(tmp_path)]
     assert weights_sha256(weight_files(tmp_path)) == hashlib.sha256("".join(hashes).encode()).hexdigest()
     index.write_text('{"weight_map": {"a": "../elsewhere.safetensors"}}')
@@ -76,9 +75,8 @@ def test_wrappers_and_old_names_are_removed(tmp_path):
         "cls.predictions.bias": torch.zeros(1),
     }
     save_file(tensors, tmp_path / "model.safetensors")
-    state, beside = backbone_state(tmp_path)
+    state = backbone_state(tmp_path)
     assert sorted(state) == ["embeddings.LayerNorm.bias", "embeddings.LayerNorm.weight"]
-    assert list(beside) == ["cls.predictions.bias"]
 
 
 def test_damaged_weights_are_named(tmp_path):

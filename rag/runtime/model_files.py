@@ -1,4 +1,4 @@
-"""Model files: from a name to a folder, from a folder to weights. Safetensors only."""
+"""Model files: from a name to a folder, from a folder to configuration and weights. Safetensors only."""
 
 from __future__ import annotations
 
@@ -9,17 +9,27 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rag.core.errors import ArtifactError, ResourceError
-from rag.core.files import sha256_file
+from rag.core.errors import ArtifactError, DataError, ResourceError
+from rag.core.files import read_json, sha256_file
 from rag.runtime.embedded import EMBEDDED_ENCODER_NAMES, embedded_encoder_dir
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["backbone_state", "model_folder", "tower_folders", "weight_files", "weights_sha256"]
+__all__ = [
+    "backbone_state",
+    "is_wrapped",
+    "model_folder",
+    "position_limit",
+    "read_config",
+    "tower_folders",
+    "weight_files",
+    "weights_sha256",
+]
 
 _WANTED = ("*.json", "*.txt", "*.model", "*.safetensors", "*/config.json", "*/*.safetensors")
 _BASE_PREFIXES = ("ctx_encoder.bert_model.", "question_encoder.bert_model.", "bert.", "roberta.", "model.")
+_POSITIONS_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
 _TOWER_NAMES = (("passage_encoder", "query_encoder"), ("ctx_encoder", "question_encoder"))
 
 
@@ -66,6 +76,34 @@ def tower_folders(folder: Path) -> tuple[Path, Path]:
     return folder, folder
 
 
+def read_config(folder: Path) -> dict[str, Any]:
+    """The folder's config.json.
+
+    Raises:
+        ArtifactError: it is missing or damaged.
+    """
+    try:
+        config = read_json(folder / "config.json")
+    except DataError as error:
+        raise ArtifactError(
+            f"{folder} is not an encoder: {error.message}",
+            hint="give a Hugging Face name, or a folder with config.json, tokenizer.json, model.safetensors",
+        ) from error
+    if not isinstance(config, dict) or not config.get("model_type"):
+        raise ArtifactError(
+            f"{folder}/config.json names no model_type", hint="is this a transformers checkpoint?"
+        )
+    return config
+
+
+def position_limit(config: dict[str, Any]) -> int:
+    """Most tokens a model of this configuration can read."""
+    limit = int(config.get("max_position_embeddings") or 512)
+    if config["model_type"] in _POSITIONS_AFTER_PADDING:
+        limit -= int(config.get("pad_token_id", 1)) + 1  # their positions start after the padding index
+    return max(2, limit)
+
+
 def weight_files(folder: Path) -> list[Path]:
     """Safetensors files of one model folder, in the order of its index.
 
@@ -102,8 +140,8 @@ def _cached_sha256(path: str, mtime_ns: int, size_bytes: int) -> str:
     return sha256_file(path)
 
 
-def backbone_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Weights under the names of the bare model, and what lies beside it (heads, projections) under its own.
+def backbone_state(folder: Path) -> dict[str, Tensor]:
+    """Weights under the names of the bare model; heads and projections beside it are left out.
 
     Removes the wrapper's prefix (`bert.`, `ctx_encoder.bert_model.`, …) and LayerNorm's old gamma and beta.
     """
@@ -118,15 +156,26 @@ def backbone_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
             raise ArtifactError(
                 f"{file} cannot be read: {error}", hint="copy or download it again"
             ) from error
-    prefix = next(
-        (p for p in _BASE_PREFIXES if any(name.startswith(p + "embeddings.") for name in state)), ""
-    )
-    bare: dict[str, Any] = {}
-    beside: dict[str, Any] = {}
-    for name, tensor in state.items():
-        new = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-        if new.startswith(prefix):
-            bare[new.removeprefix(prefix)] = tensor
-        else:
-            beside[new] = tensor
-    return bare, beside
+    prefix = _prefix(state)
+    return {_plain_name(name, prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+
+
+def _plain_name(name: str, prefix: str) -> str:
+    bare = name.removeprefix(prefix).replace("LayerNorm.gamma", "LayerNorm.weight")
+    return bare.replace("LayerNorm.beta", "LayerNorm.bias")
+
+
+def _prefix(names: Iterable[str]) -> str:
+    known = list(names)
+    return next((p for p in _BASE_PREFIXES if any(n.startswith(p + "embeddings.") for n in known)), "")
+
+
+def is_wrapped(folder: Path) -> bool:
+    """Whether the weights lie under `model.`, a name that transformers does not look under."""
+    from safetensors import safe_open
+
+    for file in weight_files(folder):
+        with safe_open(file, framework="pt") as tensors:
+            if any(name.startswith("model.embeddings.") for name in tensors.keys()):  # noqa: SIM118
+                return True
+    return False

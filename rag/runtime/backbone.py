@@ -1,0 +1,222 @@
+"""Transformer encoders behind retrievers and readers: loading, attention, dropout, token vectors, pooling.
+
+What every network of this program that stands on a BERT-like model shares, in training as in inference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from rag.core.errors import ArtifactError, ConfigError
+from rag.runtime.attention import register_math_attention
+from rag.runtime.dropout import use_fast_dropout
+from rag.runtime.model_files import backbone_state, is_wrapped, read_config, weight_files
+
+__all__ = [
+    "LOADING_ERRORS",
+    "POOLINGS",
+    "attention_for",
+    "has_segments",
+    "load_backbone",
+    "pad",
+    "pool",
+    "refuse_missing",
+    "run_backbone",
+    "segments_of",
+    "set_dropout",
+    "token_vectors",
+]
+
+POOLINGS = ("cls", "mean", "max", "lasttoken", "tokens")
+"""How token vectors become a text's: one of them or one number a channel; "tokens" keeps them all."""
+
+LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
+"""What transformers raises for folders that it cannot load."""
+
+_DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")
+_MATH_ATTENTION = {"bert", "roberta", "electra", "xlm-roberta", "camembert", "distilbert", "albert"}
+
+
+def load_backbone(
+    folder: Path, *, train: bool = False, dropout: float | None = None, device: str = "cpu"
+) -> Any:
+    """The encoder of a model folder in fp32, without BERT's pooler.
+
+    DPR's towers are BERT models under another name; of an encoder-decoder the encoder is taken.
+
+    Args:
+        folder: with config.json and safetensors.
+        train: in training mode, with attention and dropout that have fast backward passes.
+        dropout: replaces the configuration's dropout probabilities, if given.
+        device: the network is to run on; it is returned on the CPU.
+
+    Returns:
+        The bare transformers model.
+
+    Raises:
+        ArtifactError: it cannot be loaded, or weights are missing.
+        ConfigError: an encoder-decoder is to be trained.
+    """
+    from transformers import AutoConfig, AutoModel, BertConfig, BertModel
+
+    raw = read_config(folder)
+    weight_files(folder)  # refuses pickled weights with a hint, before transformers looks for them
+    try:
+        if raw["model_type"] == "dpr":
+            config = BertConfig(**{k: v for k, v in raw.items() if k != "model_type"})
+        else:
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        set_dropout(config, dropout)
+        attention = attention_for(config, device) if train else None
+        if raw["model_type"] == "dpr":
+            model: Any = BertModel(config, add_pooling_layer=False)
+        elif is_wrapped(folder):
+            model = AutoModel.from_config(config)
+        else:
+            model = None
+        if model is not None:
+            if attention is not None:
+                model.set_attn_implementation(attention)
+            missing: Iterable[str] = model.load_state_dict(backbone_state(folder), strict=False).missing_keys
+        else:
+            model, found = AutoModel.from_pretrained(
+                folder, config=config, use_safetensors=True, trust_remote_code=False, dtype=torch.float32,
+                attn_implementation=attention, output_loading_info=True,
+            )  # fmt: skip
+            missing = found["missing_keys"]
+    except LOADING_ERRORS as error:
+        raise ArtifactError(
+            f"{folder}: transformers cannot load it ({error})",
+            hint="give a folder with config.json, model.safetensors and tokenizer files",
+        ) from error
+    refuse_missing(folder, missing)
+    if getattr(config, "is_encoder_decoder", False):
+        if train:
+            raise ConfigError(f"{folder} is an encoder-decoder; a bi-encoder is trained from an encoder")
+        model = model.get_encoder()
+    if getattr(model, "pooler", None) is not None:
+        model.pooler = None
+    if train and device == "cpu":
+        use_fast_dropout(model)
+    return model.train(train)
+
+
+def attention_for(config: Any, device: str = "cpu") -> str | None:
+    """Name of the attention that trains fastest on `device`, for `attn_implementation`; None: the default."""
+    return register_math_attention() if device == "cpu" and config.model_type in _MATH_ATTENTION else None
+
+
+def set_dropout(config: Any, dropout: float | None) -> None:
+    """Replace every dropout probability of a configuration, if one is given."""
+    for name in _DROPOUTS:
+        if dropout is not None and hasattr(config, name):
+            setattr(config, name, dropout)
+
+
+def refuse_missing(folder: Path, names: Iterable[str]) -> None:
+    """Weights that are not in the file would be random numbers; only BERT's unused pooler may be absent.
+
+    Raises:
+        ArtifactError: others are.
+    """
+    missing = sorted(name for name in names if "pooler" not in name and "position_ids" not in name)
+    if missing:
+        raise ArtifactError(
+            f"{folder} lacks {len(missing)} weights, the first is {missing[0]}",
+            hint="copy or download it again",
+        )
+
+
+def has_segments(config: Any) -> bool:
+    """Whether the model tells first from second segments."""
+    return int(getattr(config, "type_vocab_size", 0) or 0) > 1
+
+
+def run_backbone(
+    model: Any,
+    ids: Tensor,
+    mask: Tensor,
+    types: Tensor | None = None,
+    *,
+    question: bool = False,
+    **wanted: Any,
+) -> Any:
+    """What the model says of padded token ids; its first part are the last hidden states (n, L, H).
+
+    Args:
+        model: from `load_backbone`.
+        ids, mask: (n, L) int64; the mask is 1 on tokens, 0 on padding.
+        types: (n, L) int64 segments; left out where the model has none.
+        question: the text begins with a question that all its tokens are to see.
+        wanted: passed on to the model, such as `output_hidden_states`.
+
+    Note:
+        Longformer's tokens see their neighbours only; those of global attention see all and are seen by all:
+        the first token, which classification heads and retrievers read, or the whole question.
+
+    Source: Beltagy et al. 2020, "Longformer: The Long-Document Transformer", section 3.1.
+    """
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    if types is not None and has_segments(model.config):
+        inputs["token_type_ids"] = types
+    if model.config.model_type == "longformer":
+        seen = torch.zeros_like(ids)
+        seen[:, 0] = 1
+        if question:
+            seen = ((ids == model.config.sep_token_id).cumsum(1) == 0).long() | seen
+        inputs["global_attention_mask"] = seen
+    return model(**inputs, **wanted)
+
+
+def token_vectors(model: Any, ids: Tensor, mask: Tensor, types: Tensor | None = None) -> Tensor:
+    """Last hidden states (n, L, H); see `run_backbone`."""
+    hidden: Tensor = run_backbone(model, ids, mask, types)[0]
+    return hidden
+
+
+def segments_of(ids: Tensor, mask: Tensor, separator: int) -> Tensor:
+    """(n, L) token types of padded ids: 1 behind the first separator, 0 before and on padding.
+
+    Example:
+        >>> segments_of(torch.tensor([[1, 5, 2, 6, 2, 0]]), torch.tensor([[1, 1, 1, 1, 1, 0]]), 2).tolist()
+        [[0, 0, 0, 1, 1, 0]]
+    """
+    ends = (ids == separator).long()
+    return ((ends.cumsum(1) - ends) > 0).long() * mask
+
+
+def pad(texts: Sequence[Any], pad_id: int) -> tuple[Tensor, Tensor]:
+    """Token ids and mask, both (n, L) int64, padded on the right.
+
+    Example:
+        >>> ids, mask = pad([[5, 6], [7]], pad_id=0)
+        >>> ids.tolist(), mask.tolist()
+        ([[5, 6], [7, 0]], [[1, 1], [1, 0]])
+    """
+    lengths = np.array([len(text) for text in texts])
+    filled = np.arange(lengths.max()) < lengths[:, None]  # (n, L)
+    ids = np.full(filled.shape, pad_id, dtype=np.int64)
+    ids[filled] = np.concatenate([np.asarray(text) for text in texts])
+    return torch.from_numpy(ids), torch.from_numpy(filled.astype(np.int64))
+
+
+def pool(hidden: Tensor, mask: Tensor, how: str) -> Tensor:
+    """One fp32 vector per row of (n, L, H) with right padding, (n, H); `how` is one of `POOLINGS`."""
+    if how == "cls":
+        return hidden[:, 0].float()
+    if how == "lasttoken":
+        return hidden[torch.arange(len(hidden), device=hidden.device), mask.sum(1) - 1].float()
+    hidden = hidden.float()
+    weights = mask.unsqueeze(-1).to(hidden.dtype)  # (n, L, 1)
+    if how == "max":
+        return hidden.masked_fill(weights == 0, float("-inf")).amax(1)
+    if how == "mean":
+        return (hidden * weights).sum(1) / weights.sum(1)
+    raise ConfigError(f"pooling is {how!r}, expected one of {', '.join(POOLINGS[:-1])} for one vector a text")

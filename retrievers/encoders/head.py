@@ -1,0 +1,230 @@
+"""What follows the token vectors of an encoder: pooling, layers, unit length.
+
+A head is described by `EncoderSettings` and built here with its weights; inference and training use the same
+module, export writes it back. Every published retriever so far is a case of it:
+
+* sentence-transformers: pooling, then any number of linear layers with an activation, LayerNorm;
+* DPR: the first token, perhaps a linear layer; with BERT's tanh pooler, a linear layer with tanh;
+* ANCE: the first token, a linear layer and LayerNorm;
+* distillation from a reader (Izacard and Grave 2021): the same two layers on every token, then their mean;
+* ColBERT: a linear layer on every token, all of which are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rag.core.errors import ArtifactError
+from rag.runtime.backbone import pool
+from rag.runtime.model_files import weight_files
+from retrievers.encoders.vectors import Vectors
+
+__all__ = [
+    "ACTIVATIONS",
+    "Head",
+    "HeadLayer",
+    "Linear",
+    "Norm",
+    "build_head",
+    "find_weight",
+    "read_weight",
+    "weight_shape",
+]
+
+ACTIVATIONS = {"Identity": nn.Identity, "Tanh": nn.Tanh, "ReLU": nn.ReLU, "GELU": nn.GELU}
+
+
+@dataclass(frozen=True, slots=True)
+class HeadLayer:
+    """Where a layer's weights are and what it does.
+
+    Attributes:
+        kind: "linear" or "norm" (LayerNorm).
+        folder: of the safetensors file.
+        weight: name of its weight there, ending in "weight"; its bias, if any, is beside it.
+        activation: after a linear layer, one of `ACTIVATIONS`.
+    """
+
+    kind: Literal["linear", "norm"]
+    folder: Path
+    weight: str
+    activation: str = "Identity"
+
+
+class Linear(nn.Linear):
+    """x → activation(x Wᵀ + b) in fp32."""
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, activation: str = "Identity"
+    ) -> None:
+        super().__init__(in_features, out_features, bias)
+        self.activation = activation
+        self._act = ACTIVATIONS[activation]()
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(…, out) from (…, in)."""
+        result: Tensor = self._act(super().forward(input))
+        return result
+
+
+class Norm(nn.LayerNorm):
+    """LayerNorm over the last dimension."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size, eps=1e-5)
+
+
+class Head(nn.Module):
+    """Token vectors → a text's vector or vectors; computes in fp32.
+
+    Args:
+        pooling: one of `settings.POOLINGS`.
+        layers: in order.
+        normalize: unit length at the end.
+        on_tokens: layers act on every token, before pooling.
+        size: H of the token vectors.
+    """
+
+    def __init__(
+        self,
+        pooling: str,
+        layers: Iterable[Linear | Norm] = (),
+        *,
+        normalize: bool,
+        size: int,
+        on_tokens: bool = False,
+    ) -> None:
+        super().__init__()
+        self.pooling = "cls" if pooling == "pooler" else pooling
+        self.layers = nn.ModuleList(layers)
+        self.normalize, self.on_tokens = normalize, on_tokens
+        sizes = [size, *(layer.out_features for layer in self.layers if isinstance(layer, Linear))]
+        self.dim: int = sizes[-1]
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Vectors:
+        """Vectors of padded texts, float32.
+
+        Args:
+            hidden: (n, L, H) token vectors.
+            mask: (n, L), 1 on tokens.
+
+        Returns:
+            One each; for the pooling "tokens" those of all tokens.
+        """
+        if self.pooling == "tokens":
+            kept = Vectors.of_tokens(hidden.float(), mask.bool())
+            return Vectors(self.finish(self.transform(kept.values)), kept.lengths)
+        if self.on_tokens:
+            return Vectors(self.finish(pool(self.transform(hidden.float()), mask, self.pooling)))
+        return Vectors(self.finish(self.transform(pool(hidden, mask, self.pooling))))
+
+    def transform(self, x: Tensor) -> Tensor:
+        """The layers, on (…, H)."""
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+    def finish(self, x: Tensor) -> Tensor:
+        """Unit length, where the head says so."""
+        return functional.normalize(x, dim=-1) if self.normalize else x
+
+
+class Description(Protocol):
+    """What `build_head` needs to know; `EncoderSettings` says it."""
+
+    @property
+    def pooling(self) -> str:
+        """One of `settings.POOLINGS`."""
+
+    @property
+    def layers(self) -> tuple[HeadLayer, ...]:
+        """In order."""
+
+    @property
+    def normalize(self) -> bool:
+        """Unit length at the end."""
+
+    @property
+    def on_tokens(self) -> bool:
+        """Layers before pooling."""
+
+
+def build_head(described: Description, size: int, added: Iterable[Linear | Norm] = ()) -> Head:
+    """The head of an encoder with its weights, on token vectors of `size` numbers; `added` layers follow.
+
+    Raises:
+        ArtifactError: a layer's weights are not there.
+    """
+    layers = [*map(_read_layer, described.layers), *added]
+    return Head(
+        described.pooling, layers, normalize=described.normalize, size=size, on_tokens=described.on_tokens
+    )
+
+
+def _read_layer(layer: HeadLayer) -> Linear | Norm:
+    """A layer with its weights.
+
+    Raises:
+        ArtifactError: they are not there.
+    """
+    weight = read_weight(layer.folder, layer.weight)
+    bias_name = layer.weight.removesuffix("weight") + "bias"
+    bias = read_weight(layer.folder, bias_name) if bias_name in _shapes(layer.folder) else None
+    made: Linear | Norm = (
+        Norm(weight.shape[0])
+        if layer.kind == "norm"
+        else Linear(weight.shape[1], weight.shape[0], bias is not None, layer.activation)
+    )
+    with torch.no_grad():
+        made.weight.copy_(weight)
+        if bias is not None:
+            made.bias.copy_(bias)
+    return made
+
+
+def read_weight(folder: Path, name: str) -> Tensor:
+    """One tensor of a model folder, in fp32.
+
+    Raises:
+        ArtifactError: there is none of that name.
+    """
+    from safetensors import safe_open
+
+    for file in weight_files(folder):
+        with safe_open(file, framework="pt") as tensors:
+            if name in tensors.keys():  # noqa: SIM118 - not a dict
+                found: Tensor = tensors.get_tensor(name).float()
+                return found
+    raise ArtifactError(f"{folder} has no {name}", hint="copy or download it again")
+
+
+def weight_shape(layer: HeadLayer) -> tuple[int, ...]:
+    """Of a layer's weight, from the file's head alone."""
+    return _shapes(layer.folder)[layer.weight]
+
+
+def find_weight(folder: Path, *endings: str) -> str | None:
+    """The first weight of a model folder that is, or ends in a dot and, one of `endings`."""
+    for ending in endings:
+        for name in sorted(_shapes(folder)):
+            if name == ending or name.endswith("." + ending):
+                return name
+    return None
+
+
+def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    from safetensors import safe_open
+
+    found: dict[str, tuple[int, ...]] = {}
+    for file in weight_files(folder):
+        with safe_open(file, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - not a dict
+                found[name] = tuple(tensors.get_slice(name).get_shape())
+    return found

@@ -1,0 +1,200 @@
+"""Heads of published retrievers: read from folders, equal to their formulas, trained and written back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch.nn import functional
+from transformers import BertConfig, BertModel
+
+from rag.core.errors import ConfigError
+from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.encoders.scoring import score
+from retrievers.encoders.settings import read_settings
+from retrievers.training.config import DprTrainConfig
+from retrievers.training.model import BiEncoderModel
+from retrievers.training.run import encoder_form, export_model
+
+TEXTS = ["the danube rises in the black forest", "a river", "who wrote the text"]
+
+
+def hidden(folder: Path, encoder: BiEncoder) -> list[torch.Tensor]:
+    """(L, H) token vectors of each text by transformers alone."""
+    state = {n.removeprefix("model."): t for n, t in load_file(folder / "model.safetensors").items()}
+    model = BertModel(BertConfig.from_pretrained(folder), add_pooling_layer=False).eval()
+    model.load_state_dict(state, strict=False)
+    with torch.no_grad():
+        return [model(torch.tensor([ids])).last_hidden_state[0] for ids in encoder._query.tokenizer(TEXTS)]
+
+
+def add_weights(folder: Path, prefix: str = "", **tensors: torch.Tensor) -> None:
+    state = load_file(folder / "model.safetensors")
+    named = {name.replace("__", "."): tensor for name, tensor in tensors.items()}
+    save_file(
+        {f"{prefix}{n}": t for n, t in state.items()} | named,
+        folder / "model.safetensors", metadata={"format": "pt"},
+    )  # fmt: skip
+
+
+def norm_weights(size: int) -> dict[str, torch.Tensor]:
+    return {"norm__weight": torch.randn(size) + 1, "norm__bias": torch.randn(size)}
+
+
+def ance(folder: Path, tiny: Any) -> Any:
+    tiny.bert(folder)
+    parts = {"embeddingHead__weight": torch.randn(6, 32), "embeddingHead__bias": torch.randn(6)}
+    parts |= norm_weights(6)
+    add_weights(folder, **parts)
+
+    def expected(x: torch.Tensor) -> torch.Tensor:
+        y = functional.linear(x[0], parts["embeddingHead__weight"], parts["embeddingHead__bias"])
+        return functional.layer_norm(y, (6,), parts["norm__weight"], parts["norm__bias"])
+
+    return expected
+
+
+def distilled(folder: Path, tiny: Any) -> Any:
+    tiny.bert(folder)
+    parts = {"proj__weight": torch.randn(6, 32), "proj__bias": torch.randn(6), **norm_weights(6)}
+    add_weights(folder, "model.", **parts)
+
+    def expected(x: torch.Tensor) -> torch.Tensor:
+        y = functional.linear(x, parts["proj__weight"], parts["proj__bias"])
+        return functional.layer_norm(y, (6,), parts["norm__weight"], parts["norm__bias"]).mean(0)
+
+    return expected
+
+
+def two_dense(folder: Path, tiny: Any) -> Any:
+    tiny.bert(folder)
+    kinds = ("Transformer", "Pooling", "Dense", "Dense", "Normalize")
+    first, second = torch.randn(12, 32), torch.randn(6, 12)
+    modules = [
+        {"idx": n, "path": f"{n}_{kind}" if n else "", "type": f"sentence_transformers.models.{kind}"}
+        for n, kind in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "mean"}))
+    for place, weight, activation in ((2, first, "activation.Tanh"), (3, second, "linear.Identity")):
+        (folder / f"{place}_Dense").mkdir()
+        config = {"activation_function": f"torch.nn.modules.{activation}"}
+        (folder / f"{place}_Dense" / "config.json").write_text(json.dumps(config))
+        save_file({"linear.weight": weight}, folder / f"{place}_Dense" / "model.safetensors")
+    return lambda x: functional.normalize(second @ torch.tanh(first @ x.mean(0)), dim=0)
+
+
+@pytest.mark.parametrize("layout", [ance, distilled, two_dense])
+def test_published_heads_are_read_trained_and_written_back(tmp_path: Path, tiny: Any, layout: Any) -> None:
+    torch.manual_seed(3)
+    folder = tmp_path / "start"
+    expected = layout(folder, tiny)
+    encoder = BiEncoder.load(folder, precision="fp32", query_prefix="")
+    assert encoder.dim == 6
+    wanted = torch.stack([expected(x) for x in hidden(folder, encoder)]).numpy()
+    np.testing.assert_allclose(encoder.encode_questions(TEXTS), wanted, atol=2e-5)
+    slow = BiEncoder.load(folder, precision="fp32", fast=False)
+    np.testing.assert_allclose(slow.encode_questions(TEXTS), wanted, atol=2e-5)
+
+    model = BiEncoderModel.from_folder(folder, question_tokens=24, passage_tokens=24, dropout=0.0)
+    tokens = [np.asarray(ids, np.int32) for ids in encoder._query.tokenizer(TEXTS)]
+    np.testing.assert_allclose(model.encode_questions(tokens).detach().numpy(), wanted, atol=2e-5)
+    model.encode_questions(tokens).square().sum().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.question.head.parameters())
+
+    config = DprTrainConfig(out=tmp_path, train_files=(tmp_path,), question_encoder=str(folder))
+    with torch.no_grad():
+        weights = {name: p * 1.01 for name, p in model.named_parameters()}
+        for name, parameter in model.named_parameters():
+            parameter.copy_(weights[name])
+        wanted = model.encode_questions(tokens).numpy()
+    written = export_model(tmp_path / "new", model, weights, encoder_form(config, model))
+    again = BiEncoder.load(written, precision="fp32")
+    np.testing.assert_allclose(again.encode_questions(TEXTS), wanted, atol=2e-5)
+
+
+def test_the_pooler_is_a_layer_that_is_trained_and_exported(tmp_path: Path, tiny: Any) -> None:
+    torch.manual_seed(0)
+    model = BertModel(BertConfig(**tiny.config())).eval()
+    model.save_pretrained(tmp_path / "start")
+    tiny.tokenizer(tmp_path / "start")
+    encoder = BiEncoder.load(tmp_path / "start", pooling="pooler", precision="fp32")
+    rows = encoder._query.tokenizer(TEXTS)
+    with torch.no_grad():
+        wanted = torch.cat([model(torch.tensor([ids])).pooler_output for ids in rows]).numpy()
+    np.testing.assert_allclose(encoder.encode_questions(TEXTS), wanted, atol=2e-5)
+    trained = BiEncoderModel.from_folder(tmp_path / "start", pooling="pooler", dropout=0.0, passage_tokens=32)
+    config = DprTrainConfig(out=tmp_path, train_files=(tmp_path,), question_encoder=str(tmp_path / "start"))
+    written = export_model(tmp_path / "new", trained, {}, encoder_form(config, trained))
+    np.testing.assert_allclose(
+        BiEncoder.load(written, precision="fp32").encode_questions(TEXTS), wanted, atol=2e-5
+    )
+    with pytest.raises(ConfigError, match="has none"):
+        read_settings(tiny.bert(tmp_path / "bare")).override(pooling="pooler")
+
+
+def late_interaction(folder: Path, tiny: Any) -> torch.Tensor:
+    tiny.bert(folder)
+    weight = torch.randn(6, 32)
+    kinds = ("sentence_transformers.models.Transformer", "pylate.models.Dense.Dense")
+    modules = [{"idx": n, "path": "1_Dense" if n else "", "type": kind} for n, kind in enumerate(kinds)]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    own = {"similarity_fn_name": "MaxSim", "document_length": 40, "do_query_expansion": False}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(own))
+    (folder / "1_Dense").mkdir()
+    config = {"activation_function": "torch.nn.modules.linear.Identity", "use_residual": False}
+    (folder / "1_Dense" / "config.json").write_text(json.dumps(config))
+    save_file({"linear.weight": weight}, folder / "1_Dense" / "model.safetensors")
+    return weight
+
+
+def test_one_vector_a_token_from_folder_to_training_and_back(tmp_path: Path, tiny: Any) -> None:
+    torch.manual_seed(1)
+    weight = late_interaction(tmp_path / "start", tiny)
+    encoder = BiEncoder.load(tmp_path / "start", precision="fp32")
+    assert (encoder.identity.similarity, encoder.identity.max_length) == ("maxsim", 40)
+    found = encoder.question_tokens(TEXTS)
+    wanted = [functional.normalize(x @ weight.T, dim=-1) for x in hidden(tmp_path / "start", encoder)]
+    assert found.lengths is not None
+    assert found.lengths.tolist() == [len(x) for x in wanted]
+    torch.testing.assert_close(found.values, torch.cat(wanted), atol=2e-5, rtol=1e-5)
+    slow = BiEncoder.load(tmp_path / "start", precision="fp32", fast=False).question_tokens(TEXTS)
+    torch.testing.assert_close(slow.values, found.values, atol=2e-5, rtol=1e-5)
+    with pytest.raises(ConfigError, match="one vector a token"):
+        encoder.encode_questions(TEXTS)
+
+    model = BiEncoderModel.from_folder(tmp_path / "start", temperature=1.0, dropout=0.0, passage_tokens=32)
+    tokens = [np.asarray(ids, np.int32) for ids in encoder._query.tokenizer(TEXTS)]
+    scores = model(tokens, tokens)
+    torch.testing.assert_close(scores, score(found, found), atol=1e-4, rtol=1e-4)
+    scores.sum().backward()
+    assert model.question.head.layers[0].weight.grad is not None
+    config = DprTrainConfig(out=tmp_path, train_files=(tmp_path,), question_encoder=str(tmp_path / "start"))
+    written = export_model(tmp_path / "new", model, {}, encoder_form(config, model))
+    again = BiEncoder.load(written, precision="fp32")
+    assert again.identity.similarity == "maxsim"
+    torch.testing.assert_close(again.question_tokens(TEXTS).values, found.values, atol=2e-5, rtol=1e-5)
+
+
+def test_segments_are_trained_exported_and_encoded(tmp_path: Path, tiny: Any) -> None:
+    tiny.bert(tmp_path / "start")
+    titles, texts = ["danube", "title"], ["the river rises", "a text"]
+    settings = {"pooling": "mean", "layout": "pair", "passage_tokens": 32, "dropout": 0.0}
+    model = BiEncoderModel.from_folder(tmp_path / "start", segments=True, **settings)
+    plain = BiEncoderModel.from_folder(tmp_path / "start", **settings)
+    config = DprTrainConfig(out=tmp_path, train_files=(tmp_path,), question_encoder=str(tmp_path / "start"))
+    written = export_model(tmp_path / "new", model, {}, encoder_form(config, model))
+    encoder = BiEncoder.load(written, precision="fp32")
+    rows = [np.asarray(ids, np.int32) for ids in encoder._passage.tokenizer(titles, texts)]
+    with torch.no_grad():
+        wanted, other = model.encode_passages(rows).numpy(), plain.encode_passages(rows).numpy()
+    np.testing.assert_allclose(encoder.encode_passages(titles, texts), wanted, atol=2e-5)
+    slow = BiEncoder.load(written, precision="fp32", fast=False)
+    np.testing.assert_allclose(slow.encode_passages(titles, texts), wanted, atol=2e-5)
+    assert np.abs(wanted - other).max() > 0.01
