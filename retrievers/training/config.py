@@ -92,7 +92,10 @@ class ModelConfig(Config):
         question_encoder: folder or Hugging Face name to start from; None is the embedded all-MiniLM-L6-v2.
         passage_encoder: another one for passages; None starts both sides from `question_encoder`.
         shared: one tower for questions and passages.
-        pooling: how token vectors become one; "auto" is what the folder says ("cls" where it says nothing).
+        frozen: this side's tower is not trained; None trains both.
+        pooling: how token vectors become one ("pooler" is BERT's layer with tanh on [CLS]), or "tokens", which
+            keeps them all; "auto" is what the folder says ("cls" where it says nothing).
+        segments: second segments get the token type 1; None is what the folder says, mostly not.
         normalize: unit vectors; "auto" is what the folder says.
         temperature: scores are divided by it in the loss; "auto" is 0.05 for unit vectors, else 1.
         learn_temperature: train it too, starting from `temperature`.
@@ -110,7 +113,9 @@ class ModelConfig(Config):
     question_encoder: str | None = None
     passage_encoder: str | None = None
     shared: bool = True
-    pooling: Literal["auto", "cls", "mean", "max", "lasttoken"] = "auto"
+    frozen: Literal["question", "passage"] | None = None
+    segments: bool | None = None
+    pooling: Literal["auto", "cls", "mean", "max", "lasttoken", "pooler", "tokens"] = "auto"
     normalize: bool | Literal["auto"] = "auto"
     temperature: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
     learn_temperature: bool = False
@@ -129,6 +134,10 @@ class ModelConfig(Config):
             raise ValueError(
                 f"shared is true, but passage_encoder ({self.passage_encoder}) is another model than "
                 f"question_encoder ({self.question_encoder}); set shared=false for two towers"
+            )
+        if self.shared and self.frozen is not None:
+            raise ValueError(
+                f"one tower for both sides cannot be frozen for {self.frozen}s; set shared=false"
             )
         if self.normalize is True and self.temperature == 1 and not self.learn_temperature:
             raise ValueError(

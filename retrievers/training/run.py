@@ -30,11 +30,12 @@ __all__ = ["encoder_form", "export_model", "finish_run", "load_model"]
 def load_model(
     config: RetrieverTrainConfig, device: str, *, freeze_passages: bool = False
 ) -> tuple[BiEncoderModel, MasterWeights]:
-    """The model in its compute dtype, and fp32 copies of what is trained: all, or the question tower only."""
-    made = config.model.model_dump(exclude={"export_tokens"})
+    """The model in its compute dtype, and fp32 copies of what is trained: all but a frozen side."""
+    made = config.model.model_dump(exclude={"export_tokens", "frozen"})
     model = BiEncoderModel.from_folder(**made, seed=config.run.seed, device=device)
-    if freeze_passages:
-        model.freeze("passage")
+    frozen = "passage" if freeze_passages else config.model.frozen
+    if frozen is not None:
+        model.freeze(frozen)
     full = {
         name: tensor.detach().clone() for name, tensor in model.named_parameters() if tensor.requires_grad
     }

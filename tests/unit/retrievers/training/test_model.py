@@ -11,8 +11,10 @@ import torch
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.training.precision import MasterWeights
 from retrievers.examples.batches import RetrieverBatch
+from retrievers.training.config import DprTrainConfig
 from retrievers.training.losses import pairwise_objective
 from retrievers.training.model import BiEncoderModel
+from retrievers.training.run import load_model
 from retrievers.training.step import contrastive_step
 from tests.conftest import TinyModels
 
@@ -104,6 +106,18 @@ def test_a_frozen_passage_tower_takes_no_gradients(tiny_bert: Path) -> None:
     assert any(given for name, given in grads.items() if name.startswith("question."))
     with pytest.raises(ConfigError, match="shared"):
         BiEncoderModel.from_folder(tiny_bert, **TOKENS).freeze("passage")
+
+
+def test_each_side_can_be_frozen_and_has_a_learning_rate_of_its_own(tiny_bert: Path, tmp_path: Path) -> None:
+    given = {"out": tmp_path, "train_files": (tmp_path,), "question_encoder": str(tiny_bert)}
+    short = {"question_tokens": 16, "passage_tokens": 32, "projection_dim": 4, "shared": False}
+    _, master = load_model(DprTrainConfig(**given, **short, frozen="question"), "cpu")
+    assert {name.partition(".")[0] for name in master.names} == {"passage"}
+    _, master = load_model(DprTrainConfig(**given, **short), "cpu")
+    groups = master.groups(1e-3, rates={"question": 1e-5, "passage.head": 1e-2})
+    assert {group["peak"] for group in groups} == {1e-3, 1e-5, 1e-2}
+    with pytest.raises(ValueError, match="set shared=false"):
+        DprTrainConfig(**given, frozen="passage")
 
 
 def test_bf16_keeps_vectors_and_scores_in_fp32(tiny_bert: Path) -> None:
