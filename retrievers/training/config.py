@@ -93,7 +93,7 @@ class ModelConfig(Config):
         passage_encoder: another one for passages; None starts both sides from `question_encoder`.
         shared: one tower for questions and passages.
         frozen: this side's tower is not trained; None trains both.
-        pooling: how token vectors become one ("pooler" is BERT's layer with tanh on [CLS]), or "tokens", which
+        pooling: how token vectors become one ("pooler" is BERT's tanh layer on [CLS]), or "tokens", which
             keeps them all; "auto" is what the folder says ("cls" where it says nothing).
         segments: second segments get the token type 1; None is what the folder says, mostly not.
         normalize: unit vectors; "auto" is what the folder says.
