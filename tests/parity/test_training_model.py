@@ -64,7 +64,7 @@ def test_dpr_towers_are_transformers_dpr(tiny: TinyModels, tmp_path: Path, proje
 def test_the_step_is_multiple_negatives_ranking(tiny: TinyModels, tmp_path: Path) -> None:
     """Same weights, same texts: same loss and same gradients as sentence-transformers' class."""
     library = pytest.importorskip("sentence_transformers")
-    from sentence_transformers.losses import MultipleNegativesRankingLoss
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
     folder = tiny.sentence_transformer(tmp_path)
     theirs = library.SentenceTransformer(str(folder), device="cpu").eval()
