@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from pathlib import Path as FilePath
 from typing import Any, Literal, overload
 
 from indexers.build import BuildSettings, build_index
@@ -21,14 +21,16 @@ from indexers.index import Index
 from indexers.kinds import INDEX_KINDS, IndexKind
 from rag.core.errors import ConfigError, DataError
 from rag.core.timing import StageTimer
-from rag.core.types import AnswerSet, Hit, Passage
+from rag.core.types import AnswerSet, Hit, Passage, Path
+from readers.paths import with_paths
 from readers.protocols import Reader
 from retrievers.fusion import Fusion
-from retrievers.protocols import Retriever
+from retrievers.protocols import PathRetriever, Retriever
 
 __all__ = ["Pipeline"]
 
 MAX_TOP_K = 1000
+Found = list[tuple[Hit, Passage]]
 
 
 class Pipeline:
@@ -48,7 +50,7 @@ class Pipeline:
     @classmethod
     def open(
         cls,
-        index_dir: str | Path,
+        index_dir: str | FilePath,
         *,
         retriever: str = "auto",
         encoder: str | None = None,
@@ -91,7 +93,7 @@ class Pipeline:
         texts: Iterable[str | Passage],
         *,
         titles: Sequence[str] | None = None,
-        out: str | Path | None = None,
+        out: str | FilePath | None = None,
         retriever: IndexKind = "dense",
         encoder: str | None = None,
         reader: str | Literal[False] | None = None,
@@ -113,13 +115,15 @@ class Pipeline:
         holder = None
         if out is None:
             holder = tempfile.TemporaryDirectory(prefix="rag-index-")
-            out = Path(holder.name) / "index"
+            out = FilePath(holder.name) / "index"
         passage_encoder = None
         if "dense" in INDEX_KINDS[retriever]:
             from retrievers.encoders.bi_encoder import BiEncoder
 
             passage_encoder = BiEncoder.load(encoder)
-        build_index(passages, Path(out), encoder=passage_encoder, settings=BuildSettings(retriever=retriever))
+        build_index(
+            passages, FilePath(out), encoder=passage_encoder, settings=BuildSettings(retriever=retriever)
+        )
         pipeline = cls.open(out, retriever=retriever, encoder=encoder, reader=reader)
         pipeline._holder = holder  # keeps a temporary index alive, and removes it with the pipeline
         return pipeline
@@ -156,21 +160,33 @@ class Pipeline:
 
     def retrieve(
         self, questions: Sequence[str], top_k: int = 20, *, timer: StageTimer | None = None
-    ) -> list[list[tuple[Hit, Passage]]]:
+    ) -> list[Found]:
         """Best passages of each question, best first.
 
         Raises:
             ConfigError: `top_k` is not in 1..1000.
             DataError: a question is empty.
         """
+        return self.retrieve_paths(questions, top_k, timer=timer)[0]
+
+    def retrieve_paths(
+        self, questions: Sequence[str], top_k: int = 20, *, timer: StageTimer | None = None
+    ) -> tuple[list[Found], list[list[Found]]]:
+        """The same and, for each question, the paths that its retriever finds, best first; maybe none."""
         _check(questions, top_k)
         timer = timer or StageTimer()
-        hit_lists = self.retriever.search(questions, top_k, timer=timer)
+        paths: list[list[Path]] = [[] for _ in questions]
+        if isinstance(self.retriever, PathRetriever):
+            hit_lists, paths = self.retriever.search_both(questions, top_k, timer=timer)
+        else:
+            hit_lists = self.retriever.search(questions, top_k, timer=timer)
         with timer("fetch_passages"):
-            return [
-                list(zip(hits, self.index.passages.get_many([hit.row for hit in hits]), strict=True))
-                for hits in hit_lists
+            return [self._fetch(hits) for hits in hit_lists], [
+                [self._fetch(path.hits) for path in found] for found in paths
             ]
+
+    def _fetch(self, hits: Sequence[Hit]) -> Found:
+        return list(zip(hits, self.index.passages.get_many([hit.row for hit in hits]), strict=True))
 
     @overload
     def ask(  # type: ignore[overload-overlap]
@@ -203,7 +219,7 @@ class Pipeline:
             raise ConfigError(f"n_best is {n_best}, expected at least 1")
         timer = StageTimer()
         with timer("total"):
-            found = self.retrieve(batch, top_k, timer=timer)
+            found, paths = self.retrieve_paths(batch, top_k, timer=timer)
             with timer("read"):
                 read = self.reader.read(
                     batch,
@@ -212,8 +228,10 @@ class Pipeline:
                     n_best,
                 )
         results = [
-            result.with_evidence(question, pairs, self.index_version, dict(timer.timings_ms))
-            for question, pairs, result in zip(batch, found, read, strict=True)
+            with_paths(
+                result.with_evidence(question, pairs, self.index_version, dict(timer.timings_ms)), of_question
+            )
+            for question, pairs, result, of_question in zip(batch, found, read, paths, strict=True)
         ]
         return results[0] if isinstance(questions, str) else results
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from rag.core.timing import StageTimer
-from rag.core.types import Hit
+from rag.core.types import Hit, Path
 
-__all__ = ["Retriever"]
+__all__ = ["PathRetriever", "Retriever"]
 
 
 @runtime_checkable
@@ -28,4 +28,15 @@ class Retriever(Protocol):
         Returns:
             B lists of hits in the order of the questions.
         """
+        ...
+
+
+@runtime_checkable
+class PathRetriever(Retriever, Protocol):
+    """A retriever that finds passages that answer a question together."""
+
+    def search_both(
+        self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
+    ) -> tuple[list[list[Hit]], list[list[Path]]]:
+        """What `search` returns, and the best paths of each question, best first, at most `top_k`."""
         ...

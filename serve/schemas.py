@@ -139,20 +139,26 @@ class HitOut(PassageOut):
 class EvidenceOut(HitOut):
     """Passage and place: `text[start:end]`, counted in Unicode code points, is the answer.
 
-    Both are null where the answer does not stand there literally, as "yes" does not.
+    Both are null where the answer does not stand there literally, as "yes" does not. `supporting` has start
+    and end of the sentences that support the answer; it is left out where none are marked.
     """
 
     start: int | None
     end: int | None
+    supporting: list[list[int]] = []
 
 
 class AnswerOut(BaseModel):
-    """A short answer; `confidence` is the probability that it is right."""
+    """A short answer; `confidence` is the probability that it is right.
+
+    `path` has the passages it rests on, hop by hop; it is left out where there is one only.
+    """
 
     text: str
     score: float
     confidence: float
     evidence: EvidenceOut
+    path: list[EvidenceOut] = []
 
 
 _DANUBE = "The Danube rises in the Black Forest and flows into the Black Sea."

@@ -15,8 +15,9 @@ from rag.core.progress import Progress
 app = typer.Typer(add_completion=False)
 
 if TYPE_CHECKING:
-    from rag.core.types import Hit, Passage, Question
+    from rag.core.types import Passage, Question
     from rag.data.files.results import RetrievalResult
+    from rag.pipeline import Found
 
 
 @app.command()
@@ -26,7 +27,8 @@ def retrieve(
         str, typer.Option("--questions", "-q", help="JSONL, CSV, SQuAD, DPR, HotpotQA … (.gz too).")
     ],
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="*.json: DPR results; *.run or *.trec: a TREC run.")
+        Path,
+        typer.Option("--out", "-o", help="*.json: DPR results; *.run or *.trec: a TREC run; *.jsonl: paths."),
     ],
     top_k: Annotated[int, typer.Option(help="Hits a question.")] = 100,
     retriever: RetrieverSpec = "auto",
@@ -38,17 +40,19 @@ def retrieve(
     regex: Annotated[bool, typer.Option(help="Answers are regular expressions (CuratedTREC).")] = False,
     precision: Precision = "auto",
 ) -> None:
-    """Search for many questions; writes DPR's results JSON, or a TREC run by extension."""
+    """Search for many questions; writes DPR's results JSON, a TREC run, or MDR's paths, by extension."""
     from itertools import islice
 
-    from rag.data.files.results import write_dpr_results, write_trec_run
+    from rag.data.files.results import write_dpr_results, write_paths, write_trec_run
     from rag.data.questions import read_questions
     from rag.pipeline import Pipeline
+    from retrievers.protocols import PathRetriever
 
     suffix = out.name.rpartition(".")[2]
-    if suffix not in ("json", "run", "trec"):
+    if suffix not in ("json", "jsonl", "run", "trec"):
         raise ConfigError(
-            f"--out {out}: unknown extension .{suffix}", hint="use .json (DPR results) or .run (TREC)"
+            f"--out {out}: unknown extension .{suffix}",
+            hint="use .json (DPR results), .run (TREC) or .jsonl (paths)",
         )
     if batch_size < 1:
         raise ConfigError(f"--batch-size is {batch_size}, expected at least 1")
@@ -57,23 +61,32 @@ def retrieve(
         index, retriever=retriever, fusion=fusion, encoder=encoder, reader=False, precision=precision
     )
 
-    def results() -> Iterator[tuple[Question, list[tuple[Hit, Passage]]]]:
+    if suffix == "jsonl" and not isinstance(pipeline.retriever, PathRetriever):
+        raise ConfigError(f"{retriever} retrieval finds no paths", hint="use --retriever multihop")
+
+    def results() -> Iterator[tuple[Question, Found, list[Found]]]:
         with Progress(len(asked), "questions", "retrieve") as progress:
             for start in range(0, len(asked), batch_size):
                 batch = asked[start : start + batch_size]
-                found = pipeline.retrieve([question.text for question in batch], top_k)
-                yield from zip(batch, found, strict=True)
+                found = pipeline.retrieve_paths([question.text for question in batch], top_k)
+                yield from zip(batch, *found, strict=True)
                 progress.update(len(batch))
 
     if suffix == "json":
-        write_dpr_results(out, (_as_record(question, found, regex) for question, found in results()))
+        write_dpr_results(out, (_as_record(question, found, regex) for question, found, _ in results()))
+    elif suffix == "jsonl":
+        write_paths(out, ((question, list(map(_as_path, paths))) for question, _, paths in results()))
     else:
-        rankings = ((q.id, [(hit.passage_id, hit.score) for hit, _ in found]) for q, found in results())
+        rankings = ((q.id, [(hit.passage_id, hit.score) for hit, _ in found]) for q, found, _ in results())
         write_trec_run(out, rankings)
     typer.echo(f"{len(asked):,} questions × top {top_k} → {out}")
 
 
-def _as_record(question: Question, found: list[tuple[Hit, Passage]], regex: bool) -> RetrievalResult:
+def _as_path(steps: Found) -> tuple[float, list[Passage]]:
+    return sum(hit.score for hit, _ in steps), [passage for _, passage in steps]
+
+
+def _as_record(question: Question, found: Found, regex: bool) -> RetrievalResult:
     from rag.data.files.results import RetrievalResult, RetrievedPassage
     from rag.data.text import AnswerMatcher
 

@@ -56,6 +56,11 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
         title = f"{evidence['title']} · " if evidence["title"] else ""
         lines.append(f"     {dim}{title}{evidence['passage_id']}{end}")
         lines.append(f"     {quoted}")
+        for hop, step in enumerate(answer.get("path", ()), 1):
+            said = " … ".join(step["text"][at:stop] for at, stop in step.get("supporting", ()))
+            lines.append(
+                f"     {dim}hop {hop}:{end} {bold}{step['title'] or step['passage_id']}{end}  {said}"
+            )
     timings = result["timings_ms"]
     lines.append(f"  {dim}{timings.get('total', 0):.0f} ms · index {result['index_version']}{end}")
     return "\n".join(lines)

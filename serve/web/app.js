@@ -1,5 +1,5 @@
 // The page: one question box, one result. Whatever comes from the server is inserted as text, never as markup.
-import { cardsOf, inWords, isAnswered, milliseconds, percent, splitBySpans } from "./text.js";
+import { cardsOf, inWords, isAnswered, milliseconds, percent, splitBySpans, stepOf } from "./text.js";
 
 const MAX_RECENT = 6;
 const byId = (id) => document.getElementById(id);
@@ -92,14 +92,17 @@ function showLoading() {
 
 function showResult(result, passages) {
   const answered = isAnswered(result);
-  const cards = result.answers.length ? cardsOf(result.answers) : passages.map(asCard);
+  const path = answered ? (result.answers[0].path ?? []).map(stepOf) : [];
+  const found = result.answers.length ? cardsOf(result.answers) : passages.map(asCard);
+  const cards = found.filter((card) => path.every((step) => step.id !== card.id));
   show(
     answered ? answerPanel(result) : noAnswerPanel(result),
+    ...(path.length ? [steps(path)] : []),
     ...(answered && result.answers.length > 1 ? [alternatives(result.answers.slice(1))] : []),
     ...(cards.length ? [evidence(cards, answered)] : []),
   );
-  const steps = Object.entries(result.timings_ms).map(([stage, value]) => `${stage.replaceAll("_", " ")} ${milliseconds(value)}`);
-  byId("timings").textContent = [`index ${result.index_version}`, ...steps].join("  ·  ");
+  const stages = Object.entries(result.timings_ms).map(([stage, value]) => `${stage.replaceAll("_", " ")} ${milliseconds(value)}`);
+  byId("timings").textContent = [`index ${result.index_version}`, ...stages].join("  ·  ");
   announce(answered
     ? `Answer: ${result.answers[0].text}, ${percent(result.answers[0].confidence)} sure`
     : "No answer found");
@@ -177,12 +180,18 @@ function evidence(cards, answered) {
   return section;
 }
 
+function steps(path) {
+  const list = make("ol", "path");
+  path.forEach((step) => list.append(make("li", "", passageCard(step, true))));
+  return make("section", "evidence", make("h2", "eyebrow", "How it follows"), list);
+}
+
 function passageCard(card, answered) {
   const text = make("p", "passage");
   text.dir = "auto";
   for (const part of splitBySpans(card.text, card.spans)) {
     if (part.span === null) text.append(part.text);
-    else text.append(make("mark", answered && part.span.rank === 0 ? "best" : "other", part.text));
+    else text.append(make("mark", part.span.kind ?? (answered && part.span.rank === 0 ? "best" : "other"), part.text));
   }
   const title = make("h3", "", card.title || card.id);
   title.dir = "auto";

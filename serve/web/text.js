@@ -55,3 +55,13 @@ export function cardsOf(answers) {
   });
   return [...cards.values()];
 }
+
+// A passage of a path: the answer if it stands there, and around it the sentences that support it.
+export function stepOf({ passage_id: id, title, text, score, start, end, supporting = [] }) {
+  const spans = Number.isInteger(start) ? [{ start, end, kind: "best" }] : [];
+  for (const [from, to] of supporting) {
+    const pieces = spans.length ? [[from, Math.min(to, start)], [Math.max(from, end), to]] : [[from, to]];
+    for (const [a, b] of pieces) if (a < b) spans.push({ start: a, end: b, kind: "support" });
+  }
+  return { id, title, text, score, spans };
+}

@@ -36,6 +36,16 @@ async def test_one_question_has_exactly_the_public_shape():
     AnswerSetOut.model_validate(body, strict=True)
 
 
+async def test_an_answer_of_several_passages_shows_its_path():
+    async with running() as client:
+        asked = {"question": "Where rises what is longer than the Rhine?"}
+        body = (await client.post("/v1/ask", json=asked)).json()
+    path = body["answers"][0]["path"]
+    assert [step["passage_id"] for step in path] == ["rhine-1", "danube-1"]
+    assert path[0]["supporting"] == [[0, path[0]["text"].index(". ") + 1]]
+    AnswerSetOut.model_validate(body, strict=True)
+
+
 async def test_several_questions_are_answered_in_order():
     questions = ["Who invented the telephone?", QUESTION, QUESTION]
     service = FakeService()

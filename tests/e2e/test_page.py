@@ -50,6 +50,23 @@ def test_ask_and_see_the_answer_with_its_evidence(page):
     page.shoot("answer-light")
 
 
+def test_a_path_is_shown_hop_by_hop_with_its_sentences_lit(page):
+    page.ask("Where rises what is longer than the Rhine?")
+    assert page.texts(".path h3") == ["Rhine", "Danube"]
+    first, second = page.all(".path .card")
+    assert [mark.text for mark in first.find_elements("css selector", "mark.support")] == [
+        "The Rhine begins in the Swiss Alps and flows north to the North Sea."
+    ]
+    assert [mark.text for mark in second.find_elements("css selector", "mark")] == [
+        "The Danube rises in",
+        "the Black Forest",
+        "of Germany, where two small rivers meet at Donaueschingen.",
+    ]
+    assert len(page.texts(".card")) == 2  # not once more as evidence
+    assert page.complaints() == []
+    page.shoot("path-light")
+
+
 def test_highlights_are_right_beyond_the_basic_plane(page):
     page.ask("Which word follows the letters?")
     assert page.texts("mark") == ["mañana", "𝄞 the clef"]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rag.core.errors import DataError
+from rag.core.files import atomic_path
+from rag.core.types import Passage, Question
 from rag.data.files.dpr_family import DPR_RESULTS, RESULTS_SHAPE
 from rag.data.files.record import Context, Record
 from rag.data.files.tables import TREC_RUN
 
-__all__ = ["RetrievalResult", "RetrievedPassage", "read_dpr_results", "write_dpr_results", "write_trec_run"]
+__all__ = ["RetrievalResult", "RetrievedPassage", "read_dpr_results", "write_dpr_results", "write_paths"]
+__all__ += ["write_trec_run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,31 @@ def write_dpr_results(path: str | Path, results: Iterable[RetrievalResult]) -> i
 
     assert DPR_RESULTS.write is not None
     DPR_RESULTS.write(Path(path), records())
+    return count
+
+
+def write_paths(
+    path: str | Path, results: Iterable[tuple[Question, Sequence[tuple[float, Sequence[Passage]]]]]
+) -> int:
+    """Write MDR's results, a question a line; the file appears whole. Returns how many it holds.
+
+    Each is `{"_id", "question", "candidate_chains": [[{"id", "title", "text"}, …], …], "scores": […]}`, best
+    path first; MDR's own files have neither ids nor scores.
+
+    Raises:
+        ResourceError: the disk is full or not writable.
+    """
+    count = 0
+    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
+        for question, paths in results:
+            record = {
+                "_id": question.id,
+                "question": question.text,
+                "candidate_chains": [[asdict(passage) for passage in passages] for _, passages in paths],
+                "scores": [score for score, _ in paths],
+            }
+            file.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
+            count += 1
     return count
 
 
