@@ -1,0 +1,76 @@
+"""What users build on: the names of the package, and the commands and snippets of the README."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+
+import rag
+from rag.cli.main import _COMMANDS
+
+ROOT = Path(__file__).parents[3]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_public_names_are_pinned() -> None:
+    assert rag.__all__ == [
+        "Answer", "AnswerSet", "Evidence", "Hit", "Passage", "Path", "Pipeline", "Question", "RagError",
+        "__version__", "compare", "evaluate", "train",
+    ]  # fmt: skip
+    assert all(getattr(rag, name) is not None for name in rag.__all__)
+
+
+def test_commands_are_pinned() -> None:
+    assert sorted(_COMMANDS) == [
+        "ask", "bench", "compare", "convert", "demo", "doctor", "evaluate", "import", "index", "inspect",
+        "mine", "plan", "retrieve", "serve", "split", "train",
+    ]  # fmt: skip
+
+
+def _blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def _commands() -> list[str]:
+    lines = "\n".join(_blocks("console")).replace("\\\n", " ").splitlines()
+    return [line[2:] for line in lines if line.startswith("$ ")]
+
+
+@pytest.mark.parametrize("line", [line for line in _commands() if line.startswith("rag ")])
+def test_commands_of_the_readme_parse(line: str) -> None:
+    words = shlex.split(line, comments=True)[1:]
+    assert words[0] in _COMMANDS
+    module = importlib.import_module(f"rag.cli.{_COMMANDS[words[0]][0]}")
+    command = typer.main.get_command(module.app)
+    context = command.make_context(words[0], words[1:])
+    if subcommands := getattr(command, "commands", None):
+        name, *rest = context._protected_args + context.args
+        subcommands[name].make_context(name, rest)
+
+
+def test_targets_of_the_readme_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    named = set(re.findall(r"make ([a-z]+)", README))
+    assert named <= targets, named - targets
+
+
+@pytest.mark.parametrize("block", _blocks("python"))
+def test_python_of_the_readme_calls_what_there_is(block: str) -> None:
+    for node in ast.walk(ast.parse(block)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "rag":
+            assert node.attr in rag.__all__
+
+
+def test_files_the_readme_links_to_exist() -> None:
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
+
+
+def test_readme_stays_short() -> None:
+    assert len(README.splitlines()) <= 170
