@@ -106,7 +106,7 @@ def _ours(settings: Mapping[str, Any], examples: list[TrainingExample]) -> Calla
 
 def _peer(settings: Mapping[str, Any], examples: list[TrainingExample]) -> Callable[[], float]:
     library = require("sentence_transformers", extra="bench")
-    losses = require("sentence_transformers.losses", extra="bench")
+    losses = require("sentence_transformers.sentence_transformer.losses", extra="bench")
     model = library.SentenceTransformer(str(model_folder(settings["encoder"])), device=_DEVICE)
     model.max_seq_length = settings["tokens"]
     for module in model.modules():

@@ -16,10 +16,9 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from rag.config import Config
-from rag.training.fit import FitSettings
 from rag.training.schedule import ScheduleName
 
-__all__ = ["OptimConfig", "RunConfig", "fit_settings"]
+__all__ = ["OptimConfig", "RunConfig"]
 
 Rate = Annotated[float, Field(gt=0)]
 
@@ -65,7 +64,7 @@ class RunConfig(Config):
         select_by: held-out figure that picks the exported weights; "last" takes the end of the run.
         early_stop: validations without a better `select_by` before the run ends; 0 never stops early.
         log_every_steps: distance of log lines and of records in metrics.jsonl.
-        save_every_s: bounds what a killed run loses, in seconds.
+        save_every_s: bounds what a killed run loses, in seconds; 0 saves after every step.
         tensorboard: write event files too (needs the extra `tensorboard`).
         threads: CPU threads; None: all cores.
         seed: of every random choice.
@@ -79,7 +78,7 @@ class RunConfig(Config):
     select_by: str = Field(default="last", min_length=1)
     early_stop: int = Field(default=0, ge=0)
     log_every_steps: int = Field(default=20, ge=1)
-    save_every_s: float = Field(default=300.0, gt=0)
+    save_every_s: float = Field(default=300.0, ge=0)
     tensorboard: bool = False
     threads: int | None = Field(default=None, ge=1)
     seed: int = 13
@@ -89,31 +88,3 @@ class RunConfig(Config):
         if self.early_stop and (self.select_by == "last" or not self.validate_every_steps):
             raise ValueError("early_stop needs select_by other than last, and validate_every_steps above 0")
         return self
-
-
-def fit_settings(optim: OptimConfig, run: RunConfig) -> FitSettings:
-    """What `fit` is given of both groups.
-
-    Example:
-        >>> settings = fit_settings(OptimConfig(ema=0.99), RunConfig(select_by="nll", seed=7))
-        >>> settings.ema, settings.select_by, settings.select_lowest
-        (0.99, 'nll', True)
-    """
-    return FitSettings(
-        learning_rate=optim.learning_rate,
-        learning_rates=optim.learning_rates,
-        warmup_fraction=optim.warmup_fraction,
-        warmup_steps=optim.warmup_steps,
-        schedule=optim.schedule,
-        weight_decay=optim.weight_decay,
-        clip_norm=optim.clip_norm,
-        accumulate=optim.accumulate,
-        ema=optim.ema,
-        log_every_steps=run.log_every_steps,
-        evaluate_every_steps=run.validate_every_steps,
-        select_by="" if run.select_by == "last" else run.select_by,
-        select_lowest=run.select_by in run.lowest,
-        early_stop=run.early_stop,
-        save_every_s=run.save_every_s,
-        tensorboard=run.tensorboard,
-    )

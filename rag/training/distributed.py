@@ -174,12 +174,7 @@ class World:
 
     def shared_seed(self) -> int:
         """A number from torch's global generator of the main process, the same in every process."""
-        drawn = torch.randint(1 << 62, (1,), dtype=torch.int64)
-        if self.size == 1:
-            return int(drawn)
-        drawn = drawn.to(self.device)
-        dist.broadcast(drawn, src=0)
-        return int(drawn)
+        return int(self.broadcast_object(int(torch.randint(1 << 62, (1,), dtype=torch.int64))))
 
 
 def _sum_bucket(tensors: Sequence[Tensor]) -> None:

@@ -27,9 +27,9 @@ from rag.core.log import get_logger
 from rag.training.checkpoints import Checkpoint
 from rag.training.distributed import World
 from rag.training.fit import FitHooks
+from rag.training.generations import Generation, Generations
 from rag.training.refresh import IndexAge, RefreshSchedule
 from rag.training.refresher import Refresher
-from rag.training.shelf import Published, Shelf
 
 __all__ = ["Drift", "Exchange", "ExchangeSettings"]
 
@@ -98,8 +98,8 @@ class Exchange(FitHooks):
     def __init__(
         self,
         settings: ExchangeSettings,
-        snapshots: Shelf[Any],
-        payloads: Shelf[Any],
+        snapshots: Generations,
+        payloads: Generations,
         write_snapshot: Callable[[Path], object],
         take_up: Callable[[Any], Mapping[str, float]],
         *,
@@ -113,7 +113,7 @@ class Exchange(FitHooks):
         self._settings, self._snapshots, self._payloads = settings, snapshots, payloads
         self._write_snapshot, self._open, self._world, self._key = write_snapshot, take_up, world, key
         self._refresher, self._drift, self._must_wait, self._sleep = refresher, drift, must_wait, sleep
-        self._current: Published | None = None
+        self._current: Generation | None = None
         self._age = IndexAge(_FROM_START, 0)
         self._figures: Mapping[str, float] = {}
         self._taken_up_at = 0
@@ -185,7 +185,7 @@ class Exchange(FitHooks):
             drift = self._world.broadcast_object(self._drift() if self._world.is_main else None)
         return self._settings.schedule.is_due(step, self._snapshot_step, drift)
 
-    def _publish(self, step: int) -> Published | None:
+    def _publish(self, step: int) -> Generation | None:
         """Write the snapshot; it is returned in the main process."""
         snapshot = None
         if self._world.is_main:
@@ -203,7 +203,7 @@ class Exchange(FitHooks):
         if self._drift is not None:
             self._drift.save(folder)
 
-    def _refresh(self, snapshot: Published | None) -> Published:
+    def _refresh(self, snapshot: Generation | None) -> Generation:
         version = None
         if snapshot is not None and self._refresher is not None:
             with torch.random.fork_rng():
@@ -226,12 +226,12 @@ class Exchange(FitHooks):
                 self._take_up(newest if newest is not None else self._find(version), step)
             self._world.barrier()
 
-    def _newest(self, step: int) -> Published | None:
+    def _newest(self, step: int) -> Generation | None:
         """The newest of no newer a model: a resumed run may find some of steps that are still to come."""
         found = [generation for generation in self._payloads.all() if generation.step <= step]
         return found[-1] if found else self._current
 
-    def _find(self, version: str) -> Published:
+    def _find(self, version: str) -> Generation:
         found = self._payloads.find(version)
         if found is None:
             raise IncompleteArtifactError(
@@ -240,7 +240,7 @@ class Exchange(FitHooks):
             )
         return found
 
-    def _take_up(self, generation: Published, step: int) -> None:
+    def _take_up(self, generation: Generation, step: int) -> None:
         if self._current is not None and generation.version == self._current.version:
             return
         with self._payloads.hold(generation) as held:

@@ -11,14 +11,13 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
 from rag.core.errors import RagError
 from rag.core.log import get_logger
 from rag.runtime.hardware import bound_kernel_caches, keep_freed_memory
-from rag.training.averaging import MovingAverage
 from rag.training.checkpoints import (
     Checkpoint,
     generator_states,
@@ -27,14 +26,14 @@ from rag.training.checkpoints import (
     restore_generators,
     save_checkpoint,
 )
+from rag.training.config import OptimConfig, RunConfig
 from rag.training.distributed import World
-from rag.training.hooks import FitHooks
-from rag.training.precision import MasterWeights
+from rag.training.precision import MasterWeights, MovingAverage
 from rag.training.run_log import RunLog
-from rag.training.schedule import ScheduleName, schedule_factor
+from rag.training.schedule import schedule_factor
 from rag.training.selection import Selection
 
-__all__ = ["BatchSource", "FitHooks", "FitResult", "FitSettings", "Loss", "fit"]
+__all__ = ["BatchSource", "FitHooks", "FitResult", "Loss", "fit"]
 
 BatchT = TypeVar("BatchT")
 BatchT_co = TypeVar("BatchT_co", covariant=True)
@@ -87,48 +86,43 @@ class Loss:
         return {k: float(v.detach() if isinstance(v, torch.Tensor) else v) for k, v in values.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class FitSettings:
-    """How to optimise.
+class FitHooks:
+    """What a recipe may do inside the loop. Derive from it and replace what is needed.
 
-    Attributes:
-        learning_rate: the peak.
-        learning_rates: another peak for the parameters whose names begin with these words; see
-            `MasterWeights.groups`.
-        warmup_fraction: share of the steps in which the rate rises.
-        warmup_steps: the same in steps; wins if given.
-        schedule: shape after the warm-up.
-        weight_decay: on matrices only.
-        clip_norm: gradients are scaled down to this norm.
-        accumulate: batches whose gradients are averaged before a step.
-        ema: decay of a moving average of the weights, which is then what is scored and returned; 0 is off.
-        log_every_steps: distance of log lines and metrics records.
-        evaluate_every_steps: 0 evaluates at the end only.
-        select_by: score that decides which weights are returned; "" returns the last.
-        select_lowest: the smallest score is best.
-        early_stop: evaluations without a better score after which the run ends; 0 never.
-        save_every_s: bounds what a killed run loses.
-        keep_checkpoints: newest ones that are kept.
-        tensorboard: write event files too.
+    What saves (`extra_state`, `extra_tensors`, `on_checkpoint`, `asks_for_checkpoint`) is called in the main
+    process only, everything else in every process.
     """
 
-    learning_rate: float
-    learning_rates: Mapping[str, float] = field(default_factory=dict)
-    warmup_fraction: float = 0.05
-    warmup_steps: int | None = None
-    schedule: ScheduleName = "linear"
-    weight_decay: float = 0.01
-    clip_norm: float = 1.0
-    accumulate: int = 1
-    ema: float = 0.0
-    log_every_steps: int = 20
-    evaluate_every_steps: int = 0
-    select_by: str = ""
-    select_lowest: bool = False
-    early_stop: int = 0
-    save_every_s: float = 300.0
-    keep_checkpoints: int = 2
-    tensorboard: bool = False
+    def before_step(self, step: int) -> None:
+        """Called before step `step` (from 0) asks for its batches: the place to exchange negatives."""
+
+    def after_step(self, step: int) -> None:
+        """Called when `step` steps were taken: the place to let a momentum encoder follow."""
+
+    def log_fields(self, step: int) -> Mapping[str, Any]:
+        """More entries for log lines and metrics records, such as an index's age; called after every step."""
+        return {}
+
+    def extra_state(self) -> Mapping[str, Any]:
+        """What a checkpoint should hold beside weights and counters, as JSON values."""
+        return {}
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Called with what `extra_state` returned, when a run is resumed."""
+
+    def extra_tensors(self) -> Mapping[str, torch.Tensor]:
+        """What a checkpoint should hold beside weights and counters, as tensors."""
+        return {}
+
+    def load_extra_tensors(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Called with what `extra_tensors` returned, on the CPU, when a run is resumed."""
+
+    def asks_for_checkpoint(self) -> bool:
+        """Whether to save after this step, whatever the clock says."""
+        return False
+
+    def on_checkpoint(self, path: Path, step: int) -> None:
+        """Called when the checkpoint of `step` is whole on disk in the folder `path`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +154,14 @@ def fit(
     master: MasterWeights,
     batches: BatchSource[BatchT],
     compute_loss: Callable[[torch.nn.Module, BatchT], Loss],
-    settings: FitSettings,
+    optim: OptimConfig,
+    run: RunConfig,
     out: Path,
     *,
     evaluate: Callable[[torch.nn.Module], Mapping[str, float]] | None = None,
     hooks: FitHooks | None = None,
     world: World | None = None,
+    keep_checkpoints: int = 2,
 ) -> FitResult[BatchT]:
     """Train `model` over all `batches`, resuming from the newest checkpoint under `out` if there is one.
 
@@ -177,11 +173,13 @@ def fit(
         master: fp32 copies of those parameters, which the optimiser updates.
         batches: the whole run's batches by number; step s takes the next `accumulate` of them.
         compute_loss: forward pass and loss of one batch.
-        settings: optimisation settings.
+        optim: how to optimise.
+        run: how to validate, select, log and save.
         out: folder for `metrics.jsonl`, `curves.svg`, `checkpoints/` and `best.safetensors`.
-        evaluate: scores the model every `evaluate_every_steps` steps and at the end; in the main process.
+        evaluate: scores the model every `validate_every_steps` steps and at the end; in the main process.
         hooks: what a recipe does inside the loop.
         world: the processes; None: this one alone.
+        keep_checkpoints: newest ones that are kept.
 
     Raises:
         RagError: if the loss is not a finite number.
@@ -192,16 +190,16 @@ def fit(
     bound_kernel_caches()
     keep_freed_memory()
     out.mkdir(parents=True, exist_ok=True)
-    total_steps = -(-len(batches) // settings.accumulate)
-    optimizer = master.optimizer(settings.learning_rate, settings.weight_decay, settings.learning_rates)
+    total_steps = -(-len(batches) // optim.accumulate)
+    optimizer = master.optimizer(optim.learning_rate, optim.weight_decay, optim.learning_rates)
     world.broadcast_(master.master)  # all start from the same numbers
     master.write_back()
-    average = MovingAverage(master, settings.ema) if settings.ema else None
+    average = MovingAverage(master, optim.ema) if optim.ema else None
     selection = Selection(
         out / "best.safetensors",
-        settings.select_by,
-        lowest=settings.select_lowest,
-        patience=settings.early_stop,
+        "" if run.select_by == "last" else run.select_by,
+        lowest=run.select_by in run.lowest,
+        patience=run.early_stop,
     )
 
     # resume
@@ -220,29 +218,21 @@ def fit(
     saved = time.monotonic()
     model.train()
     with RunLog(
-        out,
-        step=step,
-        total_steps=total_steps,
-        state=state,
-        every=settings.log_every_steps,
-        tensorboard=settings.tensorboard,
-        writes=world.is_main,
-    ) as run_log:
+        out, step=step, total_steps=total_steps, state=state,
+        every=run.log_every_steps, tensorboard=run.tensorboard, writes=world.is_main,
+    ) as run_log:  # fmt: skip
         while step < total_steps and not selection.stopped:
             hooks.before_step(step)
             factor = schedule_factor(
-                settings.schedule,
-                step,
-                total_steps,
-                warmup_fraction=settings.warmup_fraction,
-                warmup_steps=settings.warmup_steps,
-            )
+                optim.schedule, step, total_steps,
+                warmup_fraction=optim.warmup_fraction, warmup_steps=optim.warmup_steps,
+            )  # fmt: skip
             for group in optimizer.param_groups:
                 group["lr"] = group["peak"] * factor
 
             # forward, loss, backward
-            first = step * settings.accumulate
-            numbers = range(first, min(first + settings.accumulate, len(batches)))
+            first = step * optim.accumulate
+            numbers = range(first, min(first + optim.accumulate, len(batches)))
             counts: dict[str, float] = defaultdict(float)
             for number in numbers:
                 loss = compute_loss(model, batches[number])
@@ -250,14 +240,14 @@ def fit(
                 for name, share in loss.shares().items():
                     counts[name] += share
             # all save together, when the main process says so
-            is_late = time.monotonic() - saved > settings.save_every_s
+            is_late = time.monotonic() - saved > run.save_every_s
             counts["_save"] = float(world.is_main and (is_late or hooks.asks_for_checkpoint()))
             counts = _sum_counts(counts, world)
             _combine_gradients(master, world, len(numbers))
             value = counts.pop("_loss") / len(numbers)
 
             # clip, step
-            norm = float(torch.nn.utils.clip_grad_norm_(master.master, settings.clip_norm))
+            norm = float(torch.nn.utils.clip_grad_norm_(master.master, optim.clip_norm))
             if not (math.isfinite(value) and math.isfinite(norm)):
                 raise RagError(
                     f"step {step}: loss {value} with gradient norm {norm} is not finite",
@@ -273,8 +263,8 @@ def fit(
             # log, evaluate, save
             due, examples, tokens = (int(counts.pop(name)) for name in ("_save", "_examples", "_tokens"))
             run_log.count(value, examples, tokens, {k: total / len(numbers) for k, total in counts.items()})
-            run_log.report(step, settings.learning_rate * factor, norm, hooks.log_fields(step))
-            every = settings.evaluate_every_steps
+            run_log.report(step, optim.learning_rate * factor, norm, hooks.log_fields(step))
+            every = run.validate_every_steps
             if evaluate is not None and (step == total_steps or (every and step % every == 0)):
                 shown = master.state() if average is None else average.tensors
                 scores = _evaluate(model, master, evaluate, world, None if average is None else shown)
@@ -296,7 +286,7 @@ def fit(
                             "hooks": hooks.extra_tensors(),
                             "generators": generators,
                         },
-                        keep=settings.keep_checkpoints,
+                        keep=keep_checkpoints,
                         add=selection.keep,
                     )
                     hooks.on_checkpoint(path, step)

@@ -1,4 +1,4 @@
-"""Training in bf16 with fp32 master weights.
+"""Training in bf16 with fp32 master weights, and a moving average of them.
 
 The model itself holds bf16 weights, so forward and backward run wholly in bf16 kernels without casting
 weights at every step; the optimiser works on fp32 copies and writes them back rounded. Small updates are
@@ -14,7 +14,7 @@ import torch
 
 from rag.core.errors import ConfigError
 
-__all__ = ["MasterWeights"]
+__all__ = ["MasterWeights", "MovingAverage"]
 
 
 class MasterWeights:
@@ -137,3 +137,27 @@ class MasterWeights:
     def state(self) -> dict[str, torch.Tensor]:
         """Name → fp32 copy."""
         return {name: master.detach() for name, master in zip(self.names, self.master, strict=True)}
+
+
+class MovingAverage:
+    """avg ← d·avg + (1 − d)·weights after every step, in fp32: often better than the last step's weights.
+
+    The decay d is `decay`, but at most (1 + n)/(10 + n) after n steps, so that the start is soon forgotten.
+
+    Args:
+        master: the weights.
+        decay: below 1.
+
+    Attributes:
+        tensors: name → average.
+    """
+
+    def __init__(self, master: MasterWeights, decay: float) -> None:
+        self.decay = decay
+        self.tensors = {name: tensor.clone() for name, tensor in master.state().items()}
+
+    @torch.no_grad()
+    def update(self, master: MasterWeights, step: int) -> None:
+        """Take the weights of `step` (from 1) in."""
+        weight = 1.0 - min(self.decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(list(self.tensors.values()), list(master.state().values()), weight)

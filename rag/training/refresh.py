@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from rag.core.errors import ConfigError, DataError
 
 __all__ = [
-    "AlarmLimits",
     "IndexAge",
     "RefreshSchedule",
     "Staleness",
@@ -35,6 +34,7 @@ __all__ = [
 FloatArray = NDArray[np.floating]
 IntArray = NDArray[np.integer]
 _QUESTIONS_PER_BLOCK = 1000
+_LOW_OVERLAP, _LOW_COSINE, _LOW_ENTROPY, _LOW_DISTINCT = 0.3, 0.5, 0.02, 0.02  # worth a warning below
 _GRAMMAR = 'use "never", "every 500", "0:500,2000:2000" (from step:every) or "drift>0.05"; commas mean or'
 
 
@@ -234,23 +234,6 @@ def distinct_share(rows: IntArray, documents: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class AlarmLimits:
-    """When a staleness figure is worth a warning.
-
-    Attributes:
-        overlap_below: share of the fresh top-k that the stale one still had.
-        cosine_below: mean cosine of old and new document vectors.
-        entropy_below: share of the largest entropy.
-        distinct_below: share of distinct documents.
-    """
-
-    overlap_below: float = 0.3
-    cosine_below: float = 0.5
-    entropy_below: float = 0.02
-    distinct_below: float = 0.02
-
-
-@dataclass(frozen=True, slots=True)
 class Staleness:
     """What a refresh found out about the version before it, on a probe set.
 
@@ -260,7 +243,6 @@ class Staleness:
         cosine: `mean_cosine` of the document vectors.
         entropy: `score_entropy` of the new version.
         distinct: `distinct_share` of the new version.
-        limits: when to warn.
     """
 
     age_steps: int
@@ -268,7 +250,6 @@ class Staleness:
     cosine: float
     entropy: float
     distinct: float
-    limits: AlarmLimits = field(default=AlarmLimits())
 
     @property
     def drift(self) -> float:
@@ -277,13 +258,7 @@ class Staleness:
 
     def record(self) -> Mapping[str, float]:
         """For metrics files."""
-        return {
-            "refresh/age_steps": self.age_steps,
-            "refresh/overlap": self.overlap,
-            "refresh/cosine": self.cosine,
-            "refresh/entropy": self.entropy,
-            "refresh/distinct": self.distinct,
-        }
+        return {f"refresh/{name}": value for name, value in asdict(self).items()}
 
     def alarms(self) -> list[str]:
         """Sentences about what has gone wrong; empty if nothing has.
@@ -292,25 +267,26 @@ class Staleness:
             >>> Staleness(500, overlap=0.9, cosine=0.99, entropy=0.4, distinct=0.001).alarms()
             ['collapse: only 0.1% of the retrieved documents are distinct; lower the learning rate']
         """
-        limits, said = self.limits, []
-        if self.overlap < limits.overlap_below:
-            said.append(
+        rules = (
+            (
+                self.overlap < _LOW_OVERLAP,
                 f"stale: only {self.overlap:.0%} of the top documents were known after {self.age_steps:,} "
-                "steps; refresh more often"
-            )
-        if self.cosine < limits.cosine_below:
-            said.append(
+                "steps; refresh more often",
+            ),
+            (
+                self.cosine < _LOW_COSINE,
                 f"drift: old and new document vectors have a mean cosine of {self.cosine:.2f}; refresh more "
-                "often or lower the learning rate"
-            )
-        if self.entropy < limits.entropy_below:
-            said.append(
+                "often or lower the learning rate",
+            ),
+            (
+                self.entropy < _LOW_ENTROPY,
                 f"peaked: p(z|q) has {self.entropy:.1%} of its largest entropy, one document takes all; "
-                "raise the temperature"
-            )
-        if self.distinct < limits.distinct_below:
-            said.append(
+                "raise the temperature",
+            ),
+            (
+                self.distinct < _LOW_DISTINCT,
                 f"collapse: only {self.distinct:.1%} of the retrieved documents are distinct; lower the "
-                "learning rate"
-            )
-        return said
+                "learning rate",
+            ),
+        )
+        return [sentence for applies, sentence in rules if applies]

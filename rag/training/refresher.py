@@ -11,7 +11,7 @@ from typing import Any
 
 from rag.core.errors import IncompleteArtifactError
 from rag.core.log import get_logger
-from rag.training.shelf import Published, Shelf
+from rag.training.generations import Generation, Generations
 
 __all__ = ["RefreshStopped", "Refresher"]
 
@@ -34,14 +34,14 @@ class Refresher(ABC):
     """
 
     def __init__(
-        self, snapshots: Shelf[Any], payloads: Shelf[Any], *, key: str, keep: int = 2, poll_s: float = 5.0
+        self, snapshots: Generations, payloads: Generations, *, key: str, keep: int = 2, poll_s: float = 5.0
     ) -> None:
         self.snapshots, self.payloads, self.key = snapshots, payloads, key
         self._keep, self._poll_s = keep, poll_s
         self._finished: Callable[[], bool] = lambda: False
 
     @abstractmethod
-    def build(self, snapshot: Published, before: Published | None, folder: Path) -> None:
+    def build(self, snapshot: Generation, before: Generation | None, folder: Path) -> None:
         """Fill `folder` with what the snapshot in `snapshot.path` gives; depends on the arguments alone.
 
         Long work calls `check` now and then. After a kill the folder is given again as it was left.
@@ -58,7 +58,7 @@ class Refresher(ABC):
             raise RefreshStopped
 
     @staticmethod
-    def turn(before: Published | None) -> int:
+    def turn(before: Generation | None) -> int:
         """0 for the first result, then 1, 2, …"""
         return int(before.meta["turn"]) + 1 if before is not None else 0
 
@@ -82,7 +82,7 @@ class Refresher(ABC):
                 log.info("the trainer has finished: the refresh of step %d is given up", snapshot.step)
         return refreshes
 
-    def refresh(self, snapshot: Published, *, before: Published | None) -> Any:
+    def refresh(self, snapshot: Generation, *, before: Generation | None) -> Any:
         """Publish what one snapshot gives, or find it published already.
 
         Raises:

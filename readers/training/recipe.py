@@ -15,7 +15,6 @@ from rag.runtime.model_files import model_folder, position_limit, read_config
 from rag.runtime.precision import resolve_precision
 from rag.runtime.seeds import seed_everything
 from rag.training.claim import claim_run
-from rag.training.config import fit_settings
 from rag.training.fit import Loss, fit
 from rag.training.precision import MasterWeights
 from readers.extractive.reader import ExtractiveReader
@@ -105,7 +104,8 @@ def _train(config: ReaderTrainConfig) -> Path:
         master,
         batches,
         compute_loss,
-        fit_settings(config.optim, config.run),
+        config.optim,
+        config.run,
         config.out,
         evaluate=evaluate if watched else None,
     )

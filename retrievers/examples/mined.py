@@ -21,7 +21,7 @@ from indexers.npy import load_npy, save_npy
 from indexers.protocols import FloatArray, IntArray
 from rag.core.errors import MismatchedArtifactError
 from rag.core.files import atomic_write_json, read_json
-from rag.training.shelf import Published
+from rag.training.generations import Generation
 from retrievers.examples.tokens import TokenTable
 
 __all__ = ["MinedNegatives", "Probes"]
@@ -76,7 +76,7 @@ class MinedNegatives(Mapping[int, IntArray]):
         atomic_write_json(folder / "figures.json", {"table": shape, "probes": sizes, "figures": self.figures})
 
     @classmethod
-    def read(cls, generation: Published, *, examples: int, key: str) -> MinedNegatives:
+    def read(cls, generation: Generation, *, examples: int, key: str) -> MinedNegatives:
         """Map a published generation into memory.
 
         Args:

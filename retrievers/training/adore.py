@@ -17,7 +17,6 @@ from indexers.reissue import reissue_index
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.log import get_logger
 from rag.core.manifest import MANIFEST_NAME
-from rag.training.config import fit_settings
 from rag.training.distributed import World
 from rag.training.fit import FitHooks, Loss, fit
 from retrievers.encoders.bi_encoder import TOWER_SEPARATOR, BiEncoder
@@ -212,7 +211,8 @@ def _train(config: AdoreTrainConfig, world: World, index: Index) -> Path:
         master,
         batches,
         compute_loss,
-        fit_settings(config.optim, config.run),
+        config.optim,
+        config.run,
         config.out,
         evaluate=evaluate if held_out is not None else None,
         hooks=FrozenIndex(index.version),

@@ -6,11 +6,10 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from indexers.generations import Generations
 from rag.training.distributed import World
 from rag.training.exchange import Drift, Exchange, ExchangeSettings
+from rag.training.generations import Generation, Generations
 from rag.training.refresher import Refresher
-from rag.training.shelf import Published
 from retrievers.examples.batches import RetrieverBatches
 from retrievers.examples.mined import MinedNegatives
 from retrievers.training.ance_config import AnceTrainConfig
@@ -50,7 +49,7 @@ def negatives_exchange(
         sleep: waits for a number of seconds.
     """
 
-    def take_up(generation: Published) -> Mapping[str, float]:
+    def take_up(generation: Generation) -> Mapping[str, float]:
         mined = MinedNegatives.read(generation, examples=len(batches.data), key=key)
         batches.use_negatives(mined, generation.version)
         return {name: mined.figures[name] for name in _SHOWN if name in mined.figures}

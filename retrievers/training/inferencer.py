@@ -28,7 +28,6 @@ import numpy as np
 
 from indexers.embeddings import EmbeddingShards, EmbeddingWriter
 from indexers.exact import exact_search
-from indexers.generations import Generations
 from indexers.passages import PassageStore
 from indexers.protocols import FloatArray, IntArray, PassageEncoder
 from rag.core.errors import DataError
@@ -36,8 +35,8 @@ from rag.core.log import get_logger
 from rag.core.progress import Progress
 from rag.data.text import AnswerMatcher
 from rag.runtime.seeds import generator
+from rag.training.generations import Generation, Generations
 from rag.training.refresher import Refresher
-from rag.training.shelf import Published
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.data import matchable_answers
 from retrievers.examples.mined import MinedNegatives, Probes
@@ -112,7 +111,7 @@ class Inferencer(Refresher):
                 *(missing, len(train)),
             )
 
-    def build(self, snapshot: Published, before: Published | None, folder: Path) -> None:
+    def build(self, snapshot: Generation, before: Generation | None, folder: Path) -> None:
         """Put the negatives that a snapshot finds into `folder`.
 
         Raises:
@@ -146,8 +145,8 @@ class Inferencer(Refresher):
         self,
         encoder: SearchEncoder,
         embeddings: EmbeddingShards,
-        snapshot: Published,
-        before: Published | None,
+        snapshot: Generation,
+        before: Generation | None,
     ) -> MinedNegatives:
         config = self.config
         questions = [example.question for example in self.train]

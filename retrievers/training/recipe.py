@@ -21,7 +21,6 @@ from rag.core.log import get_logger
 from rag.runtime.hardware import use_threads
 from rag.runtime.seeds import seed_everything
 from rag.training.claim import claim_run
-from rag.training.config import fit_settings
 from rag.training.distributed import World
 from rag.training.fit import BatchSource, FitHooks, Loss, fit
 from rag.training.precision import MasterWeights
@@ -188,7 +187,7 @@ def train_bi_encoder(
     if world.is_main and split.held_out:
         held_out = _HeldOut(config, split, tokenizer, make_batches, held_out_objective)
     result = fit(
-        model, master, batches, compute_loss, fit_settings(config.optim, config.run), config.out,
+        model, master, batches, compute_loss, config.optim, config.run, config.out,
         evaluate=None if not split.held_out else lambda _: {} if held_out is None else held_out(model),
         hooks=hooks,
         world=world,

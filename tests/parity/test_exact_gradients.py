@@ -14,8 +14,9 @@ import pytest
 import torch
 from transformers import BertModel
 
+from rag.training.config import OptimConfig, RunConfig
 from rag.training.distributed import World
-from rag.training.fit import FitSettings, Loss, fit
+from rag.training.fit import Loss, fit
 from rag.training.precision import MasterWeights
 from retrievers.examples.batches import RetrieverBatch
 from retrievers.training import model as model_module
@@ -290,10 +291,11 @@ def train(world: World, folders: tuple[Path, Path], out: Path, chunk: int | None
         assert isinstance(module, BiEncoderModel)
         return contrastive_step(module, batch, world, chunk)
 
-    settings = FitSettings(
-        learning_rate=1e-3, log_every_steps=1, accumulate=2, clip_norm=0.5, schedule="constant", ema=0.5
+    settings = (
+        OptimConfig(learning_rate=0.001, accumulate=2, clip_norm=0.5, schedule="constant", ema=0.5),
+        RunConfig(log_every_steps=1),
     )
-    result = fit(model, MasterWeights(model), Batches(), loss, settings, out, world=world)
+    result = fit(model, MasterWeights(model), Batches(), loss, *settings, out, world=world)
     return {"loss": result.loss, **result.weights}
 
 

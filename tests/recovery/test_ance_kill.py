@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from indexers.build import BuildSettings, build_index
-from indexers.generations import Generations
 from indexers.protocols import EncoderIdentity, FloatArray
 from rag.core.types import Passage
 from rag.training.checkpoints import latest_checkpoint
+from rag.training.generations import Generations
 from retrievers.examples.mined import MinedNegatives
 from retrievers.examples.records import TrainingExample, write_training_examples
 from retrievers.training.ance import train_ance

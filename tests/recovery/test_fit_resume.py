@@ -17,8 +17,9 @@ from rag.core.errors import IncompleteArtifactError, MismatchedArtifactError, Ra
 from rag.runtime.seeds import generator
 from rag.training import fit as fit_module
 from rag.training.checkpoints import latest_checkpoint
+from rag.training.config import OptimConfig, RunConfig
 from rag.training.distributed import World
-from rag.training.fit import FitHooks, FitSettings, Loss, fit
+from rag.training.fit import FitHooks, Loss, fit
 from rag.training.precision import MasterWeights
 from tests.worlds import run_world, start_process
 
@@ -51,8 +52,8 @@ def train(
         seen["steps"] += 1
         return Loss(torch.nn.functional.mse_loss(module(batch[0]), batch[1]), len(batch[0]), batch[0].numel())
 
-    settings = FitSettings(learning_rate=0.05, log_every_steps=1, save_every_s=0.0)
-    result = fit(model, MasterWeights(model), Batches(), loss, settings, out)
+    settings = (OptimConfig(learning_rate=0.05), RunConfig(log_every_steps=1, save_every_s=0.0))
+    result = fit(model, MasterWeights(model), Batches(), loss, *settings, out)
     records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     return [record["loss"] for record in records], result.weights
 
@@ -97,7 +98,15 @@ def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path: Path) -> None:
         return Loss(module(batch[0]).sum() * float("nan"), 1, 1)
 
     with pytest.raises(RagError, match="step 0"):
-        fit(model, MasterWeights(model), Batches(), loss, FitSettings(learning_rate=0.1), tmp_path)
+        fit(
+            model,
+            MasterWeights(model),
+            Batches(),
+            loss,
+            OptimConfig(learning_rate=0.1),
+            RunConfig(),
+            tmp_path,
+        )
 
 
 class Clock:
@@ -129,13 +138,19 @@ def select(
         clock.now += 1.0
         return Loss(torch.nn.functional.mse_loss(module(batch[0]), batch[1]), len(batch[0]), 1)
 
-    settings = FitSettings(
-        learning_rate=0.05, log_every_steps=1, save_every_s=every_s, evaluate_every_steps=1, select_by="mrr",
-        early_stop=patience,
-    )  # fmt: skip
+    settings = (
+        OptimConfig(learning_rate=0.05),
+        RunConfig(
+            log_every_steps=1,
+            save_every_s=every_s,
+            validate_every_steps=1,
+            select_by="mrr",
+            early_stop=patience,
+        ),
+    )
     with patch.object(fit_module, "time", clock):
         result = fit(
-            model, MasterWeights(model), Batches(), loss, settings, out,
+            model, MasterWeights(model), Batches(), loss, *settings, out,
             evaluate=lambda _: {"mrr": scores[step + seen["steps"] - 1]},
         )  # fmt: skip
     return result.steps, result.best_step, {k: v.detach().clone() for k, v in result.weights.items()}
@@ -210,14 +225,14 @@ def train_with_momentum(out: Path, kill_at: int | None, device: str = "cpu") -> 
         means = module[0].running_mean.sum() + hooks.queue.sum().to(device)  # type: ignore[index]
         return Loss(torch.nn.functional.mse_loss(module(x) + means, y), len(x), 1)
 
-    settings = FitSettings(learning_rate=0.05, log_every_steps=1, save_every_s=3.5)
+    settings = (OptimConfig(learning_rate=0.05), RunConfig(log_every_steps=1, save_every_s=3.5))
     with patch.object(fit_module, "time", clock):
         fit(
             model,
             MasterWeights(model),
             Batches(),
             loss,
-            settings,
+            *settings,
             out,
             hooks=hooks,
             world=World.single(device),
@@ -246,8 +261,8 @@ def own_dropout(world: World, out: Path) -> list[float]:
     def loss(module: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> Loss:
         return Loss(torch.nn.functional.mse_loss(module(batch[0]), batch[1]) / 2, len(batch[0]), 1)
 
-    settings = FitSettings(learning_rate=0.05, log_every_steps=1, save_every_s=0.0, keep_checkpoints=9)
-    fit(model, MasterWeights(model), Batches(), loss, settings, out, world=world)
+    settings = (OptimConfig(learning_rate=0.05), RunConfig(log_every_steps=1, save_every_s=0.0))
+    fit(model, MasterWeights(model), Batches(), loss, *settings, out, world=world, keep_checkpoints=9)
     records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     return [record["loss"] for record in records]
 

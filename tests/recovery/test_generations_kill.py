@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from indexers import generations as module
-from indexers.generations import Generations
 from rag.core.errors import ArtifactError
+from rag.training import generations as module
+from rag.training.generations import Generations
 from tests.worlds import start_process
 
 

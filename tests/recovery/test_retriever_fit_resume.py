@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from rag.training.checkpoints import latest_checkpoint
+from rag.training.config import OptimConfig, RunConfig
 from rag.training.distributed import World
-from rag.training.fit import FitSettings, Loss, fit
+from rag.training.fit import Loss, fit
 from rag.training.precision import MasterWeights
 from retrievers.examples.batches import RetrieverBatch
 from retrievers.training.model import BiEncoderModel
@@ -60,11 +61,11 @@ def train(world: World, folder: Path, out: Path, kill_at: int | None) -> list[di
     def evaluate(module: torch.nn.Module) -> dict[str, float]:
         return {"norm": float(sum(p.detach().float().square().sum() for p in module.parameters()))}
 
-    settings = FitSettings(
-        learning_rate=2e-3, log_every_steps=3, accumulate=2, ema=0.5, save_every_s=0.0,
-        evaluate_every_steps=2, select_by="norm",
-    )  # fmt: skip
-    result = fit(model, master, Batches(), loss, settings, out, evaluate=evaluate, world=world)
+    settings = (
+        OptimConfig(learning_rate=0.002, accumulate=2, ema=0.5),
+        RunConfig(log_every_steps=3, save_every_s=0.0, validate_every_steps=2, select_by="norm"),
+    )
+    result = fit(model, master, Batches(), loss, *settings, out, evaluate=evaluate, world=world)
     assert result.best_step is not None
     records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     kept = [{k: v for k, v in record.items() if k != "seconds"} for record in records]

@@ -13,29 +13,12 @@ from rag.config import Config
 from rag.core.errors import MismatchedArtifactError
 from rag.core.files import read_json
 from rag.training.claim import claim_run
-from rag.training.config import OptimConfig, RunConfig, fit_settings
-from rag.training.fit import FitSettings
+from rag.training.config import OptimConfig, RunConfig
 
 
 class _Recipe(Config):
     optim: OptimConfig = OptimConfig(learning_rate=1e-4, clip_norm=1.0)
     run: RunConfig = RunConfig(seed=3)
-
-
-def test_every_setting_reaches_the_loop() -> None:
-    config = _Recipe(  # type: ignore[call-arg]
-        learning_rate=1e-3, learning_rates={"head": 1e-2}, schedule="cosine", warmup_fraction=0.2,
-        warmup_steps=7, weight_decay=0.3, accumulate=2, ema=0.5, log_every_steps=3, evaluate_every_steps=5,
-        select_by="nll",        early_stop=2,
-        save_every_s=9.0, tensorboard=True,
-    )  # fmt: skip
-    assert fit_settings(config.optim, config.run) == FitSettings(
-        learning_rate=1e-3, learning_rates={"head": 1e-2}, schedule="cosine", warmup_fraction=0.2,
-        warmup_steps=7, weight_decay=0.3, clip_norm=1.0, accumulate=2, ema=0.5, log_every_steps=3,
-        evaluate_every_steps=5, select_by="nll", select_lowest=True, early_stop=2,
-        save_every_s=9.0, tensorboard=True,
-    )  # fmt: skip
-    assert fit_settings(OptimConfig(), RunConfig()).select_by == ""
 
 
 def test_stopping_early_needs_something_to_stop_by() -> None:

@@ -13,15 +13,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from indexers.generations import Generations
 from rag.runtime.seeds import generator
+from rag.training.config import OptimConfig, RunConfig
 from rag.training.distributed import World
 from rag.training.exchange import Exchange, ExchangeSettings
-from rag.training.fit import FitSettings, Loss, fit
+from rag.training.fit import Loss, fit
+from rag.training.generations import Generation, Generations
 from rag.training.precision import MasterWeights
 from rag.training.refresh import RefreshSchedule
 from rag.training.refresher import Refresher
-from rag.training.shelf import Published
 from tests.worlds import start_process
 
 STEPS, PASSAGES, WIDTH, LABELS, TOP_K = 60, 64, 16, 8, 6
@@ -54,7 +54,7 @@ class IndexRefresher(Refresher):
 
     killed_after = 99
 
-    def build(self, snapshot: Published, before: Published | None, folder: Path) -> None:
+    def build(self, snapshot: Generation, before: Generation | None, folder: Path) -> None:
         model = Towers()
         model.load_state_dict(load_file(snapshot.path / "model.safetensors"))
         for half in range(2):
@@ -75,7 +75,7 @@ class HeldIndex:
     def __init__(self) -> None:
         self.halves: list[np.ndarray[Any, Any]] = []
 
-    def take_up(self, generation: Published) -> Mapping[str, float]:
+    def take_up(self, generation: Generation) -> Mapping[str, float]:
         self.halves = [np.load(generation.path / f"{half}.npy", mmap_mode="r") for half in range(2)]
         return {"refresh/rows": float(sum(map(len, self.halves)))}
 
@@ -126,8 +126,8 @@ def train(
         hit = float((LABEL[found[:, 0].numpy()] == LABEL[chosen]).mean())
         return Loss(value, len(chosen), len(chosen), parts={"top1": hit})
 
-    settings = FitSettings(learning_rate=0.02, log_every_steps=1, save_every_s=save_every_s)
-    fit(model, MasterWeights(model), Questions(), loss, settings, out, hooks=exchange)
+    settings = (OptimConfig(learning_rate=0.02), RunConfig(log_every_steps=1, save_every_s=save_every_s))
+    fit(model, MasterWeights(model), Questions(), loss, *settings, out, hooks=exchange)
     return [
         {k: v for k, v in json.loads(line).items() if k != "seconds"}
         for line in (out / "metrics.jsonl").read_text().splitlines()
@@ -231,7 +231,7 @@ def test_a_refresh_that_nobody_waits_for_is_given_up(tmp_path: Path) -> None:
 class TargetRefresher(Refresher):
     """Scores every question's candidates with a snapshot, and sharpens that by what it knows of labels."""
 
-    def build(self, snapshot: Published, before: Published | None, folder: Path) -> None:
+    def build(self, snapshot: Generation, before: Generation | None, folder: Path) -> None:
         model = Towers()
         model.load_state_dict(load_file(snapshot.path / "model.safetensors"))
         with torch.no_grad():
@@ -246,7 +246,7 @@ def test_a_model_learns_from_targets_that_its_snapshots_give(tmp_path: Path) -> 
     model, held = Towers(), {"targets": np.zeros((0, 0), np.float32)}
     snapshots, payloads = Generations(tmp_path / "snapshots"), Generations(tmp_path / "targets")
 
-    def take_up(generation: Published) -> Mapping[str, float]:
+    def take_up(generation: Generation) -> Mapping[str, float]:
         held["targets"] = np.load(generation.path / "targets.npy", mmap_mode="r")
         return {}
 
@@ -264,8 +264,8 @@ def test_a_model_learns_from_targets_that_its_snapshots_give(tmp_path: Path) -> 
         value = -(targets * scores.log_softmax(-1)).sum(1).mean()
         return Loss(value, len(chosen), len(chosen), parts={"top1": hit})
 
-    settings = FitSettings(learning_rate=0.02, log_every_steps=1)
-    fit(model, MasterWeights(model), Questions(), loss, settings, tmp_path, hooks=exchange)
+    settings = (OptimConfig(learning_rate=0.02), RunConfig(log_every_steps=1))
+    fit(model, MasterWeights(model), Questions(), loss, *settings, tmp_path, hooks=exchange)
     records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert len({record["index_version"] for record in records}) == 6
     before, after = top1(records)

@@ -15,8 +15,9 @@ import torch
 from rag.core.errors import ConfigError, IncompleteArtifactError, MissingDependencyError, RagError
 from rag.runtime.seeds import generator
 from rag.training.checkpoints import latest_checkpoint
+from rag.training.config import OptimConfig, RunConfig
 from rag.training.curves import draw_curves
-from rag.training.fit import FitHooks, FitResult, FitSettings, Loss, fit
+from rag.training.fit import FitHooks, FitResult, Loss, fit
 from rag.training.precision import MasterWeights
 
 Pair = tuple[torch.Tensor, torch.Tensor]
@@ -53,9 +54,10 @@ def run(
     out: Path, batches: Batches | None = None, model: torch.nn.Module | None = None, **changes: Any
 ) -> FitResult[Pair]:
     model = linear() if model is None else model
-    keywords = {k: changes.pop(k) for k in ("evaluate", "hooks") if k in changes}
-    settings = FitSettings(**{"learning_rate": 0.05, "log_every_steps": 1, **changes})
-    return fit(model, MasterWeights(model), batches or Batches(8), mean_squares, settings, out, **keywords)
+    keywords = {k: changes.pop(k) for k in ("evaluate", "hooks", "keep_checkpoints") if k in changes}
+    optim = {k: changes.pop(k) for k in OptimConfig.model_fields if k in changes}
+    settings = (OptimConfig(**{"learning_rate": 0.05, **optim}), RunConfig(log_every_steps=1, **changes))
+    return fit(model, MasterWeights(model), batches or Batches(8), mean_squares, *settings, out, **keywords)
 
 
 def records(out: Path) -> list[dict[str, Any]]:
@@ -149,7 +151,7 @@ def test_the_best_weights_are_returned_and_the_run_stops_early(tmp_path: Path) -
         at.append(module.weight.detach().clone())  # type: ignore[operator,union-attr]
         return {"mrr": next(shown), "other": 1.0}
 
-    settings = {"evaluate_every_steps": 1, "select_by": "mrr", "early_stop": 3, "evaluate": evaluate}
+    settings = {"validate_every_steps": 1, "select_by": "mrr", "early_stop": 3, "evaluate": evaluate}
     result = run(tmp_path, **settings)
     assert (result.steps, result.best_step, result.best_score) == (5, 2, 0.5)
     assert torch.equal(result.weights["weight"], at[1])
@@ -167,7 +169,7 @@ def test_the_best_weights_are_returned_and_the_run_stops_early(tmp_path: Path) -
 def test_the_lowest_score_may_be_best(tmp_path: Path) -> None:
     shown = iter([3.0, 1.0, 2.0])
     result = run(
-        tmp_path, Batches(3), evaluate_every_steps=1, select_by="nll", select_lowest=True,
+        tmp_path, Batches(3), validate_every_steps=1, select_by="nll",
         evaluate=lambda _: {"nll": next(shown)},
     )  # fmt: skip
     assert (result.best_step, result.best_score) == (2, 1.0)
@@ -228,9 +230,9 @@ def test_named_parts_of_the_loss_are_averaged_into_the_log(
         )
 
     model = linear()
-    settings = FitSettings(learning_rate=0.05, log_every_steps=2, accumulate=2)
+    settings = (OptimConfig(learning_rate=0.05, accumulate=2), RunConfig(log_every_steps=2))
     with caplog.at_level("INFO", logger="rag.training.fit"):
-        fit(model, MasterWeights(model), Batches(8), loss, settings, tmp_path)
+        fit(model, MasterWeights(model), Batches(8), loss, *settings, tmp_path)
     told = records(tmp_path)
     assert len(told) == 2
     for record in told:
@@ -266,7 +268,7 @@ def test_a_loss_that_is_not_finite_is_said(tmp_path: Path) -> None:
 
 
 def test_curves_are_an_svg_of_every_quantity(tmp_path: Path) -> None:
-    run(tmp_path, evaluate=lambda _: {"mrr<&": 0.25}, evaluate_every_steps=2)
+    run(tmp_path, evaluate=lambda _: {"mrr<&": 0.25}, validate_every_steps=2)
     root = ElementTree.fromstring((tmp_path / "curves.svg").read_text())
     titles = [node.text for node in root.iter() if node.get("class") == "title"]
     assert titles == ["training loss", "learning rate", "gradient norm", "mrr<&"]

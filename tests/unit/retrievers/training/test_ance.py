@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from indexers.build import BuildSettings, build_index
-from indexers.generations import Generations
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity, FloatArray
 from rag.cli.main import main
@@ -21,6 +20,7 @@ from rag.config import load_config, preset_names
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.types import Passage
 from rag.training.exchange import Exchange
+from rag.training.generations import Generations
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.split import split_examples
 from retrievers.training.ance import run_inferencer, train_ance

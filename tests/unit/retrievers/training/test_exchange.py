@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexers.generations import Generation, Generations
 from rag.training.distributed import World
 from rag.training.exchange import Exchange
+from rag.training.generations import Generation, Generations
 from retrievers.examples.mined import MinedNegatives, Probes
 from retrievers.examples.tokens import TokenTable
 from retrievers.training.ance_config import AnceTrainConfig

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indexers.generations import Generation, Generations
 from indexers.passages import PassageStore, PassageStoreWriter
 from indexers.protocols import EncoderIdentity, FloatArray
 from rag.core.errors import DataError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.types import Passage
+from rag.training.generations import Generation, Generations
 from retrievers.examples.mined import MinedNegatives
 from retrievers.examples.records import TrainingExample
 from retrievers.training.ance_config import AnceTrainConfig

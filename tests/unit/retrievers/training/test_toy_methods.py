@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from rag.core.types import Passage
+from rag.training.config import OptimConfig, RunConfig
 from rag.training.distributed import World
-from rag.training.fit import FitSettings, Loss, fit
+from rag.training.fit import Loss, fit
 from rag.training.precision import MasterWeights
 from rag.training.run_log import read_metrics
 from retrievers.encoders.vectors import Vectors
@@ -56,8 +57,8 @@ def train(
     def loss(_: torch.nn.Module, batch: RetrieverBatch) -> Loss:
         return contrastive_step(model, batch, world, chunk, objective=objective)
 
-    settings = FitSettings(learning_rate=3e-3, log_every_steps=1)
-    fit(model, MasterWeights(model), batches, loss, settings, out, world=world)
+    settings = (OptimConfig(learning_rate=0.003), RunConfig(log_every_steps=1))
+    fit(model, MasterWeights(model), batches, loss, *settings, out, world=world)
     losses = [record["loss"] for record in read_metrics(out / "metrics.jsonl") if "loss" in record]
     assert np.mean(losses[-5:]) < 0.6 * np.mean(losses[:5])
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from indexers.generations import Generations
 from rag.core.errors import ArtifactError, ConfigError, IncompleteArtifactError
+from rag.training.generations import Generations
 
 
 def writes(text: str) -> Callable[[Path], None]:
