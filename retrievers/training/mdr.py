@@ -13,7 +13,6 @@ import torch
 from indexers.index import Index
 from rag.core.errors import ConfigError
 from rag.core.log import get_logger
-from rag.training.config import fit_settings
 from rag.training.distributed import World
 from rag.training.fit import BatchSource, FitHooks, Loss, fit
 from rag.training.precision import MasterWeights
@@ -119,7 +118,8 @@ def _train(config: MdrTrainConfig, world: World, index: Index | None) -> Path:
         master,
         batches,
         compute_loss,
-        fit_settings(config.optim, config.run),
+        config.optim,
+        config.run,
         config.out,
         evaluate=None if not split.held_out else lambda _: {} if scores is None else scores(model),
         hooks=hooks,
