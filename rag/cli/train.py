@@ -133,5 +133,28 @@ def mdr(
         typer.echo(f"or, without encoding anything: rag ask … --index {out / 'index'} --retriever multihop")
 
 
+@app.command()
+def stop(
+    train: Annotated[list[Path], typer.Option(help="Question sets of one and of more hops; repeat it.")],
+    index: Annotated[list[Path], typer.Option("--index", "-i", help="One for all sets, or one for each.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="File of the rule, for multihop:stop=FILE.")],
+    hops: Annotated[int, typer.Option(help="Of the search that it is for.")] = 2,
+    beam: Annotated[int, typer.Option(help="The same.")] = 5,
+    questions: Annotated[int, typer.Option(help="Most questions of each set.")] = 1000,
+    encoder: Encoder = None,
+    seed: Annotated[int, typer.Option(help="Of the draw of questions.")] = 13,
+) -> None:
+    """Learn when multi-hop search has found enough, so that one-hop questions stay one-hop."""
+    from rag.core.errors import ConfigError
+    from retrievers.training.stop import describe, learn_stop
+
+    if len(index) not in (1, len(train)):
+        raise ConfigError(f"{len(index)} indexes for {len(train)} question sets, expected one or one each")
+    sets = list(zip(train, index * (len(train) if len(index) == 1 else 1), strict=True))
+    rule, figures = learn_stop(sets, hops=hops, beam=beam, most=questions, seed=seed, encoder=encoder)
+    rule.save(out)
+    typer.echo(f"{describe(figures)}\nrule → {out}\nuse it: --retriever multihop:hops={hops},stop={out}")
+
+
 app.command()(ance)
 app.command()(adore)
