@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +14,7 @@ from retrievers.examples.data import TrainingSet
 from retrievers.examples.masks import answer_mask, same_passage_mask
 from retrievers.examples.tokens import TokenTable
 
-__all__ = ["Epochs", "RetrieverBatch", "RetrieverBatches", "distinct_rows", "drawn_rows"]
+__all__ = ["Epochs", "RetrieverBatch", "RetrieverBatches", "TargetBatches"]
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -38,7 +37,6 @@ class RetrieverBatch:
         examples: (B,) examples of the training set.
         first_question: position of `questions[0]` in the whole batch.
         first_passage: position of `passages[0]` in the whole batch.
-        negatives_version: which negatives were drawn from, "" for the training file's own.
         targets: (B, P) float32, of the passages in each question's list, 0 elsewhere; None where positives
             say what to learn.
     """
@@ -51,7 +49,6 @@ class RetrieverBatch:
     examples: Int64
     first_question: int = 0
     first_passage: int = 0
-    negatives_version: str = ""
     targets: npt.NDArray[np.float32] | None = None
 
     @property
@@ -102,7 +99,6 @@ class Epochs:
         epochs: passes over the data, fractions allowed.
         max_batches: ends the run earlier.
         seed: of the permutations.
-        arrange: puts an epoch's random order into another one, with the epoch's generator.
 
     Example:
         >>> epochs = Epochs(7, 2, epochs=2)
@@ -118,7 +114,6 @@ class Epochs:
         epochs: float = 1.0,
         max_batches: int | None = None,
         seed: int = 13,
-        arrange: Callable[[Int64, np.random.Generator], Int64] | None = None,
     ) -> None:
         self.batch_size = min(batch_size, count)
         if self.batch_size < batch_size:
@@ -128,7 +123,7 @@ class Epochs:
         self.per_epoch = count // self.batch_size
         wanted = max(1, round(epochs * self.per_epoch))
         self._length = wanted if max_batches is None else min(wanted, max_batches)
-        self._count, self._seed, self._arrange = count, seed, arrange
+        self._count, self._seed = count, seed
         self._order: tuple[int, Int64] = (-1, np.zeros(0, np.int64))
 
     def __len__(self) -> int:
@@ -144,9 +139,8 @@ class Epochs:
             raise IndexError(f"batch {step} of a run of {len(self)}")
         epoch, number = divmod(step, self.per_epoch)
         if self._order[0] != epoch:
-            draw = generator(self._seed, 21, epoch)
-            order = draw.permutation(self._count).astype(np.int64)
-            self._order = (epoch, order if self._arrange is None else self._arrange(order, draw))
+            order = generator(self._seed, 21, epoch).permutation(self._count).astype(np.int64)
+            self._order = (epoch, order)
         return self._order[1][number * self.batch_size : (number + 1) * self.batch_size]
 
 
@@ -162,13 +156,8 @@ class RetrieverBatches:
         hard_negatives: of each question, drawn without replacement.
         epochs: passes over the data, fractions allowed.
         max_batches: ends the run earlier.
-        positives: "first" takes the gold passage, "random" draws one of several.
         mask_false_negatives: see `RetrieverBatch.ignored`; off, nothing is ignored, and every question's
             passages stand in the batch for themselves.
-        group_by: "title" puts the questions of an article next to each other, and those of a passage within
-            it, so that a batch's passages are of one or a few articles and hard to tell apart; "none" mixes.
-        pool_batches: batches whose questions are sorted by the length of their positive, then shuffled as
-            batches; 1 sorts nothing.
         seed: of every choice.
 
     Raises:
@@ -188,28 +177,16 @@ class RetrieverBatches:
         hard_negatives: int = 1,
         epochs: float = 1.0,
         max_batches: int | None = None,
-        positives: str = "first",
         mask_false_negatives: bool = True,
-        group_by: str = "none",
-        pool_batches: int = 1,
         seed: int = 13,
     ) -> None:
-        if positives not in ("first", "random"):
-            raise ConfigError(f"positives is {positives!r}, expected 'first' or 'random'")
-        if group_by not in ("none", "title"):
-            raise ConfigError(f"group_by is {group_by!r}, expected 'none' or 'title'")
         self.data = data
         self.hard_negatives = hard_negatives
-        self.draw_positives = positives == "random"
         self.mask_false_negatives = mask_false_negatives
-        self.group_by = group_by
-        self.pool_batches = pool_batches
         self.seed = seed
-        self.examples = Epochs(
-            len(data), batch_size, epochs=epochs, max_batches=max_batches, seed=seed, arrange=self._arranged
-        )
+        self.examples = Epochs(len(data), batch_size, epochs=epochs, max_batches=max_batches, seed=seed)
         self.batch_size = self.examples.batch_size
-        self._negatives, self.negatives_version = data.negatives, ""
+        self._negatives = data.negatives
         self._check_negatives()
 
     def __len__(self) -> int:
@@ -228,56 +205,26 @@ class RetrieverBatches:
                 hint="raise batch_size, or mine negatives with `rag mine` and set hard_negatives",
             )
 
-    def use_negatives(self, table: Mapping[int, Sequence[int] | Int64] | TokenTable, version: str) -> None:
+    def use_negatives(self, table: TokenTable, version: str) -> None:
         """Draw from other negatives from the next batch on.
 
         Args:
-            table: example → passage rows, best first; an example that is missing keeps the file's own.
-            version: goes into every batch, and by it into logs.
+            table: passage rows of each example, best first; where there are none the file's own stay.
+            version: of the negatives, for messages.
 
         Raises:
             DataError: a row that is not in the passage table.
         """
-        if isinstance(table, TokenTable):
-            found = table
-        else:
-            found = TokenTable.of([table.get(i, self.data.negatives[i]) for i in range(len(self.data))])
-        rows = len(self.data.passages)
-        if len(found) != len(self.data):
-            raise DataError(f"negatives for {len(found)} examples, expected {len(self.data)}")
-        if len(found.values) and not 0 <= int(found.values.min()) <= int(found.values.max()) < rows:
+        rows, values = len(self.data.passages), table.values
+        if len(table) != len(self.data):
+            raise DataError(f"negatives for {len(table)} examples, expected {len(self.data)}")
+        if len(values) and not 0 <= int(values.min()) <= int(values.max()) < rows:
             raise DataError(
-                f"negatives {version!r} name passage {int(found.values.max())}, but there are {rows}",
+                f"negatives {version!r} name passage {int(values.max())}, but there are {rows}",
                 hint="mine over the passages that the training set was built with",
             )
-        self._negatives, self.negatives_version = found, version
+        self._negatives = self.data.negatives.replaced(table)
         self._check_negatives()
-
-    def _arranged(self, order: Int64, draw: np.random.Generator) -> Int64:
-        size = self.examples.batch_size
-        whole = self.examples.per_epoch * size
-        if self.group_by == "title":
-            order = draw.permutation(self._grouped(order, draw)[:whole].reshape(-1, size)).reshape(-1)
-        order = order[:whole]
-        if self.pool_batches > 1:
-            lengths = self.data.passages.lengths[self._gold()]
-            for start in range(0, len(order), self.pool_batches * size):
-                pool = order[start : start + self.pool_batches * size]
-                batches = pool[np.argsort(lengths[pool], kind="stable")].reshape(-1, size)
-                order[start : start + len(pool)] = draw.permutation(batches).reshape(-1)
-        return order
-
-    def _gold(self) -> Int64:
-        """(Q,) passage row of every example's gold passage."""
-        table = self.data.positives
-        return table.values[table.bounds[:-1]].astype(np.int64)
-
-    def _grouped(self, order: Int64, draw: np.random.Generator) -> Int64:
-        """`order`, with articles next to each other in a random order, and so the passages within them."""
-        gold = self.data.canonical[self._gold()[order]]
-        of_passage = draw.permutation(len(self.data.canonical))[gold]
-        of_title = draw.permutation(int(self.data.titles.max()) + 1)[self.data.titles[order]]
-        return order[np.lexsort((of_passage, of_title))]
 
     def __getitem__(self, step: int) -> RetrieverBatch:
         """Batch `step`.
@@ -287,13 +234,14 @@ class RetrieverBatches:
             ConfigError: no question of the batch has anything to be told from.
         """
         examples = self.examples[step]
-        draw = generator(self.seed, 22, step)
-        positives = self._positives(examples, draw)
-        negatives, owners = self._draw_negatives(examples, draw)
-        rows = np.concatenate([positives, negatives])
+        table = self.data.positives
+        positives = table.values[table.bounds[examples]].astype(np.int64)  # (B,) the gold ones
+        negatives, owners = self._negatives.gather(examples)
+        taken = _drawn(owners, self.hard_negatives, generator(self.seed, 22, step), len(examples))
+        rows, owners = np.concatenate([positives, negatives[taken].astype(np.int64)]), owners[taken]
         columns = np.arange(len(rows))
         if self.mask_false_negatives:
-            rows, columns = distinct_rows(rows, self.data.canonical)
+            rows, columns = _distinct(rows, self.data.canonical)
         places, drawn = columns[: len(examples)], np.stack([owners, columns[len(examples) :]])
         ignored = np.zeros((len(examples), len(rows)), bool)
         if self.mask_false_negatives:
@@ -311,25 +259,76 @@ class RetrieverBatches:
             ignored=ignored,
             drawn=drawn,
             examples=examples,
-            negatives_version=self.negatives_version,
         )
 
-    def _positives(self, examples: Int64, draw: np.random.Generator) -> Int64:
-        """(B,) passage rows."""
-        table = self.data.positives
-        first = table.bounds[examples]
-        if self.draw_positives:
-            first = first + draw.integers(0, table.bounds[examples + 1] - first)
-        return table.values[first].astype(np.int64)
 
-    def _draw_negatives(self, examples: Int64, draw: np.random.Generator) -> tuple[Int64, Int64]:
-        """Rows of the drawn negatives in question order, and the position of each one's question."""
-        rows, owners = self._negatives.gather(examples)
-        taken = drawn_rows(owners, self.hard_negatives, draw, len(examples))
-        return rows[taken].astype(np.int64), owners[taken]
+class TargetBatches:
+    """The batches of a run that learns float targets: each question with a list of passages, no positives.
+
+    Args:
+        data: the training set; examples have targets.
+        batch_size: questions in a batch, over all processes; fewer if there are fewer examples.
+        per_question: most passages of a list, drawn anew at each visit; None takes all.
+        epochs: passes over the data, fractions allowed.
+        max_batches: ends the run earlier.
+        seed: of every choice.
+
+    Raises:
+        DataError: an example has fewer than two passages with a target.
+    """
+
+    def __init__(
+        self,
+        data: TrainingSet,
+        *,
+        batch_size: int,
+        per_question: int | None = None,
+        epochs: float = 1.0,
+        max_batches: int | None = None,
+        seed: int = 13,
+    ) -> None:
+        if (few := np.flatnonzero(data.scored.lengths < 2)).size:
+            raise DataError(
+                f"{len(few)} of {len(data)} examples have fewer than two passages with a target, the first "
+                f"is {data.ids[int(few[0])]}",
+                hint="read them with needs='targets'",
+            )
+        self.data, self.per_question, self.seed = data, per_question, seed
+        self.examples = Epochs(len(data), batch_size, epochs=epochs, max_batches=max_batches, seed=seed)
+        self.batch_size = self.examples.batch_size
+        count = len(data.scored.values)
+        self._places = TokenTable(np.arange(count, dtype=np.int32), data.scored.bounds)
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, step: int) -> RetrieverBatch:
+        """Batch `step`.
+
+        Raises:
+            IndexError: the run has fewer batches.
+        """
+        examples = self.examples[step]
+        places, owners = self._places.gather(examples)
+        taken = _drawn(owners, self.per_question, generator(self.seed, 23, step), len(examples))
+        places, owners = places[taken], owners[taken]
+        rows, columns = _distinct(self.data.scored.values[places].astype(np.int64), self.data.canonical)
+        targets = np.zeros((len(examples), len(rows)), np.float32)
+        targets[owners, columns] = self.data.targets[places]
+        ignored = np.ones(targets.shape, bool)
+        ignored[owners, columns] = False
+        return RetrieverBatch(
+            questions=[self.data.questions[i] for i in examples.tolist()],
+            passages=[self.data.passages[i] for i in rows.tolist()],
+            positives=np.zeros(0, np.int64),
+            ignored=ignored,
+            drawn=np.stack([owners, columns]),
+            examples=examples,
+            targets=targets,
+        )
 
 
-def drawn_rows(owners: Int64, most: int | None, draw: np.random.Generator, questions: int) -> Int64:
+def _drawn(owners: Int64, most: int | None, draw: np.random.Generator, questions: int) -> Int64:
     """Places of at most `most` entries of each owner, in random order within it; owners ascend."""
     order = np.lexsort((draw.random(len(owners)), owners))  # shuffled within each question
     counts = np.bincount(owners, minlength=questions)
@@ -337,12 +336,12 @@ def drawn_rows(owners: Int64, most: int | None, draw: np.random.Generator, quest
     return order if most is None else order[rank < most]
 
 
-def distinct_rows(rows: Int64, canonical: Int32) -> tuple[Int64, Int64]:
+def _distinct(rows: Int64, canonical: Int32) -> tuple[Int64, Int64]:
     """The first row of every passage in its order, and for all rows where in it their passage stands.
 
     Example:
         >>> canonical = np.array([0, 1, 2, 3, 3, 5], np.int32)
-        >>> [part.tolist() for part in distinct_rows(np.array([5, 3, 5, 4]), canonical)]
+        >>> [part.tolist() for part in _distinct(np.array([5, 3, 5, 4]), canonical)]
         [[5, 3], [0, 1, 0, 1]]
     """
     _, first, inverse = np.unique(canonical[rows], return_index=True, return_inverse=True)

@@ -30,7 +30,7 @@ Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
 _KIND = "training-set"
-_FORMAT = "3"
+_FORMAT = "4"
 _WINDOW = 4096  # texts that are tokenised at once
 _OF_QUESTIONS = ("questions", "answers", "question_answers", "positives", "negatives", "scored")
 _TABLES = (*_OF_QUESTIONS, "passages", "words")
@@ -66,7 +66,6 @@ class TrainingSet:
         canonical: (N,) first row with the same title and text.
         scored: Q lists of passage rows that have a target, whatever their role.
         targets: (T,) float32, one for each number of `scored.values`.
-        titles: (Q,) number of the gold passage's title; those without a title have one number together.
         corpus_rows: how many of the N passages are the corpus.
     """
 
@@ -79,7 +78,6 @@ class TrainingSet:
     positives: TokenTable
     negatives: TokenTable
     canonical: Int32
-    titles: Int32
     scored: TokenTable
     targets: npt.NDArray[np.float32]
     corpus_rows: int
@@ -154,26 +152,12 @@ class TrainingSet:
         return cls(
             ids=ids,
             canonical=load_npy(folder / "canonical.npy", dtype=np.int32, shape=(len(tables["passages"]),)),
-            titles=load_npy(folder / "titles.npy", dtype=np.int32, shape=(len(ids),)),
             targets=load_npy(
                 folder / "targets.npy", dtype=np.float32, shape=(int(shapes["scored"]["values"]),)
             ),
             corpus_rows=int(manifest["corpus_rows"]),
             **tables,
         )
-
-    def positives_outside_corpus(self) -> Int64:
-        """Examples whose every positive is missing in the corpus; searching can never find those.
-
-        Raises:
-            DataError: there is no corpus.
-        """
-        if not self.corpus_rows:
-            raise DataError("this training set was built without a corpus")
-        rows, owners = self.positives.gather(np.arange(len(self)))
-        inside = np.zeros(len(self), bool)
-        inside[owners[self.canonical[rows] < self.corpus_rows]] = True
-        return np.flatnonzero(~inside)
 
 
 class _Passages:
@@ -232,16 +216,13 @@ def _build(
     corpus_rows = len(passages.canonical)
     ids: list[str] = []
     queries: list[Query] = []
-    titles, targets = array("i"), array("f")
+    targets = array("f")
     patterns = 0
-    known_titles: dict[str, int] = {}
     writers = {name: TokenTableWriter(None) for name in _OF_QUESTIONS}
     for example in examples:
         ids.append(example.id)
         queries.append(example.query)
         positives, negatives = example.positives, example.negatives[:max_negatives]
-        title = positives[0].title if positives else ""
-        titles.append(known_titles.setdefault(title, len(known_titles)))
         writers["positives"].append([_unique(passages.add(passage) for passage in positives)])
         writers["negatives"].append([_unique(passages.add(negative.passage) for negative in negatives)])
         scored = {passages.add(c.passage): c.target for c in example.candidates if c.target is not None}
@@ -275,7 +256,6 @@ def _build(
     built = kind(
         ids=tuple(ids),
         canonical=canonical,
-        titles=np.frombuffer(titles, np.int32),
         targets=np.frombuffer(targets, np.float32),
         corpus_rows=corpus_rows,
         **tables,
@@ -296,7 +276,6 @@ def _unique(rows: Iterable[int]) -> Sequence[int]:
 def _write(built: TrainingSet, folder: Path) -> None:
     shapes: dict[str, Any] = {name: getattr(built, name).write(folder, name) for name in _TABLES}
     save_npy(folder / "canonical.npy", built.canonical)
-    save_npy(folder / "titles.npy", built.titles)
     save_npy(folder / "targets.npy", built.targets)
     atomic_write_json(folder / "ids.json", list(built.ids))
     for raw in folder.glob("*.raw"):

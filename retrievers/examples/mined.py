@@ -10,7 +10,7 @@ A generation's folder holds
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,30 +42,19 @@ class Probes:
     rows: IntArray
 
 
-class MinedNegatives(Mapping[int, IntArray]):
-    """Example → passage rows, for the examples that have any.
+@dataclass(frozen=True, slots=True)
+class MinedNegatives:
+    """Negatives of one version of the model.
 
     Attributes:
-        table: a list of rows for every example, maybe empty.
+        table: a list of passage rows for every example, maybe empty.
         probes: of the version that mined them.
         figures: what was measured.
     """
 
-    def __init__(self, table: TokenTable, probes: Probes, figures: Mapping[str, Any]) -> None:
-        self.table, self.probes, self.figures = table, probes, dict(figures)
-        self._present = np.flatnonzero(table.lengths)
-
-    def __getitem__(self, example: int) -> IntArray:
-        rows = self.table[example] if 0 <= example < len(self.table) else self.table.values[:0]
-        if not len(rows):
-            raise KeyError(example)
-        return rows.astype(np.int64)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._present.tolist())
-
-    def __len__(self) -> int:
-        return len(self._present)
+    table: TokenTable
+    probes: Probes
+    figures: Mapping[str, Any]
 
     def write(self, folder: Path) -> None:
         """Put the files into `folder`."""
@@ -102,11 +91,3 @@ class MinedNegatives(Mapping[int, IntArray]):
         )
         table = TokenTable.read(generation.path, _NAME, described["table"])
         return cls(table, probes, described["figures"])
-
-    def updated(self, other: TokenTable) -> TokenTable:
-        """This table with every list that `other` has put in its place; the rest stays as it is."""
-        chosen = [
-            new if len(new) else old
-            for new, old in ((other[i], self.table[i]) for i in range(len(self.table)))
-        ]
-        return TokenTable.of(chosen)

@@ -148,12 +148,10 @@ class ExampleReport(ReadReport):
     Attributes:
         left_out: questions dropped; they are not bad records.
         left_out_places: where the first of them are.
-        without_negatives: questions kept that have no negative of their own.
     """
 
     left_out: int = 0
     left_out_places: list[str] = field(default_factory=list)
-    without_negatives: int = 0
 
 
 def read_training_examples(
@@ -210,7 +208,6 @@ def read_training_examples(
                 if len(counts.left_out_places) < counts.shown:
                     counts.left_out_places.append(f"{name}:{number}")
                 continue
-            counts.without_negatives += not example.negatives
             found += 1
             yield example
     counts.check(max_bad_share, at_end=True)

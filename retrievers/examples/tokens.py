@@ -14,9 +14,8 @@ import numpy.typing as npt
 from indexers.npy import load_npy, save_npy
 from rag.core.errors import DataError
 from rag.core.files import disk_errors, sha256_file
-from rag.runtime.model_files import model_folder, tower_folders
 from retrievers.encoders.layout import PassageLayout, Query, QueryLayout
-from retrievers.encoders.settings import EncoderSettings, read_settings
+from retrievers.encoders.settings import EncoderSettings
 from retrievers.encoders.tokenization import TextTokenizer
 
 __all__ = ["RetrieverTokenizer", "TokenTable", "TokenTableWriter"]
@@ -74,6 +73,32 @@ class TokenTable:
         owners = np.repeat(np.arange(len(rows)), lengths)
         first = np.cumsum(lengths) - lengths
         return self.values[np.arange(len(owners)) + (starts - first)[owners]], owners
+
+    def spread(self, places: Int64, rows: int) -> TokenTable:
+        """A table of `rows` sequences: these at `places`, which ascend, and empty ones.
+
+        Example:
+            >>> TokenTable.of([[7, 8], [9]]).spread(np.array([1, 3]), 4).lengths.tolist()
+            [0, 2, 0, 1]
+        """
+        lengths = np.zeros(rows, np.int64)
+        lengths[places] = self.lengths
+        return TokenTable(self.values, np.append(0, np.cumsum(lengths)))
+
+    def replaced(self, other: TokenTable) -> TokenTable:
+        """This table with every sequence of `other`, which has as many, that is not empty in its place.
+
+        Example:
+            >>> table = TokenTable.of([[7, 8], [6], [9]]).replaced(TokenTable.of([[], [1, 2], []]))
+            >>> [table[row].tolist() for row in range(3)]
+            [[7, 8], [1, 2], [9]]
+        """
+        both = TokenTable(
+            np.concatenate([self.values, other.values]),
+            np.concatenate([self.bounds, other.bounds[1:] + self.bounds[-1]]),
+        )
+        rows = np.arange(len(self)) + len(self) * (other.lengths > 0)
+        return TokenTable(both.gather(rows)[0], np.append(0, np.cumsum(both.lengths[rows])))
 
     def write(self, folder: Path, name: str) -> dict[str, Any]:
         """Save as `NAME.values.npy` and `NAME.bounds.npy`; returns what `read` needs to know."""
@@ -146,8 +171,8 @@ class RetrieverTokenizer:
         fingerprint: hex sha256 of everything that decides which ids a text gets.
 
     Example:
-        >>> tokenizer = RetrieverTokenizer.from_folders(None, passage_tokens=16)       # doctest: +SKIP
-        >>> tokenizer.passages(["Danube"], ["A river."])                               # doctest: +SKIP
+        >>> settings = read_settings(model_folder(None)).override(max_length=16)       # doctest: +SKIP
+        >>> RetrieverTokenizer(settings, settings).passages(["Danube"], ["A river."])  # doctest: +SKIP
         [[101, 15709, 1037, 2314, 1012, 102]]
     """
 
@@ -168,42 +193,6 @@ class RetrieverTokenizer:
         self._passages = TextTokenizer(passage_settings)
         stated = (self._query_layout.layout, self._query_layout.passage, str(longer.max_length))
         self.fingerprint = _fingerprint(question_settings, passage_settings, stated)
-
-    @classmethod
-    def from_folders(
-        cls,
-        question_encoder: str | Path | None,
-        passage_encoder: str | Path | None = None,
-        *,
-        query_prefix: str | None = None,
-        passage_prefix: str | None = None,
-        layout: str | None = None,
-        question_tokens: int | None = None,
-        passage_tokens: int | None = None,
-    ) -> RetrieverTokenizer:
-        """The tokenizers of two encoders, or of one.
-
-        Args:
-            question_encoder: folder or Hugging Face name; None is the embedded all-MiniLM-L6-v2.
-            passage_encoder: another one for passages; None takes `question_encoder` (and its passage tower,
-                if it is a folder with two).
-            query_prefix, passage_prefix, layout: None takes what the folder says.
-            question_tokens, passage_tokens: longest texts, special tokens included; None as above.
-
-        Raises:
-            ConfigError: a length the encoder cannot take, or a bad layout.
-            ArtifactError: no encoder there.
-        """
-        questions = tower_folders(model_folder(question_encoder))[1]
-        passages = tower_folders(
-            model_folder(question_encoder if passage_encoder is None else passage_encoder)
-        )[0]
-        return cls(
-            read_settings(questions).override(max_length=question_tokens, query_prefix=query_prefix),
-            read_settings(passages).override(
-                max_length=passage_tokens, passage_prefix=passage_prefix, layout=layout
-            ),
-        )
 
     def questions(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of questions."""

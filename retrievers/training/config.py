@@ -56,19 +56,12 @@ class ContrastConfig(DataConfig):
     Attributes:
         hard_negatives: mined passages beside each question's positive; fewer where a question has fewer.
         negatives_depth: they are drawn from so many of a question's mined passages, the hardest; 0 is all.
-        group_by: "title" fills batches with the questions of one article after the other: its passages are
-            hard to tell apart, and each is encoded once for all its questions; "none" mixes articles.
-        pool_batches: batches whose questions are sorted by length among themselves; 1 sorts nothing.
-        positives: "first" is the gold passage; "random" draws one of several at each visit.
         mask_false_negatives: leave passages out of a question's denominator that are one of its positives or
             hold one of its answers.
     """
 
     hard_negatives: int = Field(default=1, ge=0)
     negatives_depth: int = Field(default=0, ge=0)
-    group_by: Literal["none", "title"] = "none"
-    pool_batches: int = Field(default=1, ge=1)
-    positives: Literal["first", "random"] = "first"
     mask_false_negatives: bool = True
 
     @model_validator(mode="after")
@@ -77,10 +70,6 @@ class ContrastConfig(DataConfig):
             raise ValueError(
                 "one question a batch without hard_negatives has nothing to tell its positive from; "
                 "raise batch_size or hard_negatives"
-            )
-        if self.group_by != "none" and self.pool_batches > 1:
-            raise ValueError(
-                "group_by and pool_batches order the questions in different ways: set one of them"
             )
         return self
 

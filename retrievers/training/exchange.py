@@ -51,7 +51,7 @@ def negatives_exchange(
 
     def take_up(generation: Generation) -> Mapping[str, float]:
         mined = MinedNegatives.read(generation, examples=len(batches.data), key=key)
-        batches.use_negatives(mined, generation.version)
+        batches.use_negatives(mined.table, generation.version)
         return {name: mined.figures[name] for name in _SHOWN if name in mined.figures}
 
     return Exchange(

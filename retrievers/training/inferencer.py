@@ -41,7 +41,7 @@ from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.data import matchable_answers
 from retrievers.examples.mined import MinedNegatives, Probes
 from retrievers.examples.records import TrainingExample
-from retrievers.examples.tokens import TokenTable
+from retrievers.examples.tokens import TokenTableWriter
 from retrievers.negatives.select import NegativeFilter
 from retrievers.training.ance_config import AnceTrainConfig
 from retrievers.training.staleness import TOP_K, ProbeSet, compare
@@ -150,15 +150,13 @@ class Inferencer(Refresher):
     ) -> MinedNegatives:
         config = self.config
         questions = [example.question for example in self.train]
-        lists: list[list[int]] = [[] for _ in questions]
-        with Progress(None, "questions", "mine") as progress:
-            for examples, _, rows in self._search(
-                encoder, embeddings, questions, self._due(self.turn(before)), config.depth
-            ):
-                for example, found in zip(examples.tolist(), rows.tolist(), strict=True):
-                    lists[example] = self._select(example, found)
+        due = self._due(self.turn(before))
+        mined = TokenTableWriter(None)
+        with Progress(len(due), "questions", "mine") as progress:
+            for examples, _, rows in self._search(encoder, embeddings, questions, due, config.depth):
+                mined.append(list(map(self._select, examples.tolist(), rows)))
                 progress.update(len(examples))
-        table = TokenTable.of(lists)
+        table = mined.finish().spread(due, len(questions))
         if not len(table.values):
             raise DataError(
                 f"of the {config.depth} best passages of {len(questions)} questions not one is a negative",
@@ -191,7 +189,7 @@ class Inferencer(Refresher):
             "mined/negatives_per_question": float(table.lengths.mean()),
             "alarms": staleness.alarms(),
         }
-        return MinedNegatives(known.updated(table) if known is not None else table, after, figures)
+        return MinedNegatives(known.table.replaced(table) if known is not None else table, after, figures)
 
     def _temperature(self, encoder: SearchEncoder) -> float:
         if self.config.model.temperature != "auto":
@@ -220,7 +218,8 @@ class Inferencer(Refresher):
             yield (block, *exact_search(embeddings, vectors, top_k))
             self.check()
 
-    def _select(self, example: int, found: Sequence[int]) -> list[int]:
+    def _select(self, example: int, found: IntArray) -> list[int]:
+        """What of the rows found for an example becomes its negatives."""
         question = self.train[example]
         answers = matchable_answers(question.answers) if self.config.answer_filter else ()
         allowed = NegativeFilter(
@@ -229,7 +228,7 @@ class Inferencer(Refresher):
             [passage.text for passage in question.positives],
             self.removed,
         )
-        ranked = found[self.config.skip :]
+        ranked = found[self.config.skip :].tolist()
         passing = (row for row in ranked if row >= 0 and allowed.accepts(row, self.corpus[row]))
         return list(itertools.islice(passing, self.config.kept))
 

@@ -105,10 +105,7 @@ def contrastive_batches(
         hard_negatives=said.hard_negatives,
         epochs=epochs,
         max_batches=max_batches,
-        positives=said.positives,
         mask_false_negatives=said.mask_false_negatives,
-        group_by=said.group_by,
-        pool_batches=said.pool_batches,
         seed=config.run.seed,
     )
 

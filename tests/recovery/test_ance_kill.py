@@ -162,4 +162,5 @@ def test_trainer_and_inferencer_are_killed_in_turn(tmp_path: Path, material: dic
     newest = Generations(out / "negatives").newest()
     assert newest is not None
     newest.verify()
-    assert len(MinedNegatives.read(newest, examples=60, key=newest.meta["key"])) == 60
+    mined = MinedNegatives.read(newest, examples=60, key=newest.meta["key"]).table
+    assert (mined.lengths > 0).all()

@@ -10,6 +10,7 @@ from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArt
 from rag.runtime import precision
 from retrievers.encoders import bi_encoder
 from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.encoders.settings import read_settings
 from retrievers.examples.tokens import RetrieverTokenizer
 
 TEXTS = [
@@ -230,7 +231,7 @@ def test_the_embedded_encoder():
 def test_questions_are_read_with_a_straight_apostrophe_in_training_and_search(tiny_bert):
     curly, straight = "who wrote gulliver’s travels", "who wrote gulliver's travels"
     encoder = BiEncoder.load(tiny_bert, precision="fp32")
-    tokens = RetrieverTokenizer.from_folders(tiny_bert)
+    tokens = RetrieverTokenizer(read_settings(tiny_bert), read_settings(tiny_bert))
     assert tokens.questions([curly]) == tokens.questions([straight])
     assert (encoder.encode_questions([curly]) == encoder.encode_questions([straight])).all()
     assert tokens.passages([""], [curly]) != tokens.passages([""], [straight])  # passages stay as they are

@@ -9,6 +9,7 @@ import pytest
 from rag.core.errors import ArtifactError, ConfigError, DataError
 from rag.core.types import Passage
 from retrievers.encoders.layout import Query
+from retrievers.encoders.settings import read_settings
 from retrievers.examples.batches import RetrieverBatches
 from retrievers.examples.data import TrainingSet
 from retrievers.examples.records import (
@@ -37,7 +38,8 @@ def examples(count=12):
 
 @pytest.fixture(scope="module")
 def tokenizer(tiny_bert):
-    return RetrieverTokenizer.from_folders(tiny_bert, layout="pair", question_tokens=12, passage_tokens=24)
+    settings = read_settings(tiny_bert).override(layout="pair")
+    return RetrieverTokenizer(settings.override(max_length=12), settings.override(max_length=24))
 
 
 def test_written_examples_read_back(tmp_path):
@@ -67,7 +69,7 @@ def test_dpr_files(tmp_path):
     assert found[0].positives == (Passage("7", "T", "x"),)
     assert found[0].negatives == (Candidate(Passage("7", "T", "y"), "negative", "", None, 11.5),)
     assert found[1].answers == ("2",)
-    assert (report.left_out, report.without_negatives, report.bad) == (1, 1, 0)
+    assert (report.left_out, report.bad) == (1, 0)
 
 
 def test_fid_files_and_what_a_method_needs(tmp_path):
@@ -96,8 +98,8 @@ def test_fid_files_and_what_a_method_needs(tmp_path):
 
 
 def test_a_query_holds_its_passages_and_targets_their_rows(tiny_bert):
-    settings = RetrieverTokenizer.from_folders(tiny_bert, question_tokens=8, passage_tokens=24)
-    tokenizer = RetrieverTokenizer(settings.question_settings, settings.passage_settings, query_tokens=16)
+    settings = read_settings(tiny_bert).override(max_length=24)
+    tokenizer = RetrieverTokenizer(settings.override(max_length=8), settings, query_tokens=16)
     aimed = tuple(Candidate(passage(n), "retrieved", target=n / 2) for n in (3, 1))
     long = "who wrote the river text forest"
     asked = [
@@ -109,7 +111,7 @@ def test_a_query_holds_its_passages_and_targets_their_rows(tiny_bert):
     assert data.scored.gather(np.array([0, 1]))[1].tolist() == [0, 0, 1]
     assert data.targets.tolist() == [1.5, 0.5, 1.5]
     assert data.passages[data.scored[1][0]].tolist() == data.passages[data.scored[0][0]].tolist()
-    plain = RetrieverTokenizer(settings.question_settings, settings.passage_settings)
+    plain = RetrieverTokenizer(settings.override(max_length=8), settings)
     assert plain.fingerprint != tokenizer.fingerprint
 
 
@@ -200,7 +202,6 @@ def test_rows_are_those_of_the_corpus(tokenizer):
     assert data.corpus_rows == 4
     assert data.canonical[:4].tolist() == [0, 1, 1, 3]
     assert data.positives[0].tolist() == [3]
-    assert data.positives_outside_corpus().tolist() == [2]
 
 
 def test_a_kept_set_is_not_made_again(tmp_path, tokenizer):
@@ -245,38 +246,18 @@ def test_batches_depend_on_the_step_alone(tokenizer):
         one[9]
 
 
-def test_bucketed_batches_hold_similar_lengths(tokenizer):
-    long = [
-        TrainingExample.labelled(str(n), "who", (), (Passage("", "", f"{n} " + "the river " * (n % 8)),))
-        for n in range(64)
-    ]
-    data = TrainingSet.build(long, tokenizer)
-
-    def spread(batches):
-        lengths = [[len(p) for p in batches[step].passages] for step in range(len(batches))]
-        return np.mean([max(batch) - min(batch) for batch in lengths])
-
-    plain = RetrieverBatches(data, batch_size=8, hard_negatives=0)
-    pooled = RetrieverBatches(data, batch_size=8, hard_negatives=0, pool_batches=8)
-    assert spread(pooled) < spread(plain) / 2
-    visited = np.concatenate([pooled.examples[step] for step in range(8)])
-    assert sorted(visited.tolist()) == list(range(64))
-
-
 def test_other_negatives_between_steps(tokenizer):
     data = TrainingSet.build(examples(), tokenizer)
     batches = RetrieverBatches(data, batch_size=12, hard_negatives=1, mask_false_negatives=False)
     target = int(data.negatives[5][0])
-    assert batches[0].negatives_version == ""
-    batches.use_negatives({n: [target] for n in range(11)}, "step 500")
+    batches.use_negatives(TokenTable.of([[target]] * 11 + [[]]), "step 500")
     batch = batches[0]
-    assert batch.negatives_version == "step 500"
     drawn = {int(batch.examples[q]): batch.passages[p] for q, p in batch.drawn.T}
     assert all(drawn[n].tolist() == data.passages[target].tolist() for n in range(11))
     own = [data.passages[row].tolist() for row in data.negatives[11]]
     assert drawn[11].tolist() in own
     with pytest.raises(DataError, match="name passage 999"):
-        batches.use_negatives({0: [999]}, "bad")
+        batches.use_negatives(TokenTable.of([[999]] + [[]] * 11), "bad")
 
 
 def test_batches_without_negatives_are_refused(tokenizer):

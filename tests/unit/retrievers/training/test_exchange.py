@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,9 +25,9 @@ class Batches:
     def __init__(self, examples: int, negatives: list[list[int]]) -> None:
         self.data = Data(examples, negatives)
         self.used: list[str] = []
-        self.table: Mapping[int, Any] = {}
+        self.table = TokenTable.of([])
 
-    def use_negatives(self, table: Mapping[int, Any], version: str) -> None:
+    def use_negatives(self, table: TokenTable, version: str) -> None:
         self.table = table
         self.used.append(version)
 
@@ -90,7 +89,7 @@ def test_in_line_every_snapshot_is_mined_at_once(tmp_path: Path) -> None:
     assert fields[10]["index_version"] == batches.used[1]
     assert ["held_out/mrr" in entry for entry in fields[8:14]] == [False, False, True, True, False, False]
     assert "mined/x" not in fields[10]
-    assert dict(batches.table.items())[0].tolist() == [20]
+    assert batches.table[0].tolist() == [20]
 
 
 def test_newer_negatives_are_taken_up_without_waiting(tmp_path: Path) -> None:

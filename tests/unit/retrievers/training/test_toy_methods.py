@@ -17,7 +17,7 @@ from rag.training.fit import Loss, fit
 from rag.training.precision import MasterWeights
 from rag.training.run_log import read_metrics
 from retrievers.encoders.vectors import Vectors
-from retrievers.examples.batches import RetrieverBatch, RetrieverBatches
+from retrievers.examples.batches import RetrieverBatch, RetrieverBatches, TargetBatches
 from retrievers.examples.data import TrainingSet
 from retrievers.examples.records import (
     Candidate,
@@ -25,7 +25,6 @@ from retrievers.examples.records import (
     read_training_examples,
     write_training_examples,
 )
-from retrievers.examples.target_batches import TargetBatches
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.losses import in_batch_objective, kl_objective
 from retrievers.training.model import BiEncoderModel
