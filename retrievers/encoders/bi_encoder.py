@@ -223,7 +223,8 @@ class BiEncoder:
         layout, prefix = QueryLayout(), self.identity.query_prefix
 
         def tokenize(start: int, stop: int) -> list[list[int]]:
-            return self._query.tokenizer(*layout.render(queries[start:stop], prefix=prefix))
+            first, second = layout.render(queries[start:stop])
+            return self._query.tokenizer.questions(first, prefix, second)
 
         return self._one_each(self._encode(self._query.tower, tokenize, len(queries)))
 

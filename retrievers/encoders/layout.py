@@ -103,17 +103,16 @@ class QueryLayout:
                 hint='for example "{question} {passages}"',
             )
 
-    def render(self, queries: Sequence[Query], *, prefix: str = "") -> tuple[list[str], list[str] | None]:
+    def render(self, queries: Sequence[Query]) -> tuple[list[str], list[str] | None]:
         """First and second segments; the second is None if there is only one segment."""
         passages = [
             " ".join(self._passages.render([p.title for p in found], [p.text for p in found])[0])
             for found in (query.passages[::-1] for query in queries)
         ]
         if self.layout == PAIR:
-            return [prefix + query.question for query in queries], passages
+            return [query.question for query in queries], passages
         return [
-            prefix
-            + (self.layout.format(question=query.question, passages=texts) if texts else query.question)
+            self.layout.format(question=query.question, passages=texts) if texts else query.question
             for query, texts in zip(queries, passages, strict=True)
         ], None
 

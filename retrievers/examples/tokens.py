@@ -203,11 +203,10 @@ class RetrieverTokenizer:
         ids = self.questions([query.question for query in queries])
         longer = [number for number, query in enumerate(queries) if query.passages]
         if longer:
-            first, second = self._query_layout.render(
-                [queries[number] for number in longer], prefix=self.question_settings.query_prefix
-            )
-            for number, found in zip(longer, self._queries(first, second), strict=True):
-                ids[number] = found
+            first, second = self._query_layout.render([queries[number] for number in longer])
+            found = self._queries.questions(first, self.question_settings.query_prefix, second)
+            for number, tokens in zip(longer, found, strict=True):
+                ids[number] = tokens
         return ids
 
     def passages(self, titles: Sequence[str], texts: Sequence[str]) -> list[list[int]]:

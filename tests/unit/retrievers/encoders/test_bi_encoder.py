@@ -7,9 +7,11 @@ from safetensors.torch import load_file, save_file
 
 from indexers.protocols import PassageEncoder
 from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError
+from rag.core.types import Passage
 from rag.runtime import precision
 from retrievers.encoders import bi_encoder
 from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.encoders.layout import Query
 from retrievers.encoders.settings import read_settings
 from retrievers.examples.tokens import RetrieverTokenizer
 
@@ -235,3 +237,16 @@ def test_questions_are_read_with_a_straight_apostrophe_in_training_and_search(ti
     assert tokens.questions([curly]) == tokens.questions([straight])
     assert (encoder.encode_questions([curly]) == encoder.encode_questions([straight])).all()
     assert tokens.passages([""], [curly]) != tokens.passages([""], [straight])  # passages stay as they are
+
+
+def test_a_question_with_passages_is_read_in_search_as_in_training(encoder, tiny_bert):
+    one, two = Passage("1", "Danube", "a river"), Passage("2", "Rhine", "the north sea")
+    queries = [Query("who’s there", (one, two)), Query("who’s there")]
+    settings = read_settings(tiny_bert)
+    tokens = RetrieverTokenizer(settings, settings).queries(queries)
+    np.testing.assert_array_equal(encoder.encode_queries(queries), encoder._query.tower.run(tokens).values)
+    plain = Query("who's there", (Passage("", "", "the north sea a river"),))  # the newest first
+    np.testing.assert_array_equal(encoder.encode_queries([plain]), encoder.encode_queries(queries[:1]))
+    np.testing.assert_array_equal(
+        encoder.encode_queries(queries[1:]), encoder.encode_questions(["who’s there"])
+    )
