@@ -41,6 +41,10 @@ RECIPES = {
     ),
     "mdr": Recipe("retrievers.training.mdr_config:MdrTrainConfig", "retrievers.training.mdr:train_mdr"),
     "reader": Recipe("readers.training.config:ReaderTrainConfig", "readers.training.recipe:train_reader"),
+    "generator": Recipe(
+        "readers.generative.training.config:GeneratorTrainConfig",
+        "readers.generative.training.recipe:train_generator",
+    ),
 }
 
 

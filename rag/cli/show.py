@@ -56,6 +56,8 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
         title = f"{evidence['title']} · " if evidence["title"] else ""
         lines.append(f"     {dim}{title}{evidence['passage_id']}{end}")
         lines.append(f"     {quoted}")
+        if evidence["start"] is None:
+            lines.append(f"     {dim}answer worded by the model{end}")
         for hop, step in enumerate(answer.get("path", ()), 1):
             said = " … ".join(step["text"][at:stop] for at, stop in step.get("supporting", ()))
             lines.append(

@@ -19,6 +19,7 @@ from rag.cli.recipe import (
     say_encoder,
 )
 from rag.cli.train_ance import adore, ance
+from rag.cli.train_generator import generator
 from rag.core.errors import ConfigError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Train models, one subcommand a recipe.")
@@ -158,3 +159,4 @@ def stop(
 
 app.command()(ance)
 app.command()(adore)
+app.command()(generator)

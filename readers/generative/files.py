@@ -27,6 +27,9 @@ from readers.generative.settings import GeneratorSettings, override, read_genera
 __all__ = ["GeneratorParts", "load_generator", "load_seq2seq", "read_weights"]
 
 _CROSS_BIAS = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+_DROPOUTS = (
+    "dropout", "attention_dropout", "dropout_rate", "hidden_dropout_prob", "attention_probs_dropout_prob",
+)  # fmt: skip
 _WRAPPED = "encoder.encoder."  # FiD's own code saved the encoder inside a wrapper
 _LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
 
@@ -90,8 +93,14 @@ def check_rows(model: PreTrainedModel, settings: GeneratorSettings) -> None:
             )
 
 
-def load_seq2seq(name_or_path: str | Path) -> tuple[PreTrainedModel, Any, bool]:
+def load_seq2seq(
+    name_or_path: str | Path, *, dropout: float | None = None
+) -> tuple[PreTrainedModel, Any, bool]:
     """The model in fp32, its tokenizer, and whether the weights have the names that FiD's own code gives.
+
+    Args:
+        name_or_path: folder or Hugging Face name.
+        dropout: replaces the configuration's dropout probabilities, if given.
 
     Raises:
         ArtifactError: as `load_generator`.
@@ -105,6 +114,10 @@ def load_seq2seq(name_or_path: str | Path) -> tuple[PreTrainedModel, Any, bool]:
             f"{name_or_path}: a {config.model_type} model, expected an encoder–decoder such as bart or t5",
             hint=_HINT,
         )
+    for part in (config, getattr(config, "encoder", None), getattr(config, "decoder", None)):
+        for name in _DROPOUTS:
+            if dropout is not None and hasattr(part, name):
+                setattr(part, name, dropout)
     try:
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, use_fast=True)
     except _LOADING_ERRORS as error:
@@ -122,7 +135,7 @@ def load_seq2seq(name_or_path: str | Path) -> tuple[PreTrainedModel, Any, bool]:
             )
         else:
             model, report = AutoModelForSeq2SeqLM.from_pretrained(
-                name_or_path, output_loading_info=True, dtype=torch.float32
+                name_or_path, config=config, output_loading_info=True, dtype=torch.float32
             )
     except _LOADING_ERRORS as error:
         raise IncompleteArtifactError(

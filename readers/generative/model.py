@@ -117,17 +117,20 @@ class Seq2Seq:
         for b, passages in enumerate(rows):
             sizes = torch.tensor([len(ids) for ids in passages], dtype=torch.long)
             owner[b, : fill[b]] = torch.repeat_interleave(torch.arange(len(passages)), sizes)
-        states: Tensor | None = None
+        pieces: list[Tensor] = []
+        source = torch.zeros(len(rows), width, dtype=torch.long)
+        done = 1  # row 0 of what is gathered from is for padding
         for part in plan_batches(lengths, max_rows=_MAX_ROWS, max_tokens=batch_tokens):
             padded, mask = self.pad_rows([flat[i][1] for i in part])
             found = self.model.get_encoder()(input_ids=padded, attention_mask=mask)[0]  # (R, L, D)
-            if states is None:
-                states = found.new_zeros(len(rows), width, found.shape[-1])
-            for row, i in enumerate(part):
-                begin = begins[i]
-                states[flat[i][0], begin : begin + lengths[i]] = found[row, : lengths[i]]
-        if states is None:
+            pieces.append(found[mask.bool()])
+            for i in part:
+                source[flat[i][0], begins[i] : begins[i] + lengths[i]] = torch.arange(lengths[i]) + done
+                done += lengths[i]
+        if not pieces:
             raise ConfigError("there is nothing to encode: no question has a passage")
+        everything = torch.cat([pieces[0].new_zeros(1, pieces[0].shape[1]), *pieces])
+        states = everything.index_select(0, source.flatten().to(device)).view(*source.shape, -1)
         owner = owner.to(device)
         counts = tuple(len(passages) for passages in rows)
         return Memory(states, (owner >= 0).long(), owner, counts)

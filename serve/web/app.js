@@ -136,7 +136,10 @@ function answerPanel(result) {
   const text = make("p", "answer", best.text);
   text.dir = "auto";
   const panel = make("div", "panel", make("h2", "eyebrow", "Answer"), text, confidence(best.confidence));
-  if (best.evidence.title) panel.append(make("p", "fine", "from ", make("cite", "", best.evidence.title)));
+  const { title, start } = best.evidence;
+  const worded = start === null ? "answer worded by the model" : "";
+  if (title) panel.append(make("p", "fine", "from ", make("cite", "", title), worded && ` · ${worded}`));
+  else if (worded) panel.append(make("p", "fine", worded));
   return panel;
 }
 

@@ -4,6 +4,7 @@ import pytest
 
 from rag.config import Config, load_config, preset_names
 from rag.core.errors import ConfigError
+from readers.generative.training.config import GeneratorTrainConfig
 from readers.training.config import ReaderTrainConfig
 from retrievers.training.config import DprTrainConfig
 
@@ -24,13 +25,26 @@ def test_reader_presets(name: str) -> None:
         assert (config.objective.spans, config.objective.normalisation) == ("passage-marginal", "passage")
 
 
+@pytest.mark.parametrize("name", preset_names("generator"))
+def test_generator_presets(name: str) -> None:
+    config = load_config(GeneratorTrainConfig, name, overrides={"train_files": ["train.json"], "out": "run"})
+    assert config.name == name
+    if "nq" in name:  # as published: 64 questions a step, 100 passages of 250 tokens, answers alone
+        [stage] = config.stages
+        assert (stage.steps, stage.batch_size * config.accumulate, stage.passages) == (15000, 64, 100)
+        assert (config.learning_rate, config.warmup_steps, stage.ensure_answer) == (5e-5, 1000, False)
+    else:
+        assert config.model is None
+        assert config.no_answer
+
+
 def test_a_misspelt_preset_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match="did you mean 'reader-squad'"):
         load_config(ReaderTrainConfig, "reader-sqad", overrides=_PATHS)
 
 
 def test_every_preset_names_its_recipe() -> None:
-    by_recipe = {recipe: preset_names(recipe) for recipe in ("reader", "dpr", "ance", "adore", "mdr")}
+    by_recipe = {recipe: preset_names(recipe) for recipe in ("reader", "dpr", "ance", "adore", "mdr", "generator")}
     assert sorted(name for names in by_recipe.values() for name in names) == preset_names()
     assert {"dpr-nq", "dpr-nq-round2", "dpr-small", "dpr-hard-small", "dpr-round2-small"} == set(
         by_recipe["dpr"]

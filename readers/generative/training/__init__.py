@@ -1,0 +1,1 @@
+"""Training generative readers: warm start, denoising, questions."""

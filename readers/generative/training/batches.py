@@ -1,0 +1,186 @@
+"""Every batch of a run, by number: questions with passages and a target, or passages to restore."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rag.core.errors import ConfigError
+from rag.core.types import Passage
+from rag.runtime.seeds import generator
+from readers.generative.layout import encode_rows
+from readers.generative.settings import GeneratorSettings
+from readers.generative.training.config import GeneratorStage, GeneratorTrainConfig
+from readers.generative.training.data import GeneratorExample
+
+__all__ = ["GeneratorBatch", "GeneratorBatches", "choose_passages", "infill"]
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorBatch:
+    """B rows.
+
+    Attributes:
+        passages: token ids of each row's passages.
+        targets: token ids that each row is to say, without what begins and ends them.
+    """
+
+    passages: list[list[list[int]]]
+    targets: list[list[int]]
+
+
+class GeneratorBatches:
+    """The batches of all stages; `self[number]` depends on configuration, data and number alone.
+
+    Args:
+        config: stages and seed.
+        settings: layout of rows; each stage has its own `passage_tokens`.
+        tokenizer: of the model.
+        examples: questions to train on.
+        corpus: number → passage to denoise, and how many there are.
+    """
+
+    def __init__(
+        self,
+        config: GeneratorTrainConfig,
+        settings: GeneratorSettings,
+        tokenizer: Any,
+        examples: Sequence[GeneratorExample],
+        corpus: tuple[Callable[[int], Passage], int],
+    ) -> None:
+        self._config, self._settings, self._tokenizer = config, settings, tokenizer
+        self._examples, self._corpus = examples, corpus
+        if config.without_answer == "skip":
+            self._examples = [example for example in examples if any(example.holds)]
+        denoises = any(stage.task == "denoise" for stage in config.stages)
+        if denoises and tokenizer.mask_token_id is None:
+            raise ConfigError(
+                f"{type(tokenizer).__name__} has no mask token, which denoising needs",
+                hint="leave out the stages with task: denoise",
+            )
+        self._frame = _frame(tokenizer)
+        self._ends = np.cumsum([stage.steps * config.accumulate for stage in config.stages]).tolist()
+        self._orders: dict[tuple[int, int], npt.NDArray[np.int64]] = {}
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __getitem__(self, number: int) -> GeneratorBatch:
+        place = int(np.searchsorted(self._ends, number, side="right"))
+        stage = self._config.stages[place]
+        inside = number - (self._ends[place - 1] if place else 0)
+        draw = generator(self._config.run.seed, 3, number)
+        total = len(self._examples) if stage.task == "questions" else self._corpus[1]
+        wanted = range(inside * stage.batch_size, (inside + 1) * stage.batch_size)
+        chosen = [int(self._order(place, i // total, total)[i % total]) for i in wanted]
+        if stage.task == "denoise":
+            return self._denoising(stage, chosen, draw)
+        return self._asking(stage, chosen, draw)
+
+    def _order(self, place: int, epoch: int, total: int) -> npt.NDArray[np.int64]:
+        if (place, epoch) not in self._orders:
+            self._orders = {key: value for key, value in self._orders.items() if key[1] + 1 >= epoch}
+            self._orders[place, epoch] = generator(self._config.run.seed, 2, place, epoch).permutation(total)
+        return self._orders[place, epoch]
+
+    def _asking(self, stage: GeneratorStage, chosen: list[int], draw: np.random.Generator) -> GeneratorBatch:
+        questions, passages, targets = [], [], []
+        for index in chosen:
+            example = self._examples[index]
+            places = choose_passages(example, stage, draw)
+            is_told = any(example.holds[i] for i in places)
+            says_none = not is_told and (
+                self._config.without_answer == "no answer"
+                or (any(example.holds) and stage.no_answer_fraction > 0)
+            )
+            answer = example.answers[int(draw.integers(len(example.answers)))]
+            questions.append(example.question)
+            passages.append([example.passages[i] for i in places])
+            targets.append(str(self._config.no_answer) if says_none else answer)
+        settings = self._settings.model_copy(update={"passage_tokens": stage.passage_tokens})
+        rows = encode_rows(self._tokenizer, settings, questions, passages)
+        spoken = self._tokenizer(targets, add_special_tokens=False, verbose=False)["input_ids"]
+        return GeneratorBatch(rows, [ids[: settings.answer_tokens] for ids in spoken])
+
+    def _denoising(
+        self, stage: GeneratorStage, chosen: list[int], draw: np.random.Generator
+    ) -> GeneratorBatch:
+        passage, _ = self._corpus
+        texts = [passage(i).text for i in chosen]
+        room = stage.passage_tokens - 2
+        whole = [
+            ids[:room] for ids in self._tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+        ]
+        mask = self._tokenizer.mask_token_id
+        noisy = [infill(ids, mask, stage.masked, stage.span_tokens, draw) for ids in whole]
+        before, after = self._frame
+        rows = [[[*before, *ids, *after]] for ids in noisy]
+        return GeneratorBatch(rows, whole)
+
+
+def _frame(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """What a tokenizer puts before and after a text."""
+    framed, bare = tokenizer("a")["input_ids"], tokenizer("a", add_special_tokens=False)["input_ids"]
+    begin = next(i for i in range(len(framed)) if framed[i : i + len(bare)] == bare)
+    return framed[:begin], framed[begin + len(bare) :]
+
+
+def choose_passages(example: GeneratorExample, stage: GeneratorStage, draw: np.random.Generator) -> list[int]:
+    """Numbers of the passages to read beside a question, by the rules of a stage.
+
+    Example:
+        >>> three = tuple(Passage(letter, "", letter) for letter in "xya")
+        >>> told = GeneratorExample("?", ("a",), three, (False, False, True))
+        >>> choose_passages(told, GeneratorStage(steps=1, passages=2), np.random.default_rng(0))
+        [0, 1]
+        >>> sure = GeneratorStage(steps=1, passages=2, ensure_answer=True)
+        >>> choose_passages(told, sure, np.random.default_rng(0))
+        [0, 2]
+    """
+    numbers = list(range(len(example.passages)))
+    silent = [i for i in numbers if not example.holds[i]]
+    if stage.no_answer_fraction and draw.random() < stage.no_answer_fraction and silent:
+        return silent[: stage.passages]
+    chosen = numbers[: stage.passages]
+    if stage.ensure_answer and not any(example.holds[i] for i in chosen):
+        chosen[-1] = next((i for i in numbers if example.holds[i]), chosen[-1])
+    return chosen
+
+
+def infill(
+    ids: Sequence[int], mask: int, masked: float, span_tokens: float, draw: np.random.Generator
+) -> list[int]:
+    """BART's text infilling: spans of Poisson length become one mask each, a span of none adds a mask.
+
+    Args:
+        ids: tokens of a text.
+        mask: id of the mask token.
+        masked: share of the tokens that go.
+        span_tokens: mean of the Poisson distribution.
+        draw: decides where.
+
+    Source:
+        Lewis et al. 2020, "BART", section 2.2.
+
+    Example:
+        >>> noisy = infill(range(100, 140), 7, 0.3, 3.0, np.random.default_rng(0))
+        >>> sum(token != 7 for token in noisy)
+        28
+    """
+    wanted = round(masked * len(ids))
+    lengths: list[int] = []
+    while sum(lengths) < wanted:
+        lengths.append(min(int(draw.poisson(span_tokens)), wanted - sum(lengths)))
+    left = len(ids) - wanted
+    # every span falls into a gap of its own between the tokens that stay
+    gaps = np.sort(draw.choice(left + 1, size=min(len(lengths), left + 1), replace=False))
+    noisy: list[int] = []
+    at = kept = 0
+    for gap, length in zip(gaps.tolist(), lengths, strict=False):
+        noisy += [*ids[at : at + gap - kept], mask]
+        at, kept = at + gap - kept + length, gap
+    return [*noisy, *ids[at:]]

@@ -1,0 +1,127 @@
+"""The configuration of `rag train generator`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from rag.config import Config
+from rag.training.config import RunConfig
+from rag.training.schedule import ScheduleName
+from readers.generative.settings import FID_TEMPLATE
+
+__all__ = ["GeneratorStage", "GeneratorTrainConfig"]
+
+
+class GeneratorStage(Config):
+    """A part of the run.
+
+    Attributes:
+        task: "questions": say an answer, given the question's passages; "denoise": say a passage, given the
+            same passage with spans of tokens masked (BART's text infilling).
+        steps: of the optimiser.
+        batch_size: questions, or passages to restore, of one batch.
+        passages: beside each question.
+        passage_tokens: longest row; longer passages are cut at their end.
+        ensure_answer: where none of the best-ranked passages holds an answer but a later one does, that one
+            takes the last place (with one passage: the best that holds the answer is read).
+        no_answer_fraction: share of the questions that are read with passages without the answer alone.
+        masked: share of the tokens that are masked while denoising.
+        span_tokens: mean length of a masked span (Poisson).
+    """
+
+    task: Literal["questions", "denoise"] = "questions"
+    steps: int = Field(ge=1)
+    batch_size: int = Field(default=64, ge=1)
+    passages: int = Field(default=1, ge=1)
+    passage_tokens: int = Field(default=250, ge=8)
+    ensure_answer: bool = False
+    no_answer_fraction: float = Field(default=0.0, ge=0, lt=1)
+    masked: float = Field(default=0.3, gt=0, lt=1)
+    span_tokens: float = Field(default=3.0, gt=0)
+
+
+class GeneratorTrainConfig(Config):
+    """Everything `train_generator` reads.
+
+    Attributes:
+        train_files: questions with passages: results of `rag retrieve`, FiD's files, training examples of
+            `rag mine` or DPR's. Passages of a question that is in several files are put together, positives
+            first.
+        out: folder of the run: configuration, metrics, checkpoints and the finished reader.
+        validation_file: the same, held out; None: `validation_questions` of the training questions.
+        index: its passages are denoised; None: those of the training files.
+        model: sequence-to-sequence checkpoint to train on; None warm-starts one from `encoder`.
+        encoder: BERT-like encoder, or a folder of `rag train reader`; None is the embedded one. "shipped" is
+            the encoder of the reader that ships.
+        decoder_layers: of a warm-started model; None: as many as the encoder has.
+        dropout: replaces the model's.
+        name: of the finished reader.
+        mode, template, question_tokens, answer_tokens: as in `GeneratorSettings`.
+        beams: of the finished reader.
+        no_answer: what is to be said where the passages hold no answer; None: never trained.
+        without_answer: a question none of whose chosen passages holds the answer is trained to say the
+            "answer" all the same (as published), "no answer", or is left out ("skip").
+        stages: one after the other.
+        frozen: beginnings of parameter names (whole words between dots) that are not trained, such as
+            "model.shared".
+        learning_rate: the peak, of AdamW.
+        batch_tokens: tokens of passages that are encoded at a time.
+        checkpoint_layers: compute activations again instead of keeping them; for large models.
+        accumulate: batches whose gradients are averaged before a step.
+        validation_questions: held out for validation and calibration.
+        validation_passages: beside each of them; None: as many as in the last stage.
+    """
+
+    recipe: ClassVar[str] = "generator"
+    free: ClassVar[frozenset[str]] = frozenset({"name", "beams", "batch_tokens"})
+
+    train_files: tuple[Path, ...] = Field(min_length=1)
+    out: Path
+    validation_file: Path | None = None
+    index: Path | None = None
+    model: str | None = None
+    encoder: str | None = None
+    decoder_layers: int | None = Field(default=None, ge=1)
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    name: str = "generator"
+    mode: Literal["fid", "single"] = "fid"
+    template: str = FID_TEMPLATE
+    question_tokens: int = Field(default=64, ge=4)
+    answer_tokens: int = Field(default=50, ge=1)
+    beams: int = Field(default=1, ge=1)
+    no_answer: str | None = None
+    without_answer: Literal["answer", "no answer", "skip"] = "answer"
+    stages: tuple[GeneratorStage, ...] = Field(min_length=1)
+    frozen: tuple[str, ...] = ()
+    learning_rate: float = Field(default=1e-4, gt=0)
+    schedule: ScheduleName = "linear"
+    warmup_fraction: float = Field(default=0.05, ge=0, lt=1)
+    warmup_steps: int | None = Field(default=None, ge=0)
+    weight_decay: float = Field(default=0.01, ge=0)
+    clip_norm: float = Field(default=1.0, gt=0)
+    accumulate: int = Field(default=1, ge=1)
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    batch_tokens: int = Field(default=8192, ge=1)
+    checkpoint_layers: bool = False
+    validation_questions: int = Field(default=300, ge=1)
+    validation_passages: int | None = Field(default=None, ge=1)
+    run: RunConfig = RunConfig()
+
+    @model_validator(mode="after")
+    def _cross_check(self) -> GeneratorTrainConfig:
+        asked = [stage for stage in self.stages if stage.task == "questions"]
+        if not asked:
+            raise ValueError("no stage trains on questions: give one with task: questions")
+        says_none = self.without_answer == "no answer" or any(stage.no_answer_fraction for stage in asked)
+        if says_none and self.no_answer is None:
+            raise ValueError(
+                'no_answer is not given: what should be said without one, for example "no answer"?'
+            )
+        if self.mode == "single" and any(stage.passages > 1 for stage in asked):
+            raise ValueError('mode "single" reads one passage at a time: set passages to 1 in every stage')
+        if self.model is not None and (self.encoder is not None or self.decoder_layers is not None):
+            raise ValueError("model is a whole checkpoint: encoder and decoder_layers are for a warm start")
+        return self

@@ -1,0 +1,141 @@
+"""After the last step: the fp32 checkpoint as a folder, and its confidence on held-out questions."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rag.core.files import atomic_path, atomic_write_json, atomic_write_text
+from rag.core.types import Passage
+from rag.data.text import exact_match, f1
+from rag.metrics.calibration import calibration as measure_calibration
+from readers.calibration import fit_calibration
+from readers.extractive.ranking import confidences
+from readers.extractive.settings import Calibration
+from readers.generative.model import Seq2Seq
+from readers.generative.reader import GenerativeReader, ReadQuestion
+from readers.generative.settings import GeneratorManifest
+from readers.generative.training.data import GeneratorExample
+
+__all__ = ["answer_scores", "calibrate", "read_examples_with", "save_reader"]
+
+_CHUNK = 32
+
+
+def read_examples_with(
+    reader: GenerativeReader, examples: Sequence[GeneratorExample], passages: int, *, silent: bool = False
+) -> list[ReadQuestion]:
+    """What a reader generates from the best-ranked passages of held-out questions.
+
+    Args:
+        reader: any.
+        examples: questions.
+        passages: how many of them.
+        silent: leave out the passages that hold an answer.
+    """
+    found: list[ReadQuestion] = []
+    for begin in range(0, len(examples), _CHUNK):
+        part = examples[begin : begin + _CHUNK]
+        chosen: list[Sequence[Passage]] = [e.retrieved(passages) for e in part]
+        if silent:
+            holding = [{p for p, holds in zip(e.passages, e.holds, strict=True) if holds} for e in part]
+            chosen = [[p for p in mine if p not in gone] for mine, gone in zip(chosen, holding, strict=True)]
+        ranks = [[-float(rank) for rank in range(len(mine))] for mine in chosen]
+        found += reader.generate([e.question for e in part], chosen, ranks)
+    return found
+
+
+def answer_scores(read: Sequence[ReadQuestion], examples: Sequence[GeneratorExample]) -> dict[str, float]:
+    """{"em", "f1"} in percent of the best answers; a question without any counts as wrong."""
+    said = [question.candidates[0].text if question.candidates else "" for question in read]
+    pairs = list(zip(said, examples, strict=True))
+    em = np.mean([exact_match(text, e.answers) if text else 0.0 for text, e in pairs])
+    overlap = np.mean([f1(text, e.answers) for text, e in pairs])
+    return {"em": round(100 * float(em), 2), "f1": round(100 * float(overlap), 2)}
+
+
+def calibrate(
+    reader: GenerativeReader, examples: Sequence[GeneratorExample], passages: int
+) -> tuple[Calibration, dict[str, float]]:
+    """Temperature and null bias on held-out questions, and the reader's figures on them.
+
+    A reader that was trained to say "no answer" also sees every fourth question without the passages that
+    hold one. A reader that was not keeps its raw probabilities.
+    """
+    read = read_examples_with(reader, examples, passages)
+    figures = {**answer_scores(read, examples), "questions": float(len(examples))}
+    if reader.settings.no_answer is None:
+        return Calibration(), figures
+    every = examples[::4]
+    removed = zip(read_examples_with(reader, every, passages, silent=True), every, strict=True)
+    pairs = [*zip(read, examples, strict=True), *((r, replace(e, answers=())) for r, e in removed)]
+    pairs = [(question, example) for question, example in pairs if question.candidates]
+    if not pairs:
+        return Calibration(), figures
+    width = max(len(question.candidates) for question, _ in pairs)
+    scores, correct = np.full((len(pairs), width), -np.inf), np.zeros((len(pairs), width), bool)
+    nulls = np.zeros(len(pairs))
+    for row, (question, example) in enumerate(pairs):
+        count = len(question.candidates)
+        scores[row, :count] = [candidate.score for candidate in question.candidates]
+        correct[row, :count] = [f1(c.text, example.answers) >= 0.5 for c in question.candidates]
+        nulls[row] = -1e4 if question.null is None else question.null
+    calibration = fit_calibration(scores, correct, nulls)
+    chances = [
+        confidences(row[np.isfinite(row)], null, calibration)[0][0]
+        for row, null in zip(scores, nulls, strict=True)
+    ]
+    measured = measure_calibration(chances, correct[:, 0])
+    if measured is not None:
+        figures["ece"] = round(measured.ece, 4)
+    return calibration, figures
+
+
+def save_reader(
+    folder: Path,
+    seq2seq: Seq2Seq,
+    weights: Mapping[str, torch.Tensor],
+    manifest: GeneratorManifest,
+    figures: Mapping[str, Any],
+) -> None:
+    """Write a folder that transformers opens, with `reader.json` and a card; it appears whole.
+
+    Args:
+        folder: replaced if it exists.
+        seq2seq: its model is made fp32 and given `weights`.
+        weights: of all parameters, by name.
+        manifest: content of `reader.json`.
+        figures: for the card and `figures.json`.
+    """
+    model = seq2seq.model.float()
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, tensor in weights.items():
+            parameters[name].copy_(tensor)
+    with atomic_path(folder) as temporary:
+        model.save_pretrained(temporary)
+        seq2seq.tokenizer.save_pretrained(temporary)
+        atomic_write_json(temporary / "figures.json", dict(figures))
+        atomic_write_text(temporary / "README.md", _card(manifest, figures))
+        manifest.save(temporary)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _card(manifest: GeneratorManifest, figures: Mapping[str, Any]) -> str:
+    how = "Fusion-in-Decoder" if manifest.settings.mode == "fid" else "one passage at a time"
+    shown = "\n".join(f"| {name} | {value} |" for name, value in figures.items())
+    return f"""# {manifest.name}
+
+A generative reader ({how}), trained by `rag train generator`. `rag ask "…" --index DIR --reader FOLDER` reads
+with it; transformers opens it with `AutoModelForSeq2SeqLM`. Input rows: `{manifest.settings.template}`.
+
+| held-out questions | |
+|---|---|
+{shown}
+"""

@@ -1,0 +1,228 @@
+"""Train a generative reader: the recipe, top to bottom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+from indexers.passages import PassageStore
+from rag.core.errors import ArtifactError, ConfigError
+from rag.core.files import directory_lock
+from rag.core.log import get_logger
+from rag.core.types import Passage
+from rag.runtime.attention import register_math_attention
+from rag.runtime.embedded import embedded_encoder_dir
+from rag.runtime.hardware import resolve_device, use_threads
+from rag.runtime.precision import resolve_precision
+from rag.runtime.seeds import generator, seed_everything
+from rag.training.claim import claim_run
+from rag.training.distributed import World
+from rag.training.fit import FitSettings, Loss, fit
+from rag.training.precision import MasterWeights
+from readers.extractive.files import load_parts
+from readers.extractive.model import SpanModel
+from readers.extractive.settings import READER_FILE
+from readers.generative.files import check_rows, load_seq2seq
+from readers.generative.model import Seq2Seq
+from readers.generative.reader import GenerativeReader
+from readers.generative.settings import GeneratorManifest, GeneratorSettings
+from readers.generative.training.batches import GeneratorBatch, GeneratorBatches
+from readers.generative.training.config import GeneratorTrainConfig
+from readers.generative.training.data import GeneratorExample, read_examples, split_examples
+from readers.generative.training.finish import answer_scores, calibrate, read_examples_with, save_reader
+from readers.generative.warm_start import warm_start
+
+__all__ = ["batch_loss", "train_generator"]
+
+_WATCHED = 200  # held-out questions that a validation while training reads
+
+
+def train_generator(config: GeneratorTrainConfig) -> Path:
+    """Train a reader as `config` says, or resume the run that `config.out` holds.
+
+    Writes into `config.out`: `config.json`, `metrics.jsonl`, `checkpoints/`, and `reader/`: a folder that
+    transformers opens with `AutoModelForSeq2SeqLM`, with tokenizer, `reader.json` and a card. Several
+    processes (torchrun) share every batch.
+
+    Returns:
+        The folder of the finished reader, `config.out / "reader"`.
+
+    Raises:
+        DataError: an input file is wrong.
+        ArtifactError: the model or encoder to start from is.
+        ConfigError: the configuration cannot work.
+        MismatchedArtifactError: `config.out` holds a run with another configuration.
+    """
+    device = resolve_device()
+    with World.from_environment(device) as world:
+        if not world.is_main:
+            return _train(config, world)
+        with directory_lock(config.out):
+            claim_run(config, config.out)
+            return _train(config, world)
+
+
+def _train(config: GeneratorTrainConfig, world: World) -> Path:
+    log = get_logger(__name__)
+    run = config.run
+    seed_everything(run.seed)
+    use_threads(run.threads)
+    device = str(world.device)
+
+    # data
+    examples = read_examples(config.train_files)
+    if config.validation_file is None:
+        order = generator(run.seed, 1).permutation(len(examples)).tolist()
+        examples, held_out = split_examples(examples, config.validation_questions, order)
+    else:
+        held_out = read_examples([config.validation_file])[: config.validation_questions]
+
+    # model
+    seq2seq = _start(config)
+    settings = GeneratorSettings(
+        mode=config.mode,
+        template=config.template,
+        passage_tokens=max(stage.passage_tokens for stage in config.stages),
+        question_tokens=config.question_tokens,
+        answer_tokens=config.answer_tokens,
+        max_passages=max(100, *(stage.passages for stage in config.stages)),
+        no_answer=config.no_answer,
+        batch_tokens=config.batch_tokens,
+    )
+    check_rows(seq2seq.model, settings)
+    batches = GeneratorBatches(config, settings, seq2seq.tokenizer, examples, _corpus(config, examples))
+    log.info(
+        "%d questions to train on, %d held out, %d batches, %.1f million parameters",
+        *(len(examples), len(held_out), len(batches), seq2seq.model.num_parameters() / 1e6),
+    )
+    model = seq2seq.model.to(device)
+    _freeze(model, config.frozen)
+    full = {name: p.detach().clone() for name, p in model.named_parameters()}
+    model.to(resolve_precision(config.precision, device))
+    if config.checkpoint_layers:
+        model.gradient_checkpointing_enable()
+    master = MasterWeights(model, full)
+    shown = config.validation_passages or config.stages[-1].passages
+
+    def evaluate(_: torch.nn.Module) -> dict[str, float]:
+        model.eval()
+        reader = GenerativeReader(seq2seq, settings)
+        watched = held_out[:_WATCHED]
+        return answer_scores(read_examples_with(reader, watched, shown), watched)
+
+    # optimisation
+    result = fit(
+        model,
+        master,
+        batches,
+        lambda _, batch: batch_loss(seq2seq, batch, config.batch_tokens, world),
+        FitSettings(
+            learning_rate=config.learning_rate,
+            schedule=config.schedule,
+            warmup_fraction=config.warmup_fraction,
+            warmup_steps=config.warmup_steps,
+            weight_decay=config.weight_decay,
+            clip_norm=config.clip_norm,
+            accumulate=config.accumulate,
+            log_every_steps=run.log_every_steps,
+            evaluate_every_steps=run.validate_every_steps,
+            select_by="" if run.select_by == "last" else run.select_by,
+            early_stop=run.early_stop,
+            save_every_s=run.save_every_s,
+            tensorboard=run.tensorboard,
+        ),
+        config.out,
+        evaluate=evaluate,
+        world=world,
+    )
+
+    # finish
+    folder = config.out / "reader"
+    if world.is_main:
+        settings = settings.model_copy(update={"beams": config.beams})
+        master.load({name: tensor.to(device) for name, tensor in result.weights.items()})
+        model.eval()
+        calibration, figures = calibrate(GenerativeReader(seq2seq, settings), held_out, shown)
+        log.info("held out: %s", figures)
+        manifest = GeneratorManifest(name=config.name, settings=settings, calibration=calibration)
+        weights = {**full, **result.weights}
+        save_reader(folder, seq2seq, weights, manifest, {**figures, "steps": result.chosen_step})
+    return folder
+
+
+def batch_loss(seq2seq: Seq2Seq, batch: GeneratorBatch, batch_tokens: int, world: World) -> Loss:
+    """Cross-entropy of the targets' tokens, averaged over the tokens of the batch: transformers' loss.
+
+    With several processes each takes every `world.size`-th row; their shares add up.
+
+    Raises:
+        ConfigError: fewer rows than processes.
+    """
+    if len(batch.targets) < world.size:
+        raise ConfigError(f"batches of {len(batch.targets)} rows cannot be shared by {world.size} processes")
+    mine = slice(world.rank, None, world.size)
+    rows, targets = batch.passages[mine], batch.targets[mine]
+    extra = 1 + len(seq2seq.prefix)
+    everything = sum(len(target) + extra for target in batch.targets)
+    memory = seq2seq.encode(rows, batch_tokens)
+    value = -seq2seq.token_log_probs(memory, seq2seq.targets(targets)).sum() / everything
+    tokens = sum(len(ids) for passages in rows for ids in passages) + sum(map(len, targets))
+    return Loss(value, examples=len(rows), tokens=tokens)
+
+
+def _start(config: GeneratorTrainConfig) -> Seq2Seq:
+    """The model to train: a checkpoint, or one that is warm-started from an encoder."""
+    if config.model is not None:
+        model, tokenizer, _ = load_seq2seq(config.model, dropout=config.dropout)
+    else:
+        encoder, tokenizer = _encoder(config.encoder)
+        seed_everything(config.run.seed)
+        model = warm_start(encoder, tokenizer, decoder_layers=config.decoder_layers, dropout=config.dropout)
+        model.set_attn_implementation(register_math_attention())
+    return Seq2Seq(model, tokenizer)
+
+
+def _freeze(model: torch.nn.Module, beginnings: Sequence[str]) -> None:
+    for beginning in beginnings:
+        found = [p for name, p in model.named_parameters() if f"{name}.".startswith(f"{beginning}.")]
+        if not found:
+            raise ConfigError(
+                f"frozen names {beginning!r}, but no parameter begins so",
+                hint=f"for example {next(name for name, _ in model.named_parameters())}",
+            )
+        for parameter in found:
+            parameter.requires_grad_(False)
+
+
+def _encoder(source: str | None) -> tuple[Any, Any]:
+    """A BERT-like encoder and its tokenizer: the embedded one, a folder, or that of an extractive reader."""
+    if source == "shipped" or (source is not None and (Path(source) / READER_FILE).exists()):
+        parts = load_parts(None if source == "shipped" else source)
+        if not isinstance(parts.model, SpanModel):
+            raise ArtifactError(f"{source}: {type(parts.model).__name__} holds no encoder to start from")
+        return parts.model.encoder, parts.tokenizer
+    folder = source or str(embedded_encoder_dir())
+    try:
+        encoder = AutoModel.from_pretrained(folder, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise ArtifactError(
+            f"{folder}: no encoder there ({error})", hint="name a BERT-like encoder's folder"
+        ) from error
+    return encoder, tokenizer
+
+
+def _corpus(
+    config: GeneratorTrainConfig, examples: Sequence[GeneratorExample]
+) -> tuple[Callable[[int], Passage], int]:
+    """What is denoised: an index's passages, or those of the questions."""
+    if config.index is not None:
+        store = PassageStore.open(config.index / "passages")
+        return store.__getitem__, len(store)
+    texts = {(p.title, p.text): p for example in examples for p in example.passages}
+    found = list(texts.values())
+    return found.__getitem__, len(found)

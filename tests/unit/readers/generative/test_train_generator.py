@@ -1,0 +1,265 @@
+"""The whole recipe on a tiny encoder and a task it can learn: warm start, denoising, questions."""
+
+from __future__ import annotations
+
+import json
+import string
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertModel
+
+from rag.cli.main import app
+from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError
+from rag.core.types import Passage
+from rag.runtime.attention import register_math_attention
+from rag.training.distributed import World
+from readers.generative.model import Seq2Seq
+from readers.generative.training.batches import GeneratorBatch, infill
+from readers.generative.training.config import GeneratorStage, GeneratorTrainConfig
+from readers.generative.training.data import read_examples
+from readers.generative.training.recipe import batch_loss, train_generator
+from readers.generative.warm_start import warm_start
+from readers.open import open_reader
+from tests.tiny_generator import KINDS, tiny_generator, tiny_seq2seq
+from tests.tiny_reader import WORDS, tiny_encoder, tiny_tokenizer
+
+
+def tiny_task(path: Path, questions: int, seed: int) -> Path:
+    """The answer is the figure in one of three passages; the other two hold none."""
+    draw = np.random.default_rng(seed)
+    records = []
+    for number in range(questions):
+        answer = str(draw.integers(6, 9))
+        texts = [" ".join(draw.choice(WORDS[8:], 4)) for _ in range(3)]
+        told = int(draw.integers(3))
+        texts[told] = texts[told].replace(" ", f" {answer} ", 1)
+        ctxs = [
+            {"title": "a", "text": text, "score": 3.0 - i, "has_answer": i == told}
+            for i, text in enumerate(texts)
+        ]
+        asked = f"how many {string.ascii_lowercase[number % 26]} {string.ascii_lowercase[number // 26]}"
+        records.append({"question": asked, "answers": [answer], "ctxs": ctxs})
+    path.write_text(json.dumps(records))
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("run")
+    values: dict[str, Any] = {
+        "train_files": [tiny_task(folder / "train.json", 600, 0)],
+        "validation_file": tiny_task(folder / "dev.json", 60, 1),
+        "out": folder / "out", "encoder": str(tiny_encoder(folder / "encoder")), "decoder_layers": 1,
+        "template": "{question} [SEP] {text}", "answer_tokens": 4, "beams": 2, "no_answer": "city",
+        "stages": [
+            {"task": "denoise", "steps": 50, "batch_size": 16, "passage_tokens": 16},
+            {"steps": 250, "batch_size": 32, "passages": 3, "passage_tokens": 24, "no_answer_fraction": 0.2},
+        ],
+        "learning_rate": 2e-3, "dropout": 0.0, "precision": "fp32", "threads": 1, "question_tokens": 8,
+    }  # fmt: skip
+    train_generator(GeneratorTrainConfig(**values))
+    return folder, values
+
+
+def test_it_learns_to_read_and_to_say_nothing(run: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = run
+    records = [json.loads(line) for line in (folder / "out" / "metrics.jsonl").read_text().splitlines()]
+    losses = [record["loss"] for record in records if "loss" in record]
+    assert losses[-1] < losses[0] / 2
+    figures = json.loads((folder / "out" / "reader" / "figures.json").read_text())
+    assert figures["em"] >= 80.0
+    reader = open_reader(folder / "out" / "reader", precision="fp32")
+    texts = ["is in near of", "was 7 built has", "meters the year of"]
+    passages = [Passage(str(number), "", text) for number, text in enumerate(texts)]
+    told, untold = reader.read(["how many b c"] * 2, [passages, passages[::2]], [[1, 2, 3], [1, 2]])
+    assert (told.answers[0].text, told.answers[0].passage_index, told.answers[0].start) == ("7", 1, 4)
+    assert told.answers[0].confidence > told.no_answer_confidence
+    assert untold.no_answer_confidence > told.no_answer_confidence
+
+
+def test_the_folder_opens_in_transformers_and_says_the_same(run: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = run
+    out = folder / "out" / "reader"
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
+    rows = tokenizer("how many b c [SEP] was 7 built has", return_tensors="pt")
+    with torch.no_grad():
+        said = model.generate(
+            input_ids=rows["input_ids"], attention_mask=rows["attention_mask"], max_new_tokens=4, num_beams=1
+        )
+    reader = open_reader(out, precision="fp32", mode="single", beams=1)
+    [result] = reader.read(["how many b c"], [[Passage("1", "", "was 7 built has")]], [[1.0]])
+    assert tokenizer.decode(said[0], skip_special_tokens=True).strip() == result.answers[0].text
+
+
+def test_a_finished_run_is_recognised_and_a_foreign_one_refused(run: tuple[Path, dict[str, Any]]) -> None:
+    _, values = run
+    before = (values["out"] / "metrics.jsonl").read_text()
+    train_generator(GeneratorTrainConfig(**{**values, "name": "renamed"}))
+    assert (values["out"] / "metrics.jsonl").read_text() == before
+    with pytest.raises(MismatchedArtifactError, match="learning_rate"):
+        train_generator(GeneratorTrainConfig(**{**values, "learning_rate": 1e-3}))
+
+
+def test_bf16_starts_from_the_same_weights(run: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    _, values = run
+    stages = [{"steps": 2, "batch_size": 4, "passages": 2, "passage_tokens": 24}]
+    changes = {"stages": stages, "out": tmp_path / "out", "precision": "bf16", "validation_questions": 8}
+    finished = train_generator(GeneratorTrainConfig(**{**values, **changes}))
+    assert open_reader(finished, precision="bf16") is not None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_loss_is_transformers_own(kind: str, count: int) -> None:
+    ours = Seq2Seq(tiny_seq2seq(kind), tiny_tokenizer())
+    rows = [[[2, 60 + i, 61, 62, 3] for i in range(count)], [[2, 64, 65 + i, 66, 3] for i in range(count)]]
+    batch = GeneratorBatch(rows, [[60, 61], [62, 63]])
+    found = batch_loss(ours, batch, 7, World.single())
+    found.value.backward()
+    gradient = next(p for p in ours.model.get_encoder().parameters() if p.ndim > 1).grad.clone()
+    ours.model.zero_grad()
+    ids = torch.tensor(rows).view(2 * count, 5)
+    from transformers.modeling_outputs import BaseModelOutput
+
+    states = ours.model.get_encoder()(input_ids=ids, attention_mask=torch.ones_like(ids))[0]
+    loss = ours.model(
+        encoder_outputs=BaseModelOutput(last_hidden_state=states.view(2, 5 * count, -1)),
+        attention_mask=torch.ones(2, 5 * count, dtype=torch.long),
+        labels=torch.tensor([[60, 61, 3], [62, 63, 3]]),
+    ).loss
+    loss.backward()
+    expected = next(p for p in ours.model.get_encoder().parameters() if p.ndim > 1).grad
+    assert float(found.value.detach()) == pytest.approx(float(loss.detach()), rel=1e-4)
+    assert torch.allclose(gradient, expected, atol=1e-4)
+
+
+def test_processes_share_a_batch_exactly() -> None:
+    ours = Seq2Seq(tiny_seq2seq("bart"), tiny_tokenizer())
+    batch = GeneratorBatch([[[2, 60, 3]], [[2, 61, 62, 3]], [[2, 9, 3]]], [[60], [61, 62, 63], [64, 65]])
+    whole = float(batch_loss(ours, batch, 99, World.single()).value)
+    shares = [
+        float(batch_loss(ours, batch, 99, World(rank, 2, torch.device("cpu"))).value) for rank in (0, 1)
+    ]
+    assert sum(shares) == pytest.approx(whole, rel=1e-5)
+
+
+def test_a_warm_start_computes_what_the_encoder_computes(tmp_path: Path) -> None:
+    folder = tiny_encoder(tmp_path)
+    encoder, tokenizer = BertModel.from_pretrained(folder).eval(), tiny_tokenizer()
+    model = warm_start(encoder, tokenizer, decoder_layers=1).eval()
+    rows = tokenizer(["the tower is near", "river"], return_tensors="pt", padding=True)
+    mask = rows["attention_mask"]
+    with torch.no_grad():
+        expected = encoder(input_ids=rows["input_ids"], attention_mask=mask)[0]
+        for attention in ("sdpa", register_math_attention()):
+            model.set_attn_implementation(attention)
+            found = model.get_encoder()(input_ids=rows["input_ids"], attention_mask=mask)[0]
+            assert torch.allclose(found[mask.bool()], expected[mask.bool()], atol=1e-3)
+    layer, last = model.model.decoder.layers[0], encoder.encoder.layer[1].attention.self
+    assert torch.equal(layer.encoder_attn.q_proj.weight, last.query.weight)
+    assert torch.equal(layer.self_attn.k_proj.weight, last.key.weight)
+    assert model.lm_head.weight is model.model.shared.weight
+    with pytest.raises(ConfigError, match="decoder_layers is 3, expected 1 to 2"):
+        warm_start(encoder, tokenizer, decoder_layers=3)
+
+
+def test_infilling_masks_the_share_asked_for() -> None:
+    draw = np.random.default_rng(0)
+    for length in (1, 2, 10, 200):
+        ids = list(range(1000, 1000 + length))
+        noisy = infill(ids, -1, 0.3, 3.0, draw)
+        kept = [token for token in noisy if token != -1]
+        assert len(kept) == length - round(0.3 * length)
+        assert kept == sorted(kept)
+        assert "-1, -1" not in str(noisy)
+
+
+def test_files_of_all_kinds_become_examples(tmp_path: Path) -> None:
+    retrieved = {
+        "question": "q1",
+        "answers": ["oslo"],
+        "ctxs": [{"title": "t", "text": "in Oslo"}, {"text": "no"}],
+    }
+    fid = {"question": "q2", "target": "x", "answers": ["x", "y"], "ctxs": [{"title": "t", "text": "y"}]}
+    mined = {
+        "question": "q1", "answers": ["oslo"], "positive_ctxs": [{"title": "g", "text": "gold"}],
+        "hard_negative_ctxs": [{"title": "h", "text": "hard"}],
+    }  # fmt: skip
+    empty = {"question": "q3", "answers": [], "ctxs": [{"text": "z"}]}
+    (tmp_path / "a.json").write_text(json.dumps([retrieved, empty]))
+    (tmp_path / "b.jsonl").write_text(json.dumps(fid) + "\n")
+    (tmp_path / "c.json").write_text(json.dumps([mined]))
+    first, second = read_examples([tmp_path / "a.json", tmp_path / "b.jsonl", tmp_path / "c.json"])
+    assert [p.text for p in first.passages] == ["gold", "in Oslo", "no", "hard"]
+    assert (first.holds, first.given) == ((True, True, False, False), 1)
+    assert [p.text for p in first.retrieved(2)] == ["in Oslo", "no"]
+    assert second.answers == ("x",)
+
+
+def test_bad_input_is_refused_before_any_step(run: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    _, values = run
+
+    def train(**changes: Any) -> None:
+        train_generator(GeneratorTrainConfig(**{**values, "out": tmp_path / "out", **changes}))
+
+    bad = tmp_path / "bad.json"
+    for record, expected in (
+        ({"question": "q", "answers": [1], "ctxs": [{"text": "a"}]}, "expected an answer"),
+        ({"question": "q", "target": 5, "answers": ["x"], "ctxs": [{"text": "a"}]}, "target .* is not text"),
+        ({"question": "q", "answers": ["x"], "ctxs": []}, "no question with answers and passages"),
+        ({"question": "q", "answers": ["x"]}, "no passages beside its questions"),
+    ):
+        bad.write_text(json.dumps([record]))
+        with pytest.raises(DataError, match=expected):
+            train(train_files=[bad])
+    with pytest.raises(DataError, match="no such file"):
+        train(train_files=[tmp_path / "absent.json"])
+    with pytest.raises(DataError, match="only 600"):
+        train(validation_file=None, validation_questions=600)
+    with pytest.raises(ArtifactError, match="no encoder there"):
+        train(encoder=str(tmp_path / "absent"))
+    with pytest.raises(ArtifactError, match="expected an encoder–decoder"):
+        train(model=values["encoder"], encoder=None, decoder_layers=None)
+    with pytest.raises(ConfigError, match="128 positions"):
+        train(stages=[{"steps": 1, "passage_tokens": 300}])
+    assert not (tmp_path / "out" / "checkpoints").exists()
+    for changes, expected in (
+        ({"stages": [{"task": "denoise", "steps": 1}]}, "no stage trains on questions"),
+        ({"no_answer": None}, "no_answer is not given"),
+        ({"mode": "single"}, "one passage at a time"),
+        ({"model": "x"}, "warm start"),
+    ):
+        with pytest.raises(ValidationError, match=expected):
+            train(**changes)
+    with pytest.raises(ValidationError, match="colour"):
+        GeneratorStage(steps=1, colour=1)  # type: ignore[call-arg]
+
+
+def test_a_checkpoint_is_trained_further_from_the_command_line(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    train, model = tiny_task(tmp_path / "train.json", 40, 0), tiny_generator(tmp_path / "t5", "t5")
+    config = tmp_path / "run.yaml"
+    config.write_text(
+        "recipe: generator\nmode: single\nvalidation_questions: 8\nprecision: fp32\ndropout: 0.0\n"
+        "stages: [{steps: 2, batch_size: 4, passage_tokens: 40, ensure_answer: true}]\n"
+    )
+    options = [
+        "--train",
+        str(train),
+        "--model",
+        str(model),
+        "--config",
+        str(config),
+        "--out",
+        str(tmp_path / "o"),
+    ]
+    result = CliRunner().invoke(app, ["train", "generator", *options])
+    assert result.exit_code == 0, result.output
+    assert "--reader" in result.output
+    assert open_reader(tmp_path / "o" / "reader").settings.mode == "single"  # type: ignore[attr-defined]
