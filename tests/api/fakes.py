@@ -56,6 +56,7 @@ KNOWN: dict[str, tuple[list[tuple[str, str, float]], float]] = {
     "Who invented the telephone?": ([("rhine-1", "the western edge", 0.06)], 0.88),
     "Is there anything at all?": ([], 0.99),
     "Where rises what is longer than the Rhine?": ([("danube-1", "the Black Forest", 0.8)], 0.1),
+    "Does the Danube cross borders?": ([("danube-1", "yes, ten", 0.8)], 0.1),  # stands nowhere
 }  # fmt: skip
 PATHS = {"Where rises what is longer than the Rhine?": ("rhine-1", "danube-1")}
 
@@ -117,8 +118,9 @@ class FakeService:
         answers = []
         for passage_id, span, confidence in spans[:n_best]:
             hit, passage = next(pair for pair in ranked if pair[1].id == passage_id)
-            start = passage.text.index(span)
-            evidence = Evidence(passage.id, passage.title, passage.text, start, start + len(span), hit.score)
+            start = passage.text.find(span)
+            place = (None, None) if start < 0 else (start, start + len(span))
+            evidence = Evidence(passage.id, passage.title, passage.text, *place, hit.score)
             answers.append(
                 Answer(span, 10.0 * confidence, confidence, evidence, self._path(question, evidence, ranked))
             )

@@ -43,6 +43,15 @@ async def test_an_answer_of_several_passages_shows_its_path():
     path = body["answers"][0]["path"]
     assert [step["passage_id"] for step in path] == ["rhine-1", "danube-1"]
     assert path[0]["supporting"] == [[0, path[0]["text"].index(". ") + 1]]
+
+
+async def test_an_answer_in_the_models_own_words_has_a_passage_and_no_place():
+    async with running() as client:
+        body = (await client.post("/v1/ask", json={"question": "Does the Danube cross borders?"})).json()
+    answer = body["answers"][0]
+    assert answer["text"] == "yes, ten"
+    assert answer["evidence"]["passage_id"] == "danube-1"
+    assert (answer["evidence"]["start"], answer["evidence"]["end"]) == (None, None)
     AnswerSetOut.model_validate(body, strict=True)
 
 

@@ -67,6 +67,16 @@ def test_a_path_is_shown_hop_by_hop_with_its_sentences_lit(page):
     page.shoot("path-light")
 
 
+def test_an_answer_in_the_models_own_words_is_shown_without_a_highlight(page):
+    page.ask("Does the Danube cross borders?")
+    assert page.text(".answer") == "yes, ten"
+    assert page.all("mark") == []
+    assert page.texts(".card h3") == ["Danube"]
+    assert "answer worded by the model" in page.text(".panel")
+    page.ask(QUESTION)
+    assert "worded by the model" not in page.text(".panel")
+
+
 def test_highlights_are_right_beyond_the_basic_plane(page):
     page.ask("Which word follows the letters?")
     assert page.texts("mark") == ["mañana", "𝄞 the clef"]

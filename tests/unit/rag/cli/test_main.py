@@ -161,6 +161,21 @@ def test_highlight_cuts_at_words_and_marks_the_span() -> None:
     assert highlight("word " * 100, None, None, colour=False, context_chars=8) == "word word word …"
 
 
+def test_an_answer_in_the_models_own_words_is_shown_with_its_passage() -> None:
+    evidence = {"passage_id": "p", "title": "Danube", "text": "It is long.", "start": None, "end": None}
+    answer = {"text": "yes", "confidence": 0.8, "evidence": evidence}
+    said = {
+        "question": "Q?",
+        "answers": [answer],
+        "no_answer_confidence": 0.1,
+        "index_version": "v",
+        "timings_ms": {},
+    }
+    shown = format_answer_set(said, colour=False)
+    assert "1. yes  (confidence 80%)" in shown
+    assert "It is long.\n     answer worded by the model" in shown
+
+
 def test_no_answer_is_said() -> None:
     empty = {
         "question": "Q?",
