@@ -63,11 +63,14 @@ class GeneratorBatches:
                 hint="leave out the stages with task: denoise",
             )
         self._frame = _frame(tokenizer)
-        self._ends = np.cumsum([stage.steps * config.accumulate for stage in config.stages]).tolist()
+        steps = [max(1, round(stage.steps * config.optim.epochs)) for stage in config.stages]
+        self._ends = [end * config.optim.accumulate for end in np.cumsum(steps).tolist()]
         self._orders: dict[tuple[int, int], npt.NDArray[np.int64]] = {}
 
     def __len__(self) -> int:
-        return int(self._ends[-1])
+        most = self._config.optim.max_steps
+        total = int(self._ends[-1])
+        return total if most is None else min(total, most * self._config.optim.accumulate)
 
     def __getitem__(self, number: int) -> GeneratorBatch:
         place = int(np.searchsorted(self._ends, number, side="right"))

@@ -8,8 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from rag.config import Config
-from rag.training.config import RunConfig
-from rag.training.schedule import ScheduleName
+from rag.training.config import OptimConfig, RunConfig
 from readers.generative.settings import FID_TEMPLATE
 
 __all__ = ["GeneratorStage", "GeneratorTrainConfig"]
@@ -64,13 +63,11 @@ class GeneratorTrainConfig(Config):
         no_answer: what is to be said where the passages hold no answer; None: never trained.
         without_answer: a question none of whose chosen passages holds the answer is trained to say the
             "answer" all the same (as published), "no answer", or is left out ("skip").
-        stages: one after the other.
+        stages: one after the other; `optim.epochs` stretches or shortens them all.
         frozen: beginnings of parameter names (whole words between dots) that are not trained, such as
             "model.shared".
-        learning_rate: the peak, of AdamW.
         batch_tokens: tokens of passages that are encoded at a time.
         checkpoint_layers: compute activations again instead of keeping them; for large models.
-        accumulate: batches whose gradients are averaged before a step.
         validation_questions: held out for validation and calibration.
         validation_passages: beside each of them; None: as many as in the last stage.
     """
@@ -96,18 +93,11 @@ class GeneratorTrainConfig(Config):
     without_answer: Literal["answer", "no answer", "skip"] = "answer"
     stages: tuple[GeneratorStage, ...] = Field(min_length=1)
     frozen: tuple[str, ...] = ()
-    learning_rate: float = Field(default=1e-4, gt=0)
-    schedule: ScheduleName = "linear"
-    warmup_fraction: float = Field(default=0.05, ge=0, lt=1)
-    warmup_steps: int | None = Field(default=None, ge=0)
-    weight_decay: float = Field(default=0.01, ge=0)
-    clip_norm: float = Field(default=1.0, gt=0)
-    accumulate: int = Field(default=1, ge=1)
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
     batch_tokens: int = Field(default=8192, ge=1)
     checkpoint_layers: bool = False
     validation_questions: int = Field(default=300, ge=1)
     validation_passages: int | None = Field(default=None, ge=1)
+    optim: OptimConfig = OptimConfig(learning_rate=1e-4, weight_decay=0.01, clip_norm=1.0)
     run: RunConfig = RunConfig()
 
     @model_validator(mode="after")

@@ -21,7 +21,7 @@ from rag.runtime.precision import resolve_precision
 from rag.runtime.seeds import generator, seed_everything
 from rag.training.claim import claim_run
 from rag.training.distributed import World
-from rag.training.fit import FitSettings, Loss, fit
+from rag.training.fit import Loss, fit
 from rag.training.precision import MasterWeights
 from readers.extractive.files import load_parts
 from readers.extractive.model import SpanModel
@@ -102,7 +102,7 @@ def _train(config: GeneratorTrainConfig, world: World) -> Path:
     model = seq2seq.model.to(device)
     _freeze(model, config.frozen)
     full = {name: p.detach().clone() for name, p in model.named_parameters()}
-    model.to(resolve_precision(config.precision, device))
+    model.to(resolve_precision(config.optim.precision, device))
     if config.checkpoint_layers:
         model.gradient_checkpointing_enable()
     master = MasterWeights(model, full)
@@ -120,21 +120,8 @@ def _train(config: GeneratorTrainConfig, world: World) -> Path:
         master,
         batches,
         lambda _, batch: batch_loss(seq2seq, batch, config.batch_tokens, world),
-        FitSettings(
-            learning_rate=config.learning_rate,
-            schedule=config.schedule,
-            warmup_fraction=config.warmup_fraction,
-            warmup_steps=config.warmup_steps,
-            weight_decay=config.weight_decay,
-            clip_norm=config.clip_norm,
-            accumulate=config.accumulate,
-            log_every_steps=run.log_every_steps,
-            evaluate_every_steps=run.validate_every_steps,
-            select_by="" if run.select_by == "last" else run.select_by,
-            early_stop=run.early_stop,
-            save_every_s=run.save_every_s,
-            tensorboard=run.tensorboard,
-        ),
+        config.optim,
+        run,
         config.out,
         evaluate=evaluate,
         world=world,

@@ -31,8 +31,12 @@ def test_generator_presets(name: str) -> None:
     assert config.name == name
     if "nq" in name:  # as published: 64 questions a step, 100 passages of 250 tokens, answers alone
         [stage] = config.stages
-        assert (stage.steps, stage.batch_size * config.accumulate, stage.passages) == (15000, 64, 100)
-        assert (config.learning_rate, config.warmup_steps, stage.ensure_answer) == (5e-5, 1000, False)
+        assert (stage.steps, stage.batch_size * config.optim.accumulate, stage.passages) == (15000, 64, 100)
+        assert (config.optim.learning_rate, config.optim.warmup_steps, stage.ensure_answer) == (
+            5e-5,
+            1000,
+            False,
+        )
     else:
         assert config.model is None
         assert config.no_answer
