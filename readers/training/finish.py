@@ -97,14 +97,15 @@ def finish(
 def _serving(
     config: ReaderTrainConfig, held_out: Mapping[str, Sequence[Example]]
 ) -> dict[str, Sequence[Example]]:
-    """By set, held-out questions with what a retriever found for them."""
+    """By set, held-out questions with what a retriever found for them and nothing else."""
     found: dict[str, Sequence[Example]] = {}
     for one in (*config.train, *config.calibrate):
-        examples = read_set(one, serving=True) if one.serving or one in config.calibrate else None
-        if one in config.train:
-            chosen = {example.question.id for example in held_out[one.label]}
-            examples = [e for e in examples or held_out[one.label] if e.question.id in chosen]
-        examples = [e for e in examples or () if len(e.candidates) > 1]
+        chosen = {example.question.id for example in held_out.get(one.label, ())}
+        is_learnt = one in config.train
+        if is_learnt and not (chosen and (one.serving or one.retrieved)):
+            continue
+        examples = read_set(one, serving=True)
+        examples = [e for e in examples if e.candidates and (e.question.id in chosen or not is_learnt)]
         if examples:
             found[one.label] = draw(examples, config.calibration_questions, config, 5)
     return found
