@@ -23,11 +23,10 @@ from pydantic import Field, model_validator
 from indexers.embeddings import EmbeddingShards, EmbeddingWriter, VectorDtype
 from indexers.exact import check_queries
 from indexers.faiss_index import build_faiss
-from indexers.kinds import INDEX_KINDS, IndexKind
 from indexers.ledger import LEDGER_NAME, StageLedger
 from indexers.lucene import build_bm25
 from indexers.passages import PassageStore, PassageStoreWriter, passages_digest
-from indexers.presets import IndexType
+from indexers.presets import INDEX_KINDS, IndexKind, IndexType
 from indexers.probes import encode_probes, read_probes, save_probes
 from indexers.protocols import FloatArray, PassageEncoder
 from rag.config import Config
@@ -197,10 +196,6 @@ def _prepare(place: Path, overwrite: bool) -> None:
                     shutil.rmtree(path)
                 else:
                     path.unlink(missing_ok=True)
-
-
-def _is_complete(place: Path) -> bool:
-    return (place / MANIFEST_NAME).exists()
 
 
 def build_passages(

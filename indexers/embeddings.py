@@ -14,15 +14,15 @@ import itertools
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from indexers.npy import load_npy, save_npy
+from indexers.npy import load_npy, read_info, save_npy
 from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity, FloatArray, IntArray, PassageEncoder
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
@@ -30,7 +30,6 @@ from rag.core.files import (
     atomic_write_bytes,
     atomic_write_json,
     disk_errors,
-    read_json,
     remove_temporaries,
     sha256_file,
 )
@@ -68,28 +67,16 @@ class _Header:
     def shard_range(self, shard: int) -> tuple[int, int]:
         return shard * self.shard_rows, min((shard + 1) * self.shard_rows, self.rows)
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "rows": self.rows,
-            "dim": self.dim,
-            "dtype": self.dtype,
-            "shard_rows": self.shard_rows,
-            "encoder": self.encoder.to_json(),
-        }
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> _Header:
+        header = cls(**{**value, "encoder": EncoderIdentity.from_json(value["encoder"])})
+        if header.dtype not in get_args(VectorDtype):
+            raise ValueError(f"dtype {header.dtype!r}")
+        return header
 
     @classmethod
     def read(cls, directory: Path) -> _Header:
-        path = directory / HEADER_NAME
-        if not path.is_file():
-            raise IncompleteArtifactError(f"{path} is missing", hint="run the embedding stage")
-        try:
-            value = read_json(path)
-            header = cls(**{**value, "encoder": EncoderIdentity.from_json(value["encoder"])})
-        except (DataError, TypeError, KeyError) as error:
-            raise ArtifactError(f"{path} is damaged: {error}", hint="rebuild the index") from error
-        if header.dtype not in ("float16", "float32"):
-            raise ArtifactError(f"{path} is damaged: dtype {header.dtype!r}", hint="rebuild the index")
-        return header
+        return cls.of(read_info(directory / HEADER_NAME, cls.of))
 
 
 def _read_ledger(directory: Path) -> dict[int, dict[str, Any]]:
@@ -141,7 +128,7 @@ class EmbeddingWriter:
         if (self.directory / HEADER_NAME).exists():
             self._refuse_other(_Header.read(self.directory))
         else:
-            atomic_write_json(self.directory / HEADER_NAME, self._header.to_json())
+            atomic_write_json(self.directory / HEADER_NAME, asdict(self._header))
         self._ledger = _read_ledger(self.directory)
         self._drop_damaged()
 

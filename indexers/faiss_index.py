@@ -27,10 +27,11 @@ from indexers.exact import (
     sample_rows,
     select_best,
 )
+from indexers.npy import read_info
 from indexers.presets import HNSW_EF_CONSTRUCTION, Preset, preset_for
 from indexers.protocols import FloatArray, IntArray, VectorIndex
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
-from rag.core.files import atomic_path, atomic_write_json, disk_errors, read_json, remove_temporaries
+from rag.core.files import atomic_path, atomic_write_json, disk_errors, remove_temporaries
 from rag.core.progress import Progress
 
 __all__ = ["FaissIndex", "build_faiss", "open_dense", "recall_at"]
@@ -63,9 +64,8 @@ def _create(preset: Preset, dim: int, seed: int) -> Any:
         if preset.name == "ivfpq":
             # Sixteen thousand vectors and ten rounds settle 256 centroids of a few numbers each.
             codes = lists.pq
-            lists.do_polysemous_training = (
-                False  # reorders the codes for filters that are not used, for minutes
-            )
+            # It reorders the codes for filters that are not used, for minutes.
+            lists.do_polysemous_training = False
             codes.cp.seed, codes.cp.niter = seed, 10
             codes.cp.min_points_per_centroid, codes.cp.max_points_per_centroid = 1, 64
     return index
@@ -294,24 +294,6 @@ class FaissIndex:
         return select_best(exact_scores(self._embeddings, queries, rows), rows, top_k)
 
 
-def read_dense_info(directory: Path) -> dict[str, Any]:
-    """Content of `dense.json`.
-
-    Raises:
-        ArtifactError: it is missing or not what it should be.
-    """
-    path = directory / DENSE_NAME
-    if not path.is_file():
-        raise IncompleteArtifactError(f"{path} is missing", hint="run the stage that builds it")
-    try:
-        info = read_json(path)
-        preset_for(info["index_type"], info["rows"], info["dim"])
-        int(info["effort"]), int(info["over_fetch"])
-    except (DataError, KeyError, TypeError, ValueError) as error:
-        raise ArtifactError(f"{path} is damaged: {error}", hint="rebuild the index") from error
-    return dict(info)
-
-
 def open_dense(
     directory: str | Path, embeddings: EmbeddingShards, *, threads: int | None = None
 ) -> VectorIndex:
@@ -322,7 +304,14 @@ def open_dense(
         MismatchedArtifactError: it was built from other embeddings.
     """
     place = Path(directory)
-    info = read_dense_info(place)
+    info = read_info(
+        place / DENSE_NAME,
+        lambda it: (
+            preset_for(it["index_type"], it["rows"], it["dim"]),
+            int(it["effort"]),
+            int(it["over_fetch"]),
+        ),
+    )
     if (info["rows"], info["dim"]) != (len(embeddings), embeddings.dim):
         raise MismatchedArtifactError(
             f"{place} indexes {info['rows']} vectors of size {info['dim']}, "

@@ -9,9 +9,9 @@ from typing import Any, Literal
 from indexers.build import BM25_DIR, DENSE_DIR, EMBEDDINGS_DIR, INDEX_KIND, PASSAGES_DIR, manifest_checksum
 from indexers.embeddings import EmbeddingShards
 from indexers.faiss_index import open_dense
-from indexers.kinds import PARTS, Part
 from indexers.lucene import LuceneIndex
 from indexers.passages import PassageStore
+from indexers.presets import PARTS, Part
 from indexers.protocols import EncoderIdentity, VectorIndex
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.core.manifest import MANIFEST_NAME, read_manifest, verify_files

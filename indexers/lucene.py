@@ -20,11 +20,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from indexers.npy import read_info
 from indexers.passages import PassageStore
 from rag.core.errors import (
     ArtifactError,
-    DataError,
-    IncompleteArtifactError,
     MismatchedArtifactError,
     MissingDependencyError,
     RagError,
@@ -36,7 +35,6 @@ from rag.core.files import (
     atomic_path,
     atomic_write_json,
     disk_errors,
-    read_json,
     remove_temporaries,
 )
 from rag.core.progress import Progress
@@ -221,23 +219,6 @@ def _failure(what: str, error: Exception | None, place: Path) -> RagError:
     )
 
 
-def read_bm25_info(directory: Path) -> dict[str, Any]:
-    """Content of `bm25.json`.
-
-    Raises:
-        ArtifactError: it is missing or not what it should be.
-    """
-    path = directory / INFO_NAME
-    if not path.is_file():
-        raise IncompleteArtifactError(f"{path} is missing", hint="run the stage that builds it")
-    try:
-        info = dict(read_json(path))
-        float(info["k1"]), float(info["b"]), int(info["rows"]), int(info["documents"])
-    except (DataError, KeyError, TypeError, ValueError) as error:
-        raise ArtifactError(f"{path} is damaged: {error}", hint="rebuild the index") from error
-    return info
-
-
 class LuceneIndex:
     """BM25 search; Java starts when the first one is made.
 
@@ -277,7 +258,10 @@ class LuceneIndex:
     def open(cls, directory: str | Path, *, threads: int | None = None, heap_mib: int = 2048) -> LuceneIndex:
         """Open what `build_bm25` wrote."""
         place = Path(directory)
-        info = read_bm25_info(place)
+        info = read_info(
+            place / INFO_NAME,
+            lambda it: (float(it["k1"]), float(it["b"]), int(it["rows"]), int(it["documents"])),
+        )
         index = cls(place / FOLDER_NAME, info, threads=threads, heap_mib=heap_mib)
         if index.documents != info["documents"]:
             raise MismatchedArtifactError(

@@ -1,19 +1,20 @@
-"""NumPy files: written whole, mapped into memory, never unpickled."""
+"""NumPy files, written whole, mapped into memory, never unpickled; the JSON file that describes a stage."""
 
 from __future__ import annotations
 
 import hashlib
 import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from rag.core.errors import ArtifactError
-from rag.core.files import atomic_path
+from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError
+from rag.core.files import atomic_path, read_json
 
-__all__ = ["load_npy", "save_npy"]
+__all__ = ["load_npy", "read_info", "save_npy"]
 
 
 def save_npy(path: Path, values: NDArray[Any]) -> str:
@@ -54,3 +55,19 @@ def load_npy(path: Path, *, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray
         )
     # A plain array over the same pages: indexing a memmap object costs several times more.
     return np.asarray(mapped)
+
+
+def read_info(path: Path, check: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    """What a finished stage says of itself; `check` touches what is needed of it.
+
+    Raises:
+        ArtifactError: it is missing or not what it should be.
+    """
+    if not path.is_file():
+        raise IncompleteArtifactError(f"{path} is missing", hint="run the stage that builds it")
+    try:
+        info = dict(read_json(path))
+        check(info)
+    except (DataError, KeyError, TypeError, ValueError) as error:
+        raise ArtifactError(f"{path} is damaged: {error}", hint="rebuild the index") from error
+    return info

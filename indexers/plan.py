@@ -147,13 +147,8 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """A dict ready for `json.dumps`, totals included."""
-        totals = {
-            "disk_total_bytes": self.disk_total_bytes,
-            "serving_total_bytes": self.serving_total_bytes,
-            "build_peak_bytes": self.build_peak_bytes,
-            "build_total_s": self.build_total_s,
-        }
-        return {**asdict(self), **totals}
+        totals = ("disk_total_bytes", "serving_total_bytes", "build_peak_bytes", "build_total_s")
+        return {**asdict(self), **{name: getattr(self, name) for name in totals}}
 
     def describe(self) -> str:
         """The figures as a table for people."""
@@ -187,7 +182,6 @@ def plan(
     passage_bytes: float = 650.0,
     id_bytes: float = 10.0,
     model_bytes: float = 0.0,
-    process_bytes: float = PROCESS_BYTES,
     questions: int = 10_000,
     top_k: int = 20,
     over_fetch: int | None = None,
@@ -203,7 +197,6 @@ def plan(
         passage_bytes: mean UTF-8 bytes of title and text (100 English words: about 650).
         id_bytes: mean bytes of an id.
         model_bytes: weights that the serving process holds (encoder and reader).
-        process_bytes: the process without models and index.
         questions: how many have been served when the memory is stated.
         top_k: passages read for a question.
         over_fetch: candidates re-ranked for each passage wanted; the smallest the index type tries if None.
@@ -223,7 +216,7 @@ def plan(
     store_bytes = text_bytes + n_passages * (id_bytes + ARROW_BYTES)
     lookup_bytes = n_passages * LOOKUP_BYTES
     disk: dict[str, float] = {"passages": store_bytes + lookup_bytes}
-    serving: dict[str, float] = {"process": process_bytes, "models": model_bytes, "working": WORKING_BYTES}
+    serving: dict[str, float] = {"process": PROCESS_BYTES, "models": model_bytes, "working": WORKING_BYTES}
     serving["passages, mapped"] = touched_bytes(store_bytes, questions * top_k)
     building: dict[str, float] = {"passages": 150e6 + 32.0 * n_passages}
     seconds: dict[str, float] = {"passages": n_passages / rates.stored_per_s}
@@ -236,9 +229,8 @@ def plan(
         index_bytes = n_passages * preset.code_bytes(dim) + preset.fixed_bytes(dim)
         disk["embeddings"] = embedding_bytes
         shard = min(settings.shard_rows, n_passages)
-        building["embeddings"] = (
-            process_bytes + model_bytes + shard * (dim * (4 + item_bytes) + 2 * passage_bytes)
-        )
+        shard_bytes = shard * (dim * (4 + item_bytes) + 2 * passage_bytes)
+        building["embeddings"] = PROCESS_BYTES + model_bytes + shard_bytes
         if encode_per_s is not None:
             seconds["embeddings"] = n_passages / encode_per_s
         if preset.name == "flat":

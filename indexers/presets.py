@@ -1,4 +1,4 @@
-"""The named FAISS index types, all over inner products, with parameters that follow the size of the corpus.
+"""What an index can hold; the named FAISS types, over inner products, with parameters that follow its size.
 
 | name   | what is searched                         | bytes a vector | for                        |
 |--------|------------------------------------------|----------------|----------------------------|
@@ -21,8 +21,18 @@ from typing import Literal, get_args
 
 from rag.core.errors import ConfigError
 
-__all__ = ["INDEX_TYPES", "IndexType", "Preset", "preset_for"]
+__all__ = ["INDEX_KINDS", "INDEX_TYPES", "PARTS", "IndexKind", "IndexType", "Part", "Preset", "preset_for"]
 
+# What an index can hold beside its passages, and the names under which it is asked for.
+Part = Literal["dense", "bm25"]
+PARTS: tuple[Part, ...] = get_args(Part)
+
+IndexKind = Literal["dense", "bm25", "hybrid"]
+INDEX_KINDS: dict[IndexKind, tuple[Part, ...]] = {
+    "dense": ("dense",),
+    "bm25": ("bm25",),
+    "hybrid": PARTS,
+}
 IndexType = Literal["flat", "fp16", "sq8", "hnsw", "ivf", "ivfpq", "rabitq"]
 INDEX_TYPES: tuple[IndexType, ...] = get_args(IndexType)
 
@@ -54,11 +64,6 @@ class Preset:
     efforts: tuple[int, ...]
     over_fetches: tuple[int, ...]
 
-    @property
-    def effort_name(self) -> str:
-        """FAISS's word for the search effort."""
-        return "nprobe" if self.nlist else "efSearch" if self.name == "hnsw" else "none"
-
     def code_bytes(self, dim: int) -> float:
         """Bytes a vector takes in the searched structure, links and list ids included."""
         return {
@@ -83,7 +88,7 @@ class Preset:
 
 def _list_count(rows: int) -> int:
     """4·√N as a power of two, but at least 39 vectors a list."""
-    wanted = 2 ** round(math.log2(4 * math.sqrt(max(rows, 1))))
+    wanted = 1 << round(math.log2(4 * math.sqrt(max(rows, 1))))
     return max(1, min(wanted, rows // 39))
 
 

@@ -8,8 +8,6 @@ renewed instead, over hard links to the same files.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ from indexers.index import Index
 from indexers.ledger import LEDGER_NAME, StageLedger, stage_fingerprint
 from indexers.protocols import EncoderIdentity, PassageEncoder
 from rag.core.errors import ConfigError, MismatchedArtifactError
-from rag.core.files import atomic_path, atomic_write_json, atomic_write_text, read_json
+from rag.core.files import atomic_path, atomic_write_json, atomic_write_text, link_or_copy, read_json
 
 __all__ = ["reissue_index"]
 
@@ -59,7 +57,7 @@ def reissue_index(source: str | Path, out: str | Path, encoder: PassageEncoder, 
         for name in names:
             copy = temporary / name
             copy.parent.mkdir(parents=True, exist_ok=True)
-            _link(origin / name, copy)
+            link_or_copy(origin / name, copy)
         _restate(temporary, encoder.identity, stages)
         write_index_manifest(temporary, StageLedger(temporary))
         if target.exists():
@@ -86,13 +84,6 @@ def _compare(index: Index, encoder: PassageEncoder, seed: int) -> None:
             f"{encoder.identity.name} gives passages of {index.directory} other vectors (cosine {worst:.3f})",
             hint="build the index again with this encoder",
         )
-
-
-def _link(origin: Path, copy: Path) -> None:
-    try:
-        os.link(origin, copy)
-    except OSError:
-        shutil.copyfile(origin, copy)
 
 
 def _restate(place: Path, identity: EncoderIdentity, stages: list[str]) -> None:

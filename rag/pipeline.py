@@ -18,9 +18,9 @@ from typing import Any, Literal, overload
 
 from indexers.build import BuildSettings, build_index
 from indexers.index import Index
-from indexers.kinds import INDEX_KINDS, IndexKind
+from indexers.presets import INDEX_KINDS, IndexKind
 from rag.core.errors import ConfigError, DataError
-from rag.core.timing import StageTimer
+from rag.core.progress import StageTimer
 from rag.core.types import AnswerSet, Hit, Passage, Path
 from readers.paths import with_paths
 from readers.protocols import Reader

@@ -10,7 +10,7 @@ import numpy as np
 
 from indexers.protocols import EncoderIdentity, FloatArray, IntArray, VectorIndex
 from rag.core.errors import MismatchedArtifactError, RetrievalError
-from rag.core.timing import StageTimer
+from rag.core.progress import StageTimer
 from rag.core.types import Hit
 
 __all__ = ["DenseRetriever", "PassageIds", "QuestionEncoder", "stage", "to_hits"]

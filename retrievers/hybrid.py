@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rag.core.errors import ConfigError
-from rag.core.timing import StageTimer
+from rag.core.progress import StageTimer
 from rag.core.types import Hit
 from retrievers.dense import stage
 from retrievers.fusion import Fusion

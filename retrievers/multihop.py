@@ -18,7 +18,7 @@ from indexers.protocols import FloatArray, IntArray
 from rag.config import Config
 from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, read_json
-from rag.core.timing import StageTimer
+from rag.core.progress import StageTimer
 from rag.core.types import Hit, Passage, Path
 from retrievers.dense import DenseRetriever, stage
 from retrievers.encoders.layout import Query

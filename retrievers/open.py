@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import Field
 
-from indexers.kinds import INDEX_KINDS, Part
+from indexers.presets import INDEX_KINDS, Part
 from rag.config import Config, load_config, parse_overrides
 from rag.core.errors import ConfigError
 from retrievers.dense import DenseRetriever

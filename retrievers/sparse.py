@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from rag.core.timing import StageTimer
+from rag.core.progress import StageTimer
 from rag.core.types import Hit
 from retrievers.dense import PassageIds, stage
 

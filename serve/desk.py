@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from rag.core.errors import RetrievalError
 from rag.core.log import get_logger
-from rag.core.types import AnswerSet, Passage
+from rag.core.types import AnswerSet, Hit, Passage
 from serve.batching import BatcherClosed, Finished, MicroBatcher, QueueFull
 from serve.errors import ApiError
 from serve.metrics import ServerMetrics
@@ -82,7 +82,7 @@ class Desk:
         """
         if self._reload_lock.locked():
             raise ApiError(
-                409, "reload_in_progress", "a reload is already under way", hint="wait for it to end"
+                409, "reload_in_progress", "a reload is under way already", hint="wait for its end"
             )
         async with self._reload_lock:
             self.require_ready()
@@ -207,21 +207,9 @@ class Desk:
             timings_ms = {"retrieve": round((time.perf_counter() - started) * 1000.0, 3)}
             self.metrics.stages_finished(timings_ms)
             self.metrics.questions.labels("retrieve").inc(len(questions))
+            shared = {"index_version": service.index_version, "timings_ms": timings_ms}
             return [
-                {
-                    "question": question,
-                    "hits": [
-                        {
-                            "passage_id": passage.id,
-                            "title": passage.title,
-                            "text": passage.text,
-                            "score": float(hit.score),
-                        }
-                        for hit, passage in pairs
-                    ],
-                    "index_version": service.index_version,
-                    "timings_ms": timings_ms,
-                }
+                {"question": question, "hits": [_hit_json(*pair) for pair in pairs], **shared}
                 for question, pairs in zip(questions, found, strict=True)
             ]
 
@@ -230,3 +218,8 @@ class Desk:
         self.metrics.no_answers.inc(sum(not answer_set.is_answered for answer_set in answer_sets))
         if answer_sets:
             self.metrics.stages_finished(answer_sets[0].timings_ms)
+
+
+def _hit_json(hit: Hit, passage: Passage) -> dict[str, Any]:
+    shown = {"passage_id": passage.id, "title": passage.title, "text": passage.text}
+    return {**shown, "score": float(hit.score)}

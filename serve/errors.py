@@ -11,16 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-__all__ = ["ApiError", "add_error_handlers", "error_response", "internal_error"]
-
-_CODES = {
-    400: "bad_request",
-    401: "unauthorized",
-    403: "forbidden",
-    404: "not_found",
-    405: "method_not_allowed",
-    406: "not_acceptable",
-}
+__all__ = ["ApiError", "add_error_handlers", "error_response"]
 
 
 class ApiError(Exception):
@@ -50,45 +41,24 @@ class ApiError(Exception):
 
 def error_response(error: ApiError, request_id: str) -> JSONResponse:
     """The error as a response."""
-    body = {
-        "error": {
-            "code": error.code,
-            "message": _encodable(error.message),
-            "hint": _encodable(error.hint),
-            "request_id": request_id,
-        }
-    }
+    texts = {"code": error.code, "message": _encodable(error.message), "hint": _encodable(error.hint)}
+    body = {"error": {**texts, "request_id": request_id}}
     return JSONResponse(body, status_code=error.status, headers=error.headers)
-
-
-def internal_error() -> ApiError:
-    """What a client learns of an unexpected failure: nothing but where to look."""
-    return ApiError(
-        500,
-        "internal_error",
-        "the server failed to answer this request",
-        hint="try again; the server's log has the reason under this request id",
-    )
 
 
 def add_error_handlers(app: FastAPI) -> None:
     """Answer framework errors (validation, unknown paths and methods) in the same shape."""
 
-    async def on_api_error(request: Request, error: Exception) -> Response:
+    async def on_error(request: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException):
+            error = _from_http(request, error)
+        elif isinstance(error, RequestValidationError):
+            error = _from_validation(request, error)
         assert isinstance(error, ApiError)
         return error_response(error, request.state.request_id)
 
-    async def on_http_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        return error_response(_from_http(request, error), request.state.request_id)
-
-    async def on_validation_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        return error_response(_from_validation(request, error), request.state.request_id)
-
-    app.add_exception_handler(ApiError, on_api_error)
-    app.add_exception_handler(HTTPException, on_http_error)
-    app.add_exception_handler(RequestValidationError, on_validation_error)
+    for kind in (ApiError, HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, on_error)
 
 
 def _from_http(request: Request, error: HTTPException) -> ApiError:
@@ -101,7 +71,7 @@ def _from_http(request: Request, error: HTTPException) -> ApiError:
         message, hint = "the request could not be read", "send a JSON object in UTF-8"
     else:
         message, hint = HTTPStatus(error.status_code).phrase.lower(), ""
-    code = _CODES.get(error.status_code, "error")
+    code = HTTPStatus(error.status_code).name.lower()  # "not_found", "method_not_allowed", …
     return ApiError(error.status_code, code, message, hint=hint, headers=error.headers)
 
 

@@ -11,7 +11,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rag.core.log import get_logger
-from serve.errors import error_response, internal_error
+from serve.errors import ApiError, error_response
 from serve.metrics import ServerMetrics
 
 __all__ = ["SECURITY_HEADERS", "RequestContext"]
@@ -73,7 +73,11 @@ class RequestContext:
         except Exception:
             log.exception("request failed", extra={"request_id": request_id})
             if status == 0:
-                await error_response(internal_error(), request_id)(scope, receive, send_wrapped)
+                error = ApiError(
+                    500, "internal_error", "the server failed to answer this request",
+                    hint="try again; the server's log has the reason under this request id",
+                )  # fmt: skip
+                await error_response(error, request_id)(scope, receive, send_wrapped)
             else:  # half a response is out: break the connection instead of pretending it is whole
                 raise
         finally:

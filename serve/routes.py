@@ -71,9 +71,9 @@ async def ask(body: AskRequest, request: Request, desk: DeskOf) -> Response:
     With `question` the result is one object, with `questions` it is `{"results": [...]}`. Offsets of evidence
     count Unicode code points.
     """
-    questions = body.checked_questions(desk.settings)
-    top_k = body.checked_top_k(desk.settings.read_top_k, desk.settings)
-    job = Job("ask", top_k, body.checked_n_best(desk.settings))
+    limits, questions = desk.settings, body.checked_questions(desk.settings)
+    top_k = body.checked("top_k", limits.read_top_k, limits.max_top_k)
+    job = Job("ask", top_k, body.checked("n_best", limits.n_best, limits.max_n_best))
     return await _answer(request, desk, job, questions, body.is_batch)
 
 
@@ -86,8 +86,8 @@ async def ask(body: AskRequest, request: Request, desk: DeskOf) -> Response:
 )
 async def retrieve(body: RetrieveRequest, request: Request, desk: DeskOf) -> Response:
     """Passages only, best first; larger scores are better and comparable within one index only."""
-    questions = body.checked_questions(desk.settings)
-    job = Job("retrieve", body.checked_top_k(desk.settings.retrieve_top_k, desk.settings))
+    limits, questions = desk.settings, body.checked_questions(desk.settings)
+    job = Job("retrieve", body.checked("top_k", limits.retrieve_top_k, limits.max_top_k))
     return await _answer(request, desk, job, questions, body.is_batch)
 
 

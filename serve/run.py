@@ -101,16 +101,13 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
-            message, hint = (
-                f"port {port} on {host} is in use",
-                "stop the other server, or choose another --port",
-            )
+            message, hint = f"port {port} on {host} is in use", "stop it, or choose another --port"
         elif error.errno in (errno.EACCES, errno.EPERM):
             message, hint = f"port {port} on {host} is not allowed for this user", "choose a port above 1023"
         else:
             message, hint = (
                 f"cannot listen on {host}:{port} ({error.strerror})",
-                "choose another --host or --port",
+                "choose another address",
             )
         raise ResourceError(message, hint=hint) from error
     return listener

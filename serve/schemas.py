@@ -72,16 +72,17 @@ class _Request(BaseModel):
             raise _invalid(f"{name} holds half of a surrogate pair", "send text that is valid Unicode")
         return question
 
-    def checked_top_k(self, default: int, settings: ServeSettings) -> int:
-        """`top_k`, or the default.
+    def checked(self, name: str, default: int, most: int) -> int:
+        """`top_k` or `n_best`, or its default.
 
         Raises:
             ApiError: 422; it is over the server's limit.
         """
-        top_k = default if self.top_k is None else self.top_k
-        if top_k > settings.max_top_k:
-            raise _invalid(f"top_k is {top_k}, at most {settings.max_top_k} is accepted", "lower top_k")
-        return top_k
+        given = getattr(self, name)
+        value: int = default if given is None else given
+        if value > most:
+            raise _invalid(f"{name} is {value}, at most {most} is accepted", f"lower {name}")
+        return value
 
 
 class AskRequest(_Request):
@@ -97,17 +98,6 @@ class AskRequest(_Request):
     )
 
     n_best: StrictInt | None = Field(None, ge=1, description="answers to return at most, for each question")
-
-    def checked_n_best(self, settings: ServeSettings) -> int:
-        """`n_best`, or the default.
-
-        Raises:
-            ApiError: 422; it is over the server's limit.
-        """
-        n_best = settings.n_best if self.n_best is None else self.n_best
-        if n_best > settings.max_n_best:
-            raise _invalid(f"n_best is {n_best}, at most {settings.max_n_best} is accepted", "lower n_best")
-        return n_best
 
 
 class RetrieveRequest(_Request):

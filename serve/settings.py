@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from rag.core.errors import ConfigError
@@ -88,36 +88,24 @@ class ServeSettings(BaseSettings):
         (), max_length=8, description="questions the web page offers to try"
     )
 
-    @field_validator("retriever")
+    @field_validator("retriever", "fusion")
     @classmethod
-    def _check_retriever(cls, value: str) -> str:
+    def _are_understood(cls, value: str | None, info: ValidationInfo) -> str | None:
         try:
-            parse_kind(value)
+            if info.field_name == "fusion":
+                return None if value is None else str(Fusion.parse(value))
+            parse_kind(value or "")
         except ConfigError as error:
             raise ValueError(str(error)) from error
         return value
 
-    @field_validator("fusion")
+    @field_validator("api_keys", "cors_origins", "example_questions", mode="before")
     @classmethod
-    def _is_fusion(cls, value: str | None) -> str | None:
-        try:
-            return None if value is None else str(Fusion.parse(value))
-        except ConfigError as error:
-            raise ValueError(str(error)) from error
-
-    @field_validator("api_keys", "cors_origins", mode="before")
-    @classmethod
-    def _split_commas(cls, value: object) -> object:
-        if isinstance(value, str):
-            return tuple(part.strip() for part in value.split(",") if part.strip())
-        return value
-
-    @field_validator("example_questions", mode="before")
-    @classmethod
-    def _split_bars(cls, value: object) -> object:
-        if isinstance(value, str):
-            return tuple(part.strip() for part in value.split("|") if part.strip())
-        return value
+    def _split(cls, value: object, info: ValidationInfo) -> object:
+        if not isinstance(value, str):
+            return value
+        parts = value.split("|" if info.field_name == "example_questions" else ",")
+        return tuple(part.strip() for part in parts if part.strip())
 
     @field_validator("api_keys")
     @classmethod

@@ -15,8 +15,7 @@ from rag.bench.report import Goal, Report, Table, format_interval
 from rag.core.errors import ConfigError, DataError
 from rag.core.optional import require
 from rag.core.types import Passage
-from rag.runtime.hardware import has_bf16
-from rag.runtime.precision import resolve_precision
+from rag.runtime.hardware import has_bf16, resolve_precision
 
 __all__ = ["compare_vectors", "run_encode_benchmark"]
 

@@ -11,10 +11,7 @@ import typer
 from rag.cli.options import EncoderSpec, FusionSpec, Precision, ReaderSpec, RetrieverSpec
 from rag.cli.show import format_answer_set
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command()
 def ask(
     questions: Annotated[list[str], typer.Argument(help="The question; several are answered in turn.")],
     index: Annotated[str, typer.Option("--index", "-i", help="Directory written by `rag index`.")],

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rag.cli.options import EncoderSpec, Precision, ReaderSpec
 from rag.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ _Corpus = Annotated[
     list[str], typer.Option("--corpus", help="Input of `rag index`; may be given several times.")
 ]
 _Json = Annotated[Path | None, typer.Option("--json", help="Also write the figures here.")]
-_Encoder = Annotated[str | None, typer.Option(help="Folder of the index's encoder, if it moved.")]
-_Precision = Annotated[str, typer.Option(help="auto, fp32 or bf16.")]
 _Format = Annotated[str, typer.Option(help="Format of the input; auto looks at the file.")]
 _WorkDir = Annotated[Path | None, typer.Option(help="Folder for temporary indexes.")]
 
@@ -109,8 +108,8 @@ def overhead(
     split: Annotated[str, typer.Option(help="words100, sentences or none.")] = "words100",
     retriever: Annotated[str, typer.Option(help="dense or hybrid.")] = "dense",
     index_type: Annotated[str, typer.Option(help="FAISS index type.")] = "flat",
-    encoder: _Encoder = None,
-    precision: _Precision = "auto",
+    encoder: EncoderSpec = None,
+    precision: Precision = "auto",
     rounds: Annotated[int, typer.Option(help="Interleaved rounds.")] = 3,
     format: _Format = "auto",
     work_dir: _WorkDir = None,
@@ -133,8 +132,8 @@ def search(
     batch_sizes: Annotated[str, typer.Option(help="Queries searched at once.")] = "1,32,512",
     top_k: Annotated[int, typer.Option(help="Results wanted.")] = 100,
     rounds: Annotated[int, typer.Option(help="Interleaved rounds.")] = 15,
-    encoder: _Encoder = None,
-    precision: _Precision = "auto",
+    encoder: EncoderSpec = None,
+    precision: Precision = "auto",
     format: _Format = "auto",
     json: _Json = None,
 ) -> None:
@@ -159,8 +158,8 @@ def lossy(
     batch_sizes: Annotated[str, typer.Option(help="Queries searched at once.")] = "1,32",
     rounds: Annotated[int, typer.Option(help="Interleaved rounds.")] = 9,
     max_queries: Annotated[int, typer.Option(help="Recall is measured on at most this many.")] = 2000,
-    encoder: _Encoder = None,
-    precision: _Precision = "auto",
+    encoder: EncoderSpec = None,
+    precision: Precision = "auto",
     format: _Format = "auto",
     work_dir: _WorkDir = None,
     json: _Json = None,
@@ -191,8 +190,8 @@ def serve(
     top_k: Annotated[int, typer.Option(help="Passages to read.")] = 20,
     rounds: Annotated[int, typer.Option(help="The two servers take turns this often.")] = 3,
     retriever: Annotated[str, typer.Option(help="auto, dense, bm25 or hybrid.")] = "auto",
-    reader: Annotated[str | None, typer.Option(help="Folder or hub name; default: the shipped one.")] = None,
-    precision: _Precision = "auto",
+    reader: ReaderSpec = None,
+    precision: Precision = "auto",
     format: _Format = "auto",
     json: _Json = None,
 ) -> None:
@@ -214,8 +213,8 @@ def memory(
     n: Annotated[int, typer.Option("--n", help="Questions to ask.")] = 500,
     top_k: Annotated[int, typer.Option(help="Passages to read.")] = 20,
     retriever: Annotated[str, typer.Option(help="auto, dense, bm25 or hybrid.")] = "auto",
-    reader: Annotated[str | None, typer.Option(help="Folder or hub name; default: the shipped one.")] = None,
-    precision: _Precision = "auto",
+    reader: ReaderSpec = None,
+    precision: Precision = "auto",
     format: _Format = "auto",
     json: _Json = None,
 ) -> None:
@@ -223,15 +222,9 @@ def memory(
     from rag.bench.memory import run_memory_benchmark
 
     report = run_memory_benchmark(
-        index,
-        questions,
-        n=n,
-        top_k=top_k,
-        retriever=retriever,
-        reader=reader,
-        precision=precision,
+        index, questions, n=n, top_k=top_k, retriever=retriever, reader=reader, precision=precision,
         format=format,
-    )
+    )  # fmt: skip
     _show(report, json)
 
 

@@ -7,10 +7,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command()
 def compare(
     results: Annotated[list[Path], typer.Argument(help="Two or more folders written by `rag evaluate`.")],
     figures: Annotated[

@@ -7,10 +7,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command()
 def convert(
     source: Annotated[Path, typer.Argument(help="File or folder to read.")],
     target: Annotated[Path, typer.Argument(help="File or folder to write.")],

@@ -16,8 +16,6 @@ import typer
 from rag.cli.show import format_answer_set
 from rag.core.errors import ResourceError
 
-app = typer.Typer(add_completion=False)
-
 _QUESTIONS = (
     "In what city do the Blue Nile and the White Nile come together?",
     "Who determined the structure of penicillin?",
@@ -47,7 +45,6 @@ def _wait_ready(
     raise ResourceError(f"the server was not ready after {timeout_s:.0f} s", hint=f"see {log}")
 
 
-@app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Where the sample index goes.")] = Path("demo-index"),
     port: Annotated[int, typer.Option(help="Port of the demo server.")] = 8765,

@@ -10,9 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(add_completion=False)
-
-_REQUIRED = (
+_REQUIRED = [
     "torch",
     "transformers",
     "faiss-cpu",
@@ -22,7 +20,7 @@ _REQUIRED = (
     "numpy",
     "datasets",
     "fastapi",
-)
+]
 _OPTIONAL = {"zstandard": "zstd", "sentence-transformers": "bench"}
 
 
@@ -35,6 +33,9 @@ def _version(distribution: str) -> str | None:
 
 def collect(*, start_java: bool) -> dict[str, Any]:
     """Everything the command prints, as one dict; `problems` lists what must be mended."""
+    from indexers.lucene import java_versions
+    from rag.runtime.embedded import embedded_encoder_dir
+
     problems: list[str] = []
     versions = {name: _version(name) for name in (*_REQUIRED, *_OPTIONAL)}
     problems += [f"{name} is missing: pip install {name}" for name in _REQUIRED if versions[name] is None]
@@ -46,10 +47,10 @@ def collect(*, start_java: bool) -> dict[str, Any]:
         if versions[name] is None
     }
     report["hardware"] = _hardware()
-    report["encoder"] = _attempt(_encoder, problems, "embedded encoder")
+    report["encoder"] = _attempt(lambda: str(embedded_encoder_dir()), problems, "embedded encoder")
     report["reader"] = _attempt(_reader, problems, "shipped reader")
     if start_java:
-        report["lucene"] = _attempt(_lucene, problems, "Lucene")
+        report["lucene"] = _attempt(java_versions, problems, "Lucene")
     report["problems"] = problems
     return report
 
@@ -74,12 +75,6 @@ def _hardware() -> dict[str, Any]:
     }
 
 
-def _encoder() -> str:
-    from rag.runtime.embedded import embedded_encoder_dir
-
-    return str(embedded_encoder_dir())
-
-
 def _reader() -> str:
     from readers.extractive.files import SHIPPED_READER, load_parts
 
@@ -87,13 +82,6 @@ def _reader() -> str:
     return str(SHIPPED_READER)
 
 
-def _lucene() -> dict[str, str]:
-    from indexers.lucene import java_versions
-
-    return java_versions()
-
-
-@app.command()
 def doctor(
     java: Annotated[
         bool, typer.Option("--java/--no-java", help="Start the Java runtime to check it.")

@@ -15,10 +15,7 @@ if TYPE_CHECKING:
     from rag.eval.fact_tuning import FactTuning
     from rag.eval.fusion_tuning import FusionTuning
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command()
 def evaluate(
     questions: Annotated[
         str, typer.Option("--questions", "-q", help="Question file, or hf:owner/name[:config][:split].")

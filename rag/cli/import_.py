@@ -7,10 +7,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command(name="import")
 def import_(
     source: Annotated[Path, typer.Argument(help="Checkpoint of DPR (.cp) or with the same names.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write; must not exist or be empty.")],

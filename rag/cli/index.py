@@ -14,12 +14,9 @@ from rag.cli.options import IndexKindSpec
 if TYPE_CHECKING:
     from indexers.protocols import PassageEncoder
 
-app = typer.Typer(add_completion=False)
-
 SAMPLE = "sample"
 
 
-@app.command()
 def index(
     corpus: Annotated[
         list[str],
@@ -138,7 +135,6 @@ def _describe(
         if path.is_file():
             entry = {"name": path.name, "format": source.format, "sha256": sha256_file(path)}
         files.append(entry)
-    for name in ("shown_problems",):
-        read.pop(name, None)
+    read.pop("shown_problems", None)
     described: dict[str, Any] = json.loads(json.dumps({"files": files, "split": split, "read": read}))
     return described

@@ -8,10 +8,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command()
 def inspect(
     directory: Annotated[Path, typer.Argument(help="Directory written by `rag index`.")],
     verify: Annotated[bool, typer.Option("--verify", help="Read every file and check its checksum.")] = False,

@@ -6,6 +6,7 @@ import difflib
 import importlib
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -53,19 +54,22 @@ class _LazyGroup(TyperGroup):
         if name not in _COMMANDS:
             return name, placeholder, rest
         module = importlib.import_module(f"rag.cli.{_COMMANDS[name][0]}")
-        command = typer.main.get_command(module.app)
-        command.name = name
+        if hasattr(module, "app"):  # a group of commands
+            command = typer.main.get_command(module.app)
+            command.name = name
+        else:
+            command = _command(name, getattr(module, _COMMANDS[name][0]))
         return name, command, rest
 
 
 def _placeholder(name: str) -> Any:
-    stub = typer.Typer(add_completion=False)
+    return _command(name, lambda: None, help=_COMMANDS[name][1])
 
-    def command() -> None:
-        """Stand in for the command in listings."""
 
-    stub.command(name, help=_COMMANDS[name][1])(command)
-    built = typer.main.get_command(stub)
+def _command(name: str, function: Callable[..., None], help: str | None = None) -> Any:
+    single = typer.Typer(add_completion=False)
+    single.command(name, help=help)(function)
+    built = typer.main.get_command(single)
     built.name = name
     return built
 

@@ -7,10 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command()
 def mine(
     index: Annotated[str, typer.Option("--index", "-i", help="Directory written by `rag index`.")],
     questions: Annotated[

@@ -11,12 +11,9 @@ import typer
 
 from rag.cli.options import IndexKindSpec
 
-app = typer.Typer(add_completion=False)
-
 _WORDS = "the history of the river town where many people met and spoke about trade and weather in old times "
 
 
-@app.command()
 def plan(
     passages: Annotated[int, typer.Option("--passages", "-n", help="How many passages.")],
     dim: Annotated[int | None, typer.Option(help="Vector size; default: the encoder's.")] = None,
@@ -63,16 +60,9 @@ def plan(
                 )
     rates = measure_rates(dim or 384) if measure else Rates()
     result = make_plan(
-        passages,
-        dim or 0,
-        settings=settings,
-        encode_per_s=encode_per_s,
-        rates=rates,
-        passage_bytes=passage_bytes,
-        model_bytes=model_bytes,
-        questions=questions,
-        top_k=top_k,
-    )
+        passages, dim or 0, settings=settings, encode_per_s=encode_per_s, rates=rates,
+        passage_bytes=passage_bytes, model_bytes=model_bytes, questions=questions, top_k=top_k,
+    )  # fmt: skip
     if as_json:
         typer.echo(json.dumps({**result.to_json(), "encode_per_s": encode_per_s}, indent=2))
         return
@@ -83,10 +73,8 @@ def plan(
 
 def _encode_rate(encoder: Any, *, n_passages: int = 128) -> float:
     """Passages of 100 words a second, after a warm-up."""
-    titles, texts = (
-        ["A title"] * n_passages,
-        [(_WORDS * 6)[: 560 + number % 80] for number in range(n_passages)],
-    )
+    titles = ["A title"] * n_passages
+    texts = [(_WORDS * 6)[: 560 + number % 80] for number in range(n_passages)]
     encoder.encode_passages(titles[:16], texts[:16])
     started = time.perf_counter()
     encoder.encode_passages(titles, texts)

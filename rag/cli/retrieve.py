@@ -12,15 +12,12 @@ from rag.cli.options import EncoderSpec, FusionSpec, Precision, RetrieverSpec
 from rag.core.errors import ConfigError
 from rag.core.progress import Progress
 
-app = typer.Typer(add_completion=False)
-
 if TYPE_CHECKING:
     from rag.core.types import Passage, Question
     from rag.data.files.results import RetrievalResult
     from rag.pipeline import Found
 
 
-@app.command()
 def retrieve(
     index: Annotated[str, typer.Option("--index", "-i", help="Directory written by `rag index`.")],
     questions: Annotated[

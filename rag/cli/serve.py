@@ -9,10 +9,7 @@ import typer
 from rag.cli.options import FusionSpec
 from retrievers.open import kind_names
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command()
 def serve(
     index: Annotated[
         str | None,

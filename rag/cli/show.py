@@ -30,14 +30,8 @@ def highlight(
         space = text.rfind(" ", end, right)
         right = space if space >= 0 else right
     opening, closing = (_MARK, _END) if colour else ("[[", "]]")
-    span = opening + text[start:end] + closing
-    return (
-        ("… " if left else "")
-        + text[left:start]
-        + span
-        + text[end:right]
-        + (" …" if right < len(text) else "")
-    )
+    shown = text[left:start] + opening + text[start:end] + closing + text[end:right]
+    return ("… " if left else "") + shown + (" …" if right < len(text) else "")
 
 
 def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:

@@ -8,10 +8,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command()
 def split(
     corpus: Annotated[
         list[str], typer.Argument(help='Files, folders, patterns, hf:owner/name, or "-" for stdin.')

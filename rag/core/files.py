@@ -24,8 +24,8 @@ __all__ = [
     "atomic_write_text",
     "directory_lock",
     "disk_errors",
-    "fsync_dir",
-    "fsync_file",
+    "fsync_path",
+    "link_or_copy",
     "read_json",
     "remove_temporaries",
     "sha256_file",
@@ -34,8 +34,8 @@ __all__ = [
 TEMPORARY_MARK = ".partial-"
 
 
-def fsync_dir(path: Path) -> None:
-    """Flush a directory's entries, so that a rename in it survives a power cut."""
+def fsync_path(path: Path) -> None:
+    """Flush a file's content, or a directory's entries, so that a rename in it survives a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -90,12 +90,10 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
             if temporary.is_dir():
                 for file in temporary.rglob("*"):
                     if file.is_file():
-                        fsync_file(file)
-                fsync_dir(temporary)
-            else:
-                fsync_file(temporary)
+                        fsync_path(file)
+            fsync_path(temporary)
             os.replace(temporary, target)
-            fsync_dir(target.parent)
+            fsync_path(target.parent)
         finally:
             if temporary.is_dir():
                 shutil.rmtree(temporary, ignore_errors=True)
@@ -103,13 +101,12 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
                 temporary.unlink(missing_ok=True)
 
 
-def fsync_file(path: Path) -> None:
-    """Flush a file's content to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+def link_or_copy(source: Path, target: Path) -> None:
+    """One file under two names; a copy where the file system has no such thing."""
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def remove_temporaries(directory: Path) -> int:

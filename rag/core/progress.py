@@ -1,15 +1,17 @@
-"""Progress with rate and time left: a bar on a terminal, one line every half minute elsewhere."""
+"""Progress with rate and time left, a bar on a terminal, a line each half minute elsewhere; wall times."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TextIO
 
 from tqdm import tqdm
 
-__all__ = ["Progress", "format_duration"]
+__all__ = ["Progress", "StageTimer", "format_duration"]
 
 
 def format_duration(seconds: float) -> str:
@@ -105,3 +107,28 @@ class Progress:
     def _write(self, text: str) -> None:
         self._stream.write(text + "\n")
         self._stream.flush()
+
+
+class StageTimer:
+    """Adds up wall time by stage.
+
+    Example:
+        >>> timer = StageTimer()
+        >>> with timer("search"):
+        ...     pass
+        >>> sorted(timer.timings_ms)
+        ['search']
+    """
+
+    def __init__(self) -> None:
+        self.timings_ms: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        """Time the body of a `with` block and add it to `stage`."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            elapsed_ms = (time.perf_counter() - started) * 1000.0
+            self.timings_ms[stage] = self.timings_ms.get(stage, 0.0) + elapsed_ms

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 __all__ = ["Answer", "AnswerSet", "Evidence", "GoldPassage", "Hit", "Passage", "Path", "Question"]
@@ -138,17 +138,9 @@ class Evidence:
 
     def to_json(self) -> dict[str, Any]:
         """A dict ready for `json.dumps`."""
-        shown: dict[str, Any] = {
-            "passage_id": self.passage_id,
-            "title": self.title,
-            "text": self.text,
-            "start": self.start,
-            "end": self.end,
-            "score": self.score,
-        }
-        if self.supporting:
-            shown["supporting"] = [list(span) for span in self.supporting]
-        return shown
+        shown = asdict(self)
+        supporting = [list(span) for span in shown.pop("supporting")]
+        return {**shown, "supporting": supporting} if supporting else shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,12 +164,8 @@ class Answer:
 
     def to_json(self) -> dict[str, Any]:
         """A dict ready for `json.dumps`."""
-        shown: dict[str, Any] = {
-            "text": self.text,
-            "score": self.score,
-            "confidence": self.confidence,
-            "evidence": self.evidence.to_json(),
-        }
+        shown: dict[str, Any] = {"text": self.text, "score": self.score, "confidence": self.confidence}
+        shown["evidence"] = self.evidence.to_json()
         if self.path:
             shown["path"] = [evidence.to_json() for evidence in self.path]
         return shown

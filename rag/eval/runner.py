@@ -25,7 +25,7 @@ from rag.core.files import (
     atomic_write_json,
     directory_lock,
     disk_errors,
-    fsync_dir,
+    fsync_path,
     read_json,
     remove_temporaries,
 )
@@ -111,7 +111,7 @@ def evaluate(
         totals = [n for n in (source.total, settings.limit, settings.sample) if n is not None]
         asked = _ask_all(asker, stream, place, settings, min(totals, default=None), overlap, facts)
         os.replace(place / _PART_NAME, place / RECORDS_NAME)
-        fsync_dir(place)
+        fsync_path(place)
         files = write_predictions(place / RECORDS_NAME, place, settings.profile)
         metrics: dict[str, Any] = {
             **header,

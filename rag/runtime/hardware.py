@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch
 
+from rag.core.errors import ConfigError
+
 __all__ = [
     "available_cores",
     "bound_kernel_caches",
@@ -19,6 +21,7 @@ __all__ = [
     "has_int8",
     "keep_freed_memory",
     "resolve_device",
+    "resolve_precision",
     "use_threads",
 ]
 
@@ -130,6 +133,25 @@ def resolve_device(device: str = "auto") -> str:
     if device != "auto":
         return device
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def resolve_precision(precision: str, device: str = "cpu") -> torch.dtype:
+    """ "auto" is bf16 where the hardware does it, else fp32.
+
+    Raises:
+        ConfigError: for an unknown name, or bf16 where `device` cannot compute it.
+    """
+    if precision == "auto":
+        return torch.bfloat16 if has_fast_bf16(device) else torch.float32
+    known = {"fp32": torch.float32, "bf16": torch.bfloat16}
+    if precision not in known:
+        raise ConfigError(f"unknown precision {precision!r}", hint="use auto, bf16 or fp32")
+    if precision == "bf16" and not has_bf16(device):
+        raise ConfigError(
+            f"precision is bf16, and this machine's {device} has no bf16 arithmetic",
+            hint="use auto, which is the fastest that works here, or fp32",
+        )
+    return known[precision]
 
 
 def use_threads(count: int | None = None) -> int:

@@ -28,8 +28,7 @@ from rag.core.files import (
     atomic_write_json,
     directory_lock,
     disk_errors,
-    fsync_dir,
-    fsync_file,
+    fsync_path,
     read_json,
     remove_temporaries,
 )
@@ -139,7 +138,7 @@ class Generations:
             self._seal(staging, number, step, described)
             target = self.directory / f"{_PREFIX}{number:08d}"
             os.replace(staging, target)
-            fsync_dir(self.directory)
+            fsync_path(self.directory)
             self._point_to(target)
             return _read(target)
 
@@ -261,14 +260,14 @@ class Generations:
         content = json.dumps([step, meta, table], sort_keys=True)
         version = hashlib.sha256(content.encode()).hexdigest()[:12]
         for path in paths:
-            fsync_file(path)
+            fsync_path(path)
         for folder in [path for path in staging.rglob("*") if path.is_dir()]:
-            fsync_dir(folder)
+            fsync_path(folder)
         write_manifest(
             staging,
             {"kind": KIND, "number": number, "step": step, "version": version, "meta": meta, "files": table},
         )
-        fsync_dir(staging)
+        fsync_path(staging)
 
     def _point_to(self, target: Path) -> None:
         atomic_write_json(self.directory / POINTER_NAME, {"newest": target.name})

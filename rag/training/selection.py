@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from rag.core.errors import ConfigError, IncompleteArtifactError
-from rag.core.files import atomic_path
+from rag.core.files import atomic_path, link_or_copy
 
 __all__ = ["Selection"]
 
@@ -98,7 +96,7 @@ class Selection:
     def keep(self, folder: Path) -> None:
         """Put the best weights into a checkpoint's folder: those of later steps will replace `path`."""
         if self.step is not None:
-            _link(self.path, folder / self.path.name)
+            link_or_copy(self.path, folder / self.path.name)
 
     def restore(self, folder: Path) -> None:
         """Take the best weights back that `keep` put into a checkpoint's folder.
@@ -111,7 +109,7 @@ class Selection:
             return
         if kept.exists():
             with atomic_path(self.path) as temporary:
-                _link(kept, temporary)
+                link_or_copy(kept, temporary)
         with self._open():
             pass
 
@@ -140,11 +138,3 @@ class Selection:
         """Go on from a checkpoint."""
         self.step, self._waited = state["step"], state["waited"]
         self.score = math.nan if state["score"] is None else state["score"]
-
-
-def _link(source: Path, target: Path) -> None:
-    """One file under two names; a copy where the file system has no such thing."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)

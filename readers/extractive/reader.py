@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from rag.core.errors import ConfigError
 from rag.core.types import Passage
-from rag.runtime.hardware import resolve_device
-from rag.runtime.precision import resolve_precision
+from rag.runtime.hardware import resolve_device, resolve_precision
 from readers.extractive.fast import FastSpanModel
 from readers.extractive.files import load_parts
 from readers.extractive.inference import score_rows

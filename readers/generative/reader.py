@@ -12,8 +12,7 @@ import torch
 
 from rag.core.types import Passage
 from rag.data.text import normalize_answer
-from rag.runtime.hardware import resolve_device
-from rag.runtime.precision import resolve_precision
+from rag.runtime.hardware import resolve_device, resolve_precision
 from readers.extractive.ranking import confidences, retrieval_prior
 from readers.extractive.settings import Calibration
 from readers.generative.attention import attend

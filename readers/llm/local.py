@@ -10,8 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rag.core.errors import ArtifactError, RetrievalError
-from rag.runtime.hardware import resolve_device
-from rag.runtime.precision import resolve_precision
+from rag.runtime.hardware import resolve_device, resolve_precision
 from readers.llm.prompt import Completion
 from readers.llm.reader import LanguageModelReader, check_settings
 

@@ -10,9 +10,8 @@ import torch
 from rag.core.files import directory_lock
 from rag.core.log import get_logger
 from rag.runtime.embedded import embedded_encoder_dir
-from rag.runtime.hardware import resolve_device, use_threads
+from rag.runtime.hardware import resolve_device, resolve_precision, use_threads
 from rag.runtime.model_files import model_folder, position_limit, read_config
-from rag.runtime.precision import resolve_precision
 from rag.runtime.seeds import seed_everything
 from rag.training.claim import claim_run
 from rag.training.fit import Loss, fit

@@ -17,9 +17,8 @@ from rag.core.log import get_logger
 from rag.runtime.embedded import EMBEDDED_ENCODER_NAMES
 from rag.runtime.fast.core_pool import CorePool
 from rag.runtime.fast.packing import plan_batches
-from rag.runtime.hardware import resolve_device
+from rag.runtime.hardware import resolve_device, resolve_precision
 from rag.runtime.model_files import model_folder, tower_folders, weight_files, weights_sha256
-from rag.runtime.precision import resolve_precision
 from retrievers.encoders.layout import PAIR, PassageLayout, Query, QueryLayout
 from retrievers.encoders.settings import EncoderSettings, read_settings
 from retrievers.encoders.tokenization import TextTokenizer

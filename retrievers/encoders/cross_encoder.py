@@ -14,9 +14,8 @@ from indexers.protocols import FloatArray
 from rag.core.errors import ArtifactError, ConfigError, DataError
 from rag.core.types import Passage
 from rag.runtime.fast.packing import plan_batches
-from rag.runtime.hardware import resolve_device
+from rag.runtime.hardware import resolve_device, resolve_precision
 from rag.runtime.model_files import model_folder, position_limit, read_config, weight_files
-from rag.runtime.precision import resolve_precision
 from retrievers.encoders.layout import PAIR, PassageLayout
 
 __all__ = ["CrossEncoder"]

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from rag.core.files import atomic_write_json
+from rag.runtime.hardware import resolve_precision
 from rag.runtime.model_files import model_folder, read_config, tower_folders
-from rag.runtime.precision import resolve_precision
 from rag.training.fit import FitResult
 from rag.training.precision import MasterWeights
 from rag.training.run_log import read_metrics

@@ -69,7 +69,7 @@ def publish_and_die_at(place: Path, where: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "where", ["build", "file_table", "write_manifest", "_seal", "_point_to", "fsync_file"]
+    "where", ["build", "file_table", "write_manifest", "_seal", "_point_to", "fsync_path"]
 )
 def test_kill_at_every_stage(tmp_path: Path, where: str) -> None:
     generations = Generations(tmp_path)

@@ -24,8 +24,7 @@ from torch.nn import functional
 
 from rag.core.errors import ConfigError
 from rag.runtime.fast.packing import PackedTokens
-from rag.runtime.hardware import bound_kernel_caches
-from rag.runtime.precision import resolve_precision
+from rag.runtime.hardware import bound_kernel_caches, resolve_precision
 
 __all__ = ["FUSED_ACTIVATIONS", "FastBert", "Layer", "Norm"]
 

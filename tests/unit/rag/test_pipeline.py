@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rag.core.errors import ConfigError, DataError
-from rag.core.timing import StageTimer
+from rag.core.progress import StageTimer
 from rag.core.types import Hit, Passage
 from rag.pipeline import Pipeline, _as_passages
 from readers.protocols import ReadAnswer, ReadResult

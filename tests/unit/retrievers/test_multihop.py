@@ -7,7 +7,7 @@ from indexers.build import BuildSettings, build_index
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
-from rag.core.timing import StageTimer
+from rag.core.progress import StageTimer
 from rag.core.types import Hit, Passage
 from retrievers.dense import DenseRetriever
 from retrievers.encoders.bi_encoder import BiEncoder

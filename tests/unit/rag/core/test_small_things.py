@@ -10,8 +10,7 @@ from rag.core import errors
 from rag.core.errors import MissingDependencyError, RagError
 from rag.core.log import JsonFormatter
 from rag.core.optional import require
-from rag.core.progress import Progress
-from rag.core.timing import StageTimer
+from rag.core.progress import Progress, StageTimer
 from rag.core.types import Answer, AnswerSet, Evidence, Hit
 
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import rag
-from rag.cli.evaluate import app
+from rag.cli.main import app
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import GoldPassage, Passage, Question
 from rag.eval.api import REPORT_NAME
@@ -80,10 +80,10 @@ def test_what_does_not_fit_is_refused(index: Path, tmp_path: Path) -> None:
     path = tmp_path / "test.jsonl"
     path.write_text("")
     common = ["-q", str(path), "-o", str(tmp_path / "out"), "--tune-fusion"]
-    result = CliRunner().invoke(app, [*common, "-i", str(index)])
+    result = CliRunner().invoke(app, ["evaluate", *common, "-i", str(index)])
     assert isinstance(result.exception, ConfigError)
     assert "test set" in str(result.exception)
-    assert isinstance(CliRunner().invoke(app, common).exception, ConfigError)
+    assert isinstance(CliRunner().invoke(app, ["evaluate", *common]).exception, ConfigError)
     path = path.rename(tmp_path / "train.jsonl")
-    result = CliRunner().invoke(app, ["-q", str(path), "-i", str(index), *common[2:]])
+    result = CliRunner().invoke(app, ["evaluate", "-q", str(path), "-i", str(index), *common[2:]])
     assert "needs hybrid retrieval" in str(result.exception)

@@ -18,8 +18,8 @@ from rag.runtime.hardware import (
     has_bf16,
     has_fast_bf16,
     resolve_device,
+    resolve_precision,
 )
-from rag.runtime.precision import resolve_precision
 from rag.runtime.seeds import generator
 from rag.training.precision import MasterWeights
 from rag.training.schedule import ScheduleName, schedule_factor
