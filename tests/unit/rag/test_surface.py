@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import re
 import shlex
 from pathlib import Path
 
 import pytest
-import typer
 
 import rag
-from rag.cli.main import _COMMANDS
+from rag.cli.main import _COMMANDS, load_command
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -46,8 +44,7 @@ def _commands() -> list[str]:
 def test_commands_of_the_readme_parse(line: str) -> None:
     words = shlex.split(line, comments=True)[1:]
     assert words[0] in _COMMANDS
-    module = importlib.import_module(f"rag.cli.{_COMMANDS[words[0]][0]}")
-    command = typer.main.get_command(module.app)
+    command = load_command(words[0])
     context = command.make_context(words[0], words[1:])
     if subcommands := getattr(command, "commands", None):
         name, *rest = context._protected_args + context.args
