@@ -117,13 +117,10 @@ def build_index(
 
     Args:
         passages: what to index, already split; read lazily, and not at all if `source` says they are stored.
-        out: the index directory.
         encoder: makes the vectors; needed unless the retriever is "bm25".
-        settings: how to build.
         source: what identifies the passages (paths, sizes, split settings). Without it a rerun reads the
             passages again and compares their checksum.
         probe_vectors: questions (n, D) to measure recall on; pieces of passages if None.
-        overwrite: delete what is in `out` and start afresh.
         until: stop after this stage; a later call goes on from there. All stages if None.
 
     Returns:

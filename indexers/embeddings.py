@@ -101,10 +101,6 @@ class EmbeddingWriter:
     """Writes the shards that are not there yet. One writer at a time (the caller holds the directory's lock).
 
     Args:
-        directory: where the shards go.
-        rows: rows in all.
-        encoder: who makes the vectors.
-        dtype: "float16" or "float32" on disk.
         shard_rows: rows of a shard; the last one may be shorter.
 
     Raises:

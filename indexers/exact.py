@@ -181,10 +181,6 @@ def _search_shards(
 class FlatIndex:
     """Exact search straight from the memory-mapped float32 embeddings, without a second copy of them.
 
-    Args:
-        embeddings: float32 shards.
-        threads: cores for one search; all by default.
-
     Raises:
         ConfigError: the embeddings are not float32, so every search would convert them.
     """

@@ -89,12 +89,8 @@ def build_faiss(
 
     Args:
         embeddings: vectors to index; never all in memory as float32.
-        directory: where the files go.
-        index_type: a name from `indexers.presets`.
         probes: held-out query vectors (n, D); noisy stored vectors if None.
         recall_target: recall against exact search to tune for.
-        seed: for sampling and clustering.
-        threads: cores; all by default.
         reproducible: same bytes every time; the graph of `hnsw` is then built on one core.
 
     Returns:
@@ -209,10 +205,8 @@ def recall_at(index: VectorIndex, probes: FloatArray, truth: FloatArray, k: int)
     """Share of the true best `k` that `index` returns; equal scores count as equal.
 
     Args:
-        index: what is measured.
         probes: queries (n, D).
         truth: exact scores (n, K), best first; K may be less than `k` in a small corpus.
-        k: depth.
     """
     depth = min(k, truth.shape[1])
     scores, _ = index.search(probes, depth)
@@ -254,14 +248,7 @@ def _open_faiss(directory: Path, info: dict[str, Any]) -> Any:
 
 
 class FaissIndex:
-    """A lossy FAISS index whose candidates are re-ranked with exact scores from the embeddings.
-
-    Args:
-        index: the FAISS index.
-        embeddings: the vectors it was built from.
-        info: content of `dense.json`.
-        threads: cores for one search; all by default.
-    """
+    """A lossy FAISS index whose candidates are re-ranked with exact scores from the embeddings."""
 
     def __init__(
         self,

@@ -78,11 +78,7 @@ def overlap_share(one: str, other: str) -> float:
 
 
 class CorpusTexts:
-    """Rows by text: 16 bytes a passage, made in one pass over the corpus.
-
-    Args:
-        passages: the corpus.
-    """
+    """Rows by text: 16 bytes a passage, made in one pass over the corpus."""
 
     def __init__(self, passages: StoredPassages) -> None:
         self._passages = passages
@@ -125,7 +121,6 @@ class GoldLookup:
     Alternatives (DPR's positives) are all looked for, not the first alone.
 
     Args:
-        passages: of the index.
         near: finds passages for texts; without it nothing is found by overlap.
     """
 

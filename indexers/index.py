@@ -26,10 +26,7 @@ class Index:
     """An index directory, memory-mapped. Use it as a context manager, or call `close`.
 
     Attributes:
-        directory: where it lies.
-        manifest: content of `manifest.json`.
         version: first 12 hex digits of the manifest's checksum; part of every answer.
-        passages: the passage store.
         embeddings: the stored vectors; None for a BM25-only index.
         dense: vector search; None for a BM25-only index.
 
@@ -82,11 +79,9 @@ class Index:
         """Open an index.
 
         Args:
-            directory: what `build_index` wrote.
             verify: "size" checks the size of every file, and checksums from the smallest file on until
                 `QUICK_CHECK_BYTES` are read; "deep" checks every checksum; "none" trusts the directory.
                 Headers are always checked.
-            threads: cores for one search; all by default.
             java_heap_mib: largest Java heap, if BM25 is used.
 
         Raises:

@@ -134,15 +134,9 @@ def build_bm25(
     because Lucene breaks ties by the name as a string.
 
     Args:
-        passages: what to index.
         directory: gets `bm25.json` and the folder `lucene`.
         k1: term saturation, kept for search.
-        b: length normalisation, kept for search.
         threads: indexing threads; rankings do not depend on it.
-        heap_mib: largest Java heap.
-
-    Returns:
-        The content of `bm25.json`.
 
     Raises:
         ResourceError: the disk is full, Java does not start, or Lucene lost documents.
@@ -221,12 +215,6 @@ def _failure(what: str, error: Exception | None, place: Path) -> RagError:
 
 class LuceneIndex:
     """BM25 search; Java starts when the first one is made.
-
-    Args:
-        folder: the Lucene files.
-        info: content of `bm25.json`.
-        threads: cores for a batch of questions; all by default.
-        heap_mib: largest Java heap, if Java is not running yet.
 
     Raises:
         ArtifactError: the folder is not a Lucene index.

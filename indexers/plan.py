@@ -99,10 +99,8 @@ class Plan:
     """The figures of one index; every dict adds up to its total.
 
     Attributes:
-        n_passages: rows.
         dim: vector size D; 0 without vectors.
         index_type: FAISS type; empty without vectors.
-        factory: FAISS factory string.
         dtype: of the embeddings on disk; empty without vectors.
         disk_bytes: of the finished index, by part.
         working_disk_bytes: needed besides while it is built.
@@ -189,11 +187,7 @@ def plan(
     """State what an index needs.
 
     Args:
-        n_passages: rows.
-        dim: vector size D of the encoder.
-        settings: as for `build_index`.
         encode_per_s: passages the encoder encodes in a second; its stage has no time without it.
-        rates: of this machine, see `measure_rates`.
         passage_bytes: mean UTF-8 bytes of title and text (100 English words: about 650).
         id_bytes: mean bytes of an id.
         model_bytes: weights that the serving process holds (encoder and reader).

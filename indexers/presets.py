@@ -47,7 +47,6 @@ class Preset:
     """How one index type is built and searched for a corpus of a given size.
 
     Attributes:
-        name: index type.
         factory: FAISS factory string; empty for `flat`, which has no FAISS file.
         nlist: inverted lists; 0 if there are none.
         pq_bytes: product-quantiser bytes a vector; 0 if there are none.

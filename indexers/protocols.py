@@ -29,8 +29,6 @@ class EncoderIdentity:
         dim: vector size D.
         pooling: "cls", "mean", "pooler", …
         normalize: whether vectors have unit length.
-        query_prefix: text put before every question.
-        passage_prefix: text put before every passage.
         max_length: tokens after which texts are cut.
         similarity: "dot" or "cosine"; both are searched as inner products.
         layout: how title and text are put together: "pair", or a template such as "{title} {text}".

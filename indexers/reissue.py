@@ -32,14 +32,9 @@ def reissue_index(source: str | Path, out: str | Path, encoder: PassageEncoder, 
     """Write an index with the vectors of `source` that states `encoder`.
 
     Args:
-        source: finished index with vectors.
         out: new directory; it shares the large files with `source` where the file system allows it.
         encoder: its passage tower must be the one `source` was built with; a sample of passages is encoded
             to be sure of it.
-        seed: of the sample.
-
-    Returns:
-        `out`.
 
     Raises:
         ConfigError: `source` has no vectors, or `out` exists.

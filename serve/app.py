@@ -48,7 +48,6 @@ def create_app(
     """The server as an ASGI application; its life span can be run once.
 
     Args:
-        settings: limits, batching, security.
         service: an open service; without it the index is opened on a thread at start, and `/readyz` answers
             503 until that is done.
         open_service: how to open the index, at start and at each reload.

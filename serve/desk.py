@@ -35,7 +35,6 @@ class Desk:
     """Everything an application keeps while it runs.
 
     Args:
-        settings: limits and batching.
         open_service: opens the index at start and at each reload; runs on a thread.
         service: an open service to use at once, instead of opening one.
     """

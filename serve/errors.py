@@ -18,11 +18,8 @@ class ApiError(Exception):
     """An error the client is told about; its texts are written for the client and hold nothing internal.
 
     Args:
-        status: HTTP status.
         code: a word programs can compare.
         message: what was found and what was expected.
-        hint: what to do.
-        headers: response headers, for example `Retry-After`.
     """
 
     def __init__(

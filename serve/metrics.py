@@ -14,11 +14,7 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
 class ServerMetrics:
-    """Counters, gauges and histograms of one server.
-
-    Args:
-        queue_depth: called at each scrape: how many questions wait.
-    """
+    """Counters, gauges and histograms of one server."""
 
     content_type = CONTENT_TYPE_LATEST
 

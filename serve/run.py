@@ -37,9 +37,7 @@ def run_server(
     """Serve until SIGTERM or SIGINT, then finish what was accepted; SIGHUP swaps in the index anew.
 
     Args:
-        settings: everything that can be set.
         service: an open service; by default the index in the settings is opened while the server starts.
-        open_service: how to open the index.
         stream: where the address is printed; stdout by default.
 
     Raises:

@@ -28,9 +28,7 @@ class ApiKeys:
     """Asks for an API key under `/v1/`; does nothing if no keys are set.
 
     Args:
-        app: the application behind it.
         key_hashes: hex sha256 of the accepted keys; every one is compared, in constant time.
-        metrics: counts refusals.
     """
 
     def __init__(self, app: ASGIApp, key_hashes: Sequence[str], metrics: ServerMetrics) -> None:
@@ -65,10 +63,8 @@ class BodyLimit:
     """Reads the request body before the application does: bounded in size, declared or chunked, and in time.
 
     Args:
-        app: the application behind it.
         max_body_bytes: larger bodies are answered with 413.
         timeout_s: slower bodies are answered with 408.
-        metrics: counts refusals.
     """
 
     def __init__(self, app: ASGIApp, max_body_bytes: int, timeout_s: float, metrics: ServerMetrics) -> None:

@@ -36,7 +36,6 @@ def read_manifest(directory: str | Path, *, kind: str | None = None) -> dict[str
     """Read and check `manifest.json`.
 
     Args:
-        directory: the artefact.
         kind: expected value of the manifest's `kind`, for example "index".
 
     Raises:

@@ -37,7 +37,6 @@ class Progress:
         unit: what is counted, plural ("passages").
         label: what is being done ("encode").
         initial: units finished by an earlier run.
-        stream: where to write; stderr by default.
         interval_s: seconds between two lines when `stream` is not a terminal.
     """
 

@@ -17,11 +17,7 @@ class Series:
     """One line of a plot.
 
     Attributes:
-        name: for the legend.
-        x: positions.
-        y: values.
         low: lower ends of intervals, if there are any.
-        high: upper ends.
         weight: relative sizes of the points; all alike if empty.
         notes: one tooltip a point.
     """

@@ -117,13 +117,9 @@ class Evidence:
     """The place in the text that says so.
 
     Attributes:
-        passage_id: id of the passage.
-        title: its title.
-        text: its whole text.
         start: first character of the answer in `text`; None where the answer does not stand there literally,
             such as "yes", or what a generator worded itself.
         end: one past its last character, so `text[start:end]` is the answer; None where `start` is.
-        score: retrieval score of the passage.
         supporting: start and end of the sentences of `text` that support the answer, where the reader marks
             them.
     """
@@ -151,7 +147,6 @@ class Answer:
         text: the answer, exactly `evidence.text[evidence.start:evidence.end]` where the evidence has a span.
         score: the reader's score; larger is better.
         confidence: calibrated probability in [0, 1] that the answer is right.
-        evidence: passage and character span.
         path: every passage the answer rests on, hop by hop, where there is more than one; `evidence` is one
             of them.
     """
@@ -176,10 +171,8 @@ class AnswerSet:
     """Everything said about one question.
 
     Attributes:
-        question: the question as asked.
         answers: best first; empty if nothing was found.
         no_answer_confidence: calibrated probability in [0, 1] that the passages hold no answer.
-        index_version: version of the index that was searched.
         timings_ms: wall time of each stage in milliseconds.
     """
 

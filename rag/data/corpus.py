@@ -56,8 +56,6 @@ def read_documents(
         inputs: files (also .gz, .bz2, .zst, .xz), folders, glob patterns, "-" for standard input, or
             "hf:owner/name[:config][:split]".
         format: one of `CORPUS_FORMATS`, or "auto" to decide by file name, then by the first bytes.
-        options: field names and limits.
-        report: filled while the documents are consumed.
 
     Raises:
         ConfigError: at once, for an unknown format or one that cannot be told.

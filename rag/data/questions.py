@@ -51,7 +51,6 @@ def read_questions(path: str | Path, format: str = "auto", *, encoding: str = "u
         path: the file (also .gz, .bz2, .zst, .xz), a BEIR folder, "-" for standard input, or
             `hf:owner/name[:config][:split]`. The split must be named unless the data set has only one.
         format: one of `QUESTION_FORMATS`, or "auto" to decide by first bytes and file name.
-        encoding: of the text.
 
     Raises:
         ConfigError: unknown format, or a data set with several splits of which none is named.

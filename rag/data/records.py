@@ -17,7 +17,6 @@ class Document:
 
     Attributes:
         id: unique within a corpus.
-        title: may be empty.
         text: the whole text, without the title.
         sentences: its sentences in order, if the source gave them; empty otherwise.
     """
@@ -49,8 +48,6 @@ class Problem:
         source: file name as given, "-" for standard input, or a data set's name.
         position: 1-based line or record number in that source; 0 for the source as a whole.
         unit: what `position` counts, "line", "record" or "file".
-        reason: kind of problem.
-        detail: what exactly was found.
     """
 
     source: str
@@ -71,12 +68,8 @@ class ReadReport:
     """Counts what was read; filled while the documents are consumed.
 
     Attributes:
-        total: records seen, good and bad.
-        bad: records that were not usable.
-        reasons: how many bad records of each kind.
         problems: the first bad records, at most `shown`.
         ignored: files in given folders that no reader was chosen for.
-        shown: how many problems are kept.
 
     Example:
         >>> report = ReadReport()
@@ -134,7 +127,6 @@ class ReadReport:
         """Refuse input that is too damaged.
 
         Args:
-            max_bad_share: highest tolerated share of bad records, in [0, 1].
             at_end: whether all input was seen; before that nothing is judged under 100 records.
 
         Raises:

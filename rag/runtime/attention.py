@@ -38,7 +38,6 @@ def math_attention(
         query: (B, H, L, D); `key` and `value`: (B, H, L', D).
         attention_mask: additive, broadcastable to (B, H, L, L'), very negative where not allowed; or None.
         scaling: factor on the scores, D^-0.5 by default.
-        dropout: probability of dropping an attention weight while training.
 
     Returns:
         (B, L, H, D) and None in place of the attention weights.

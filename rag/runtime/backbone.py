@@ -52,13 +52,9 @@ def load_backbone(
     DPR's towers are BERT models under another name; of an encoder-decoder the encoder is taken.
 
     Args:
-        folder: with config.json and safetensors.
         train: in training mode, with attention and dropout that have fast backward passes.
         dropout: replaces the configuration's dropout probabilities, if given.
         device: the network is to run on; it is returned on the CPU.
-
-    Returns:
-        The bare transformers model.
 
     Raises:
         ArtifactError: it cannot be loaded, or weights are missing.
@@ -151,11 +147,9 @@ def run_backbone(
     """What the model says of padded token ids; its first part are the last hidden states (n, L, H).
 
     Args:
-        model: from `load_backbone`.
         ids, mask: (n, L) int64; the mask is 1 on tokens, 0 on padding.
         types: (n, L) int64 segments; left out where the model has none.
         question: the text begins with a question that all its tokens are to see.
-        wanted: passed on to the model, such as `output_hidden_states`.
 
     Note:
         Longformer's tokens see their neighbours only; those of global attention see all and are seen by all:

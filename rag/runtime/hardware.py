@@ -70,7 +70,6 @@ def _usable(flags: frozenset[str], onednn_limit: str, torch_capability: str) -> 
     """The flags that are left when the libraries are told to use older instructions only.
 
     Args:
-        flags: of the processor.
         onednn_limit: value of ONEDNN_MAX_CPU_ISA, "" if it is not set.
         torch_capability: what torch's own kernels use, which ATEN_CPU_CAPABILITY limits.
 

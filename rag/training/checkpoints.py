@@ -73,14 +73,7 @@ def save_checkpoint(
     """Write the checkpoint of `step` atomically and delete all but the `keep` newest.
 
     Args:
-        folder: of all checkpoints.
-        step: steps taken.
-        model: gives its buffers.
-        master: gives the weights.
-        optimizer: gives its moments.
-        state: JSON.
         tensors: file name → more tensors; a file is written if there are any.
-        keep: how many checkpoints stay.
         add: puts more files into the folder it is given.
     """
     target = folder / f"step-{step:08d}"
@@ -128,13 +121,6 @@ def load_checkpoint(
     average: Tensors | None = None,
 ) -> None:
     """Put weights, buffers and optimiser moments back exactly as they were.
-
-    Args:
-        checkpoint: what `latest_checkpoint` found.
-        model: receives the buffers.
-        master: receives the weights.
-        optimizer: receives the moments.
-        average: receives the moving average, if given.
 
     Raises:
         IncompleteArtifactError: if a file is missing.

@@ -31,9 +31,6 @@ def draw_curves(records: Sequence[Mapping[str, Any]]) -> str:
         records: as in metrics.jsonl: "step", "loss", "rate", "norm", "eval/…", and whatever numbers else;
             counters are left out.
 
-    Returns:
-        An SVG document.
-
     Example:
         >>> picture = draw_curves([{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0, "eval/mrr": 0.5}])
         >>> picture.count("<polyline"), "training loss" in picture, "mrr" in picture

@@ -35,7 +35,6 @@ class World:
 
     Attributes:
         rank: number of this process, from 0.
-        size: number of processes.
         device: what this process computes on, "cpu" or "cuda:N".
 
     Example:

@@ -80,19 +80,13 @@ class Exchange(FitHooks):
     """The trainer's side: hooks of the fit loop.
 
     Args:
-        settings: when.
-        snapshots: where snapshots go.
-        payloads: where results come from.
         write_snapshot: puts the model as it is now into a folder; called in the main process.
         take_up: opens a result in every process, so that the next batch is made with it, and lets go of the
             one before; returns figures for the log. The generation is held during the call only: what
             stays open must be mapped or read.
-        world: the processes.
-        key: see `Refresher`.
         refresher: what refreshes in line; of the main process.
         drift: needed if the schedule asks for it.
         must_wait: whether training cannot begin without a result.
-        sleep: waits for a number of seconds.
     """
 
     def __init__(

@@ -59,7 +59,6 @@ class Loss:
     Attributes:
         value: the scalar to minimise; with several processes this one's share: shares add up.
         examples: what to count, of this process.
-        tokens: the same.
         backward: computes the gradients of `value` where that takes more than one backward pass; it is given
             a function to call after each of them. None: `value.backward()` does it.
         parts: more numbers to log, by name, such as the losses that `value` is the sum of; shares like
@@ -130,7 +129,6 @@ class FitResult(Generic[BatchT]):
     """How a run ended.
 
     Attributes:
-        steps: taken in all.
         loss: mean of the last reported steps.
         weights: fp32, by parameter name: the best, the average, or the last ones, as the settings say.
         best_step: step of the selected weights; None if nothing was selected.
@@ -172,14 +170,8 @@ def fit(
         model: in its compute dtype; gradients flow into its trainable parameters.
         master: fp32 copies of those parameters, which the optimiser updates.
         batches: the whole run's batches by number; step s takes the next `accumulate` of them.
-        compute_loss: forward pass and loss of one batch.
-        optim: how to optimise.
-        run: how to validate, select, log and save.
         out: folder for `metrics.jsonl`, `curves.svg`, `checkpoints/` and `best.safetensors`.
         evaluate: scores the model every `validate_every_steps` steps and at the end; in the main process.
-        hooks: what a recipe does inside the loop.
-        world: the processes; None: this one alone.
-        keep_checkpoints: newest ones that are kept.
 
     Raises:
         RagError: if the loss is not a finite number.

@@ -52,13 +52,10 @@ class Generation:
     """One published generation.
 
     Attributes:
-        path: its folder.
         number: 1 for the first.
         step: step of the model it was built with.
         version: hash of step, meta and all files, for logs and answers: what is built again to the same bytes
             has the same version under another number.
-        meta: what the builder said about it.
-        files: size and sha256 of every file.
     """
 
     path: Path
@@ -79,9 +76,6 @@ class Generation:
 
 class Generations:
     """The folder, for its one publisher and for any number of readers in any process.
-
-    Args:
-        directory: made if it is missing.
 
     Example:
         >>> import tempfile
@@ -112,9 +106,6 @@ class Generations:
         """Build the next generation and make it the newest.
 
         Args:
-            build: fills the folder it is given.
-            step: of the model that is read.
-            meta: kept with the generation; JSON.
             resume: give `build` the folder that a killed build for the same `step` and `meta` left behind,
                 so that it can go on; otherwise the folder is always empty.
 

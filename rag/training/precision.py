@@ -87,8 +87,6 @@ class MasterWeights:
         """Optimiser groups with their peak rates: decay on matrices, none on biases and norms (1-d tensors).
 
         Args:
-            rate: peak learning rate.
-            weight_decay: of matrices.
             rates: another peak for the parameters whose names begin with these words; the longest that fits
                 counts.
 
@@ -143,13 +141,6 @@ class MovingAverage:
     """avg ← d·avg + (1 − d)·weights after every step, in fp32: often better than the last step's weights.
 
     The decay d is `decay`, but at most (1 + n)/(10 + n) after n steps, so that the start is soon forgotten.
-
-    Args:
-        master: the weights.
-        decay: below 1.
-
-    Attributes:
-        tensors: name → average.
     """
 
     def __init__(self, master: MasterWeights, decay: float) -> None:

@@ -155,7 +155,6 @@ def top_k_overlap(stale: IntArray, fresh: IntArray) -> float:
 
     Args:
         stale: rows (n, K) found by the older version; -1 where nothing was found.
-        fresh: rows (n, K) found by the newer version for the same questions.
 
     Example:
         >>> top_k_overlap(np.array([[1, 2, 3, 4]]), np.array([[4, 3, 9, 8]]))
@@ -192,7 +191,6 @@ def score_entropy(scores: FloatArray, temperature: float = 1.0) -> float:
 
     Args:
         scores: (n, K); -inf where nothing was found.
-        temperature: the loss's.
 
     Example:
         >>> round(score_entropy(np.zeros((2, 4))), 3), round(score_entropy(np.array([[100.0, 0.0]])), 3)
@@ -218,7 +216,6 @@ def distinct_share(rows: IntArray, documents: int) -> float:
 
     Args:
         rows: (n, K); -1 where nothing was found.
-        documents: size of the corpus.
 
     Example:
         >>> distinct_share(np.array([[0, 1], [0, 1]]), documents=100)
@@ -239,10 +236,6 @@ class Staleness:
 
     Attributes:
         age_steps: steps between the two versions.
-        overlap: `top_k_overlap` of the two.
-        cosine: `mean_cosine` of the document vectors.
-        entropy: `score_entropy` of the new version.
-        distinct: `distinct_share` of the new version.
     """
 
     age_steps: int

@@ -26,11 +26,8 @@ class Refresher(ABC):
     """Makes a payload out of snapshots. Derive from it and write `build`.
 
     Args:
-        snapshots: the trainer's.
-        payloads: where the results go.
         key: says what the run is about (examples, corpus), the same in the trainer.
         keep: results that stay on disk, beside those that the trainer's checkpoints need.
-        poll_s: how often `watch` looks, in seconds.
     """
 
     def __init__(

@@ -41,12 +41,8 @@ class RunLog:
     """Counts steps and reports them.
 
     Args:
-        out: folder of the run.
         step: steps taken before; later records of an interrupted run are cut off.
-        total_steps: of the whole run.
         state: what `state` returned at the checkpoint the run goes on from, or None.
-        every: steps between two reports.
-        tensorboard: write event files under `out/tensorboard` too.
         writes: False keeps silent (all processes but one).
 
     Attributes:

@@ -26,8 +26,6 @@ def schedule_factor(
         name: "linear" falls to 0, "cosine" falls to 0 along half a cosine, "constant" stays, "wsd" (warm-up,
             stable, decay) stays for four fifths of the run and falls to 0 linearly.
         step: 0-based step about to be taken.
-        total_steps: steps of the whole run.
-        warmup_fraction: share of the run that rises.
         warmup_steps: the same in steps; wins if given, 0 has no warm-up.
 
     Example:

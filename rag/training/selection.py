@@ -25,13 +25,10 @@ class Selection:
     Args:
         path: safetensors file for the best weights; its metadata say the step and the score.
         name: score to select by; "" keeps nothing: the last weights count.
-        lowest: the smallest score is best.
         patience: validations in a row without a better score after which the run ends; 0 never ends it.
 
     Attributes:
         step: of the best weights, None before the first validation.
-        score: of the best weights.
-        stopped: whether the patience is used up.
     """
 
     def __init__(self, path: Path, name: str, *, lowest: bool, patience: int) -> None:
@@ -53,9 +50,6 @@ class Selection:
         """Look at a validation's scores.
 
         Args:
-            step: steps taken.
-            scores: by name.
-            weights: that were scored.
             write: save them if they are the best (one process does).
 
         Returns:

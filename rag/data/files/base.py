@@ -57,7 +57,6 @@ class Source:
 
     Attributes:
         path: where it is; "-" for standard input, "hf:…" for a data set.
-        format: name of its reader.
         name: how messages and made-up ids call it: relative to the folder that was given, or the file name.
         stream: its decompressed bytes, if it is open already (standard input cannot be opened twice).
     """

@@ -45,7 +45,6 @@ class ConversionReport:
     """What a conversion did.
 
     Attributes:
-        records: questions written.
         dropped: part of a record → in how many records it was lost, because the target has no place for it.
     """
 
@@ -90,16 +89,9 @@ def convert(
     """Convert, streaming; the target appears whole or not at all.
 
     Args:
-        source: file or folder.
-        source_format: name of its format, see `FORMATS`.
-        target: file or folder to write.
-        target_format: name of its format.
         questions: id → question, to fill in question texts and answers (for runs and qrels).
         passages: id → passage, to fill in titles and texts (for runs, qrels and KILT).
         strict: refuse if anything would be lost.
-
-    Returns:
-        How many records were written and what had no place.
 
     Raises:
         ConfigError: unknown format, or one that cannot be written.

@@ -24,7 +24,6 @@ def parquet_rows(
     """Rows with their 1-based numbers.
 
     Args:
-        path: the file.
         columns: from the names of all columns to those that are read; None for all.
 
     Raises:

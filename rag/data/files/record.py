@@ -65,7 +65,6 @@ class Record:
         question: None if only the id is known.
         answers: None if the source has no place for them.
         contexts: retrieved or given passages, best first.
-        positives: passages that answer it.
         negatives: passages that do not, chosen at random.
         hard_negatives: passages that look as if they did.
         meta: what else the source recorded.
@@ -113,15 +112,11 @@ class Format:
     """One file format.
 
     Attributes:
-        name: on the command line.
-        about: one line for help.
         keeps: parts of a record (see `Record.parts`) the format has a place for.
         needs: parts it cannot be written without: "id", "question" and "answers" of every record, "passage
             ids",
             "passage texts" and "titles" of every passage, "contexts" or "positives" of at least one record.
-        read: a path → records.
         write: a path and records → the file or folder; None if it can only be read.
-        is_folder: whether the path is a folder.
     """
 
     name: str

@@ -32,8 +32,6 @@ def find_sources(
     """List everything to read, in the order given; the files of a folder by relative path.
 
     Args:
-        inputs: files, folders, glob patterns, "-" for standard input, "hf:owner/name[:config][:split]".
-        format: one of `CORPUS_FORMATS`, or "auto" to decide by file name, then by the first bytes.
         report: gets the names of files in folders that no reader was chosen for.
 
     Raises:

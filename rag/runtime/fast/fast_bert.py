@@ -101,7 +101,6 @@ class FastBert:
 
     Args:
         state: weights under the names of transformers' `BertModel` (`embeddings.…`, `encoder.layer.0.…`).
-        config: the model's configuration.
         precision: "fp32", "bf16" or "auto", the faster one here.
 
     Raises:
@@ -197,7 +196,6 @@ class FastBert:
         """Last hidden states.
 
         Args:
-            tokens: B sequences, T tokens in all.
             first_token_only: compute the last layer for the first token of each sequence alone.
 
         Returns:

@@ -40,7 +40,6 @@ class Int8Bert(FastBert):
 
     Args:
         state, config: as for `FastBert`.
-        ranges: from `RangeRecorder.ranges`.
         attention: "bf16" or "fp32", what attention computes in.
 
     Raises:

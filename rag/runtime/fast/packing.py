@@ -48,7 +48,6 @@ def pack(sequences: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] |
     """Lay `sequences` end to end. Sort them by length: equal lengths side by side are computed together.
 
     Args:
-        sequences: token ids, at least one per sequence.
         segments: token types of the same shape; all 0 if not given.
 
     Example:
@@ -74,8 +73,6 @@ def plan_batches(lengths: Sequence[int], *, max_rows: int, max_tokens: int) -> l
     Ties keep their order, so the plan depends on `lengths` alone.
 
     Args:
-        lengths: tokens of each row.
-        max_rows: most rows in a batch.
         max_tokens: most tokens in a batch, padding not counted; one longer row makes a batch of its own.
 
     Example:
@@ -106,10 +103,7 @@ def plan_even_batches(
     the brim leave some of them without work while the others finish.
 
     Args:
-        lengths: tokens of each row.
-        max_rows: most rows in a batch.
         max_tokens: size of a batch aimed at; sizes differ from the mean by less than the longest row.
-        workers: how many batches run at a time.
 
     Example:
         >>> plan_even_batches([3, 9, 3, 5], max_rows=8, max_tokens=16, workers=2)
