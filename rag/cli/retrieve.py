@@ -14,7 +14,7 @@ from rag.core.progress import Progress
 
 if TYPE_CHECKING:
     from rag.core.types import Passage, Question
-    from rag.data.files.results import RetrievalResult
+    from rag.data.files.record import Record
     from rag.pipeline import Found
 
 
@@ -83,19 +83,13 @@ def _as_path(steps: Found) -> tuple[float, list[Passage]]:
     return sum(hit.score for hit, _ in steps), [passage for _, passage in steps]
 
 
-def _as_record(question: Question, found: Found, regex: bool) -> RetrievalResult:
-    from rag.data.files.results import RetrievalResult, RetrievedPassage
+def _as_record(question: Question, found: Found, regex: bool) -> Record:
+    from rag.data.files.record import Context, Record
     from rag.data.text import AnswerMatcher
 
     matcher = AnswerMatcher(question.answers, "regex" if regex else "tokens") if question.answers else None
-    passages = tuple(
-        RetrievedPassage(
-            hit.passage_id,
-            passage.title,
-            passage.text,
-            hit.score,
-            None if matcher is None else matcher.matches(passage.text),
-        )
-        for hit, passage in found
+    contexts = (
+        Context(p.id, p.title, p.text, hit.score, None if matcher is None else matcher.matches(p.text))
+        for hit, p in found
     )
-    return RetrievalResult(question.text, question.answers, passages, question.id)
+    return Record(question.id, question.text, question.answers, tuple(contexts))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 from rag.core.log import get_logger
 from rag.data.files.base import Reader, ReadOptions, Records, Source
-from rag.data.files.delimited import read_csv, read_tsv
+from rag.data.files.delimited import read_table
 from rag.data.files.huggingface import read_huggingface
-from rag.data.files.json_file import read_hotpot, read_json_documents, read_jsonl
+from rag.data.files.json_file import read_json_documents, read_jsonl
 from rag.data.files.parquet import read_parquet
 from rag.data.files.sources import CORPUS_FORMATS, find_sources, sniff_bytes
 from rag.data.files.streams import STDIN, open_binary
@@ -26,11 +27,11 @@ _READERS: Mapping[str, Reader] = MappingProxyType(
     {
         "jsonl": read_jsonl,
         "json": read_json_documents,
-        "tsv": read_tsv,
-        "csv": read_csv,
+        "tsv": partial(read_table, delimiter="\t"),
+        "csv": partial(read_table, delimiter=","),
         "parquet": read_parquet,
         "wikiextractor": read_wikiextractor,
-        "hotpot": read_hotpot,
+        "hotpot": partial(read_jsonl, text_lists_are_sentences=True),
         "text": read_text_file,
         "hf": read_huggingface,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,8 @@ import numpy.typing as npt
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage, Question
-from rag.data.files.results import RetrievedPassage, read_dpr_results
+from rag.data.files.record import Context
+from rag.data.files.results import read_dpr_results
 from rag.data.questions import read_questions
 from rag.data.text import AnswerMatcher, Profile, exact_match, normalize_answer
 from readers.extractive.tokens import TokenTable, tokenize_texts
@@ -94,12 +96,12 @@ def read_set(one: TrainingSet, number: int = 0, *, serving: bool = False) -> lis
     path = one.serving if serving and one.serving is not None else one.retrieved
     if path is None and "ctxs" in questions[0].meta:  # results of `rag retrieve`, or a file of FiD's
         path = one.questions
-    found: dict[str, tuple[RetrievedPassage, ...]] = {}
+    found: dict[str, tuple[Context, ...]] = {}
     if path is not None:
         wanted = {question.text for question in questions}
         for record in read_dpr_results(path):
             if record.question in wanted:
-                found[record.question] = record.passages
+                found[record.question] = record.contexts
         if len(found) < len(wanted) / 2 and not serving:
             raise DataError(
                 f"{path}: knows only {len(found)} of {len(wanted)} questions of {one.questions}",
@@ -117,9 +119,7 @@ def _kept(question: Question, one: TrainingSet) -> bool:
     return all(str(question.meta.get(field)) == value for field, value in one.where.items())
 
 
-def _candidates(
-    question: Question, retrieved: Sequence[RetrievedPassage], serving: bool
-) -> Iterator[Candidate]:
+def _candidates(question: Question, retrieved: Sequence[Context], serving: bool) -> Iterator[Candidate]:
     """Gold passages, the set's distractors and what was retrieved, each text once; the last if `serving`."""
     matcher = AnswerMatcher(question.answers, "regex" if question.answers_are_regex else "tokens")
     seen: set[str] = set()
@@ -133,11 +133,12 @@ def _candidates(
                 yield Candidate(item.passage, 0.0, item in question.gold, holds)
     for one in retrieved:
         # gold paragraphs of multi-hop sets are whole introductions: the title in a corpus is that text again
-        again = one.text in seen or (one.title in gold and is_multi_hop)
-        if one.text.strip() and (serving or not again):
-            seen.add(one.text)
-            holds = matcher.matches(one.text) if one.has_answer is None else one.has_answer
-            yield Candidate(Passage(one.id, one.title, one.text), one.score, False, holds)
+        text, score = one.text or "", math.nan if one.score is None else one.score
+        again = text in seen or (one.title in gold and is_multi_hop)
+        if text.strip() and (serving or not again):
+            seen.add(text)
+            holds = matcher.matches(text) if one.has_answer is None else one.has_answer
+            yield Candidate(Passage(one.id, one.title, text), score, False, holds)
 
 
 def hold_out(examples: Sequence[Example], share: float, seed: int) -> tuple[list[Example], list[Example]]:

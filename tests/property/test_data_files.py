@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag.data.files.delimited import format_row, read_rows, split_row
+from rag.data.files.record import Context, Record
 from rag.data.files.results import (
-    RetrievalResult,
-    RetrievedPassage,
     read_dpr_results,
     write_dpr_results,
     write_trec_run,
@@ -39,18 +38,19 @@ def place() -> Iterator[Path]:
 @given(
     st.lists(
         st.builds(
-            RetrievalResult,
+            Record,
+            ids,
             lines,
             st.lists(lines, max_size=3).map(tuple),
             st.lists(
-                st.builds(RetrievedPassage, ids, lines, lines, scores, st.none() | st.booleans()), max_size=3
+                st.builds(Context, ids, lines, lines, scores, st.none() | st.booleans(), st.just({})),
+                max_size=3,
             ).map(tuple),
-            ids,
         ),
         max_size=4,
     )
 )
-def test_dpr_results(place: Path, results: list[RetrievalResult]) -> None:
+def test_dpr_results(place: Path, results: list[Record]) -> None:
     write_dpr_results(place, results)
     assert list(read_dpr_results(place)) == results
 

@@ -17,23 +17,11 @@ from rag.data.text import AnswerMatcher
 
 __all__ = ["FORMATS", "ConversionReport", "convert", "get_format"]
 
-FORMATS: Mapping[str, Format] = {
-    fmt.name: fmt
-    for fmt in (
-        DPR_RESULTS,
-        DPR_TRAINING,
-        FID,
-        PYSERINI,
-        NQ_OPEN,
-        TREC_RUN,
-        TREC_QRELS,
-        KILT,
-        BEIR,
-        HOTPOT,
-        SQUAD,
-        COLBERT,
-    )
-}
+_ALL = (
+    *(DPR_RESULTS, DPR_TRAINING, FID, PYSERINI, NQ_OPEN, TREC_RUN, TREC_QRELS, KILT, BEIR, HOTPOT, SQUAD),
+    COLBERT,
+)
+FORMATS: Mapping[str, Format] = {fmt.name: fmt for fmt in _ALL}
 
 _ROLES = frozenset({"contexts", "positives"})  # at least one record must have them
 _OF_RECORD = frozenset({"id", "question", "answers"})  # every record must have them
@@ -50,11 +38,6 @@ class ConversionReport:
 
     records: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def is_lossless(self) -> bool:
-        """Whether everything found its place."""
-        return not self.dropped
 
     def summary(self) -> str:
         """One or two lines of text."""
@@ -199,12 +182,12 @@ def _recast(record: Record, writer: Format) -> Record:
 def _missing_in_passages(record: Record, writer: Format) -> set[str]:
     """What the target needs of every passage and at least one lacks."""
     every = (*record.contexts, *record.positives, *record.negatives, *record.hard_negatives)
-    missing: set[str] = set()
-    for context in every:
-        missing |= {"passage ids"} if not context.id else set()
-        missing |= {"passage texts"} if context.text is None else set()
-        missing |= {"titles"} if not context.title else set()
-    return missing & writer.needs
+    lacks = {
+        "passage ids": any(not context.id for context in every),
+        "passage texts": any(context.text is None for context in every),
+        "titles": any(not context.title for context in every),
+    }
+    return {name for name, is_missing in lacks.items() if is_missing} & writer.needs
 
 
 def _lost_by_recast(before: Record, after: Record) -> set[str]:

@@ -10,7 +10,7 @@ from rag.data.files.fields import ID_FIELDS, TEXT_FIELDS, TITLE_FIELDS, Document
 from rag.data.files.streams import read_lines
 from rag.data.records import BadRecord
 
-__all__ = ["format_row", "read_csv", "read_rows", "read_tsv", "split_row"]
+__all__ = ["format_row", "read_rows", "read_table", "split_row"]
 
 _MAX_ROW_LINES = 1_000
 
@@ -103,17 +103,7 @@ def read_rows(
         yield number, row
 
 
-def read_tsv(source: Source, options: ReadOptions) -> Records:
-    """Tab-separated; see `_read`."""
-    yield from _read(source, options, "\t")
-
-
-def read_csv(source: Source, options: ReadOptions) -> Records:
-    """Comma-separated; see `_read`."""
-    yield from _read(source, options, ",")
-
-
-def _read(source: Source, options: ReadOptions, delimiter: str) -> Records:
+def read_table(source: Source, options: ReadOptions, delimiter: str) -> Records:
     """With a header its names decide; without one the columns are id, text, title (title may be missing)."""
     fields = DocumentFields(options, source.name)
     columns: list[str] | None = None
@@ -128,10 +118,8 @@ def _read(source: Source, options: ReadOptions, delimiter: str) -> Records:
                     continue
                 columns = ["id", "text", "title"][: max(2, len(row))]
             if len(row) != len(columns):
-                yield (
-                    number,
-                    BadRecord("wrong number of columns", f"found {len(row)}, expected {len(columns)}"),
-                )
+                found = f"found {len(row)}, expected {len(columns)}"
+                yield number, BadRecord("wrong number of columns", found)
                 continue
             yield number, fields.document(dict(zip(columns, row, strict=True)), number)
 

@@ -23,7 +23,7 @@ from rag.data.files.record import (
     write_json_list,
 )
 
-__all__ = ["DPR_RESULTS", "DPR_TRAINING", "FID", "NQ_OPEN", "PYSERINI", "RESULTS_SHAPE"]
+__all__ = ["DPR_RESULTS", "DPR_TRAINING", "FID", "NQ_OPEN", "PYSERINI", "RESULTS_SHAPE", "results_json"]
 
 _ALL_CONTEXT_PARTS = frozenset(
     {"passage ids", "passage texts", "titles", "scores", "has_answer", "passage fields"}
@@ -106,7 +106,8 @@ def _head(record: Record) -> dict[str, Any]:
     return {**head, "question": record.question, "answers": list(record.answers or ())}
 
 
-def _results_json(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
+def results_json(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
+    """Records as DPR's results and FiD's files hold them."""
     for record in records:
         contexts = [_context_json(context, "id") for context in record.contexts]
         yield {**_head(record), "ctxs": contexts, **record.meta}
@@ -167,7 +168,7 @@ DPR_RESULTS = Format(
     _RETRIEVED,
     _TEXTS,
     _read_results,
-    lambda path, records: write_json_list(path, _results_json(records)),
+    lambda path, records: write_json_list(path, results_json(records)),
 )
 FID = Format(
     "fid",
@@ -175,7 +176,7 @@ FID = Format(
     _RETRIEVED,
     _TEXTS,
     _read_results,
-    lambda path, records: write_json_lines(path, _results_json(records)),
+    lambda path, records: write_json_lines(path, results_json(records)),
 )
 PYSERINI = Format(
     "pyserini",

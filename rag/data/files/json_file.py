@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
@@ -14,7 +15,6 @@ from rag.data.files.json_stream import first_mark, iter_json_array, json_lines, 
 from rag.data.records import BadRecord, Document
 
 __all__ = [
-    "read_hotpot",
     "read_json_documents",
     "read_json_lines",
     "read_jsonl",
@@ -43,16 +43,10 @@ def squad_title(title: str) -> str:
     return unquote(title).replace("_", " ")
 
 
-def read_jsonl(source: Source, options: ReadOptions) -> Records:
-    """One object a line."""
+def read_jsonl(source: Source, options: ReadOptions, *, text_lists_are_sentences: bool = False) -> Records:
+    """One object a line; the text of HotpotQA's abstracts is a list of sentences."""
     with open_source(source) as stream:
-        yield from read_json_lines(stream, source, options)
-
-
-def read_hotpot(source: Source, options: ReadOptions) -> Records:
-    """HotpotQA's abstracts: one object a line whose text is a list of sentences."""
-    with open_source(source) as stream:
-        yield from read_json_lines(stream, source, options, text_lists_are_sentences=True)
+        yield from read_json_lines(stream, source, options, text_lists_are_sentences=text_lists_are_sentences)
 
 
 def read_json_lines(
@@ -97,11 +91,7 @@ def _keyed(key: str, item: Any, options: ReadOptions, number: int, name: str) ->
             return BadRecord("malformed record", "expected [title, text]")
         return Document(key, item[0], item[1])
     document = DocumentFields(options, name).document(item, number)
-    return (
-        document
-        if isinstance(document, BadRecord)
-        else Document(key, document.title, document.text, document.sentences)
-    )
+    return document if isinstance(document, BadRecord) else replace(document, id=key)
 
 
 def _read_squad(articles: list[Any], options: ReadOptions) -> Records:

@@ -39,9 +39,8 @@ def official_shape(record: Record) -> Record:
         >>> official_shape(row)["supporting_facts"]
         [['T', 2]]
     """
-    for applies, shape in _SHAPES:
-        if applies(record):
-            record = shape(record)
+    for shape in _SHAPES:
+        record = shape(record)
     return record
 
 
@@ -76,11 +75,9 @@ def _parsed(value: Any) -> Any:
     return parse_json(value) if isinstance(value, str) and value.lstrip().startswith(("[", "{")) else value
 
 
-def _is_multi_hop(record: Record) -> bool:
-    return record.get("supporting_facts") is not None
-
-
 def _multi_hop(record: Record) -> Record:
+    if record.get("supporting_facts") is None:
+        return record
     facts = _pairs(record["supporting_facts"], ("title", "sent_id", "sent_idx"), "supporting_facts")
     changed: dict[str, Any] = {"supporting_facts": [[str(title), int(number)] for title, number in facts]}
     context = _parsed(record.get("context"))
@@ -102,11 +99,9 @@ def _pairs(value: Any, names: Sequence[str], field: str) -> list[tuple[Any, Any]
     return pairs
 
 
-def _is_musique(record: Record) -> bool:
-    return "paragraphs" in record and ("question_decomposition" in record or "answer_aliases" in record)
-
-
 def _musique(record: Record) -> Record:
+    if "paragraphs" not in record or not {"question_decomposition", "answer_aliases"} & record.keys():
+        return record
     paragraphs = rows_of_columns(record["paragraphs"])
     if not all(isinstance(item, Mapping) and "paragraph_text" in item for item in paragraphs):
         raise ValueError("paragraphs without 'paragraph_text'")
@@ -126,44 +121,32 @@ def _musique(record: Record) -> Record:
     return {**{key: value for key, value in record.items() if key not in left}, **changed}
 
 
-def _is_flat_squad(record: Record) -> bool:
-    answers = record.get("answers")
-    return isinstance(record.get("context"), str) and isinstance(answers, Mapping) and "text" in answers
-
-
 def _flat_squad(record: Record) -> Record:
-    changed: dict[str, Any] = {"answer_starts": list(record["answers"].get("answer_start") or ())}
+    answers = record.get("answers")
+    if not (isinstance(record.get("context"), str) and isinstance(answers, Mapping) and "text" in answers):
+        return record
+    changed: dict[str, Any] = {"answer_starts": list(answers.get("answer_start") or ())}
     if isinstance(record.get("title"), str):
         changed["title"] = squad_title(record["title"])
     return {**record, **changed}
 
 
-def _is_official_trivia(record: Record) -> bool:
-    return "Question" in record and "QuestionId" in record
-
-
-def _official_trivia(record: Record) -> Record:
-    names = {"Question": "question", "QuestionId": "question_id", "Answer": "answer"}
-    return {names.get(key, key): value for key, value in record.items()}
-
-
-def _is_trivia(record: Record) -> bool:
-    answer = record.get("answer")
-    return isinstance(answer, Mapping) and bool({"aliases", "Aliases"} & answer.keys())
-
-
 def _trivia(record: Record) -> Record:
-    answer = {str(key).lower(): value for key, value in record["answer"].items()}
+    if "Question" in record and "QuestionId" in record:
+        names = {"Question": "question", "QuestionId": "question_id", "Answer": "answer"}
+        record = {names.get(key, key): value for key, value in record.items()}
+    given = record.get("answer")
+    if not (isinstance(given, Mapping) and {"aliases", "Aliases"} & given.keys()):
+        return record
+    answer = {str(key).lower(): value for key, value in given.items()}
     texts = [answer.get("value"), *(answer.get("aliases") or ()), *(answer.get("humananswers") or ())]
     known = [text for text in texts if isinstance(text, str) and text and text != _UNKNOWN_ANSWER]
     return {**record, "answer": known, "answer_type": answer.get("type")}
 
 
-def _is_kilt(record: Record) -> bool:
-    return "input" in record and "output" in record
-
-
 def _kilt(record: Record) -> Record:
+    if not {"input", "output"} <= record.keys():
+        return record
     outputs = []
     for output in rows_of_columns(record["output"]):
         if not isinstance(output, Mapping):
@@ -173,20 +156,9 @@ def _kilt(record: Record) -> Record:
     return {**record, "output": outputs}
 
 
-def _is_popqa(record: Record) -> bool:
-    return isinstance(record.get("possible_answers"), str)
-
-
 def _popqa(record: Record) -> Record:
-    return {**record, "possible_answers": _parsed(record["possible_answers"])}
+    given = record.get("possible_answers")
+    return {**record, "possible_answers": _parsed(given)} if isinstance(given, str) else record
 
 
-_SHAPES = (
-    (_is_multi_hop, _multi_hop),
-    (_is_musique, _musique),
-    (_is_flat_squad, _flat_squad),
-    (_is_official_trivia, _official_trivia),
-    (_is_trivia, _trivia),
-    (_is_kilt, _kilt),
-    (_is_popqa, _popqa),
-)
+_SHAPES = (_multi_hop, _musique, _flat_squad, _trivia, _kilt, _popqa)

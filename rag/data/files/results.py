@@ -1,61 +1,23 @@
-"""Retrieval results in memory, and their files: DPR's JSON and TREC runs; larger scores are better."""
+"""Files of retrieval results: DPR's JSON, MDR's paths and TREC runs; larger scores are better."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from rag.core.errors import DataError
 from rag.core.files import atomic_path
 from rag.core.types import Passage, Question
-from rag.data.files.dpr_family import DPR_RESULTS, RESULTS_SHAPE
-from rag.data.files.record import Context, Record
+from rag.data.files.dpr_family import DPR_RESULTS, RESULTS_SHAPE, results_json
+from rag.data.files.record import Context, Record, write_json_list
 from rag.data.files.tables import TREC_RUN
 
-__all__ = ["RetrievalResult", "RetrievedPassage", "read_dpr_results", "write_dpr_results", "write_paths"]
-__all__ += ["write_trec_run"]
+__all__ = ["read_dpr_results", "write_dpr_results", "write_paths", "write_trec_run"]
 
 
-@dataclass(frozen=True, slots=True)
-class RetrievedPassage:
-    """One passage of a result list.
-
-    Attributes:
-        id: passage id.
-        title: its title.
-        text: its text.
-        score: larger is better; NaN if the file has none.
-        has_answer: whether the text holds an answer; None if it was not looked at.
-    """
-
-    id: str
-    title: str
-    text: str
-    score: float
-    has_answer: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RetrievalResult:
-    """What was found for one question.
-
-    Attributes:
-        question: the question's text.
-        answers: accepted answers, maybe none.
-        passages: best first.
-        id: question id; DPR's own files have none, then it is empty.
-    """
-
-    question: str
-    answers: tuple[str, ...]
-    passages: tuple[RetrievedPassage, ...]
-    id: str = ""
-
-
-def write_dpr_results(path: str | Path, results: Iterable[RetrievalResult]) -> int:
+def write_dpr_results(path: str | Path, results: Iterable[Record]) -> int:
     """Write DPR's results JSON, streaming; the file appears whole. Returns how many results it holds.
 
     Each is `{"question", "answers", "ctxs": [{"id", "title", "text", "score", "has_answer"}]}` on a line of
@@ -65,18 +27,7 @@ def write_dpr_results(path: str | Path, results: Iterable[RetrievalResult]) -> i
         DataError: a score that is not finite.
         ResourceError: the disk is full or not writable.
     """
-    count = 0
-
-    def records() -> Iterator[Record]:
-        nonlocal count
-        for result in results:
-            contexts = tuple(Context(p.id, p.title, p.text, p.score, p.has_answer) for p in result.passages)
-            yield Record(result.id, result.question, result.answers, contexts)
-            count += 1
-
-    assert DPR_RESULTS.write is not None
-    DPR_RESULTS.write(Path(path), records())
-    return count
+    return write_json_list(Path(path), results_json(results))
 
 
 def write_paths(
@@ -104,28 +55,19 @@ def write_paths(
     return count
 
 
-def read_dpr_results(path: str | Path) -> Iterator[RetrievalResult]:
+def read_dpr_results(path: str | Path) -> Iterator[Record]:
     """Stream DPR's results (a JSON list, or FiD's JSON lines), or read Pyserini's (an object by question id).
 
     Scores are taken as they are. Files that DPR wrote with its HNSW index hold distances, for which smaller
     is better.
 
-    Args:
-        path: the file (also .gz, .bz2, .zst, .xz).
-
     Raises:
-        DataError: malformed; names the record.
+        DataError: malformed, or a passage without text; names the record.
     """
     for number, record in enumerate(DPR_RESULTS.read(Path(path)), start=1):
         if any(context.text is None for context in record.contexts):
             raise DataError(f"{path}: record {number}: a passage without text, expected {RESULTS_SHAPE}")
-        passages = tuple(map(_retrieved, record.contexts))
-        yield RetrievalResult(record.question or "", record.answers or (), passages, record.id)
-
-
-def _retrieved(context: Context) -> RetrievedPassage:
-    score = math.nan if context.score is None else context.score
-    return RetrievedPassage(context.id, context.title, context.text or "", score, context.has_answer)
+        yield record
 
 
 def write_trec_run(
@@ -133,13 +75,7 @@ def write_trec_run(
 ) -> int:
     """Write `question_id Q0 passage_id rank score tag` lines; ranks from 1; scores read back exactly.
 
-    Args:
-        path: the file; it appears whole.
-        rankings: for each question its id and (passage id, score), best first.
-        tag: name of the run.
-
-    Returns:
-        How many lines were written.
+    `rankings` give for each question its id and (passage id, score), best first. Returns how many lines.
 
     Raises:
         DataError: an id with white space, which the format cannot hold; scores that rise or are not finite; a

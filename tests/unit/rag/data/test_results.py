@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from rag.core.errors import DataError
+from rag.data.files.record import Context, Record
 from rag.data.files.results import (
-    RetrievalResult,
-    RetrievedPassage,
     read_dpr_results,
     write_dpr_results,
     write_trec_run,
@@ -18,13 +17,8 @@ from rag.data.files.results import (
 from rag.data.files.tables import TREC_QRELS, TREC_RUN
 
 RESULTS = [
-    RetrievalResult(
-        "who?",
-        ("A",),
-        (RetrievedPassage("1", "T", "x é", 1 / 3, True), RetrievedPassage("2", "", "y", -2.5)),
-        "q1",
-    ),
-    RetrievalResult("when?", (), ()),
+    Record("q1", "who?", ("A",), (Context("1", "T", "x é", 1 / 3, True), Context("2", "", "y", -2.5))),
+    Record("", "when?", ()),
 ]
 
 
@@ -44,7 +38,7 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:
     write_dpr_results(path, RESULTS)
     before = path.read_bytes()
 
-    def interrupted() -> Iterator[RetrievalResult]:
+    def interrupted() -> Iterator[Record]:
         yield RESULTS[0]
         raise KeyboardInterrupt
 
@@ -65,16 +59,16 @@ def test_files_of_others(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     path.write_text(json.dumps(dpr))
     (result,) = read_dpr_results(path)
-    assert result.passages == (RetrievedPassage("wiki:7", "T", "x", 81.5),)
+    assert result.contexts == (Context("wiki:7", "T", "x", 81.5),)
     path.write_text("".join(json.dumps(record) + "\n" for record in dpr * 2))
-    assert [r.passages[0].id for r in read_dpr_results(path)] == ["wiki:7", "wiki:7"]
+    assert [r.contexts[0].id for r in read_dpr_results(path)] == ["wiki:7", "wiki:7"]
     contexts = [{"docid": "7", "score": 2, "text": '"T"\nx', "has_answer": False}]
     path.write_text(json.dumps({"3": {"question": "q", "answers": ["a"], "contexts": contexts}}))
     (result,) = read_dpr_results(path)
-    assert result == RetrievalResult("q", ("a",), (RetrievedPassage("7", "T", "x", 2.0, False),), "3")
+    assert result == Record("3", "q", ("a",), (Context("7", "T", "x", 2.0, False),))
     del contexts[0]["docid"]
     path.write_text(json.dumps({"3": {"question": "q", "answers": ["a"], "contexts": contexts}}))
-    assert next(read_dpr_results(path)).passages[0].title == "T"
+    assert next(read_dpr_results(path)).contexts[0].title == "T"
 
 
 @pytest.mark.parametrize(
