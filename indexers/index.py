@@ -29,16 +29,6 @@ class Index:
         version: first 12 hex digits of the manifest's checksum; part of every answer.
         embeddings: the stored vectors; None for a BM25-only index.
         dense: vector search; None for a BM25-only index.
-
-    Example:
-        >>> import tempfile
-        >>> from indexers.build import BuildSettings, build_index
-        >>> from rag.core.types import Passage
-        >>> out = tempfile.mkdtemp()
-        >>> _ = build_index([Passage("a", "", "Some text.")], out, settings=BuildSettings(retriever="bm25"))
-        >>> with Index.open(out, verify="deep") as index:
-        ...     len(index.passages), index.dense, len(index.version)
-        (1, None, 12)
     """
 
     def __init__(

@@ -57,13 +57,6 @@ class PassageStoreWriter:
 
     Raises:
         DataError: on exit, if two passages have the same id; at `add`, for an empty id or invalid Unicode.
-
-    Example:
-        >>> import tempfile
-        >>> with PassageStoreWriter(tempfile.mkdtemp()) as writer:
-        ...     writer.add(Passage("a", "Title", "Some text."))
-        >>> PassageStore.open(writer.directory)[0].text
-        'Some text.'
     """
 
     def __init__(self, directory: str | Path) -> None:
@@ -88,9 +81,7 @@ class PassageStoreWriter:
     def add(self, passage: Passage) -> None:
         """Append one passage; its row is the number of passages before it."""
         if not passage.id:
-            raise DataError(
-                f"passage {len(self)} has an empty id", hint="give every passage an id of its own"
-            )
+            raise DataError(f"passage {len(self)} has an empty id", hint="give each one of its own")
         try:
             _digest_update(self._sha, passage)
         except UnicodeEncodeError as error:
@@ -201,9 +192,8 @@ class PassageStore:
         except FileNotFoundError as error:
             raise ArtifactError(f"{path} is missing", hint="restore it or rebuild the index") from error
         except (pa.ArrowInvalid, OSError) as error:
-            raise ArtifactError(
-                f"{path} is damaged: {error}", hint="restore it or rebuild the index"
-            ) from error
+            hint = "restore it or rebuild the index"
+            raise ArtifactError(f"{path} is damaged: {error}", hint=hint) from error
         return cls(place, reader, rows)
 
     def __len__(self) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from rag.core.log import get_logger
+from rag.data.files.articles import read_text_file, read_wikiextractor
 from rag.data.files.base import Reader, ReadOptions, Records, Source
 from rag.data.files.delimited import read_table
 from rag.data.files.huggingface import read_huggingface
@@ -16,8 +17,6 @@ from rag.data.files.json_file import read_json_documents, read_jsonl
 from rag.data.files.parquet import read_parquet
 from rag.data.files.sources import CORPUS_FORMATS, find_sources, sniff_bytes
 from rag.data.files.streams import STDIN, open_binary
-from rag.data.files.textfile import read_text_file
-from rag.data.files.wikiextractor import read_wikiextractor
 from rag.data.id_set import IdSet
 from rag.data.records import BadRecord, Document, Problem, ReadReport
 

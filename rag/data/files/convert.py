@@ -160,13 +160,11 @@ def _recast(record: Record, writer: Format) -> Record:
     trains = "positives" in writer.keeps and "contexts" not in writer.keeps
     if trains and not record.positives and record.contexts and record.answers:
         matcher = AnswerMatcher(record.answers)
-        flags = [
-            c.has_answer if c.has_answer is not None else c.text is not None and matcher.matches(c.text)
-            for c in record.contexts
-        ]
-        positives = tuple(c for c, flag in zip(record.contexts, flags, strict=True) if flag)
-        others = tuple(c for c, flag in zip(record.contexts, flags, strict=True) if not flag)
-        return replace(record, contexts=(), positives=positives, hard_negatives=others)
+        sides: dict[bool, list[Context]] = {True: [], False: []}
+        for c in record.contexts:
+            sides[matcher.matches(c.text or "") if c.has_answer is None else c.has_answer].append(c)
+        right, wrong = tuple(sides[True]), tuple(sides[False])
+        return replace(record, contexts=(), positives=right, hard_negatives=wrong)
     if "contexts" not in writer.keeps and record.contexts and (record.positives or record.hard_negatives):
         given = {*map(id, record.positives), *map(id, record.hard_negatives)}
         if all(id(context) in given for context in record.contexts):
@@ -181,11 +179,10 @@ def _recast(record: Record, writer: Format) -> Record:
 
 def _missing_in_passages(record: Record, writer: Format) -> set[str]:
     """What the target needs of every passage and at least one lacks."""
-    every = (*record.contexts, *record.positives, *record.negatives, *record.hard_negatives)
     lacks = {
-        "passage ids": any(not context.id for context in every),
-        "passage texts": any(context.text is None for context in every),
-        "titles": any(not context.title for context in every),
+        "passage ids": any(not context.id for context in record.passages),
+        "passage texts": any(context.text is None for context in record.passages),
+        "titles": any(not context.title for context in record.passages),
     }
     return {name for name, is_missing in lacks.items() if is_missing} & writer.needs
 

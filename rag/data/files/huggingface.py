@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rag.core.errors import ConfigError, DataError, MissingDependencyError, RagError, ResourceError
+from rag.core.errors import ConfigError, DataError, RagError, ResourceError
 from rag.data.files.base import ReadOptions, Records, Source
 from rag.data.files.fields import DocumentFields
 
@@ -66,15 +66,10 @@ def stream_rows(name: str, *, default_split: str | None = None) -> Iterator[tupl
         ConfigError: a malformed name, an unknown configuration or split, or several splits and none named.
         DataError: the data set is missing, private, or needs a script.
         ResourceError: the hub cannot be reached.
-        MissingDependencyError: the package `datasets` is not installed.
     """
+    import datasets  # takes about a second, and most inputs do not need it
+
     place, configuration, split = parse_name(name)
-    try:
-        import datasets  # takes about a second, and most inputs do not need it
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"{name}: data sets need the package 'datasets' ({error})", hint="pip install datasets"
-        ) from error
     try:
         wanted = split or default_split
         rows: Any = datasets.load_dataset(place, configuration, split=wanted, streaming=True)
@@ -132,14 +127,10 @@ def revision_of(name: str) -> str:
     place = parse_name(name)[0]
     if Path(place).exists():
         return ""
-    try:
-        from huggingface_hub import HfApi
+    from huggingface_hub import HfApi
 
+    try:
         return HfApi().dataset_info(place).sha or ""
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"{name}: data sets need the package 'datasets' ({error})", hint="pip install datasets"
-        ) from error
     except Exception as error:
         raise _explained(name, error) from error
 

@@ -79,26 +79,23 @@ class Record:
     hard_negatives: tuple[Context, ...] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def passages(self) -> tuple[Context, ...]:
+        """Those of all roles."""
+        return (*self.contexts, *self.positives, *self.negatives, *self.hard_negatives)
+
     def parts(self) -> set[str]:
         """Names of everything that is known, as used by `Format`."""
-        known = {
-            "id": bool(self.id),
-            "question": self.question is not None,
-            "answers": bool(self.answers),
-            "contexts": bool(self.contexts),
-            "positives": bool(self.positives),
-            "negatives": bool(self.negatives),
-            "hard_negatives": bool(self.hard_negatives),
-            "meta": bool(self.meta),
-        }
-        every = [*self.contexts, *self.positives, *self.negatives, *self.hard_negatives]
+        named = {"id", "answers", "contexts", "positives", "negatives", "hard_negatives", "meta"}
+        known = {name: bool(getattr(self, name)) for name in named}
         known |= {
-            "passage ids": any(context.id for context in every),
-            "passage texts": any(context.text is not None for context in every),
-            "titles": any(context.title for context in every),
-            "scores": any(context.score is not None for context in every),
-            "has_answer": any(context.has_answer is not None for context in every),
-            "passage fields": any(context.extra for context in every),
+            "question": self.question is not None,
+            "passage ids": any(context.id for context in self.passages),
+            "passage texts": any(context.text is not None for context in self.passages),
+            "titles": any(context.title for context in self.passages),
+            "scores": any(context.score is not None for context in self.passages),
+            "has_answer": any(context.has_answer is not None for context in self.passages),
+            "passage fields": any(context.extra for context in self.passages),
         }
         return {name for name, is_known in known.items() if is_known}
 
@@ -114,8 +111,7 @@ class Format:
     Attributes:
         keeps: parts of a record (see `Record.parts`) the format has a place for.
         needs: parts it cannot be written without: "id", "question" and "answers" of every record, "passage
-            ids",
-            "passage texts" and "titles" of every passage, "contexts" or "positives" of at least one record.
+            ids", "passage texts" and "titles" of every passage, "contexts" or "positives" of one at least.
         write: a path and records → the file or folder; None if it can only be read.
     """
 

@@ -9,7 +9,7 @@ import io
 import lzma
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -31,7 +31,6 @@ __all__ = [
 STDIN = "-"
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".zst", ".xz")
 MAX_LINE_BYTES = 256 << 20
-_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstandard", b"\xfd7zXZ": "xz"}
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -113,16 +112,8 @@ def _damaged(name: str, error: Exception) -> DataError:
 
 def _decompressed(stream: io.BufferedReader) -> io.BufferedReader:
     head = stream.peek(6)[:6]
-    kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
-    if kind == "gzip":
-        return io.BufferedReader(cast(Any, gzip.GzipFile(fileobj=stream)), 1 << 18)
-    if kind == "bzip2":
-        return io.BufferedReader(cast(Any, bz2.BZ2File(stream)), 1 << 18)
-    if kind == "xz":
-        return io.BufferedReader(cast(Any, lzma.LZMAFile(stream)), 1 << 18)
-    if kind == "zstandard":
-        return io.BufferedReader(_ZstdReader(stream), 1 << 18)
-    return stream
+    kind = next((kind for magic, kind in _KINDS.items() if head.startswith(magic)), None)
+    return stream if kind is None else io.BufferedReader(kind(stream), 1 << 18)
 
 
 class _ZstdReader(io.RawIOBase):
@@ -157,6 +148,14 @@ class _ZstdReader(io.RawIOBase):
         buffer[:size] = self._ready[:size]
         self._ready = self._ready[size:]
         return size
+
+
+_KINDS: dict[bytes, Callable[[Any], Any]] = {  # by the first bytes
+    b"\x1f\x8b": lambda stream: gzip.GzipFile(fileobj=stream),
+    b"BZh": bz2.BZ2File,
+    b"\x28\xb5\x2f\xfd": _ZstdReader,
+    b"\xfd7zXZ": lzma.LZMAFile,
+}
 
 
 def read_lines(

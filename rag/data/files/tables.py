@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from rag.core.errors import DataError
 from rag.core.files import atomic_path
@@ -154,13 +154,19 @@ def _read_beir(path: Path) -> Iterator[Record]:
         yield _judged(identifier, contexts, **known)
 
 
-def _write_beir(path: Path, records: Iterable[Record]) -> None:
+@contextmanager
+def _files(path: Path, *names: str) -> Iterator[list[TextIO]]:
+    """Text files of a new folder that appears whole."""
     with atomic_path(path) as folder, ExitStack() as stack:
-        (folder / "qrels").mkdir(parents=True)
-        corpus, queries, qrels = (
-            stack.enter_context(open(folder / name, "w", encoding="utf-8", newline="\n"))
-            for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv")
-        )
+        for name in names:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        yield [
+            stack.enter_context(open(folder / name, "w", encoding="utf-8", newline="\n")) for name in names
+        ]
+
+
+def _write_beir(path: Path, records: Iterable[Record]) -> None:
+    with _files(path, "corpus.jsonl", "queries.jsonl", "qrels/test.tsv") as (corpus, queries, qrels):
         qrels.write("query-id\tcorpus-id\tscore\n")
         written: dict[str, int] = {}
         for record in records:
@@ -197,12 +203,8 @@ def _write_colbert(path: Path, records: Iterable[Record]) -> None:
 
     ColBERT numbers queries and passages from 0 by their line.
     """
-    with atomic_path(path) as folder, ExitStack() as stack:
-        folder.mkdir(parents=True)
-        names = ("queries.tsv", "collection.tsv", "ranking.tsv", "qas.jsonl", "pids.tsv", "qids.tsv")
-        queries, collection, ranking, answers, pid_map, qid_map = (
-            stack.enter_context(open(folder / name, "w", encoding="utf-8", newline="\n")) for name in names
-        )
+    names = ("queries.tsv", "collection.tsv", "ranking.tsv", "qas.jsonl", "pids.tsv", "qids.tsv")
+    with _files(path, *names) as (queries, collection, ranking, answers, pid_map, qid_map):
         pids: dict[str, int] = {}
         digests: dict[str, int] = {}
         for qid, record in enumerate(records):

@@ -76,24 +76,14 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The parts of one transformer layer."""
+    """The parts of one transformer layer; what is linear may be in any arithmetic."""
 
-    qkv: _Linear
-    attention_out: _Linear
+    qkv: Any
+    attention_out: Any
     attention_norm: Norm
-    up: _Linear
-    down: _Linear
+    up: Any
+    down: Any
     norm: Norm
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """(weight, bias) of a layer's linear parts, float32."""
-
-    qkv: tuple[Tensor, Tensor]
-    attention_out: tuple[Tensor, Tensor]
-    up: tuple[Tensor, Tensor]
-    down: tuple[Tensor, Tensor]
 
 
 class FastBert:
@@ -163,8 +153,8 @@ class FastBert:
             eps,
         )
 
-    def _parts(self, state: Mapping[str, Tensor], number: int) -> _Parts:
-        """Weights and biases of one layer; query, key and value joined, 1/√d folded into the query."""
+    def _parts(self, state: Mapping[str, Tensor], number: int) -> dict[str, tuple[Tensor, Tensor]]:
+        """(weight, bias) of a layer's linear parts, fp32; query, key, value are one, 1/√d is in the query."""
         scale = 1.0 / math.sqrt(self.head_size)
 
         def both(name: str) -> tuple[Tensor, Tensor]:
@@ -172,22 +162,22 @@ class FastBert:
             return state[f"{prefix}.weight"].detach().float(), state[f"{prefix}.bias"].detach().float()
 
         (wq, bq), (wk, bk), (wv, bv) = (both(f"attention.self.{part}") for part in ("query", "key", "value"))
-        return _Parts(
-            qkv=(torch.cat([wq * scale, wk, wv]), torch.cat([bq * scale, bk, bv])),
-            attention_out=both("attention.output.dense"),
-            up=both("intermediate.dense"),
-            down=both("output.dense"),
-        )
+        return {
+            "qkv": (torch.cat([wq * scale, wk, wv]), torch.cat([bq * scale, bk, bv])),
+            "attention_out": both("attention.output.dense"),
+            "up": both("intermediate.dense"),
+            "down": both("output.dense"),
+        }
 
-    def _layer(self, state: Mapping[str, Tensor], number: int, config: Any) -> Any:
+    def _layer(self, state: Mapping[str, Tensor], number: int, config: Any) -> Layer:
         """What `_project` and `_complete` need of one layer."""
         prefix, parts = f"encoder.layer.{number}", self._parts(state, number)
         return Layer(
-            qkv=_Linear(*parts.qkv, self.dtype),
-            attention_out=_Linear(*parts.attention_out, self.dtype),
+            qkv=_Linear(*parts["qkv"], self.dtype),
+            attention_out=_Linear(*parts["attention_out"], self.dtype),
             attention_norm=self._norm(state, f"{prefix}.attention.output.LayerNorm", config.layer_norm_eps),
-            up=_Linear(*parts.up, self.dtype, config.hidden_act),
-            down=_Linear(*parts.down, self.dtype),
+            up=_Linear(*parts["up"], self.dtype, config.hidden_act),
+            down=_Linear(*parts["down"], self.dtype),
             norm=self._norm(state, f"{prefix}.output.LayerNorm", config.layer_norm_eps),
         )
 
@@ -213,17 +203,17 @@ class FastBert:
             x = self._complete(layer, number, x, context)
         return x
 
-    def _project(self, layer: Any, number: int, x: Tensor) -> Tensor:
+    def _project(self, layer: Layer, number: int, x: Tensor) -> Tensor:
         """Scaled queries, keys and values: (T, 3H) in `self.dtype` from (T, H) float32."""
         qkv: Tensor = layer.qkv(x.to(self.dtype))
         return qkv
 
-    def _complete(self, layer: Any, number: int, x: Tensor, context: Tensor) -> Tensor:
+    def _complete(self, layer: Layer, number: int, x: Tensor, context: Tensor) -> Tensor:
         """All of a layer that follows attention. x (T, H) float32, context (T, H) → (T, H) float32."""
         x = layer.attention_norm(x + layer.attention_out(context))
         return self._feed_forward(layer, number, x)
 
-    def _feed_forward(self, layer: Any, number: int, x: Tensor) -> Tensor:
+    def _feed_forward(self, layer: Layer, number: int, x: Tensor) -> Tensor:
         result: Tensor = layer.norm(x + layer.down(layer.up(x.to(self.dtype))))
         return result
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from rag.core.errors import ConfigError
-from rag.runtime.fast.fast_bert import FUSED_ACTIVATIONS, FastBert, Layer, Norm
+from rag.runtime.fast.fast_bert import FUSED_ACTIVATIONS, FastBert, Layer
 from rag.runtime.fast.int8_linear import CalibratedLinear, RowLinear
 
 __all__ = ["Int8Bert", "RangeRecorder"]
@@ -20,23 +19,12 @@ _LEAST = {"gelu": -0.17, "gelu_new": -0.1701, "gelu_pytorch_tanh": -0.1701, "rel
 _BLOCK_TOKENS = 512  # tokens whose (tokens, 4H) float32 intermediates stay in the cache of one core
 
 
-@dataclass(frozen=True, slots=True)
-class _Int8Layer:
-    qkv: CalibratedLinear
-    attention_out: RowLinear
-    attention_norm: Norm
-    up: CalibratedLinear
-    down: RowLinear
-    norm: Norm
-
-
 class Int8Bert(FastBert):
     """A `FastBert` whose linear layers compute in int8; sums and LayerNorm stay in fp32.
 
     The inputs of the first product of each half layer (outputs of a LayerNorm) are quantised with ranges that
     were measured on text, the others row by row as they come; see `rag.runtime.fast.int8_linear`. Integer
-    products
-    are exact, so a token's numbers do not depend on how many others are computed with it.
+    products are exact, so a token's numbers do not depend on how many others are computed with it.
 
     Args:
         state, config: as for `FastBert`.
@@ -65,26 +53,26 @@ class Int8Bert(FastBert):
         super().__init__(state, config, precision=attention)
         self.precision = "int8"
 
-    def _layer(self, state: Mapping[str, Tensor], number: int, config: Any) -> Any:
+    def _layer(self, state: Mapping[str, Tensor], number: int, config: Any) -> Layer:
         parts = self._parts(state, number)
         activation, algorithm = FUSED_ACTIVATIONS[config.hidden_act]
         prefix = f"encoder.layer.{number}"
-        return _Int8Layer(
-            qkv=CalibratedLinear(*parts.qkv, *self._ranges[f"{number}.attention"], dtype=self.dtype),
-            attention_out=RowLinear(*parts.attention_out),
+        return Layer(
+            qkv=CalibratedLinear(*parts["qkv"], *self._ranges[f"{number}.attention"], dtype=self.dtype),
+            attention_out=RowLinear(*parts["attention_out"]),
             attention_norm=self._norm(state, f"{prefix}.attention.output.LayerNorm", config.layer_norm_eps),
             up=CalibratedLinear(
-                *parts.up, *self._ranges[f"{number}.feed"], activation=activation, algorithm=algorithm
+                *parts["up"], *self._ranges[f"{number}.feed"], activation=activation, algorithm=algorithm
             ),
-            down=RowLinear(*parts.down, least=_LEAST[config.hidden_act]),
+            down=RowLinear(*parts["down"], least=_LEAST[config.hidden_act]),
             norm=self._norm(state, f"{prefix}.output.LayerNorm", config.layer_norm_eps),
         )
 
-    def _project(self, layer: Any, number: int, x: Tensor) -> Tensor:
+    def _project(self, layer: Layer, number: int, x: Tensor) -> Tensor:
         projected: Tensor = layer.qkv(x)
         return projected
 
-    def _complete(self, layer: Any, number: int, x: Tensor, context: Tensor) -> Tensor:
+    def _complete(self, layer: Layer, number: int, x: Tensor, context: Tensor) -> Tensor:
         x = layer.attention_norm(layer.attention_out.add_to(x, context))
         for block in x.split(_BLOCK_TOKENS):
             layer.down.add_to(block, layer.up(block))

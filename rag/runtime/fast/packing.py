@@ -29,11 +29,6 @@ class PackedTokens:
     groups: tuple[tuple[int, int], ...]
 
     @property
-    def n_tokens(self) -> int:
-        """T, the number of tokens in all."""
-        return int(self.token_ids.shape[0])
-
-    @property
     def lengths(self) -> list[int]:
         """Tokens of each sequence, in order."""
         return [length for rows, length in self.groups for _ in range(rows)]

@@ -12,7 +12,7 @@ def test_pack_lays_sequences_end_to_end():
     assert packed.groups == ((2, 3), (1, 1))
     assert packed.starts().tolist() == [0, 3, 6]
     assert packed.lengths == [3, 3, 1]
-    assert packed.n_tokens == 7
+    assert len(packed.token_ids) == 7
 
 
 def test_all_zero_segments_are_dropped():
