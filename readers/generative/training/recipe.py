@@ -16,8 +16,7 @@ from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.runtime.attention import register_math_attention
 from rag.runtime.embedded import embedded_encoder_dir
-from rag.runtime.hardware import resolve_device, use_threads
-from rag.runtime.precision import resolve_precision
+from rag.runtime.hardware import resolve_device, resolve_precision, use_threads
 from rag.runtime.seeds import generator, seed_everything
 from rag.training.claim import claim_run
 from rag.training.distributed import World
