@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rag.core.errors import ConfigError, DataError, RagError, ResourceError
+from rag.core.errors import ConfigError, DataError, MissingDependencyError, RagError, ResourceError
 from rag.data.files.base import ReadOptions, Records, Source
 from rag.data.files.fields import DocumentFields
 
@@ -67,10 +67,10 @@ def stream_rows(name: str, *, default_split: str | None = None) -> Iterator[tupl
         DataError: the data set is missing, private, or needs a script.
         ResourceError: the hub cannot be reached.
     """
-    import datasets  # takes about a second, and most inputs do not need it
-
     place, configuration, split = parse_name(name)
     try:
+        import datasets  # takes about a second, and most inputs do not need it
+
         wanted = split or default_split
         rows: Any = datasets.load_dataset(place, configuration, split=wanted, streaming=True)
         if wanted is None:
@@ -127,9 +127,9 @@ def revision_of(name: str) -> str:
     place = parse_name(name)[0]
     if Path(place).exists():
         return ""
-    from huggingface_hub import HfApi
-
     try:
+        from huggingface_hub import HfApi
+
         return HfApi().dataset_info(place).sha or ""
     except Exception as error:
         raise _explained(name, error) from error
@@ -144,6 +144,10 @@ def _explained(name: str, error: Exception) -> RagError:
     """Sort the many errors of `datasets` and what lies under it into ours."""
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     kinds = {kind.__name__ for kind in type(error).__mro__}
+    if isinstance(error, ImportError):
+        return MissingDependencyError(
+            f"{name}: data sets need the package 'datasets' ({error})", hint="pip install datasets"
+        )
     if "scripts are no longer supported" in str(error):
         return DataError(
             f"{name} is a data set with a script, which is never run: {text}",
