@@ -22,6 +22,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "ask": ("ask", "Ask a question; prints answers with their evidence."),
     "retrieve": ("retrieve", "Search for many questions; writes DPR's results JSON or a TREC run."),
     "mine": ("mine", "Mine hard negatives: questions and an index to training examples."),
+    "score": ("score", "Score training passages by what a reader makes of them."),
     "serve": ("serve", "Answer over HTTP, with a web page."),
     "train": ("train", "Train a retriever or a reader."),
     "evaluate": ("evaluate", "Evaluate an index and a reader on a question set."),

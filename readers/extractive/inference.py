@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,9 +11,9 @@ import torch
 
 from rag.runtime.fast.packing import plan_even_batches
 from readers.extractive.layout import Row, RowLayout
-from readers.extractive.model import LogitsModel
+from readers.extractive.model import Logits, LogitsModel
 
-__all__ = ["RowScores", "best_spans", "score_rows"]
+__all__ = ["RowScores", "best_spans", "map_rows", "score_rows"]
 
 _MAX_ROWS = 64
 
@@ -49,7 +49,7 @@ def score_rows(
     continues: npt.NDArray[np.bool_] | None = None,
     device: str = "cpu",
 ) -> RowScores:
-    """Run all rows, longest first, in even batches of about `model.batch_tokens` tokens.
+    """Run all rows and keep the best spans of each.
 
     Args:
         model, layout, rows: the network, and what to run through it.
@@ -66,10 +66,7 @@ def score_rows(
     words = np.full((count, 2), -np.inf, np.float32)
     glued = None if continues is None else torch.from_numpy(continues)
 
-    @torch.inference_mode()
-    def run(part: list[int]) -> None:
-        ids, mask, types, text = _tensors(layout, [rows[i] for i in part])
-        found = model.logits(ids.to(device), mask.to(device), types.to(device))
+    def use(part: list[int], ids: torch.Tensor, text: torch.Tensor, found: Logits) -> None:
         start, end = found.start.float().cpu(), found.end.float().cpu()
         inside = torch.zeros_like(text) if glued is None else glued[ids] & text
         last_of_word = ~torch.nn.functional.pad(inside[:, 1:], (0, 1))
@@ -82,6 +79,32 @@ def score_rows(
         if found.words is not None:
             words[part] = 2.0 * found.words.float().cpu().numpy()  # as a start and as an end logit
 
+    map_rows(model, layout, rows, use, device=device)
+    return RowScores(spans, starts, ends, nulls, relevances, words)
+
+
+def map_rows(
+    model: LogitsModel,
+    layout: RowLayout,
+    rows: Sequence[Row],
+    use: Callable[[list[int], torch.Tensor, torch.Tensor, Logits], None],
+    *,
+    device: str = "cpu",
+) -> None:
+    """Run all rows, longest first, in even batches of about `model.batch_tokens` tokens.
+
+    Args:
+        model, layout, rows: the network, and what to run through it.
+        use: called for each batch of r rows, in any order and maybe from several threads, with their numbers,
+            token ids (r, L), which of these are text (r, L) bool, and the logits.
+        device: where the network is.
+    """
+
+    @torch.inference_mode()
+    def run(part: list[int]) -> None:
+        ids, mask, types, text = _tensors(layout, [rows[i] for i in part])
+        use(part, ids, text, model.logits(ids.to(device), mask.to(device), types.to(device)))
+
     plan = plan_even_batches(
         [len(row.ids) for row in rows],
         max_rows=_MAX_ROWS,
@@ -90,7 +113,6 @@ def score_rows(
     )
     for _ in model.map(run, plan):
         pass
-    return RowScores(spans, starts, ends, nulls, relevances, words)
 
 
 def _tensors(

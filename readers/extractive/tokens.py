@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,20 @@ class TokenTable:
     def spans(self, index: int) -> npt.NDArray[np.int32]:
         """(L, 2) character offsets of the tokens of text `index`."""
         return self.offsets[self.bounds[index] : self.bounds[index + 1]]
+
+    def located(
+        self, index: int, places: Iterable[tuple[int, int]], most: int | None = None
+    ) -> Iterator[tuple[int, int]]:
+        """First and last token of each place (characters, the end exclusive) in text `index`.
+
+        Places without a token, and those of more than `most` tokens, are left out.
+        """
+        offsets = self.spans(index)
+        for start, end in places:
+            first = int(np.searchsorted(offsets[:, 1], start, side="right"))
+            last = int(np.searchsorted(offsets[:, 0], end, side="left")) - 1
+            if first <= last < (len(offsets) if most is None else min(len(offsets), first + most)):
+                yield first, last
 
 
 def tokenize_texts(tokenizer: Any, texts: Sequence[str]) -> TokenTable:

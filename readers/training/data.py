@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -232,7 +232,7 @@ def load_examples(
     passages: list[int] = []
     spans: list[tuple[int, int]] = []
     for example, (answering, others) in zip(examples, roles, strict=True):
-        located = [(n, list(_token_spans(texts.spans(n), places))) for n, places in answering]
+        located = [(n, list(texts.located(n, places, _MAX_ANSWER_TOKENS))) for n, places in answering]
         located = [pair for pair in located if pair[1] or example.answer_type != SPAN]
         if not located:
             continue
@@ -300,14 +300,3 @@ def _annotated(question: Question, candidate: Candidate) -> list[tuple[int, int]
     start, answer = question.answer_starts[0], question.answers[0]
     end = start + len(answer)
     return [(start, end)] if candidate.passage.text[start:end] == answer else []
-
-
-def _token_spans(
-    offsets: npt.NDArray[np.int32], places: Iterable[tuple[int, int]]
-) -> Iterator[tuple[int, int]]:
-    """First and last token of each place; (L, 2) offsets are those of the text's tokens."""
-    for start, end in places:
-        first = int(np.searchsorted(offsets[:, 1], start, side="right"))
-        last = int(np.searchsorted(offsets[:, 0], end, side="left")) - 1
-        if first <= last < min(len(offsets), first + _MAX_ANSWER_TOKENS):
-            yield first, last
