@@ -39,6 +39,9 @@ RECIPES = {
     "adore": Recipe(
         "retrievers.training.ance_config:AdoreTrainConfig", "retrievers.training.adore:train_adore"
     ),
+    "distill": Recipe(
+        "retrievers.training.distill:DistillTrainConfig", "retrievers.training.distill:train_distill"
+    ),
     "mdr": Recipe("retrievers.training.mdr_config:MdrTrainConfig", "retrievers.training.mdr:train_mdr"),
     "reader": Recipe("readers.training.config:ReaderTrainConfig", "readers.training.recipe:train_reader"),
     "generator": Recipe(

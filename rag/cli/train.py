@@ -19,6 +19,7 @@ from rag.cli.recipe import (
     say_encoder,
 )
 from rag.cli.train_ance import adore, ance
+from rag.cli.train_distill import distill
 from rag.cli.train_generator import generator
 from rag.core.errors import ConfigError
 
@@ -160,3 +161,4 @@ def stop(
 app.command()(ance)
 app.command()(adore)
 app.command()(generator)
+app.command()(distill)

@@ -11,7 +11,7 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.log import get_logger
 from rag.runtime.seeds import generator
 from retrievers.examples.data import TrainingSet
-from retrievers.examples.masks import answer_mask, same_passage_mask
+from retrievers.examples.masks import false_negatives
 from retrievers.examples.tokens import TokenTable
 
 __all__ = ["Epochs", "RetrieverBatch", "RetrieverBatches", "TargetBatches"]
@@ -29,15 +29,14 @@ class RetrieverBatch:
     Attributes:
         questions: token ids of this shard's questions (all B in an uncut batch).
         passages: token ids of this shard's passages (all P in an uncut batch).
-        positives: (B,) passage that answers each question; (0,) where targets say what to learn.
+        positives: (B,) passage that answers each question; -1 where none is known, with targets only.
         ignored: (B, P) bool, passages left out of a question's denominator: the same passage as one of its
-            positives, or one that holds one of its answers; never its own positive. With targets: those that
-            are not in its list.
+            positives, or one that holds one of its answers; never its own positive.
         drawn: (2, H) question and passage of every negative that was drawn for a question.
         examples: (B,) examples of the training set.
         first_question: position of `questions[0]` in the whole batch.
         first_passage: position of `passages[0]` in the whole batch.
-        targets: (B, P) float32, of the passages in each question's list, 0 elsewhere; None where positives
+        targets: (B, P) float32, of the passages in each question's list, NaN elsewhere; None where positives
             say what to learn.
     """
 
@@ -245,8 +244,7 @@ class RetrieverBatches:
         places, drawn = columns[: len(examples)], np.stack([owners, columns[len(examples) :]])
         ignored = np.zeros((len(examples), len(rows)), bool)
         if self.mask_false_negatives:
-            ignored = same_passage_mask(self.data, examples, rows) | answer_mask(self.data, examples, rows)
-            ignored[np.arange(len(examples)), places] = False
+            ignored = false_negatives(self.data, examples, rows, places)
         if len(rows) - ignored.sum(axis=1).min() < 2:
             raise ConfigError(
                 f"batch {step} ({len(examples)} questions, {len(rows)} passages): no question has a negative",
@@ -263,12 +261,14 @@ class RetrieverBatches:
 
 
 class TargetBatches:
-    """The batches of a run that learns float targets: each question with a list of passages, no positives.
+    """The batches of a run that learns float targets: each question with a list of passages.
 
     Args:
         data: the training set; examples have targets.
         batch_size: questions in a batch, over all processes; fewer if there are fewer examples.
         per_question: most passages of a list, drawn anew at each visit; None takes all.
+        labelled: a question's first positive is always in its list, if it has a target, and the batch says
+            where it is and which passages are false negatives.
         epochs: passes over the data, fractions allowed.
         max_batches: ends the run earlier.
         seed: of every choice.
@@ -283,6 +283,7 @@ class TargetBatches:
         *,
         batch_size: int,
         per_question: int | None = None,
+        labelled: bool = False,
         epochs: float = 1.0,
         max_batches: int | None = None,
         seed: int = 13,
@@ -293,7 +294,7 @@ class TargetBatches:
                 f"is {data.ids[int(few[0])]}",
                 hint="read them with needs='targets'",
             )
-        self.data, self.per_question, self.seed = data, per_question, seed
+        self.data, self.per_question, self.labelled, self.seed = data, per_question, labelled, seed
         self.examples = Epochs(len(data), batch_size, epochs=epochs, max_batches=max_batches, seed=seed)
         self.batch_size = self.examples.batch_size
         count = len(data.scored.values)
@@ -308,19 +309,28 @@ class TargetBatches:
         Raises:
             IndexError: the run has fewer batches.
         """
-        examples = self.examples[step]
+        data, examples = self.data, self.examples[step]
         places, owners = self._places.gather(examples)
-        taken = _drawn(owners, self.per_question, generator(self.seed, 23, step), len(examples))
-        places, owners = places[taken], owners[taken]
-        rows, columns = _distinct(self.data.scored.values[places].astype(np.int64), self.data.canonical)
-        targets = np.zeros((len(examples), len(rows)), np.float32)
-        targets[owners, columns] = self.data.targets[places]
-        ignored = np.ones(targets.shape, bool)
-        ignored[owners, columns] = False
+        right = np.zeros(len(places), bool)
+        if self.labelled:
+            gold = np.full(len(examples), -1, np.int64)  # (B,) each one's first positive
+            found, of_found = data.positives.gather(examples)
+            gold[of_found[::-1]] = data.canonical[found[::-1]]
+            right = data.canonical[data.scored.values[places]] == gold[owners]
+        taken = _drawn(owners, self.per_question, generator(self.seed, 23, step), len(examples), right)
+        places, owners, right = places[taken], owners[taken], right[taken]
+        rows, columns = _distinct(data.scored.values[places].astype(np.int64), data.canonical)
+        targets = np.full((len(examples), len(rows)), np.nan, np.float32)
+        targets[owners, columns] = data.targets[places]
+        positives = np.full(len(examples), -1, np.int64)
+        positives[owners[right]] = columns[right]
+        ignored = np.zeros(targets.shape, bool)
+        if self.labelled:
+            ignored = false_negatives(data, examples, rows, positives)
         return RetrieverBatch(
-            questions=[self.data.questions[i] for i in examples.tolist()],
-            passages=[self.data.passages[i] for i in rows.tolist()],
-            positives=np.zeros(0, np.int64),
+            questions=[data.questions[i] for i in examples.tolist()],
+            passages=[data.passages[i] for i in rows.tolist()],
+            positives=positives,
             ignored=ignored,
             drawn=np.stack([owners, columns]),
             examples=examples,
@@ -328,9 +338,17 @@ class TargetBatches:
         )
 
 
-def _drawn(owners: Int64, most: int | None, draw: np.random.Generator, questions: int) -> Int64:
-    """Places of at most `most` entries of each owner, in random order within it; owners ascend."""
-    order = np.lexsort((draw.random(len(owners)), owners))  # shuffled within each question
+def _drawn(
+    owners: Int64,
+    most: int | None,
+    draw: np.random.Generator,
+    questions: int,
+    first: npt.NDArray[np.bool_] | None = None,
+) -> Int64:
+    """Places of at most `most` entries of each owner, in random order within it, those marked in `first`
+    before the others; owners ascend."""
+    behind = np.zeros(len(owners), bool) if first is None else ~first
+    order = np.lexsort((draw.random(len(owners)), behind, owners))  # shuffled within each question
     counts = np.bincount(owners, minlength=questions)
     rank = np.arange(len(owners)) - (np.cumsum(counts) - counts)[owners]
     return order if most is None else order[rank < most]

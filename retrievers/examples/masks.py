@@ -7,13 +7,22 @@ import numpy.typing as npt
 
 from retrievers.examples.data import TrainingSet
 
-__all__ = ["answer_mask", "same_passage_mask"]
+__all__ = ["answer_mask", "false_negatives", "same_passage_mask"]
 
 Int64 = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 _MULTIPLIER = 0x9E3779B97F4A7C15  # odd: its powers modulo 2^64 never vanish
 _LOOKED_UP = 8  # words by which an answer is looked up; longer ones are rare, and compared in full
+
+
+def false_negatives(data: TrainingSet, examples: Int64, rows: Int64, positives: Int64) -> BoolArray:
+    """(B, P) passages that are no negatives of a question: they are one of its positives, or hold one of its
+    answers; never `positives` (B,), the column of its own (-1: it has none)."""
+    mask = same_passage_mask(data, examples, rows) | answer_mask(data, examples, rows)
+    known = np.flatnonzero(positives >= 0)
+    mask[known, positives[known]] = False
+    return mask
 
 
 def same_passage_mask(data: TrainingSet, examples: Int64, rows: Int64) -> BoolArray:

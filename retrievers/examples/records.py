@@ -41,7 +41,7 @@ _LISTS: dict[str, Role] = {
 }
 _NEEDED = {
     "positives": "a positive passage",
-    "targets": "two passages that have a target",
+    "targets": "two passages whose targets differ",
     "questions": "a text",
 }
 _SHAPE = (
@@ -137,7 +137,7 @@ class TrainingExample:
     def has(self, needed: Needed) -> bool:
         """Whether a method that needs this can use the example."""
         if needed == "targets":
-            return sum(c.target is not None for c in self.candidates) > 1
+            return len({c.target for c in self.candidates if c.target is not None}) > 1
         return needed == "questions" or any(c.role == "positive" for c in self.candidates)
 
 
@@ -171,8 +171,8 @@ def read_training_examples(
 
     Args:
         path: the file (also .gz, .bz2, .zst, .xz).
-        needs: "positives": one at least; "targets": two at least, of candidates in any role; "questions":
-            nothing more.
+        needs: "positives": one at least; "targets": two at least that differ, of candidates in any role;
+            "questions": nothing more.
         max_bad_share: highest tolerated share of malformed records, in [0, 1].
         report: filled while reading; the counts are logged at the end.
 

@@ -88,7 +88,9 @@ class ModelConfig(Config):
         normalize: unit vectors; "auto" is what the folder says.
         temperature: scores are divided by it in the loss; "auto" is 0.05 for unit vectors, else 1.
         learn_temperature: train it too, starting from `temperature`.
-        projection_dim: size of a linear layer after pooling; 0 has none.
+        projection_dim: size of a new linear layer in the head; 0 keeps what the folder has.
+        projection_norm: LayerNorm behind the new layer.
+        on_tokens: the head's layers act on every token, before pooling; None is what the folder says.
         query_prefix, passage_prefix: put before every text; None is what the folder says.
         layout: "pair" or a template of title and text; None is what the folder says.
         question_tokens, passage_tokens: longest texts in training, special tokens included.
@@ -109,6 +111,8 @@ class ModelConfig(Config):
     temperature: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
     learn_temperature: bool = False
     projection_dim: int = Field(default=0, ge=0)
+    projection_norm: bool = False
+    on_tokens: bool | None = None
     query_prefix: str | None = None
     passage_prefix: str | None = None
     layout: str | None = None
@@ -124,6 +128,8 @@ class ModelConfig(Config):
                 f"shared is true, but passage_encoder ({self.passage_encoder}) is another model than "
                 f"question_encoder ({self.question_encoder}); set shared=false for two towers"
             )
+        if self.projection_norm and not self.projection_dim:
+            raise ValueError("projection_norm is a layer behind a new projection: set projection_dim")
         if self.shared and self.frozen is not None:
             raise ValueError(
                 f"one tower for both sides cannot be frozen for {self.frozen}s; set shared=false"
@@ -165,6 +171,11 @@ class RetrieverTrainConfig(Config):
     model: ModelConfig = ModelConfig()
     optim: OptimConfig = OptimConfig()
     run: RunConfig = RunConfig()
+
+    @property
+    def matches_answers(self) -> bool:
+        """Whether passages that hold an answer are looked for."""
+        return bool(getattr(self.data, "mask_false_negatives", False))
 
     @property
     def validates(self) -> bool:

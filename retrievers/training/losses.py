@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import torch
@@ -19,8 +18,6 @@ __all__ = [
     "Score",
     "in_batch_loss",
     "in_batch_objective",
-    "kl_loss",
-    "kl_objective",
     "pairwise_loss",
     "pairwise_objective",
     "ranknet_loss",
@@ -69,24 +66,6 @@ def pairwise_objective(questions: Vectors, passages: Vectors, batch: RetrieverBa
     scores = score(questions, passages)
     take = torch.from_numpy(np.stack([rows, batch.positives[rows], negatives])).to(scores.device)
     return pairwise_loss(scores[take[0], take[1]], scores[take[0], take[2]])
-
-
-def kl_objective(
-    *, temperature: float = 1.0, target_temperature: float = 1.0, per_passage: bool = False
-) -> Objective:
-    """Each question's list against its targets; see `kl_loss`. The batch needs no positives."""
-    loss = partial(
-        kl_loss, temperature=temperature, target_temperature=target_temperature, per_passage=per_passage
-    )
-
-    def objective(questions: Vectors, passages: Vectors, batch: RetrieverBatch, score: Score) -> Tensor:
-        if batch.targets is None:
-            raise ConfigError("the batch has no targets", hint="draw it with `TargetBatches`")
-        scores = score(questions, passages)
-        targets, ignored = (torch.from_numpy(a).to(scores.device) for a in (batch.targets, batch.ignored))
-        return loss(scores, targets, ~ignored)
-
-    return objective
 
 
 def in_batch_loss(scores: Tensor, positives: Tensor, ignored: Tensor | None = None) -> Tensor:
@@ -148,52 +127,6 @@ def pairwise_loss(positive: Tensor, negative: Tensor) -> Tensor:
         0.6931
     """
     return functional.softplus(negative - positive).mean()
-
-
-def kl_loss(
-    scores: Tensor,
-    targets: Tensor,
-    listed: Tensor | None = None,
-    *,
-    temperature: float = 1.0,
-    target_temperature: float = 1.0,
-    per_passage: bool = False,
-) -> Tensor:
-    r"""Divergence of a retriever's distribution over each question's list from the one it should have.
-
-        L = (1/B) Σ_b Σ_i p_bi (log p_bi − log s_bi),   p = softmax(targets / T'),  s = softmax(scores / T)
-
-    Args:
-        scores: (B, K).
-        targets: (B, K) on any scale; constants to the gradient.
-        listed: (B, K) bool, which belong to a question's list; None: all.
-        temperature: T, of the scores.
-        target_temperature: T', of the targets.
-        per_passage: divide by the number of listed passages instead of B: the published code's reduction,
-            whose gradients are as many times smaller as lists are long.
-
-    Raises:
-        DataError: a question has an empty list.
-
-    Source:
-        Izacard and Grave 2021, "Distilling Knowledge from Reader to Retriever for Question Answering",
-        section 3.2.
-
-    Example:
-        >>> scores, targets = torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 3.0]])
-        >>> [round(float(kl_loss(scores, targets, per_passage=each)), 4) for each in (False, True)]
-        [0.5023, 0.2511]
-        >>> round(float(kl_loss(targets, targets)), 4)
-        0.0
-    """
-    listed = torch.ones_like(scores, dtype=torch.bool) if listed is None else listed
-    if not bool(listed.any(1).all()):
-        raise DataError("a question has no passages to be compared with their targets")
-    empty = torch.finfo(scores.dtype).min  # not -inf: 0 · inf has no gradient
-    given = (targets.detach() / target_temperature).masked_fill(~listed, empty).log_softmax(1)
-    found = (scores / temperature).masked_fill(~listed, empty).log_softmax(1)
-    terms = (given.exp() * (given - found)).masked_fill(~listed, 0.0)
-    return terms.sum() / (listed.sum() if per_passage else len(scores))
 
 
 def ranknet_loss(scores: Tensor, relevant: Tensor, cut: int | None = None) -> Tensor:

@@ -80,6 +80,8 @@ class BiEncoderModel(nn.Module):
         temperature: float | Literal["auto"] = "auto",
         learn_temperature: bool = False,
         projection_dim: int = 0,
+        projection_norm: bool = False,
+        on_tokens: bool | None = None,
         segments: bool | None = None,
         query_prefix: str | None = None,
         passage_prefix: str | None = None,
@@ -101,7 +103,9 @@ class BiEncoderModel(nn.Module):
             normalize: unit vectors; "auto" is what the folder says.
             temperature: scores are divided by it; "auto" is 0.05 for unit vectors, else 1.
             learn_temperature: train it, starting from `temperature`.
-            projection_dim: size of a new linear layer after pooling; 0 keeps what the folder has.
+            projection_dim: size of a new linear layer in the head; 0 keeps what the folder has.
+            projection_norm: LayerNorm behind the new layer.
+            on_tokens: the head's layers act on every token, before pooling; None is what the folder says.
             segments: second segments get the token type 1; None is what the folder says.
             query_prefix, passage_prefix, layout: replace what the folder says.
             question_tokens, passage_tokens: longest texts, special tokens included.
@@ -131,6 +135,7 @@ class BiEncoderModel(nn.Module):
                     pooling="cls" if unsaid else None if pooling == "auto" else pooling,
                     normalize=None if normalize == "auto" else normalize,
                     segments=segments,
+                    on_tokens=on_tokens,
                     query_prefix=query_prefix,
                     passage_prefix=passage_prefix,
                     layout=layout,
@@ -145,12 +150,22 @@ class BiEncoderModel(nn.Module):
                 hint="set pooling and normalize",
             )
         question = TrainableTower.load(
-            of_question, projection_dim=projection_dim, dropout=dropout, seed=seed, device=device
+            of_question,
+            projection_dim=projection_dim,
+            projection_norm=projection_norm,
+            dropout=dropout,
+            seed=seed,
+            device=device,
         )
         passage = question
         if not shared:
             passage = TrainableTower.load(
-                of_passage, projection_dim=projection_dim, dropout=dropout, seed=seed + 1, device=device
+                of_passage,
+                projection_dim=projection_dim,
+                projection_norm=projection_norm,
+                dropout=dropout,
+                seed=seed + 1,
+                device=device,
             )
         if question.dim != passage.dim:
             raise MismatchedArtifactError(

@@ -156,7 +156,7 @@ def train_bi_encoder(
         split.training(), tokenizer,
         corpus=() if corpus is None else corpus.passages,
         max_negatives=getattr(config.data, "negatives_depth", 0) or None,
-        match_answers=_matches(config),
+        match_answers=config.matches_answers,
         folder=config.out / "data",
         key=key,
     )  # fmt: skip
@@ -217,11 +217,6 @@ def examples_key(split: ExampleSplit, index: Index) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def _matches(config: RetrieverTrainConfig) -> bool:
-    """Whether passages with an answer are looked for."""
-    return bool(getattr(config.data, "mask_false_negatives", False))
-
-
 class _HeldOut:
     """Scores the model on held-out questions: loss, average rank, retrieval over a corpus."""
 
@@ -235,7 +230,7 @@ class _HeldOut:
     ) -> None:
         self.config, self.objective = config, objective
         self.judged = [example for example in split.held_out if example.positives]
-        data = TrainingSet.build(split.held_out, tokenizer, match_answers=_matches(config))
+        data = TrainingSet.build(split.held_out, tokenizer, match_answers=config.matches_answers)
         self.batches = make_batches(config, data, epochs=1.0, max_batches=None)
         self.search = None
         if config.index is not None:

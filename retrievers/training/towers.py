@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rag.core.errors import ConfigError
 from rag.runtime.backbone import load_backbone, pad, segments_of, token_vectors
-from retrievers.encoders.head import Head, Linear, build_head
+from retrievers.encoders.head import Head, Linear, Norm, build_head
 from retrievers.encoders.settings import EncoderSettings
 from retrievers.encoders.tokenization import separator_id
 from retrievers.encoders.vectors import Vectors
@@ -53,6 +53,7 @@ class TrainableTower(nn.Module):
         settings: EncoderSettings,
         *,
         projection_dim: int = 0,
+        projection_norm: bool = False,
         dropout: float | None = None,
         seed: int = 0,
         device: str = "cpu",
@@ -62,6 +63,7 @@ class TrainableTower(nn.Module):
         Args:
             settings: what the folder says, after overrides.
             projection_dim: size of a new linear layer at the end of the head; 0 keeps what the folder has.
+            projection_norm: LayerNorm behind it.
             dropout: replaces the configuration's dropout probabilities, if given.
             seed: of a new layer's weights.
             device: "cpu" or "cuda:N"; decides which attention is used.
@@ -73,7 +75,7 @@ class TrainableTower(nn.Module):
         folder = settings.weights_dir
         encoder = load_backbone(folder, train=True, dropout=dropout, device=device)
         hidden = int(encoder.config.hidden_size)
-        added = []
+        added: list[Linear | Norm] = []
         if settings.layers and settings.pooling != "pooler":
             if projection_dim not in (0, settings.dim):
                 raise ConfigError(
@@ -83,6 +85,7 @@ class TrainableTower(nn.Module):
                 )
         elif projection_dim:
             added.append(_drawn(hidden, projection_dim, seed))
+            added += [Norm(projection_dim)] if projection_norm else []
         head = build_head(settings, hidden, added)
         separator = separator_id(folder) if settings.segments else None
         return cls(encoder, head, folder=folder, separator=separator).to(device)

@@ -35,12 +35,9 @@ from tests.tiny_generator import tiny_seq2seq
 from tests.tiny_reader import tiny_encoder, tiny_tokenizer
 
 IDENTITY = {"name": "tiny", "kind": "any", "weights_sha256": "0" * 64}
+LONG = "bridge of 57 of the harbour in the city in the castle"
 PASSAGES = [
-    Passage(
-        "1",
-        "tower",
-        "the tower is 57 meters near the river. 57 of the city is in the forest near a bridge of 57",
-    ),
+    Passage("1", "tower", "the tower is 57 meters near the river. 57 in the forest near a " + LONG),
     Passage("2", "bridge", "the bridge was built in the year 1999"),
     Passage("3", "", "forest"),
     Passage("4", "castle", "in the castle of the harbour has 57"),

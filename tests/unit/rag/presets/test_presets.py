@@ -4,6 +4,7 @@ import pytest
 
 from rag.config import Config, load_config, preset_names
 from rag.core.errors import ConfigError
+from rag.recipes import RECIPES
 from readers.generative.training.config import GeneratorTrainConfig
 from readers.training.config import ReaderTrainConfig
 from retrievers.training.config import DprTrainConfig
@@ -48,9 +49,7 @@ def test_a_misspelt_preset_names_the_nearest() -> None:
 
 
 def test_every_preset_names_its_recipe() -> None:
-    by_recipe = {
-        recipe: preset_names(recipe) for recipe in ("reader", "dpr", "ance", "adore", "mdr", "generator")
-    }
+    by_recipe = {recipe: preset_names(recipe) for recipe in RECIPES}
     assert sorted(name for names in by_recipe.values() for name in names) == preset_names()
     assert {"dpr-nq", "dpr-nq-round2", "dpr-small", "dpr-hard-small", "dpr-round2-small"} == set(
         by_recipe["dpr"]

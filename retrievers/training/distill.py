@@ -1,0 +1,142 @@
+"""Train a retriever towards a reader's scores of retrieved passages (distillation)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from rag.training.fit import FitHooks
+from retrievers.examples.batches import TargetBatches
+from retrievers.examples.data import TrainingSet
+from retrievers.examples.records import Needed
+from retrievers.training.config import DataConfig, RetrieverTrainConfig
+from retrievers.training.losses import Objective
+from retrievers.training.recipe import claimed, train_bi_encoder
+from retrievers.training.target_losses import (
+    ListMonitor,
+    TargetLoss,
+    kl_loss,
+    margin_loss,
+    mse_loss,
+    target_objective,
+)
+
+__all__ = ["DistillDataConfig", "DistillTrainConfig", "train_distill"]
+
+
+class DistillDataConfig(DataConfig):
+    """The same where each question brings a list of passages with targets.
+
+    Attributes:
+        batch_size: questions in a step; each brings its list.
+        per_question: passages of a list, drawn anew at each visit; None takes all that have a target.
+    """
+
+    batch_size: int = Field(default=32, ge=1)
+    per_question: int | None = Field(default=None, ge=2)
+
+
+class DistillTrainConfig(RetrieverTrainConfig):
+    """Everything `train_distill` reads.
+
+    Attributes:
+        train_files: examples whose passages have targets (`rag score` writes them).
+        loss: "kl" is the divergence from the targets' distribution, a mean over questions; "kl-per-passage"
+            is the published reduction, which divides by the number of passages too; "mse" wants scores equal
+            to targets; "margin" wants better passages ahead by a margin.
+        target_temperature: targets are divided by it; scores are divided by `model.temperature`.
+        margin: of loss "margin", in units of the difference of targets.
+        nll_weight: weight of the likelihood of labelled positives beside it, in-batch; 0 leaves it out.
+
+    Example:
+        >>> config = DistillTrainConfig(out="run", train_files=("scored.json",), per_question=8)
+        >>> config.recipe, config.loss, config.data.per_question
+        ('distill', 'kl', 8)
+    """
+
+    recipe: ClassVar[str] = "distill"
+    needs: ClassVar[Needed] = "targets"
+
+    loss: Literal["kl", "kl-per-passage", "mse", "margin"] = "kl"
+    target_temperature: float = Field(default=1.0, gt=0)
+    margin: float = Field(default=1.0, gt=0)
+    nll_weight: float = Field(default=0.0, ge=0)
+    data: DistillDataConfig = DistillDataConfig()
+
+    @property
+    def matches_answers(self) -> bool:
+        """Only the likelihood of positives has negatives that may be false."""
+        return self.nll_weight > 0
+
+    def objective(self, monitor: ListMonitor | None = None) -> Objective:
+        """What is minimised."""
+        temperature = self.target_temperature
+        losses: dict[str, TargetLoss] = {
+            "kl": partial(kl_loss, target_temperature=temperature),
+            "kl-per-passage": partial(kl_loss, target_temperature=temperature, per_passage=True),
+            "mse": lambda scores, targets, listed: mse_loss(scores, targets / temperature, listed),
+            "margin": lambda scores, targets, listed: margin_loss(
+                scores, targets / temperature, listed, margin=self.margin
+            ),
+        }
+        return target_objective(losses[self.loss], nll_weight=self.nll_weight, monitor=monitor)
+
+
+def train_distill(config: DistillTrainConfig) -> Path:
+    """Train a retriever as `config` says, or resume the run that `config.out` holds.
+
+    Each question comes with its passages and their targets; no passage has to be labelled. Questions whose
+    targets are all alike teach nothing and are left out. Under torchrun every process calls this; the batch
+    is shared among them and the gradients are those of one process.
+
+    Returns:
+        The folder of the finished encoder, `config.out / "encoder"`.
+
+    Raises:
+        DataError: an input file is wrong, or no question has targets that differ.
+        ConfigError: the configuration cannot work.
+        MismatchedArtifactError: `config.out` holds a run with another configuration.
+
+    Source:
+        Izacard and Grave 2021, "Distilling Knowledge from Reader to Retriever for Question Answering",
+        section 3; Izacard et al. 2022, "Atlas", section 2.2, for other signals and temperatures.
+    """
+    monitor = ListMonitor()
+    with claimed(config) as world:
+        return train_bi_encoder(
+            config,
+            world,
+            make_batches=_batches,
+            objective=config.objective(monitor),
+            held_out_objective=config.objective(),
+            make_hooks=lambda run: _Hooks(monitor),
+        )
+
+
+def _batches(
+    config: DistillTrainConfig, data: TrainingSet, *, epochs: float, max_batches: int | None
+) -> TargetBatches:
+    return TargetBatches(
+        data,
+        batch_size=config.data.batch_size,
+        per_question=config.data.per_question,
+        labelled=config.nll_weight > 0,
+        epochs=epochs,
+        max_batches=max_batches,
+        seed=config.run.seed,
+    )
+
+
+class _Hooks(FitHooks):
+    """How even p(z|q) is, in every record."""
+
+    def __init__(self, monitor: ListMonitor) -> None:
+        self._monitor = monitor
+
+    def log_fields(self, step: int) -> Mapping[str, Any]:
+        """Its entropy, as a share of the largest."""
+        return {"entropy": round(self._monitor.entropy, 4)}

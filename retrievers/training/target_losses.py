@@ -1,0 +1,173 @@
+"""Losses towards float targets: a retriever learns how a reader scores each question's list of passages.
+
+Each is a function of scores (B, K), targets (B, K) on any scale, constants to the gradient, and `listed`
+(B, K) bool, which passages belong to a question's list (None: all).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from rag.core.errors import ConfigError, DataError
+from rag.core.log import get_logger
+from rag.training.refresh import Staleness, score_entropy
+from retrievers.encoders.vectors import Vectors
+from retrievers.examples.batches import RetrieverBatch
+from retrievers.training.losses import Objective, Score, in_batch_loss
+
+__all__ = ["ListMonitor", "TargetLoss", "kl_loss", "margin_loss", "mse_loss", "target_objective"]
+
+TargetLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Scores (B, K), targets (B, K), listed (B, K) → a scalar."""
+
+
+class ListMonitor:
+    """Watches p(z|q) over the lists of every step: how even it is, and an alarm where one passage takes all.
+
+    Attributes:
+        entropy: of the last step, as a share of the largest possible.
+    """
+
+    def __init__(self) -> None:
+        self.entropy = 1.0
+        self._steps = 0
+        self._warned = False
+
+    def record(self, scores: Tensor, listed: Tensor) -> None:
+        """Take note of a step's scores; the first alarm is logged."""
+        shown = scores.detach().float().masked_fill(~listed, float("-inf"))
+        self.entropy = score_entropy(shown.cpu().numpy())
+        self._steps += 1
+        fresh = Staleness(age_steps=0, overlap=1.0, cosine=1.0, entropy=self.entropy, distinct=1.0)
+        if not self._warned and (alarms := fresh.alarms()):
+            self._warned = True
+            get_logger(__name__).warning("batch %d: %s", self._steps, "; ".join(alarms))
+
+
+def target_objective(
+    loss: TargetLoss, *, nll_weight: float = 0.0, monitor: ListMonitor | None = None
+) -> Objective:
+    """A loss over each question's list, and λ times the labelled likelihood where there are positives.
+
+        L = L_targets + λ · L_nll
+
+    L_nll is `in_batch_loss` of the questions that have a positive in their list, against all passages of the
+    batch that are not ignored.
+
+    Args:
+        loss: towards the targets.
+        nll_weight: λ.
+        monitor: sees every step's scores.
+    """
+
+    def objective(questions: Vectors, passages: Vectors, batch: RetrieverBatch, score: Score) -> Tensor:
+        if batch.targets is None:
+            raise ConfigError("the batch has no targets", hint="draw it with `TargetBatches`")
+        scores = score(questions, passages)
+        targets = torch.from_numpy(batch.targets).to(scores.device)
+        listed = ~targets.isnan()
+        if not bool(listed.any(1).all()):
+            raise DataError("a question has no passages to be compared with their targets")
+        if monitor is not None:
+            monitor.record(scores, listed)
+        value = loss(scores, targets.nan_to_num(0.0), listed)
+        known = (batch.positives >= 0).nonzero()[0]
+        if nll_weight and len(known):
+            positives, ignored = (
+                torch.from_numpy(a[known]).to(scores.device) for a in (batch.positives, batch.ignored)
+            )
+            value = value + nll_weight * in_batch_loss(scores[known], positives, ignored)
+        return value
+
+    return objective
+
+
+def kl_loss(
+    scores: Tensor,
+    targets: Tensor,
+    listed: Tensor | None = None,
+    *,
+    temperature: float = 1.0,
+    target_temperature: float = 1.0,
+    per_passage: bool = False,
+) -> Tensor:
+    r"""Divergence of a retriever's distribution over each question's list from the one it should have.
+
+        L = (1/B) Σ_b Σ_i p_bi (log p_bi − log s_bi),   p = softmax(targets / T'),  s = softmax(scores / T)
+
+    Args:
+        scores: (B, K).
+        targets: (B, K) on any scale; constants to the gradient.
+        listed: (B, K) bool, which belong to a question's list; None: all.
+        temperature: T, of the scores.
+        target_temperature: T', of the targets.
+        per_passage: divide by the number of listed passages instead of B: the published code's reduction,
+            whose gradients are as many times smaller as lists are long.
+
+    Raises:
+        DataError: a question has an empty list.
+
+    Source:
+        Izacard and Grave 2021, "Distilling Knowledge from Reader to Retriever for Question Answering",
+        section 3.2.
+
+    Example:
+        >>> scores, targets = torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 3.0]])
+        >>> [round(float(kl_loss(scores, targets, per_passage=each)), 4) for each in (False, True)]
+        [0.5023, 0.2511]
+        >>> round(float(kl_loss(targets, targets)), 4)
+        0.0
+    """
+    listed = torch.ones_like(scores, dtype=torch.bool) if listed is None else listed
+    if not bool(listed.any(1).all()):
+        raise DataError("a question has no passages to be compared with their targets")
+    empty = torch.finfo(scores.dtype).min  # not -inf: 0 · inf has no gradient
+    given = (targets.detach() / target_temperature).masked_fill(~listed, empty).log_softmax(1)
+    found = (scores / temperature).masked_fill(~listed, empty).log_softmax(1)
+    terms = (given.exp() * (given - found)).masked_fill(~listed, 0.0)
+    return terms.sum() / (listed.sum() if per_passage else len(scores))
+
+
+def mse_loss(scores: Tensor, targets: Tensor, listed: Tensor | None = None) -> Tensor:
+    r"""Mean squared difference of scores and targets.
+
+        L = 1/N Σ_b Σ_{i listed} (s_bi − g_bi)²,   N listed passages in all
+
+    Source:
+        Izacard and Grave 2021, section 3.2. Scales must agree: the retriever learns the targets' own.
+
+    Example:
+        >>> float(mse_loss(torch.tensor([[1.0, 5.0]]), torch.tensor([[0.0, 3.0]])))
+        2.5
+    """
+    difference = scores - targets.detach()
+    return (difference if listed is None else difference[listed]).square().mean()
+
+
+def margin_loss(
+    scores: Tensor, targets: Tensor, listed: Tensor | None = None, *, margin: float = 1.0
+) -> Tensor:
+    r"""Every better passage of a list should score higher, the more so the better it is.
+
+        L = 1/M Σ_b Σ_{i,j: g_bi > g_bj} max(0, γ·(g_bi − g_bj) + s_bj − s_bi),   M such pairs
+
+    Args:
+        scores, targets, listed: as for all.
+        margin: γ.
+
+    Source:
+        Izacard and Grave 2021, section 3.2 (there the sum over pairs).
+
+    Example:
+        >>> float(margin_loss(torch.tensor([[1.0, 5.0]]), torch.tensor([[0.5, 0.0]])))
+        4.5
+    """
+    listed = torch.ones_like(scores, dtype=torch.bool) if listed is None else listed
+    better = targets.detach()[:, :, None] - targets.detach()[:, None, :]  # (B, K, K)
+    rows, first, second = ((better > 0) & listed[:, :, None] & listed[:, None, :]).nonzero(as_tuple=True)
+    if not len(rows):
+        return scores[listed].sum() * 0.0
+    return (margin * better[rows, first, second] + scores[rows, second] - scores[rows, first]).relu().mean()

@@ -1,0 +1,255 @@
+"""Distillation: losses against loops, gradients of processes and chunks against one big batch, learning."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from safetensors import safe_open
+
+from rag.config import load_config, preset_names
+from rag.core.errors import DataError
+from rag.training.distributed import World
+from rag.training.run_log import read_metrics
+from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.encoders.vectors import Vectors
+from retrievers.examples.batches import TargetBatches
+from retrievers.examples.data import TrainingSet
+from retrievers.examples.records import Candidate, TrainingExample, write_training_examples
+from retrievers.training.distill import DistillTrainConfig, train_distill
+from retrievers.training.target_losses import ListMonitor, kl_loss, margin_loss, mse_loss, target_objective
+from tests.parity.test_exact_gradients import assert_same, make_batch, step_gradients
+from tests.unit.retrievers.conftest import cipher_examples
+from tests.unit.retrievers.training.test_toy_methods import load
+from tests.worlds import run_world
+
+
+def drawn(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    draw = np.random.default_rng(seed)
+    listed = draw.random((4, 7)) < 0.6
+    listed[:, 0] = True
+    scores, targets = draw.normal(scale=2, size=(2, 4, 7))
+    return torch.from_numpy(scores).requires_grad_(), torch.from_numpy(targets), torch.from_numpy(listed)
+
+
+@pytest.mark.parametrize("per_passage", [False, True])
+def test_divergence_is_the_equation_in_both_reductions(per_passage: bool) -> None:
+    scores, targets, listed = drawn()
+    total = 0.0
+    for s, g, kept in zip(scores.tolist(), targets.tolist(), listed.tolist(), strict=True):
+        p = [math.exp(value / 0.5) if k else 0.0 for value, k in zip(g, kept, strict=True)]
+        q = [math.exp(value / 2) if k else 0.0 for value, k in zip(s, kept, strict=True)]
+        p, q = [v / sum(p) for v in p], [v / sum(q) for v in q]
+        total += sum(a * math.log(a / b) for a, b in zip(p, q, strict=True) if a)
+    loss = kl_loss(scores, targets, listed, temperature=2, target_temperature=0.5, per_passage=per_passage)
+    assert float(loss.detach()) == pytest.approx(total / (int(listed.sum()) if per_passage else 4))
+    loss.backward()
+    assert scores.grad is not None
+    assert not scores.grad[~listed].any()
+
+
+@pytest.mark.filterwarnings("ignore:reduction. 'mean'")
+def test_published_reduction_is_torchs_mean() -> None:
+    scores, targets, _ = drawn(1)
+    expected = torch.nn.functional.kl_div(scores.log_softmax(1), targets.softmax(1), reduction="mean")
+    assert float(kl_loss(scores, targets, per_passage=True).detach()) == pytest.approx(
+        float(expected.detach())
+    )
+
+
+def test_squares_and_margins_are_the_double_sums() -> None:
+    scores, targets, listed = drawn(2)
+    squares, margins = [], []
+    for s, g, kept in zip(scores.tolist(), targets.tolist(), listed.tolist(), strict=True):
+        own = [i for i, k in enumerate(kept) if k]
+        squares += [(s[i] - g[i]) ** 2 for i in own]
+        margins += [max(0.0, 0.3 * (g[i] - g[j]) + s[j] - s[i]) for i in own for j in own if g[i] > g[j]]
+    assert float(mse_loss(scores, targets, listed).detach()) == pytest.approx(np.mean(squares))
+    assert float(margin_loss(scores, targets, listed, margin=0.3).detach()) == pytest.approx(np.mean(margins))
+    alike = margin_loss(scores, torch.zeros_like(targets), listed)
+    alike.backward()
+    assert float(alike.detach()) == 0.0
+
+
+def aimed(seed: int) -> Any:
+    """A batch whose questions have lists with targets; the first two have no positive."""
+    batch = make_batch(seed, negatives=2)
+    draw = np.random.default_rng(seed)
+    questions, passages = batch.ignored.shape
+    targets = np.where(
+        draw.random((questions, passages)) < 0.4, draw.normal(size=(questions, passages)), np.nan
+    )
+    targets[np.arange(questions), batch.positives] = 1.5
+    positives = np.where(np.arange(questions) < 2, -1, batch.positives)
+    return replace(batch, positives=positives, targets=targets.astype(np.float32))
+
+
+@pytest.mark.parametrize(("size", "chunk", "shared"), [(1, 3, False), (2, 2, True)])
+def test_gradients_are_those_of_one_big_batch(
+    tiny: Any, tmp_path: Path, size: int, chunk: int, shared: bool
+) -> None:
+    folders = (tiny.bert(tmp_path / "questions", seed=1), tiny.bert(tmp_path / "passages", seed=2))
+    batch = aimed(3)
+
+    def brute(questions: Vectors, passages: Vectors, batch: Any, score: Any) -> torch.Tensor:
+        scores, value = score(questions, passages), torch.zeros(())
+        for b, targets in enumerate(torch.from_numpy(batch.targets)):
+            own = ~targets.isnan()
+            p = targets[own].softmax(0)
+            value = value + (p * (p.log() - scores[b, own].log_softmax(0))).sum() / len(scores)
+            if batch.positives[b] >= 0:
+                kept = torch.from_numpy(~batch.ignored[b])
+                nll = scores[b, kept].logsumexp(0) - scores[b, batch.positives[b]]
+                value = value + 0.5 * nll / int((batch.positives >= 0).sum())
+        return value
+
+    expected = step_gradients(World.single("cpu"), folders, batch, None, shared=shared, objective=brute)
+
+    def run(world: World) -> Any:
+        return step_gradients(
+            world, folders, batch, chunk, shared=shared, objective=target_objective(kl_loss, nll_weight=0.5)
+        )
+
+    results = [run(World.single("cpu"))] if size == 1 else run_world(size, tmp_path / "ranks", run)
+    for found in results:
+        assert_same(found, expected)
+
+
+def scored(count: int, negatives: int = 5) -> list[TrainingExample]:
+    """Examples without positives: the reader likes the right passage best."""
+    draw = np.random.default_rng(1)
+    found = []
+    for example in cipher_examples(count, negatives=negatives):
+        listed = [Candidate(example.positives[0], "retrieved", target=4.0 + draw.random())]
+        listed += [replace(c, role="retrieved", target=draw.random()) for c in example.negatives]
+        found.append(replace(example, candidates=tuple(draw.permutation(np.array(listed, object)))))
+    return found
+
+
+def settings(tmp_path: Path, encoder: Path, **more: Any) -> DistillTrainConfig:
+    given: dict[str, Any] = {
+        "out": tmp_path / "run", "train_files": (tmp_path / "scored.json",), "question_encoder": str(encoder),
+        "pooling": "mean", "normalize": True, "temperature": 0.2, "dropout": 0.0, "question_tokens": 16,
+        "passage_tokens": 16, "batch_size": 20, "per_question": 5, "epochs": 8, "learning_rate": 3e-3,
+        "validation_fraction": 0.2, "validate_every_steps": 200, "precision": "fp32", "threads": 1,
+        "log_every_steps": 4,
+    }  # fmt: skip
+    return DistillTrainConfig(**{**given, **more})
+
+
+def test_it_learns_what_the_reader_likes(tmp_path: Path, tiny_bert: Path) -> None:
+    examples = scored(240)
+    constant = replace(examples[0], candidates=tuple(replace(c, target=1.0) for c in examples[0].candidates))
+    write_training_examples(tmp_path / "scored.json", [*examples, constant])
+    finished = train_distill(settings(tmp_path, tiny_bert, epochs=12, validation_fraction=0.1, batch_size=24))
+    records = list(read_metrics(tmp_path / "run" / "metrics.jsonl"))
+    losses = [record["loss"] for record in records if "loss" in record]
+    assert np.mean(losses[-3:]) < 0.7 * np.mean(losses[:3])
+    assert 0 < records[-2]["entropy"] < 1
+    encoder = BiEncoder.load(finished)
+    right = [max(e.candidates, key=lambda c: c.target or 0.0).passage for e in examples]
+    questions = encoder.encode_questions([e.question for e in examples])
+    passages = encoder.encode_passages([p.title for p in right], [p.text for p in right])
+    ranks = (questions @ passages.T > np.sum(questions * passages, 1)[:, None]).sum(1)
+    assert np.mean(1 / (1 + ranks)) > 0.15  # by chance 0.025
+    card = (finished / "README.md").read_text()
+    assert "rag train distill" in card
+    assert "| training questions |" in card
+
+
+def test_targets_that_say_nothing_are_refused(tmp_path: Path, tiny_bert: Path) -> None:
+    examples = scored(12)
+    alike = [replace(e, candidates=tuple(replace(c, target=2.0) for c in e.candidates)) for e in examples]
+    missing = [replace(e, candidates=tuple(replace(c, target=None) for c in e.candidates)) for e in alike]
+    for name, listed in (("constant", alike), ("missing", missing)):
+        write_training_examples(tmp_path / "scored.json", listed)
+        with pytest.raises(DataError, match="no question with two passages whose targets differ"):
+            train_distill(settings(tmp_path / name, tiny_bert, train_files=(tmp_path / "scored.json",)))
+    write_training_examples(tmp_path / "scored.json", examples)
+    text = (tmp_path / "scored.json").read_text()
+    target = f'"target": {examples[0].candidates[0].target}'
+    (tmp_path / "scored.json").write_text(text.replace(target, '"target": 1e999', 1))
+    with pytest.raises(DataError, match="expected a finite number"):
+        train_distill(settings(tmp_path / "infinite", tiny_bert, train_files=(tmp_path / "scored.json",)))
+
+
+def test_labelled_positives_are_always_drawn_and_false_negatives_ignored(tiny_bert: Path) -> None:
+    examples = scored(8)
+    labelled = []
+    for number, example in enumerate(examples):
+        best, *others = sorted(example.candidates, key=lambda c: -(c.target or 0.0))
+        role = "retrieved" if number == 0 else "positive"
+        answers = (best.passage.text.removeprefix("the river "),)
+        labelled.append(replace(example, answers=answers, candidates=(replace(best, role=role), *others)))
+    _, tokenizer = load(tiny_bert)
+    data = TrainingSet.build(labelled, tokenizer)
+    batches = TargetBatches(data, batch_size=8, per_question=3, labelled=True, epochs=3)
+    for step in range(3):
+        batch = batches[step]
+        for b, number in enumerate(batch.examples.tolist()):
+            column = batch.positives[b]
+            assert (column == -1) == (number == 0)
+            if number:
+                assert batch.targets is not None
+                assert batch.targets[b, column] == pytest.approx(labelled[number].candidates[0].target)
+                assert not batch.ignored[b, column]
+                assert (~np.isnan(batch.targets[b])).sum() == 3
+        held = [data.words[row].tolist() for row in range(len(data.passages))]
+        rows = [next(r for r, t in enumerate(data.passages) if (t == p).all()) for p in batch.passages]
+        for b, number in enumerate(batch.examples.tolist()):
+            [answer] = [data.answers[row].tolist() for row in data.question_answers[number]]
+            holds = [column for column, row in enumerate(rows) if str(answer)[1:-1] in str(held[row])]
+            expected = set(holds) - {int(batch.positives[b])}
+            assert set(np.flatnonzero(batch.ignored[b]).tolist()) == expected
+
+
+def test_one_passage_that_takes_all_raises_the_alarm(caplog: pytest.LogCaptureFixture) -> None:
+    monitor = ListMonitor()
+    logging.getLogger("rag").propagate = True
+    listed = torch.ones(2, 3, dtype=torch.bool)
+    with caplog.at_level(logging.WARNING):
+        monitor.record(torch.zeros(2, 3), listed)
+        assert monitor.entropy == pytest.approx(1.0)
+        for _ in range(2):
+            monitor.record(torch.tensor([[50.0, 0.0, 0.0]] * 2), listed)
+    assert [r.getMessage() for r in caplog.records] == [
+        "batch 2: peaked: p(z|q) has 0.0% of its largest entropy, one document takes all; "
+        "raise the temperature"
+    ]
+
+
+@pytest.mark.parametrize("name", preset_names("distill"))
+def test_presets(name: str) -> None:
+    config = load_config(DistillTrainConfig, name, overrides={"train_files": ["scored.json"], "out": "run"})
+    assert config.name == name
+    assert (config.loss == "kl-per-passage") == name.endswith("-nq")
+
+
+def test_the_published_head_is_trained_and_written(tmp_path: Path, tiny_bert: Path) -> None:
+    """A linear layer and LayerNorm on every token before the mean: the exported encoder gives its vectors."""
+    write_training_examples(tmp_path / "scored.json", scored(24))
+    published = load_config(DistillTrainConfig, "dkrr-nq", overrides={"train_files": ["s"], "out": "r"}).model
+    head = {key: getattr(published, key) for key in ("pooling", "normalize", "projection_norm", "on_tokens")}
+    config = settings(
+        tmp_path, tiny_bert, **head, projection_dim=8, temperature=8**0.5, max_steps=2, batch_size=4,
+    )  # fmt: skip
+    finished = train_distill(config)
+    encoder = BiEncoder.load(finished)
+    [vector] = encoder.encode_passages(["title"], ["river"])
+    assert vector.shape == (8,)
+    kinds = [
+        module["type"].rpartition(".")[2] for module in json.loads((finished / "modules.json").read_text())
+    ]
+    assert {"Dense", "LayerNorm"} <= set(kinds)
+    with safe_open(next(finished.glob("*LayerNorm*/model.safetensors")), framework="np") as norm:
+        assert not np.allclose(norm.get_tensor("norm.weight"), 1.0, atol=1e-4)  # it was trained
+    with pytest.raises(ValidationError, match="projection_norm"):
+        settings(tmp_path, tiny_bert, projection_norm=True)
