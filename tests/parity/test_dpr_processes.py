@@ -1,4 +1,4 @@
-"""`rag train dpr` under torchrun with two processes takes the steps that one process takes."""
+"""`rag train` under torchrun with two processes takes the steps that one process takes; MDR has a queue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from rag.core.types import Passage
 from retrievers.examples.records import TrainingExample, write_training_examples
 
 
-def _run(tmp_path: Path, name: str, encoder: Path, processes: int) -> tuple[list[dict[str, Any]], Path]:
+def _run(
+    tmp_path: Path, name: str, encoder: Path, processes: int, recipe: str
+) -> tuple[list[dict[str, Any]], Path]:
     words = [f"{a}{b}" for a in "abcdefgh" for b in "ijklmn"]
     passages = [Passage(str(n), "title", f"the river {word} rises") for n, word in enumerate(words)]
     train = tmp_path / "train.json"
@@ -29,11 +31,20 @@ def _run(tmp_path: Path, name: str, encoder: Path, processes: int) -> tuple[list
         ),
     )
     out = tmp_path / name
+    if recipe == "mdr":
+        records = [
+            {"id": str(n), "question": f"who wrote {passage.text}", "gold_titles": [f"x{n}", f"y{n}"],
+             "context": [[f"x{n}", [passage.text]], [f"y{n}", [f"the river {words[n - 1]}"]]]}
+            for n, passage in enumerate(passages)
+        ]  # fmt: skip
+        train.write_text(json.dumps(records))
     settings = {
         "question_tokens": 16, "passage_tokens": 16, "batch_size": 9, "max_steps": 4, "dropout": 0.1,
         "precision": "fp32", "log_every_steps": 1, "validation_fraction": 0.2, "threads": 1, "chunk_size": 1,
     }  # fmt: skip
-    arguments = ["train", "dpr", "--train", str(train), "--out", str(out), "--encoder", str(encoder)]
+    if recipe == "mdr":
+        settings |= {"queue_size": 30, "momentum": 0.5, "query_tokens": 24}
+    arguments = ["train", recipe, "--train", str(train), "--out", str(out), "--encoder", str(encoder)]
     arguments += [f"--set={key}={value}" for key, value in settings.items()]
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     done = subprocess.run(
@@ -49,12 +60,13 @@ def _run(tmp_path: Path, name: str, encoder: Path, processes: int) -> tuple[list
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one(tmp_path: Path, tiny_bert: Path) -> None:
-    (one, encoder), (two, other) = (_run(tmp_path, str(n), tiny_bert, n) for n in (1, 2))
-    assert len(one) == len(two) == 5
+@pytest.mark.parametrize("recipe", ["dpr", "mdr"])
+def test_two_processes_train_as_one(tmp_path: Path, tiny_bert: Path, recipe: str) -> None:
+    (one, encoder), (two, other) = (_run(tmp_path, str(n), tiny_bert, n, recipe) for n in (1, 2))
+    assert len(one) == len(two) == {"dpr": 5, "mdr": 4}[recipe]
     for a, b in zip(one, two, strict=True):
         assert a.keys() == b.keys()
-        for key in a.keys() & {"loss", "norm", "eval/nll", "examples", "tokens"}:
+        for key in a.keys() & {"loss", "norm", "eval/nll", "eval/path10", "examples", "tokens"}:
             assert a[key] == pytest.approx(b[key], rel=1e-4), key
     weights, others = load_file(encoder / "model.safetensors"), load_file(other / "model.safetensors")
     assert weights.keys() == others.keys()
