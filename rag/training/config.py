@@ -55,6 +55,11 @@ class OptimConfig(Config):
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     ema: float = Field(default=0.0, ge=0, lt=1)
 
+    @property
+    def max_batches(self) -> int | None:
+        """`max_steps`, in batches."""
+        return None if self.max_steps is None else self.max_steps * self.accumulate
+
 
 class RunConfig(Config):
     """How a run is watched, saved and repeated.

@@ -19,7 +19,7 @@ from rag.runtime.fast.core_pool import CorePool
 from rag.runtime.fast.packing import plan_batches
 from rag.runtime.hardware import resolve_device, resolve_precision
 from rag.runtime.model_files import model_folder, tower_folders, weight_files, weights_sha256
-from retrievers.encoders.layout import PAIR, PassageLayout, Query, QueryLayout
+from retrievers.encoders.layout import PAIR, PassageLayout, Query
 from retrievers.encoders.settings import EncoderSettings, read_settings
 from retrievers.encoders.tokenization import TextTokenizer
 from retrievers.encoders.tower import Tower
@@ -215,17 +215,11 @@ class BiEncoder:
 
     def encode_questions(self, questions: Sequence[str]) -> FloatArray:
         """Vectors (n, D) float32 of questions, in order."""
-        return self._one_each(self._questions(questions))
+        return self.encode_queries([Query(question) for question in questions])
 
     def encode_queries(self, queries: Sequence[Query]) -> FloatArray:
         """Vectors (n, D) float32 of questions with the passages found for them so far, in order."""
-        layout, prefix = QueryLayout(), self.identity.query_prefix
-
-        def tokenize(start: int, stop: int) -> list[list[int]]:
-            first, second = layout.render(queries[start:stop])
-            return self._query.tokenizer.questions(first, prefix, second)
-
-        return self._one_each(self._encode(self._query.tower, tokenize, len(queries)))
+        return self._one_each(self._queries(queries))
 
     def passage_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> Vectors:
         """All vectors of passages, for an encoder that makes several a text (pooling "tokens")."""
@@ -233,7 +227,7 @@ class BiEncoder:
 
     def question_tokens(self, questions: Sequence[str]) -> Vectors:
         """All vectors of questions, for an encoder that makes several a text."""
-        return self._questions(questions)
+        return self._queries([Query(question) for question in questions])
 
     def _passages(self, titles: Sequence[str], texts: Sequence[str]) -> Vectors:
         if len(titles) != len(texts):
@@ -248,13 +242,13 @@ class BiEncoder:
 
         return self._encode(self._passage.tower, tokenize, len(texts))
 
-    def _questions(self, questions: Sequence[str]) -> Vectors:
+    def _queries(self, queries: Sequence[Query]) -> Vectors:
         prefix = self.identity.query_prefix
 
         def tokenize(start: int, stop: int) -> list[list[int]]:
-            return self._query.tokenizer.questions(questions[start:stop], prefix)
+            return self._query.tokenizer.queries(queries[start:stop], prefix)
 
-        return self._encode(self._query.tower, tokenize, len(questions))
+        return self._encode(self._query.tower, tokenize, len(queries))
 
     def _one_each(self, found: Vectors) -> FloatArray:
         if found.lengths is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rag.core.errors import ConfigError
 from rag.core.types import Passage
 
-__all__ = ["PAIR", "PassageLayout", "Query", "QueryLayout"]
+__all__ = ["PAIR", "PassageLayout", "Query", "render_queries"]
 
 PAIR = "pair"
 
@@ -33,7 +33,10 @@ class PassageLayout:
         self.layout = layout
         if layout == PAIR:
             return
-        fields = _fields("passage", layout)
+        try:
+            fields = {field for _, field, _, _ in string.Formatter().parse(layout) if field is not None}
+        except ValueError as error:
+            raise ConfigError(f"passage layout {layout!r}: {error}") from error
         if "text" not in fields or fields - {"title", "text"}:
             raise ConfigError(
                 f"passage layout {layout!r}: expected {PAIR!r} or a template with {{text}} and {{title}}",
@@ -69,57 +72,20 @@ class Query:
     passages: tuple[Passage, ...] = ()
 
 
-class QueryLayout:
-    """Either "pair", two segments `[CLS] question [SEP] passages [SEP]`, or a template with {question} and
-    {passages}. A query without passages is its question alone, whatever the layout. The newest passage comes
-    first: where a query is too long, what was found first is cut.
+def render_queries(queries: Sequence[Query], *, prefix: str = "") -> tuple[list[str], list[str]]:
+    """First and second segments of queries, in training as in search: the question behind a prefix and with
+    ' for ’, and the texts of its passages, "" if there are none.
 
-    Args:
-        layout: of the whole.
-        passage: template of each passage, with {text} and perhaps {title}; they are joined by blanks.
+    The newest passage comes first: where a query is too long, what was found first is cut.
 
-    Raises:
-        ConfigError: a template lacks a field or names something else.
-
-    Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval": the
-        second hop's query is the pair of the question and the first passage's text.
+    Source: Karpukhin et al. 2020, "Dense Passage Retrieval for Open-Domain Question Answering": how their
+        released code reads questions; Xiong et al. 2021, "Answering Complex Open-Domain Questions with
+        Multi-Hop Dense Retrieval": the second hop's query is the pair of the question and the first passage.
 
     Example:
-        >>> found = Query("who?", (Passage("1", "Danube", "A river."),))
-        >>> QueryLayout().render([found, Query("where?")])
-        (['who?', 'where?'], ['A river.', ''])
-        >>> QueryLayout("{passages} {question}", "{title}: {text}").render([found])
-        (['Danube: A river. who?'], None)
+        >>> found = Query("who’s?", (Passage("1", "Danube", "A river."), Passage("2", "Rhine", "Another.")))
+        >>> render_queries([found, Query("where?")])
+        (["who's?", 'where?'], ['Another. A river.', ''])
     """
-
-    def __init__(self, layout: str = PAIR, passage: str = "{text}") -> None:
-        self.layout, self.passage = layout, passage
-        if passage == PAIR:
-            raise ConfigError("the passages of a query are one segment: give a template such as {text}")
-        self._passages = PassageLayout(passage)
-        if layout != PAIR and _fields("query", layout) != {"question", "passages"}:
-            raise ConfigError(
-                f"query layout {layout!r}: expected {PAIR!r} or a template with {{question}}, {{passages}}",
-                hint='for example "{question} {passages}"',
-            )
-
-    def render(self, queries: Sequence[Query]) -> tuple[list[str], list[str] | None]:
-        """First and second segments; the second is None if there is only one segment."""
-        passages = [
-            " ".join(self._passages.render([p.title for p in found], [p.text for p in found])[0])
-            for found in (query.passages[::-1] for query in queries)
-        ]
-        if self.layout == PAIR:
-            return [query.question for query in queries], passages
-        return [
-            self.layout.format(question=query.question, passages=texts) if texts else query.question
-            for query, texts in zip(queries, passages, strict=True)
-        ], None
-
-
-def _fields(of: str, layout: str) -> set[str]:
-    """Names in the braces of a template."""
-    try:
-        return {field for _, field, _, _ in string.Formatter().parse(layout) if field is not None}
-    except ValueError as error:
-        raise ConfigError(f"{of} layout {layout!r}: {error}") from error
+    first = [prefix + query.question.replace("’", "'") for query in queries]
+    return first, [" ".join(found.text for found in reversed(query.passages)) for query in queries]

@@ -9,6 +9,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from rag.core.errors import ArtifactError
+from retrievers.encoders.layout import Query, render_queries
 from retrievers.encoders.settings import EncoderSettings
 
 __all__ = ["TextTokenizer", "separator_id"]
@@ -36,17 +37,9 @@ class TextTokenizer:
             inputs = [(a, b) if b else a for a, b in zip(first, second, strict=True)]
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(inputs)]
 
-    def questions(
-        self, texts: Sequence[str], prefix: str = "", second: Sequence[str] | None = None
-    ) -> list[list[int]]:
-        """Token ids of questions, in training as in search: behind a prefix, and with ' for ’.
-
-        `second` has the second segments of those that bring passages.
-
-        Source: Karpukhin et al. 2020, "Dense Passage Retrieval for Open-Domain Question Answering": how their
-            released code reads questions.
-        """
-        return self([prefix + text.replace("’", "'") for text in texts], second)
+    def queries(self, queries: Sequence[Query], prefix: str = "") -> list[list[int]]:
+        """Token ids of questions, alone or with passages; see `render_queries`."""
+        return self(*render_queries(queries, prefix=prefix))
 
 
 def separator_id(folder: Path) -> int:

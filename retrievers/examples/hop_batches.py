@@ -108,6 +108,7 @@ class IndexedHops:
 
     def __init__(self, data: TrainingSet, examples: HopEpochs) -> None:
         self.data, self.examples = data, examples
+        self.batch_size = examples.batch_size
 
     def __len__(self) -> int:
         return len(self.examples)

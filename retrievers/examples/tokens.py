@@ -14,7 +14,7 @@ import numpy.typing as npt
 from indexers.npy import load_npy, save_npy
 from rag.core.errors import DataError
 from rag.core.files import disk_errors, sha256_file
-from retrievers.encoders.layout import PassageLayout, Query, QueryLayout
+from retrievers.encoders.layout import PassageLayout, Query
 from retrievers.encoders.settings import EncoderSettings
 from retrievers.encoders.tokenization import TextTokenizer
 
@@ -163,7 +163,6 @@ class RetrieverTokenizer:
 
     Args:
         question_settings, passage_settings: prefixes, layout and lengths in use.
-        query_layout: how a question and the passages of its query become one input.
         query_tokens: longest query with passages, special tokens included; None: as questions alone.
 
     Attributes:
@@ -181,32 +180,24 @@ class RetrieverTokenizer:
         question_settings: EncoderSettings,
         passage_settings: EncoderSettings,
         *,
-        query_layout: QueryLayout | None = None,
         query_tokens: int | None = None,
     ) -> None:
         self.question_settings, self.passage_settings = question_settings, passage_settings
         self._layout = PassageLayout(passage_settings.layout)
-        self._query_layout = QueryLayout() if query_layout is None else query_layout
         longer = question_settings.override(max_length=query_tokens)
         self._questions = TextTokenizer(question_settings)
         self._queries = TextTokenizer(longer)
         self._passages = TextTokenizer(passage_settings)
-        stated = (self._query_layout.layout, self._query_layout.passage, str(longer.max_length))
-        self.fingerprint = _fingerprint(question_settings, passage_settings, stated)
-
-    def questions(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of questions."""
-        return self._questions.questions(texts, self.question_settings.query_prefix)
+        self.fingerprint = _fingerprint(question_settings, passage_settings, longer.max_length)
 
     def queries(self, queries: Sequence[Query]) -> list[list[int]]:
-        """Token ids of questions, and of questions with passages, in order."""
-        ids = self.questions([query.question for query in queries])
+        """Token ids of questions, alone or with passages, in order."""
+        prefix = self.question_settings.query_prefix
+        ids = self._questions.queries(queries, prefix)
         longer = [number for number, query in enumerate(queries) if query.passages]
-        if longer:
-            first, second = self._query_layout.render([queries[number] for number in longer])
-            found = self._queries.questions(first, self.question_settings.query_prefix, second)
-            for number, tokens in zip(longer, found, strict=True):
-                ids[number] = tokens
+        found = self._queries.queries([queries[number] for number in longer], prefix)
+        for number, sequence in zip(longer, found, strict=True):
+            ids[number] = sequence
         return ids
 
     def passages(self, titles: Sequence[str], texts: Sequence[str]) -> list[list[int]]:
@@ -221,8 +212,8 @@ class RetrieverTokenizer:
         return self._passages(first, second)
 
 
-def _fingerprint(questions: EncoderSettings, passages: EncoderSettings, queries: tuple[str, ...]) -> str:
-    digest = hashlib.sha256("\n".join(queries).encode())
+def _fingerprint(questions: EncoderSettings, passages: EncoderSettings, query_tokens: int) -> str:
+    digest = hashlib.sha256(str(query_tokens).encode())
     for settings, prefix in ((questions, questions.query_prefix), (passages, passages.passage_prefix)):
         stated = (prefix, settings.layout, str(settings.max_length), str(settings.lower_case))
         for part in stated:

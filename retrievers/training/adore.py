@@ -2,50 +2,31 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 
+from indexers.gold import CorpusTexts
 from indexers.index import Index
-from indexers.protocols import EncoderIdentity, IntArray
-from indexers.reissue import reissue_index
-from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
+from indexers.protocols import IntArray
+from rag.core.errors import DataError
 from rag.core.log import get_logger
-from rag.core.manifest import MANIFEST_NAME
-from rag.training.distributed import World
-from rag.training.fit import FitHooks, Loss, fit
-from retrievers.encoders.bi_encoder import TOWER_SEPARATOR, BiEncoder
+from rag.training.fit import Loss
 from retrievers.examples.batches import Epochs
 from retrievers.examples.records import TrainingExample
-from retrievers.examples.split import split_examples
-from retrievers.examples.tokens import Int32, RetrieverTokenizer, TokenTable
+from retrievers.examples.tokens import Int32, TokenTable
 from retrievers.training.ance_config import AdoreTrainConfig
-from retrievers.training.config import RetrieverTrainConfig
+from retrievers.training.frozen import like_index
 from retrievers.training.losses import ranknet_loss
-from retrievers.training.recipe import claimed
-from retrievers.training.run import (
-    encoder_form,
-    finish_run,
-    load_model,
-)
+from retrievers.training.model import BiEncoderModel
+from retrievers.training.recipe import BiEncoderRun, Method, claimed, train_model
 from retrievers.training.validation import TOP_KS, CorpusSearch, right_rows
 
-__all__ = [
-    "AdoreBatch",
-    "AdoreBatches",
-    "FrozenIndex",
-    "candidates",
-    "like_index",
-    "reissue",
-    "train_adore",
-]
-
-ConfigT = TypeVar("ConfigT", bound=RetrieverTrainConfig)
+__all__ = ["AdoreBatch", "AdoreBatches", "candidates", "train_adore"]
 
 log = get_logger(__name__)
 
@@ -69,6 +50,7 @@ class AdoreBatches:
 
     def __init__(self, questions: TokenTable, right: Sequence[frozenset[int]], examples: Epochs) -> None:
         self._questions, self._right, self._examples = questions, right, examples
+        self.batch_size = examples.batch_size
 
     def __len__(self) -> int:
         return len(self._examples)
@@ -131,59 +113,26 @@ def train_adore(config: AdoreTrainConfig) -> Path:
         Search is as exact as the index is: build it with index type flat or fp16 for the published recipe.
     """
     with claimed(config) as world, Index.open(config.index) as index:
-        if world.size > 1:
-            raise ConfigError(
-                f"{world.size} processes were started, one is enough: only questions are encoded",
-                hint="start it without torchrun",
-            )
-        return _train(like_index(config, index), world, index)
+        known = like_index(config, index, world)
+        return train_model(known, world, lambda run: _method(known, run, index), bank=index)
 
 
-def like_index(config: ConfigT, index: Index) -> ConfigT:
-    """The configuration with everything the index decides."""
-    identity = index.encoder_identity
-    if identity is None:
-        raise ConfigError(f"{config.index} has no vectors", hint="build it with --retriever dense")
-    index.check_encoder(BiEncoder.load_like(identity, precision="fp32").identity)
-    passages, _, questions = identity.name.partition(TOWER_SEPARATOR)
-    said = {
-        "question_encoder": config.model.question_encoder or questions or passages,
-        "passage_encoder": passages,
-        "passage_tokens": identity.max_length,
-        **{name: getattr(identity, name) for name in ("pooling", "normalize", "layout")},
-        **{name: getattr(identity, name) for name in ("query_prefix", "passage_prefix")},
-    }
-    return config.model_copy(update={"model": config.model.replaced(**said)})
-
-
-def _train(config: AdoreTrainConfig, world: World, index: Index) -> Path:
+def _method(config: AdoreTrainConfig, run: BiEncoderRun, index: Index) -> Method:
     assert index.embeddings is not None
     assert index.dense is not None
-    vectors, search = index.embeddings, index.dense
-
-    # model
-    model, master = load_model(config, world.device, freeze_passages=True)
-    tokenizer = RetrieverTokenizer(model.settings.question, model.settings.passage)
+    vectors, search, model = index.embeddings, index.dense, run.model
 
     # data
-    split = split_examples(config, config.out / "data")
-    examples, right = _answerable(list(split.training()), index)
-    questions = TokenTable.of(tokenizer.questions([example.question for example in examples]))
+    texts = CorpusTexts(index.passages)
+    examples, right = _answerable(list(run.split.training()), texts, index)
+    questions = TokenTable.of(run.tokenizer.queries([example.query for example in examples]))
     epochs = Epochs(
-        len(questions),
-        config.data.batch_size,
-        epochs=config.optim.epochs,
-        max_batches=config.optim.max_steps,
-        seed=config.run.seed,
-    )
-    batches = AdoreBatches(questions, right, epochs)
-    log.info(
-        "%d questions to train on, %d held out, %d passages, %d batches of %d questions",
-        *(len(examples), len(split.held_out), len(vectors), len(batches), epochs.batch_size),
-    )
+        len(questions), config.data.batch_size, epochs=config.optim.epochs,
+        max_batches=config.optim.max_batches, seed=config.run.seed,
+    )  # fmt: skip
 
-    # optimisation
-    def compute_loss(module: torch.nn.Module, batch: AdoreBatch) -> Loss:
+    # objective
+    def compute_loss(batch: AdoreBatch) -> Loss:
         encoded = model.encode_questions(batch.questions)  # (B, D)
         _, found = search.search(encoded.detach().float().cpu().numpy(), config.depth)  # (B, K)
         rows, relevant = candidates(found, batch.right)  # (B, K + A)
@@ -195,77 +144,28 @@ def _train(config: AdoreTrainConfig, world: World, index: Index) -> Path:
         value = ranknet_loss(scores, torch.from_numpy(relevant).to(encoded.device), config.metric_cut)
         return Loss(value, examples=len(batch.questions), tokens=sum(map(len, batch.questions)))
 
-    held_out = CorpusSearch(index.passages, split.held_out) if split.held_out else None
-    asked = [np.array(ids, np.int32) for ids in tokenizer.questions([e.question for e in split.held_out])]
+    # validation
+    held_out = run.split.held_out
+    judge = CorpusSearch(index.passages, held_out, texts=texts) if held_out else None
+    asked = [np.array(ids, np.int32) for ids in run.tokenizer.queries([e.query for e in held_out])]
 
     @torch.no_grad()
-    def evaluate(module: torch.nn.Module) -> Mapping[str, float]:
-        assert held_out is not None
+    def evaluate(model: BiEncoderModel) -> Mapping[str, float]:
+        assert judge is not None
         model.eval()
         _, found = search.search(model.encode_questions(asked).float().cpu().numpy(), TOP_KS[-1])
         model.train()
-        return held_out.judge(found)
+        return judge.judge(found)
 
-    result = fit(
-        model,
-        master,
-        batches,
-        compute_loss,
-        config.optim,
-        config.run,
-        config.out,
-        evaluate=evaluate if held_out is not None else None,
-        hooks=FrozenIndex(index.version),
-        world=world,
-    )
-
-    # export: the passage tower in the numbers it came in
-    described = {
-        "training questions": len(examples),
-        "held-out questions": len(split.held_out),
-        "passages of the index": len(vectors),
-        "files": ", ".join(path.name for path in config.train_files),
-        "steps": result.chosen_step,
-        "questions a step": epochs.batch_size,
-        "passage encoder": "that of the index, unchanged",
-    }
-    plain = config.model_copy(update={"optim": config.optim.replaced(precision="fp32")})
-    whole, _ = load_model(plain, "cpu", freeze_passages=True)
-    form = replace(encoder_form(config, model), max_length=config.model.passage_tokens)
-    finished = finish_run(config, model, result, form, described, exported=whole)
-    reissue(config, finished)
-    return finished
-
-
-class FrozenIndex(FitHooks):
-    """Which index is searched, in every record."""
-
-    def __init__(self, version: str) -> None:
-        self._version = version
-
-    def log_fields(self, step: int) -> Mapping[str, Any]:
-        """Its version; it has no age, because passages are encoded as they were."""
-        return {"index_version": self._version}
-
-    def extra_state(self) -> Mapping[str, Any]:
-        """Its version."""
-        return {"index_version": self._version}
-
-    def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Refuse to go on with another index."""
-        if state["index_version"] != self._version:
-            raise MismatchedArtifactError(
-                f"the run was started against index version {state['index_version']}, this one is "
-                f"{self._version}",
-                hint="give the same index, or choose another --out",
-            )
+    described = {"training questions": len(examples), "passages of the index": len(vectors)}
+    return Method(AdoreBatches(questions, right, epochs), compute_loss, evaluate, described=described)
 
 
 def _answerable(
-    examples: list[TrainingExample], index: Index
+    examples: list[TrainingExample], texts: CorpusTexts, index: Index
 ) -> tuple[list[TrainingExample], list[frozenset[int]]]:
     """The examples that have a positive in the index, and its rows."""
-    rows = right_rows(index.passages, examples)
+    rows = right_rows(texts, examples)
     kept = [(example, own) for example, own in zip(examples, rows, strict=True) if own]
     if not kept:
         raise DataError(
@@ -278,21 +178,3 @@ def _answerable(
             *(len(examples) - len(kept), len(examples)),
         )
     return [example for example, _ in kept], [own for _, own in kept]
-
-
-def reissue(config: RetrieverTrainConfig, finished: Path) -> None:
-    """The index for the trained encoder, made anew unless it is there already."""
-    encoder = BiEncoder.load(finished)
-    target = config.out / "index"
-    if target.exists():
-        if (target / MANIFEST_NAME).exists() and _identity(target) == encoder.identity:
-            return
-        shutil.rmtree(target)
-    assert config.index is not None
-    reissue_index(config.index, target, encoder, seed=config.run.seed)
-    encoder.close()
-
-
-def _identity(directory: Path) -> EncoderIdentity | None:
-    with Index.open(directory, verify="none") as index:
-        return index.encoder_identity

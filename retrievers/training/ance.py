@@ -81,7 +81,7 @@ def train_ance(config: AnceTrainConfig, *, role: Role = "both") -> Path:
             make_batches=contrastive_batches,
             objective=pairwise_objective if config.loss == "pairwise" else in_batch_objective,
             corpus=index,
-            make_hooks=lambda run: _exchange(config, role, run, index),
+            make_hooks=lambda run, data, batches: _exchange(config, role, run, data, batches, index),
             described={"negatives": f"mined anew with the model itself, {config.refresh}"},
         )
         if world.is_main:
@@ -108,27 +108,32 @@ def run_inferencer(config: AnceTrainConfig) -> Path:
     return config.out / "negatives"
 
 
-def _exchange(config: AnceTrainConfig, role: Role, run: BiEncoderRun, index: Index) -> FitHooks:
+def _exchange(
+    config: AnceTrainConfig,
+    role: Role,
+    run: BiEncoderRun,
+    data: TrainingSet,
+    batches: RetrieverBatches,
+    index: Index,
+) -> FitHooks:
     """Snapshots out, negatives in."""
-    assert isinstance(run.batches, RetrieverBatches)
-    if config.schedule_of_refresh.is_never and not len(run.data.negatives.values):
+    if config.schedule_of_refresh.is_never and not len(data.negatives.values):
         raise ConfigError(
             "refresh is never, and the training file has no negatives either",
             hint="set refresh, or mine negatives with `rag mine`",
         )
-    longest = max(config.model.question_tokens, config.model.passage_tokens)
-    form = replace(encoder_form(config, run.model), max_length=longest)
+    form = replace(encoder_form(config, run.model), max_length=config.query_tokens)
     in_line = role == "both"
     mines = in_line and run.world.is_main
     return negatives_exchange(
         config,
-        run.batches,
+        batches,
         lambda folder: export_model(folder, run.model, run.master.state(), form),
-        key=run.key,
+        key=examples_key(run.split, index),
         world=run.world,
         inline=_inferencer(config, index, run.split, run.world.device) if mines else None,
         in_line=in_line,
-        drift=_drift_meter(config, run.model, run.data) if config.schedule_of_refresh.watches_drift else None,
+        drift=_drift_meter(config, run.model, data) if config.schedule_of_refresh.watches_drift else None,
     )
 
 

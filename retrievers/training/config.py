@@ -87,19 +87,14 @@ class ModelConfig(Config):
         segments: second segments get the token type 1; None is what the folder says, mostly not.
         normalize: unit vectors; "auto" is what the folder says.
         temperature: scores are divided by it in the loss; "auto" is 0.05 for unit vectors, else 1.
-        learn_temperature: train it too, starting from `temperature`.
         projection_dim: size of a new linear layer in the head; 0 keeps what the folder has.
         projection_norm: LayerNorm behind the new layer.
         on_tokens: the head's layers act on every token, before pooling; None is what the folder says.
         query_prefix, passage_prefix: put before every text; None is what the folder says.
         layout: "pair" or a template of title and text; None is what the folder says.
         question_tokens, passage_tokens: longest texts in training, special tokens included.
-        export_tokens: longest text of the finished encoder; None is `passage_tokens`, or what the
-            sentence-transformers folder it started from says, if that is more.
         dropout: everywhere in the encoder; None is what the folder says.
     """
-
-    free: ClassVar[frozenset[str]] = frozenset({"export_tokens"})
 
     question_encoder: str | None = None
     passage_encoder: str | None = None
@@ -109,7 +104,6 @@ class ModelConfig(Config):
     pooling: Literal["auto", "cls", "mean", "max", "lasttoken", "pooler", "tokens"] = "auto"
     normalize: bool | Literal["auto"] = "auto"
     temperature: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
-    learn_temperature: bool = False
     projection_dim: int = Field(default=0, ge=0)
     projection_norm: bool = False
     on_tokens: bool | None = None
@@ -118,7 +112,6 @@ class ModelConfig(Config):
     layout: str | None = None
     question_tokens: int = Field(default=64, ge=4, le=4096)
     passage_tokens: int = Field(default=256, ge=8, le=4096)
-    export_tokens: int | None = Field(default=None, ge=8, le=4096)
     dropout: float | None = Field(default=None, ge=0, lt=1)
 
     @model_validator(mode="after")
@@ -134,10 +127,10 @@ class ModelConfig(Config):
             raise ValueError(
                 f"one tower for both sides cannot be frozen for {self.frozen}s; set shared=false"
             )
-        if self.normalize is True and self.temperature == 1 and not self.learn_temperature:
+        if self.normalize is True and self.temperature == 1:
             raise ValueError(
                 "normalize=true with temperature=1 hardly learns: cosines differ by less than 2; "
-                "leave temperature at auto, or set learn_temperature=true"
+                "leave temperature at auto"
             )
         return self
 
@@ -176,6 +169,11 @@ class RetrieverTrainConfig(Config):
     def matches_answers(self) -> bool:
         """Whether passages that hold an answer are looked for."""
         return bool(getattr(self.data, "mask_false_negatives", False))
+
+    @property
+    def query_tokens(self) -> int:
+        """Longest query with passages in training; the finished encoder reads at least as many tokens."""
+        return max(self.model.question_tokens, self.model.passage_tokens)
 
     @property
     def validates(self) -> bool:

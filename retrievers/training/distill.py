@@ -113,7 +113,7 @@ def train_distill(config: DistillTrainConfig) -> Path:
             make_batches=_batches,
             objective=config.objective(monitor),
             held_out_objective=config.objective(),
-            make_hooks=lambda run: _Hooks(monitor),
+            make_hooks=lambda *_: _Hooks(monitor),
         )
 
 

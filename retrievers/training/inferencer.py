@@ -28,6 +28,7 @@ import numpy as np
 
 from indexers.embeddings import EmbeddingShards, EmbeddingWriter
 from indexers.exact import exact_search
+from indexers.gold import CorpusTexts
 from indexers.passages import PassageStore
 from indexers.protocols import FloatArray, IntArray, PassageEncoder
 from rag.core.errors import DataError
@@ -38,6 +39,7 @@ from rag.runtime.seeds import generator
 from rag.training.generations import Generation, Generations
 from rag.training.refresher import Refresher
 from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.encoders.layout import Query
 from retrievers.examples.data import matchable_answers
 from retrievers.examples.mined import MinedNegatives, Probes
 from retrievers.examples.records import TrainingExample
@@ -59,7 +61,7 @@ log = get_logger(__name__)
 class SearchEncoder(PassageEncoder, Protocol):
     """Encodes both sides."""
 
-    def encode_questions(self, questions: Sequence[str]) -> FloatArray:
+    def encode_queries(self, queries: Sequence[Query]) -> FloatArray:
         """Vectors (n, D) float32."""
         ...
 
@@ -100,9 +102,10 @@ class Inferencer(Refresher):
             seed=config.run.seed,
         )  # fmt: skip
         self.removed: Counter[str] = Counter()
-        self._right = right_rows(corpus, train)
+        texts = CorpusTexts(corpus)
+        self._right = right_rows(texts, train)
         watched = list(held_out[: config.data.validation_questions])
-        self._held_out = CorpusSearch(corpus, watched) if watched else None
+        self._held_out = CorpusSearch(corpus, watched, texts=texts) if watched else None
         missing = sum(not rows for rows in self._right)
         if missing:
             log.warning(
@@ -149,7 +152,7 @@ class Inferencer(Refresher):
         before: Generation | None,
     ) -> MinedNegatives:
         config = self.config
-        questions = [example.question for example in self.train]
+        questions = [example.query for example in self.train]
         due = self._due(self.turn(before))
         mined = TokenTableWriter(None)
         with Progress(len(due), "questions", "mine") as progress:
@@ -207,14 +210,14 @@ class Inferencer(Refresher):
         self,
         encoder: SearchEncoder,
         embeddings: EmbeddingShards,
-        questions: Sequence[str],
+        questions: Sequence[Query],
         chosen: IntArray,
         top_k: int,
     ) -> Iterator[tuple[IntArray, FloatArray, IntArray]]:
         """(chosen questions, scores (n, K), rows (n, K)), block by block, exact."""
         for start in range(0, len(chosen), _QUESTIONS_AT_ONCE):
             block = chosen[start : start + _QUESTIONS_AT_ONCE]
-            vectors = encoder.encode_questions([questions[i] for i in block.tolist()])
+            vectors = encoder.encode_queries([questions[i] for i in block.tolist()])
             yield (block, *exact_search(embeddings, vectors, top_k))
             self.check()
 
@@ -236,7 +239,7 @@ class Inferencer(Refresher):
         """Retrieval of the held-out questions."""
         if self._held_out is None:
             return {}
-        questions = [example.question for example in self._held_out.examples]
+        questions = [example.query for example in self._held_out.examples]
         every = np.arange(len(questions), dtype=np.int64)
         found = [rows for _, _, rows in self._search(encoder, embeddings, questions, every, TOP_KS[-1])]
         return self._held_out.judge(np.concatenate(found))

@@ -28,7 +28,7 @@ Score = Callable[[Vectors, Vectors], Tensor]
 
 Objective = Callable[[Vectors, Vectors, RetrieverBatch, Score], Tensor]
 """What a step minimises: vectors of the whole batch's B questions and P passages, the batch with its tensors,
-and the model's score → a scalar, differentiable in the vectors and in the score's parameters."""
+and the model's score → a scalar, differentiable in the vectors."""
 
 
 def in_batch_objective(questions: Vectors, passages: Vectors, batch: RetrieverBatch, score: Score) -> Tensor:

@@ -64,6 +64,11 @@ class MdrTrainConfig(RetrieverTrainConfig):
 
     data: HopConfig = HopConfig()
 
+    @property
+    def query_tokens(self) -> int:
+        """Longest query with passages."""
+        return self.data.query_tokens
+
     @model_validator(mode="after")
     def _cross_check_mdr(self) -> MdrTrainConfig:
         if self.data.negatives == "index" and (self.index is None or self.model.shared):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,7 @@ from rag.runtime.model_files import model_folder, tower_folders
 from retrievers.encoders.scoring import score
 from retrievers.encoders.settings import EncoderSettings, read_settings
 from retrievers.encoders.vectors import Vectors
+from retrievers.training.config import ModelConfig
 from retrievers.training.towers import TrainableTower
 
 __all__ = ["BiEncoderModel", "Sides"]
@@ -26,7 +26,6 @@ __all__ = ["BiEncoderModel", "Sides"]
 Int32 = npt.NDArray[np.int32]
 
 UNIT_TEMPERATURE = 0.05
-_LARGEST_SCALE = 100.0
 _CPU_CHUNK = (64, 1 << 13)  # texts, tokens
 _GPU_CHUNK = (1024, 1 << 16)
 
@@ -42,14 +41,14 @@ class Sides:
 class BiEncoderModel(nn.Module):
     """Question tower, passage tower (the same module if shared) and the scale of their scores.
 
-    Made by `from_folder`. Parameters are named `question.…`, `passage.…` (two towers only) and `log_scale`
-    (learned temperature only).
+    Made by `from_folder`. Parameters are named `question.…` and `passage.…` (two towers only).
 
     Attributes:
         question, passage: the towers.
         shared: whether they are one.
         settings: what a finished encoder's folder has to say.
         dim: size D of the vectors.
+        temperature: what scores are divided by.
     """
 
     def __init__(
@@ -59,14 +58,12 @@ class BiEncoderModel(nn.Module):
         settings: Sides,
         *,
         temperature: float = 1.0,
-        learn_temperature: bool = False,
     ) -> None:
         super().__init__()
         self.question, self.passage = question, passage
         self.settings = settings
         self.dim = question.dim
-        scale = torch.tensor(-math.log(temperature))
-        self.log_scale = nn.Parameter(scale, requires_grad=learn_temperature)
+        self.temperature = temperature
 
     @classmethod
     def from_folder(
@@ -74,23 +71,9 @@ class BiEncoderModel(nn.Module):
         question_encoder: str | Path | None = None,
         passage_encoder: str | Path | None = None,
         *,
-        shared: bool = True,
-        pooling: str = "auto",
-        normalize: bool | Literal["auto"] = "auto",
-        temperature: float | Literal["auto"] = "auto",
-        learn_temperature: bool = False,
-        projection_dim: int = 0,
-        projection_norm: bool = False,
-        on_tokens: bool | None = None,
-        segments: bool | None = None,
-        query_prefix: str | None = None,
-        passage_prefix: str | None = None,
-        layout: str | None = None,
-        question_tokens: int = 64,
-        passage_tokens: int = 256,
-        dropout: float | None = None,
         seed: int = 0,
         device: str = "cpu",
+        **settings: Any,
     ) -> BiEncoderModel:
         """Load the encoders that training starts from, in fp32 and training mode.
 
@@ -98,47 +81,36 @@ class BiEncoderModel(nn.Module):
             question_encoder: folder or Hugging Face name; None is the embedded all-MiniLM-L6-v2. A folder
                 with two towers gives both.
             passage_encoder: another one for passages; None: the same.
-            shared: one tower for both sides.
-            pooling: "auto" is what the folder says, "cls" where it says nothing.
-            normalize: unit vectors; "auto" is what the folder says.
-            temperature: scores are divided by it; "auto" is 0.05 for unit vectors, else 1.
-            learn_temperature: train it, starting from `temperature`.
-            projection_dim: size of a new linear layer in the head; 0 keeps what the folder has.
-            projection_norm: LayerNorm behind the new layer.
-            on_tokens: the head's layers act on every token, before pooling; None is what the folder says.
-            segments: second segments get the token type 1; None is what the folder says.
-            query_prefix, passage_prefix, layout: replace what the folder says.
-            question_tokens, passage_tokens: longest texts, special tokens included.
-            dropout: replaces the configuration's probabilities, if given.
             seed: of a new layer's weights.
             device: "cpu" or "cuda:N".
+            settings: see `ModelConfig`.
 
         Raises:
             ArtifactError: an encoder cannot be loaded.
             MismatchedArtifactError: the towers' vectors differ in size.
             ConfigError: a setting does not fit the encoders.
         """
+        names = [None if name is None else str(name) for name in (question_encoder, passage_encoder)]
+        said = ModelConfig(question_encoder=names[0], passage_encoder=names[1], **settings)
         question_folder = tower_folders(model_folder(question_encoder))[1]
         source = question_encoder if passage_encoder is None else passage_encoder
-        passage_folder = question_folder if shared else tower_folders(model_folder(source))[0]
-        if shared and passage_encoder is not None and str(passage_encoder) != str(question_encoder):
-            raise ConfigError(
-                f"a shared tower cannot start from two encoders ({question_encoder}, {passage_encoder})",
-                hint="set shared=false for two towers",
-            )
+        passage_folder = question_folder if said.shared else tower_folders(model_folder(source))[0]
         sides = []
-        for folder, tokens in ((question_folder, question_tokens), (passage_folder, passage_tokens)):
+        for folder, tokens in (
+            (question_folder, said.question_tokens),
+            (passage_folder, said.passage_tokens),
+        ):
             found = read_settings(folder)
-            unsaid = pooling == "auto" and found.kind == "transformers"
+            unsaid = said.pooling == "auto" and found.kind == "transformers"
             sides.append(
                 found.override(
-                    pooling="cls" if unsaid else None if pooling == "auto" else pooling,
-                    normalize=None if normalize == "auto" else normalize,
-                    segments=segments,
-                    on_tokens=on_tokens,
-                    query_prefix=query_prefix,
-                    passage_prefix=passage_prefix,
-                    layout=layout,
+                    pooling="cls" if unsaid else None if said.pooling == "auto" else said.pooling,
+                    normalize=None if said.normalize == "auto" else said.normalize,
+                    segments=said.segments,
+                    on_tokens=said.on_tokens,
+                    query_prefix=said.query_prefix,
+                    passage_prefix=said.passage_prefix,
+                    layout=said.layout,
                     max_length=tokens,
                 )
             )
@@ -149,38 +121,33 @@ class BiEncoderModel(nn.Module):
                 f"and {of_passage.pooling}, normalised: {of_passage.normalize}",
                 hint="set pooling and normalize",
             )
-        question = TrainableTower.load(
-            of_question,
-            projection_dim=projection_dim,
-            projection_norm=projection_norm,
-            dropout=dropout,
-            seed=seed,
-            device=device,
-        )
-        passage = question
-        if not shared:
-            passage = TrainableTower.load(
-                of_passage,
-                projection_dim=projection_dim,
-                projection_norm=projection_norm,
-                dropout=dropout,
-                seed=seed + 1,
+        towers = [
+            TrainableTower.load(
+                side,
+                projection_dim=said.projection_dim,
+                projection_norm=said.projection_norm,
+                dropout=said.dropout,
+                seed=seed + n,
                 device=device,
             )
+            for n, side in enumerate(sides[:1] if said.shared else sides)
+        ]
+        question, passage = towers[0], towers[-1]
         if question.dim != passage.dim:
             raise MismatchedArtifactError(
                 f"{question_folder} makes vectors of {question.dim} numbers, {passage_folder} of "
                 f"{passage.dim}",
                 hint="set projection_dim to bring both to one size",
             )
+        temperature = said.temperature
         if temperature == "auto":
             temperature = UNIT_TEMPERATURE if of_question.normalize else 1.0
-        settings = Sides(
+        read = Sides(
             replace(of_question, passage_prefix=of_passage.passage_prefix),
             replace(of_passage, query_prefix=of_question.query_prefix),
         )
-        model = cls(question, passage, settings, temperature=temperature, learn_temperature=learn_temperature)
-        return model.to(device).train()
+        model = cls(question, passage, read, temperature=temperature).to(device).train()
+        return model if said.frozen is None else model.freeze(said.frozen)
 
     @property
     def shared(self) -> bool:
@@ -190,22 +157,12 @@ class BiEncoderModel(nn.Module):
     @property
     def device(self) -> str:
         """Where the parameters are."""
-        return str(self.log_scale.device)
+        return str(next(self.parameters()).device)
 
     @property
-    def temperature(self) -> float:
-        """What scores are divided by at present."""
-        return 1.0 / float(self.scale.detach())
-
-    @property
-    def scale(self) -> Tensor:
-        """Factor on inner products, 1 / temperature; learned ones stay at or below 100."""
-        scale = self.log_scale.exp()
-        return scale.clamp(max=_LARGEST_SCALE) if self.log_scale.requires_grad else scale
-
-    def score_parameters(self) -> list[nn.Parameter]:
-        """Trained parameters that act on scores, not on vectors."""
-        return [self.log_scale] if self.log_scale.requires_grad else []
+    def scale(self) -> float:
+        """Factor on inner products: 1 / temperature."""
+        return 1.0 / self.temperature
 
     def to_compute(self, dtype: torch.dtype) -> BiEncoderModel:
         """Compute encoders in `dtype`; pooling, projections and scores stay fp32. Returns self."""

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,22 +25,32 @@ from rag.training.distributed import World
 from rag.training.fit import BatchSource, FitHooks, Loss, fit
 from rag.training.precision import MasterWeights
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.examples.batches import RetrieverBatch, RetrieverBatches
+from retrievers.examples.batches import RetrieverBatches
 from retrievers.examples.data import TrainingSet
 from retrievers.examples.split import ExampleSplit, split_examples
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.config import RetrieverTrainConfig
+from retrievers.training.frozen import FrozenIndex, reissue
 from retrievers.training.losses import Objective, in_batch_objective
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.run import encoder_form, export_model, finish_run, load_model
 from retrievers.training.step import contrastive_step
 from retrievers.training.validation import CorpusSearch, pool_rank
 
-__all__ = ["BatchMaker", "Batches", "BiEncoderRun", "claimed", "contrastive_batches", "examples_key"]
-__all__ += ["train_bi_encoder"]
+__all__ = [
+    "BatchMaker",
+    "Batches",
+    "BiEncoderRun",
+    "Method",
+    "claimed",
+    "contrastive_batches",
+    "examples_key",
+    "train_bi_encoder",
+    "train_model",
+]
 
 
-class Batches(BatchSource[RetrieverBatch], Protocol):
+class Batches(BatchSource[Any], Protocol):
     """All batches of a run, by step."""
 
     batch_size: int
@@ -56,25 +66,40 @@ class BatchMaker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BiEncoderRun:
-    """What a recipe's hooks are made of.
+    """What a recipe is made of.
 
     Attributes:
         world: the processes.
         model: in its compute dtype.
         master: its weights in fp32.
+        tokenizer: of both sides, as the model reads texts.
         split: which examples are trained on, which are held out.
-        data: the training set; the corpus's passages come first, if there is a corpus.
-        batches: of the run.
-        key: fingerprint of the examples, and of the corpus whose rows are those of `data`.
     """
 
     world: World
     model: BiEncoderModel
     master: MasterWeights
+    tokenizer: RetrieverTokenizer
     split: ExampleSplit
-    data: TrainingSet
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """What a recipe does.
+
+    Attributes:
+        batches: of the whole run.
+        compute_loss: of one batch.
+        evaluate: scores the model on held-out questions, in the main process.
+        hooks: what is done inside the fit loop.
+        described: for the model card, as name → value.
+    """
+
     batches: Batches
-    key: str
+    compute_loss: Callable[[Any], Loss]
+    evaluate: Callable[[BiEncoderModel], Mapping[str, float]] | None
+    hooks: FitHooks | None = None
+    described: Mapping[str, object] = field(default_factory=dict)
 
 
 @contextmanager
@@ -110,31 +135,26 @@ def contrastive_batches(
     )
 
 
-def train_bi_encoder(
+def train_model(
     config: RetrieverTrainConfig,
     world: World,
+    prepare: Callable[[BiEncoderRun], Method],
     *,
-    make_batches: BatchMaker = contrastive_batches,
-    objective: Objective = in_batch_objective,
-    held_out_objective: Objective = in_batch_objective,
-    corpus: Index | None = None,
-    make_hooks: Callable[[BiEncoderRun], FitHooks] | None = None,
-    described: Mapping[str, object] | None = None,
+    bank: Index | None = None,
+    divide: Callable[[RetrieverTrainConfig, Path], ExampleSplit] = split_examples,
 ) -> Path:
     """Train a bi-encoder inside `claimed`, or resume the run that `config.out` holds.
 
-    Writes into `config.out`: `config.json`, `metrics.jsonl`, `curves.svg`, `data/` (tokenised),
+    Writes into `config.out`: `config.json`, `metrics.jsonl`, `curves.svg`, `data/` (divided and tokenised),
     `checkpoints/`, `figures.json`, and `encoder/`, the finished encoder with its model card.
 
     Args:
         config: of the run.
         world: the processes; each calls this.
-        make_batches: what is learned from.
-        objective: what is minimised.
-        held_out_objective: what `nll` measures on held-out questions.
-        corpus: an index whose passages come first in the training set, so that its rows are theirs.
-        make_hooks: what the recipe does inside the fit loop.
-        described: more for the model card, as name → value.
+        prepare: the recipe; processes run it one after the other, the main one first.
+        bank: an index whose vectors stay as they are: questions alone are learned, and `config.out / "index"`
+            is the index for the trained encoder. The configuration is that of `like_index`.
+        divide: which examples are trained on, which are held out.
 
     Returns:
         The folder of the finished encoder, `config.out / "encoder"`.
@@ -144,71 +164,105 @@ def train_bi_encoder(
         ConfigError: the configuration cannot work.
     """
     # model
-    model, master = load_model(config, world.device)
-    tokenizer = RetrieverTokenizer(model.settings.question, model.settings.passage)
+    model, master = load_model(config, world.device, freeze_passages=bank is not None)
+    sides = model.settings
+    tokenizer = RetrieverTokenizer(sides.question, sides.passage, query_tokens=config.query_tokens)
 
-    # data
+    # data, batches, objective
     if not world.is_main:
         world.barrier()  # the main process divides and tokenises, the others find it done
-    split = split_examples(config, config.out / "data")
-    key = split.key if corpus is None else examples_key(split, corpus)
-    data = TrainingSet.build(
-        split.training(), tokenizer,
-        corpus=() if corpus is None else corpus.passages,
-        max_negatives=getattr(config.data, "negatives_depth", 0) or None,
-        match_answers=config.matches_answers,
-        folder=config.out / "data",
-        key=key,
-    )  # fmt: skip
+    split = divide(config, config.out / "data")
+    method = prepare(BiEncoderRun(world, model, master, tokenizer, split))
     if world.is_main:
         world.barrier()
-
-    # batches
-    steps = config.optim.max_steps
-    most = None if steps is None else steps * config.optim.accumulate
-    batches = make_batches(config, data, epochs=config.optim.epochs, max_batches=most)
     get_logger(__name__).info(
-        "%d questions to train on, %d held out, %d passages (%d of the corpus), %d batches of %d questions",
-        *(len(data), len(split.held_out), len(data.passages), data.corpus_rows),
-        *(len(batches), batches.batch_size),
+        "%d questions held out; %d batches of %d questions; %s",
+        *(len(split.held_out), len(method.batches), method.batches.batch_size),
+        ", ".join(f"{name}: {value}" for name, value in method.described.items()),
     )
-    run = BiEncoderRun(world, model, master, split, data, batches, key)
-    hooks = None if make_hooks is None else make_hooks(run)
-
-    # objective
-    def compute_loss(_: torch.nn.Module, batch: RetrieverBatch) -> Loss:
-        return contrastive_step(model, batch, world, config.data.chunk_size, objective=objective)
 
     # fit
-    held_out = None
-    if world.is_main and split.held_out:
-        held_out = _HeldOut(config, split, tokenizer, make_batches, held_out_objective)
+    evaluate = method.evaluate
     result = fit(
-        model, master, batches, compute_loss, config.optim, config.run, config.out,
-        evaluate=None if not split.held_out else lambda _: {} if held_out is None else held_out(model),
-        hooks=hooks,
+        model, master, method.batches, lambda _, batch: method.compute_loss(batch),
+        config.optim, config.run, config.out,
+        evaluate=None if not split.held_out else lambda _: {} if evaluate is None else evaluate(model),
+        hooks=method.hooks if bank is None else FrozenIndex(bank.version),
         world=world,
     )  # fmt: skip
 
     # export
     if world.is_main:
-        said: dict[str, object] = {
-            "training questions": len(data),
+        described = {
+            **method.described,
             "held-out questions": len(split.held_out),
-            "passages": len(data.passages),
             "files": ", ".join(path.name for path in config.train_files),
             "steps": result.chosen_step,
-            "questions a step": batches.batch_size,
+            "questions a step": method.batches.batch_size,
             "temperature": model.temperature,
-            **(described or {}),
         }
-        if held_out is not None and held_out.search is not None:
-            known = "is a positive" if held_out.search.kind == "positive" else "holds an answer"
-            said["a searched passage is right if it"] = known
-            said["held-out questions whose positives are not in the index"] = held_out.search.missing
-        finish_run(config, model, result, encoder_form(config, model), said)
+        if bank is None:
+            finish_run(config, model, result, encoder_form(config, model), described)
+        else:  # the passage tower in the numbers it came in
+            plain = config.model_copy(update={"optim": config.optim.replaced(precision="fp32")})
+            whole, _ = load_model(plain, "cpu", freeze_passages=True)
+            form = replace(encoder_form(config, model), max_length=config.model.passage_tokens)
+            described["passage encoder"] = "that of the index, unchanged"
+            reissue(config, finish_run(config, model, result, form, described, exported=whole))
     world.barrier()
     return config.out / "encoder"
+
+
+def train_bi_encoder(
+    config: RetrieverTrainConfig,
+    world: World,
+    *,
+    make_batches: BatchMaker = contrastive_batches,
+    objective: Objective = in_batch_objective,
+    held_out_objective: Objective = in_batch_objective,
+    corpus: Index | None = None,
+    make_hooks: Callable[[BiEncoderRun, TrainingSet, Any], FitHooks] | None = None,
+    described: Mapping[str, object] | None = None,
+) -> Path:
+    """Train by an objective over the vectors of whole batches; see `train_model`.
+
+    Args:
+        config: of the run.
+        world: the processes; each calls this.
+        make_batches: what is learned from.
+        objective: what is minimised.
+        held_out_objective: what `nll` measures on held-out questions.
+        corpus: an index whose passages come first in the training set, so that its rows are theirs.
+        make_hooks: what the recipe does inside the fit loop, with its training set and batches.
+        described: more for the model card, as name → value.
+    """
+
+    def prepare(run: BiEncoderRun) -> Method:
+        data = TrainingSet.build(
+            run.split.training(), run.tokenizer,
+            corpus=() if corpus is None else corpus.passages,
+            max_negatives=getattr(config.data, "negatives_depth", 0) or None,
+            match_answers=config.matches_answers,
+            folder=config.out / "data",
+            key=run.split.key if corpus is None else examples_key(run.split, corpus),
+        )  # fmt: skip
+        batches = make_batches(config, data, epochs=config.optim.epochs, max_batches=config.optim.max_batches)
+        said = {"training questions": len(data), "passages": len(data.passages), **(described or {})}
+        held_out = None
+        if world.is_main and run.split.held_out:
+            held_out = _HeldOut(config, run.split, run.tokenizer, make_batches, held_out_objective)
+            said |= held_out.described()
+        return Method(
+            batches,
+            lambda batch: contrastive_step(
+                run.model, batch, world, config.data.chunk_size, objective=objective
+            ),
+            held_out,
+            None if make_hooks is None else make_hooks(run, data, batches),
+            said,
+        )
+
+    return train_model(config, world, prepare)
 
 
 def examples_key(split: ExampleSplit, index: Index) -> str:
@@ -240,6 +294,17 @@ class _HeldOut:
                 limit=config.data.validation_passages,
                 seed=config.run.seed,
             )
+
+    def described(self) -> dict[str, object]:
+        """How passages are judged, for the model card."""
+        if self.search is None:
+            return {}
+        return {
+            "a searched passage is right if it": {"positive": "is a positive", "answer": "holds an answer"}[
+                self.search.kind
+            ],
+            "held-out questions whose positives are not in the index": self.search.missing,
+        }
 
     def __call__(self, model: BiEncoderModel) -> dict[str, float]:
         """{"nll", "average_rank"} and, with an index, {"mrr", "top1", …} in percent."""

@@ -31,11 +31,9 @@ def load_model(
     config: RetrieverTrainConfig, device: str, *, freeze_passages: bool = False
 ) -> tuple[BiEncoderModel, MasterWeights]:
     """The model in its compute dtype, and fp32 copies of what is trained: all but a frozen side."""
-    made = config.model.model_dump(exclude={"export_tokens", "frozen"})
-    model = BiEncoderModel.from_folder(**made, seed=config.run.seed, device=device)
-    frozen = "passage" if freeze_passages else config.model.frozen
-    if frozen is not None:
-        model.freeze(frozen)
+    model = BiEncoderModel.from_folder(**dict(config.model), seed=config.run.seed, device=device)
+    if freeze_passages:
+        model.freeze("passage")
     full = {
         name: tensor.detach().clone() for name, tensor in model.named_parameters() if tensor.requires_grad
     }
@@ -44,14 +42,12 @@ def load_model(
 
 
 def encoder_form(config: RetrieverTrainConfig, model: BiEncoderModel) -> EncoderForm:
-    """How the finished encoder reads texts: as in training, but maybe longer ones."""
+    """How the finished encoder reads texts: as in training, longer ones where its start reads longer ones."""
     settings = model.settings.passage
-    length = config.model.export_tokens
-    if length is None:
-        source = config.model.passage_encoder or config.model.question_encoder
-        started = read_settings(tower_folders(model_folder(source))[0])
-        said = started.max_length if started.kind == "sentence-transformers" else 0
-        length = max(said, config.model.passage_tokens)
+    source = config.model.passage_encoder or config.model.question_encoder
+    started = read_settings(tower_folders(model_folder(source))[0])
+    said = started.max_length if started.kind == "sentence-transformers" else 0
+    length = max(said, config.query_tokens)
     return replace(settings, max_length=min(length, settings.max_length_limit()))
 
 

@@ -91,17 +91,14 @@ def contrastive_step(
     value = objective(leaves[0], leaves[1], batch, model.score)
 
     def backward(flush: Callable[[], None]) -> None:
-        extra = model.score_parameters()
-        trained = [tower.is_trained for tower in (model.question, model.passage)]
-        wanted = [leaf.values for leaf, is_trained in zip(leaves, trained, strict=True) if is_trained]
-        gradients = list(torch.autograd.grad(value, [*wanted, *extra]))
-        for parameter, gradient in zip(extra, gradients[len(wanted) :], strict=True):
-            if world.is_main:  # every process has the whole gradient of the scale: it counts once
-                parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
-        for side, leaf, is_trained in zip(sides, leaves, trained, strict=True):
-            if is_trained:
-                whole = Vectors(gradients.pop(0), leaf.lengths)
-                side.backward(whole.take(slice(side.first, side.first + len(side.vectors))), flush)
+        towers = (model.question, model.passage)
+        taught = [
+            (side, leaf) for side, leaf, tower in zip(sides, leaves, towers, strict=True) if tower.is_trained
+        ]
+        gradients = torch.autograd.grad(value, [leaf.values for _, leaf in taught])
+        for (side, leaf), gradient in zip(taught, gradients, strict=True):
+            whole = Vectors(gradient, leaf.lengths)
+            side.backward(whole.take(slice(side.first, side.first + len(side.vectors))), flush)
 
     return Loss(
         value.detach() / world.size,

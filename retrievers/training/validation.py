@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal, Protocol
 
 import numpy as np
 
 from indexers.exact import select_best
+from indexers.gold import CorpusTexts, StoredPassages
 from indexers.protocols import FloatArray, IntArray
 from rag.core.errors import DataError
 from rag.core.log import get_logger
@@ -17,6 +17,7 @@ from rag.core.types import Passage
 from rag.data.text import AnswerMatcher
 from rag.metrics.ranking import average_rank, first_true, rank_figures
 from rag.runtime.seeds import generator
+from retrievers.encoders.layout import Query
 from retrievers.examples.records import TrainingExample
 
 __all__ = [
@@ -41,7 +42,7 @@ _SHOWN = 3
 class Encoder(Protocol):
     """The part of a bi-encoder that measuring needs; `BiEncoder` has it."""
 
-    def encode_questions(self, questions: Sequence[str]) -> FloatArray:
+    def encode_queries(self, queries: Sequence[Query]) -> FloatArray:
         """Vectors (n, D)."""
         ...
 
@@ -50,12 +51,8 @@ class Encoder(Protocol):
         ...
 
 
-class Corpus(Protocol):
+class Corpus(StoredPassages, Protocol):
     """The part of a passage store that measuring needs; `PassageStore` has it."""
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[Passage]: ...
 
     def get_many(self, rows: IntArray) -> list[Passage]:
         """The passages of these rows."""
@@ -76,7 +73,7 @@ def pool_rank(encoder: Encoder, examples: Sequence[TrainingExample]) -> float:
         for negative in example.negatives[:POOL_NEGATIVES]:
             rows.setdefault((negative.passage.title, negative.passage.text), len(rows))
     vectors = encoder.encode_passages([title for title, _ in rows], [text for _, text in rows])
-    questions = encoder.encode_questions([example.question for example in examples])
+    questions = encoder.encode_queries([example.query for example in examples])
     return average_rank(questions, vectors, positives)
 
 
@@ -103,6 +100,7 @@ class CorpusSearch:
         examples: held-out questions.
         limit: search a pool of about so many passages: the right ones and a random sample; 0 searches all.
         seed: of the sample.
+        texts: the corpus by text, if that is known already.
 
     Attributes:
         kind: "positive" or "answer": how right passages are known.
@@ -113,13 +111,19 @@ class CorpusSearch:
     """
 
     def __init__(
-        self, corpus: Corpus, examples: Sequence[TrainingExample], *, limit: int = 0, seed: int = 0
+        self,
+        corpus: Corpus,
+        examples: Sequence[TrainingExample],
+        *,
+        limit: int = 0,
+        seed: int = 0,
+        texts: CorpusTexts | None = None,
     ) -> None:
         if not len(corpus) or not examples:
             raise DataError(f"{len(examples)} held-out questions and a corpus of {len(corpus)} passages")
         self.examples = list(examples)
         self._corpus = corpus
-        self._right = right_rows(corpus, examples)
+        self._right = right_rows(CorpusTexts(corpus) if texts is None else texts, examples)
         missing = [e for e, rows in zip(examples, self._right, strict=True) if not rows]
         self.missing = len(missing)
         self.kind: Literal["positive", "answer"] = "positive"
@@ -148,7 +152,7 @@ class CorpusSearch:
 
     def measure(self, encoder: Encoder) -> dict[str, float]:
         """Encode pool and questions, search exactly; see `retrieval_scores`."""
-        questions = encoder.encode_questions([example.question for example in self.examples])
+        questions = encoder.encode_queries([example.query for example in self.examples])
         scores = np.full((len(questions), _DEPTH), -np.inf, np.float32)
         rows = np.full((len(questions), _DEPTH), -1, np.int64)
         with Progress(len(self._rows), "passages", "validate") as progress:
@@ -190,18 +194,6 @@ class CorpusSearch:
         return np.union1d(right, sample[: max(0, limit - len(right))])
 
 
-def _key(text: str) -> bytes:
-    plain = " ".join(text.split())
-    return hashlib.blake2b(plain.encode("utf-8", "surrogatepass"), digest_size=12).digest()
-
-
-def right_rows(corpus: Iterable[Passage], examples: Sequence[TrainingExample]) -> list[frozenset[int]]:
+def right_rows(texts: CorpusTexts, examples: Sequence[TrainingExample]) -> list[frozenset[int]]:
     """Rows of each question's positives, by text up to white space: a corpus may hold a passage twice."""
-    wanted: list[list[bytes]] = [[_key(p.text) for p in e.positives] for e in examples]
-    needed = {key for keys in wanted for key in keys}
-    rows_of: dict[bytes, list[int]] = {}
-    for row, passage in enumerate(corpus):
-        key = _key(passage.text)
-        if key in needed:
-            rows_of.setdefault(key, []).append(row)
-    return [frozenset(row for key in keys for row in rows_of.get(key, ())) for keys in wanted]
+    return [frozenset(row for passage in e.positives for row in texts.find(passage)) for e in examples]

@@ -64,7 +64,6 @@ def load(folders: tuple[Path, Path], *, shared: bool, dropout: float) -> BiEncod
         pooling="mean",
         normalize=True,
         temperature=0.1,
-        learn_temperature=True,
         question_tokens=16,
         passage_tokens=32,
         dropout=dropout,
@@ -90,8 +89,6 @@ def step_gradients(
     value = loss.value.detach().double().reshape(1)
     world.sum_([value])
     gradients = {n: m.grad for n, m in zip(master.names, master.master, strict=True) if m.grad is not None}
-    if world.size > 1 and "log_scale" not in gradients:
-        gradients["log_scale"] = torch.zeros(())
     ordered = dict(sorted(gradients.items()))
     world.sum_(list(ordered.values()))
     return float(value), ordered
@@ -102,7 +99,6 @@ def oracle(
 ) -> tuple[float, Gradients]:
     questions = BertModel.from_pretrained(folders[0], add_pooling_layer=False).eval()
     passages = questions if shared else BertModel.from_pretrained(folders[1], add_pooling_layer=False).eval()
-    log_scale = torch.tensor(-np.log(0.1), dtype=torch.float32, requires_grad=True)
 
     def vector(tower: BertModel, ids: Any) -> torch.Tensor:
         hidden = tower(torch.from_numpy(ids.astype(np.int64))[None]).last_hidden_state[0]
@@ -110,11 +106,11 @@ def oracle(
 
     q = torch.stack([vector(questions, ids) for ids in batch.questions])
     p = torch.stack([vector(passages, ids) for ids in batch.passages])
-    scores = (q @ p.T) * log_scale.exp()
+    scores = (q @ p.T) / 0.1
     scores = scores.masked_fill(torch.from_numpy(batch.ignored), -torch.inf)
     loss = torch.nn.functional.cross_entropy(scores, torch.from_numpy(batch.positives))
     loss.backward()
-    found: Gradients = {"log_scale": log_scale.grad} if log_scale.grad is not None else {}
+    found: Gradients = {}
     towers = [("question.encoder.", questions)] + ([] if shared else [("passage.encoder.", passages)])
     for prefix, tower in towers:
         found.update({prefix + n: p.grad for n, p in tower.named_parameters() if p.grad is not None})

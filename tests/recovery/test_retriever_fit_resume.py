@@ -44,8 +44,7 @@ def train(world: World, folder: Path, out: Path, kill_at: int | None) -> list[di
     torch.set_num_threads(1)
     torch.manual_seed(9)
     model = BiEncoderModel.from_folder(
-        folder, pooling="mean", normalize=True, learn_temperature=True,
-        question_tokens=16, passage_tokens=16, dropout=0.2,
+        folder, pooling="mean", normalize=True, question_tokens=16, passage_tokens=16, dropout=0.2,
     )  # fmt: skip
     full = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     master = MasterWeights(model.to_compute(torch.bfloat16), full)

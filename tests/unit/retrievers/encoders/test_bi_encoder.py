@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from indexers.protocols import PassageEncoder
 from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage
-from rag.runtime import precision
+from rag.runtime import hardware
 from retrievers.encoders import bi_encoder
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.layout import Query
@@ -198,7 +198,7 @@ def test_other_architectures_take_the_transformers_path(tiny, tmp_path):
 
 @pytest.mark.needs_bf16
 def test_auto_keeps_questions_in_fp32(tiny_bert, encoder, monkeypatch):
-    monkeypatch.setattr(precision, "has_fast_bf16", lambda device: True)
+    monkeypatch.setattr(hardware, "has_fast_bf16", lambda device: True)
     auto = BiEncoder.load(tiny_bert, device="cpu")
     assert (auto.precision, auto.query_precision) == ("bf16", "fp32")
     np.testing.assert_array_equal(auto.encode_questions(TEXTS), encoder.encode_questions(TEXTS))
@@ -206,8 +206,8 @@ def test_auto_keeps_questions_in_fp32(tiny_bert, encoder, monkeypatch):
 
 
 def test_without_bf16_auto_is_fp32_and_bf16_is_refused(tiny_bert, monkeypatch):
-    monkeypatch.setattr(precision, "has_fast_bf16", lambda device: False)
-    monkeypatch.setattr(precision, "has_bf16", lambda device: False)
+    monkeypatch.setattr(hardware, "has_fast_bf16", lambda device: False)
+    monkeypatch.setattr(hardware, "has_bf16", lambda device: False)
     assert BiEncoder.load(tiny_bert, device="cpu").precision == "fp32"
     with pytest.raises(ConfigError, match="no bf16 arithmetic"):
         BiEncoder.load(tiny_bert, device="cpu", precision="bf16")
@@ -234,7 +234,7 @@ def test_questions_are_read_with_a_straight_apostrophe_in_training_and_search(ti
     curly, straight = "who wrote gulliver’s travels", "who wrote gulliver's travels"
     encoder = BiEncoder.load(tiny_bert, precision="fp32")
     tokens = RetrieverTokenizer(read_settings(tiny_bert), read_settings(tiny_bert))
-    assert tokens.questions([curly]) == tokens.questions([straight])
+    assert tokens.queries([Query(curly)]) == tokens.queries([Query(straight)])
     assert (encoder.encode_questions([curly]) == encoder.encode_questions([straight])).all()
     assert tokens.passages([""], [curly]) != tokens.passages([""], [straight])  # passages stay as they are
 

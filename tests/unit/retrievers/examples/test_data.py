@@ -107,7 +107,7 @@ def test_a_query_holds_its_passages_and_targets_their_rows(tiny_bert):
     ]  # fmt: skip
     data = TrainingSet.build(asked, tokenizer)
     assert data.questions.lengths.tolist() == [8, 16]
-    assert data.questions[0].tolist() == tokenizer.questions([long])[0]
+    assert data.questions[0].tolist() == tokenizer.queries([Query(long)])[0]
     assert data.scored.gather(np.array([0, 1]))[1].tolist() == [0, 0, 1]
     assert data.targets.tolist() == [1.5, 0.5, 1.5]
     assert data.passages[data.scored[1][0]].tolist() == data.passages[data.scored[0][0]].tolist()
@@ -182,7 +182,7 @@ def test_the_tokens_are_those_the_encoder_reads(tiny_bert, tokenizer):
     first, second = encoder._layout.render(["Danube", ""], ["the river rises " * 9, "text"])
     expected = encoder._passage.tokenizer(first, second)
     assert tokenizer.passages(["Danube", ""], ["the river rises " * 9, "text"]) == expected
-    assert len(tokenizer.questions(["who wrote " * 30])[0]) == 12
+    assert len(tokenizer.queries([Query("who wrote " * 30)])[0]) == 12
 
 
 def test_passages_are_kept_once(tokenizer):

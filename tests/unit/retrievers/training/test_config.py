@@ -38,7 +38,7 @@ def test_what_cannot_work_is_refused(settings: dict[str, Any], message: str) -> 
 
 
 def test_what_works() -> None:
-    config = load_config(DprTrainConfig, overrides={**_PATHS, "normalize": True, "learn_temperature": True})
+    config = load_config(DprTrainConfig, overrides={**_PATHS, "normalize": True})
     assert config.validates
     assert not load_config(DprTrainConfig, overrides={**_PATHS, "validation_fraction": 0}).validates
     towers = load_config(DprTrainConfig, overrides={**_PATHS, "shared": False, "passage_encoder": "b"})

@@ -42,7 +42,7 @@ class _Store(list[Any]):
     [
         {"shared": False, "pooling": "cls", "normalize": False, "layout": "pair"},  # DPR's own shape
         {"shared": False, "pooling": "mean", "normalize": True, "projection_dim": 16, "chunk_size": 16},
-        {"shared": True, "pooling": "mean", "normalize": True, "learn_temperature": True},
+        {"shared": True, "pooling": "mean", "normalize": True},
     ],
 )
 def test_the_loss_falls_and_retrieval_rises(

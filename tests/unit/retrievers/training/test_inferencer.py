@@ -14,6 +14,7 @@ from indexers.protocols import EncoderIdentity, FloatArray
 from rag.core.errors import DataError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.types import Passage
 from rag.training.generations import Generation, Generations
+from retrievers.encoders.layout import Query
 from retrievers.examples.mined import MinedNegatives
 from retrievers.examples.records import TrainingExample
 from retrievers.training.ance_config import AnceTrainConfig
@@ -45,8 +46,8 @@ class WordEncoder:
         self.calls += 1
         return self._encode(texts)
 
-    def encode_questions(self, questions: Sequence[str]) -> FloatArray:
-        return self._encode(questions)
+    def encode_queries(self, queries: Sequence[Query]) -> FloatArray:
+        return self._encode([query.question for query in queries])
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def test_negatives_are_the_best_passages_that_are_not_right(tmp_path: Path, corp
     encoder = WordEncoder(tmp_path / "run/snapshots/generation-00000001/encoder")
     vectors = encoder.encode_passages([""] * 40, [p.text for p in PASSAGES]).astype(np.float16)
     for example in range(20):
-        query = encoder.encode_questions([f"word{example} word{example + 1}"])[0]
+        query = encoder.encode_queries([Query(f"word{example} word{example + 1}")])[0]
         order = np.argsort(-(vectors.astype(np.float32) @ query), kind="stable")[:20]
         wanted = [row for row in order if f"word{example} " not in PASSAGES[row].text + " "][:5]
         assert mined.table[example].tolist() == wanted

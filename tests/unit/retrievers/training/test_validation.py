@@ -12,6 +12,7 @@ import pytest
 from rag.config import load_config
 from rag.core.errors import DataError
 from rag.core.types import Passage
+from retrievers.encoders.layout import Query
 from retrievers.examples.records import TrainingExample
 from retrievers.training import validation
 from retrievers.training.config import DprTrainConfig
@@ -30,8 +31,8 @@ class _Encoder:
         seeds = [sum((n + 1) * ord(letter) for n, letter in enumerate(text)) for text in texts]
         return np.stack([np.random.default_rng(seed).normal(size=8) for seed in seeds]).astype(np.float32)
 
-    def encode_questions(self, questions: Sequence[str]) -> Any:
-        return self._vectors(questions)
+    def encode_queries(self, queries: Sequence[Query]) -> Any:
+        return self._vectors([" ".join((q.question, *(p.text for p in q.passages))) for q in queries])
 
     def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Any:
         return self._vectors([f"{title} {text}" for title, text in zip(titles, texts, strict=True)])
@@ -59,7 +60,7 @@ def _ranks(corpus: _Store, examples: list[TrainingExample]) -> list[int]:
     vectors = encoder.encode_passages([p.title for p in corpus], [p.text for p in corpus])
     found = []
     for example in examples:
-        scores = (encoder.encode_questions([example.question]) @ vectors.T)[0]
+        scores = (encoder.encode_queries([example.query]) @ vectors.T)[0]
         order = np.argsort(-scores, kind="stable").tolist()
         found.append(1 + min(order.index(corpus.index(positive)) for positive in example.positives))
     return found
@@ -123,7 +124,7 @@ def test_average_rank_of_the_gold_passage() -> None:
     vectors = encoder.encode_passages([p.title for p in pool], [p.text for p in pool])
     expected = []
     for example in examples:
-        scores = (encoder.encode_questions([example.question]) @ vectors.T)[0]
+        scores = (encoder.encode_queries([example.query]) @ vectors.T)[0]
         gold, other = (pool.index(positive) for positive in example.positives)
         expected.append(sum(score > scores[gold] for n, score in enumerate(scores) if n != other))
     assert pool_rank(encoder, examples) == pytest.approx(np.mean(expected))
