@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.text import normalize_answer
 from rag.runtime.hardware import resolve_device, resolve_precision
@@ -79,6 +80,7 @@ class GenerativeReader:
         self.settings = settings
         self.calibration = calibration or Calibration()
         self.name = name
+        self._said_cut = False
         self._no_answer = None if settings.no_answer is None else seq2seq.answer_ids(settings.no_answer)
 
     @classmethod
@@ -141,6 +143,7 @@ class GenerativeReader:
         chosen = [_best(found, given, self.settings) for found, given in zip(passages, scores, strict=True)]
         kept = [[found[i] for i in places] for found, places in zip(passages, chosen, strict=True)]
         rows = encode_rows(self.seq2seq.tokenizer, self.settings, questions, kept)
+        self._say_cut(rows)
         results = [ReadQuestion((), None)] * len(questions)
         for part in _parts(rows):
             with torch.inference_mode():
@@ -154,6 +157,17 @@ class GenerativeReader:
 
     def close(self) -> None:
         """Nothing to release."""
+
+    def _say_cut(self, rows: Sequence[Sequence[Sequence[int]]]) -> None:
+        """Tell once that passages are longer than their row."""
+        longest = self.settings.passage_tokens
+        cut = sum(len(ids) >= longest for passages in rows for ids in passages)
+        if cut and not self._said_cut:
+            self._said_cut = True
+            get_logger(__name__).warning(
+                "%s: %d of %d passages reach %d tokens (passage_tokens); what goes beyond is not read",
+                *(self.name, cut, sum(map(len, rows)), longest),
+            )
 
     def _fused(
         self, memory: Memory, passages: Sequence[Sequence[Passage]], *_: Any

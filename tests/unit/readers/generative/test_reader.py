@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,18 @@ def test_rows_follow_the_template_and_are_cut_at_their_end() -> None:
     assert "bridge" not in tokenizer.decode(row)
     with pytest.raises(ValueError, match="expected"):
         GeneratorSettings(template="{query}")
+
+
+def test_passages_longer_than_a_row_are_said_once(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    reader = GenerativeReader.load(folder, precision="fp32", passage_tokens=20, answer_tokens=3)
+    long = [Passage("1", "", "the city is near the river " * 9)]
+    rag = logging.getLogger("rag")
+    with caplog.at_level("WARNING"):
+        rag.addHandler(caplog.handler)
+        reader.read(["where?"], [long], [[1.0]])
+        reader.read(["where?"], [long], [[1.0]])
+        rag.removeHandler(caplog.handler)
+    assert len({r.getMessage() for r in caplog.records if "passages reach 20 tokens" in r.getMessage()}) == 1
 
 
 def test_bf16_reads_too(folder: Path) -> None:

@@ -263,3 +263,28 @@ def test_a_checkpoint_is_trained_further_from_the_command_line(tmp_path: Path) -
     assert result.exit_code == 0, result.output
     assert "--reader" in result.output
     assert open_reader(tmp_path / "o" / "reader").settings.mode == "single"  # type: ignore[attr-defined]
+
+
+def test_questions_without_passages_get_them_from_an_index(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    corpus, questions = tmp_path / "corpus.jsonl", tmp_path / "questions.jsonl"
+    lines = [{"id": str(n), "title": word, "text": f"the {word} is near"} for n, word in enumerate(WORDS[:8])]
+    corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    asked = [{"question": f"where is the {word}?", "answer": ["near"]} for word in WORDS[:8]]
+    questions.write_text("".join(json.dumps(line) + "\n" for line in asked))
+    config = tmp_path / "run.yaml"
+    config.write_text(
+        "recipe: generator\nvalidation_questions: 2\nprecision: fp32\n"
+        "stages: [{steps: 2, batch_size: 2, passages: 3, passage_tokens: 40},"
+        " {task: denoise, steps: 1, batch_size: 2, passage_tokens: 12}]\n"
+    )
+    encoder, runner = str(tiny_encoder(tmp_path / "encoder")), CliRunner()
+    index = ["index", str(corpus), "--encoder", encoder, "--out", str(tmp_path / "index"), "--split", "none"]
+    assert runner.invoke(app, index).exit_code == 0
+    options = ["--train", str(questions), "--index", str(tmp_path / "index"), "--top-k", "3"]
+    options += ["--encoder", encoder, "--config", str(config), "--out", str(tmp_path / "o")]
+    result = runner.invoke(app, ["train", "generator", *options])
+    assert result.exit_code == 0, result.output
+    [retrieved] = (tmp_path / "o" / "retrieved").iterdir()
+    assert [len(record["ctxs"]) for record in json.loads(retrieved.read_text())] == [3] * 8
