@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from rag.core.errors import ConfigError
 
-__all__ = ["Config", "load_config", "parse_numbers", "parse_overrides", "preset_names"]
+__all__ = ["Config", "load_config", "parse_numbers", "parse_overrides", "preset_names", "recipe_of"]
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
@@ -135,12 +135,22 @@ def preset_names(recipe: str = "") -> list[str]:
     """Names of the configurations that ship with the package; with `recipe`, those for it.
 
     Example:
-        >>> preset_names("reader")
-        ['reader-squad']
+        >>> preset_names("adore")
+        ['adore-small']
     """
     entries = files("rag.presets").iterdir()
     names = sorted(entry.name[:-5] for entry in entries if entry.name.endswith(".yaml"))
     return [name for name in names if not recipe or _read_source(name).get(RECIPE_KEY) == recipe]
+
+
+def recipe_of(source: str | Path) -> str:
+    """The recipe that a preset or file names; "" if it names none.
+
+    Example:
+        >>> recipe_of("reader-squad")
+        'reader'
+    """
+    return str(_read_source(source).get(RECIPE_KEY, ""))
 
 
 def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "mine": ("mine", "Mine hard negatives: questions and an index to training examples."),
     "score": ("score", "Score training passages by what a reader makes of them."),
     "serve": ("serve", "Answer over HTTP, with a web page."),
+    "distill": ("distill", "Teach a retriever from a reader in rounds, from questions and answers alone."),
     "train": ("train", "Train a retriever or a reader."),
     "evaluate": ("evaluate", "Evaluate an index and a reader on a question set."),
     "compare": ("compare", "Compare evaluated systems on the same questions, with significance tests."),

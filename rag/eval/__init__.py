@@ -1,0 +1,1 @@
+"""Runs a system over a question set, scores it, compares systems, reports."""

@@ -1,0 +1,390 @@
+"""Rounds of distillation: retrieve, read, score, train the retriever, index, evaluate, and again.
+
+OUT/
+  config.json                what decides the rounds
+  round-0/evaluation/        the retriever that round 1 starts from
+  round-1/found.json         what it finds for the training questions
+          reader/            the round's reader, where one is trained
+          scored.json        the same passages with the reader's signal as targets
+          retriever/         `rag train distill`
+          index/             the passages under the new encoder
+          evaluation/        held-out questions over it
+          done.json          which of these are finished, and their figures
+  rounds.json                the table, and which round is best
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from indexers.build import BuildSettings, build_index
+from indexers.index import Index
+from indexers.npy import load_npy, save_npy
+from indexers.presets import IndexType
+from rag.config import Config
+from rag.core.errors import DataError, MismatchedArtifactError
+from rag.core.files import atomic_write_json, directory_lock, read_json, sha256_file
+from rag.core.log import get_logger
+from rag.core.progress import Progress
+from rag.core.types import Question
+from rag.data.questions import read_questions
+from rag.eval.api import evaluate
+from rag.eval.compare import compare_evaluations
+from rag.eval.guard import check_selection_split
+from rag.eval.results import load_evaluation
+from rag.joint.scoring import score_examples
+from rag.joint.signals import Judge, signal_names
+from rag.pipeline import Pipeline
+from rag.training.refresh import Staleness, distinct_share, top_k_overlap
+from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.examples.records import Candidate, TrainingExample, write_training_examples
+from retrievers.training.distill import DistillTrainConfig, train_distill
+
+__all__ = ["MakeReader", "RoundResult", "RoundsConfig", "run_rounds", "table"]
+
+_FIGURES = ("top1", "top5", "top20", "top100")
+_BATCH = 512
+
+MakeReader = Callable[[Path, Path], Path]
+"""The round's examples (DPR's results with their passages) and a folder → the finished reader."""
+
+
+class RoundsConfig(Config):
+    """What `run_rounds` reads beside the configuration of the retriever's training.
+
+    Attributes:
+        out: folder of all rounds.
+        index: what round 1 searches; its passages are indexed anew in every round.
+        questions: with answers; gold passages are not used.
+        held_out: questions that judge each round; None holds `validation_fraction` of `questions` out.
+        validation_fraction: of the questions.
+        train_questions: only so many of them, the first; 0 is all.
+        retriever: how the first index is searched, see `retrievers.open`; later ones are searched by vectors.
+        encoder: of the first index, if it moved.
+        reader: what judges the passages (a reader or cross-encoder); None is the shipped reader.
+        signal: of `rag.joint.signals`.
+        top_k: passages retrieved and judged a question.
+        rounds: at most; fewer if one gains nothing.
+        restart: train every round's retriever from the first encoder; otherwise from the last round's.
+        figure: held-out figure by which rounds are judged.
+        profile: rules of answers, as in `rag evaluate`.
+        index_type: of the indexes that are built.
+    """
+
+    free: ClassVar[frozenset[str]] = frozenset({"rounds"})
+
+    out: Path
+    index: Path
+    questions: str
+    held_out: str | None = None
+    validation_fraction: float = Field(default=0.1, gt=0, lt=1)
+    train_questions: int = Field(default=0, ge=0)
+    retriever: str = "auto"
+    encoder: str | None = None
+    reader: str | None = None
+    signal: str = "span-likelihood"
+    top_k: int = Field(default=100, ge=2, le=1000)
+    rounds: int = Field(default=4, ge=1)
+    restart: bool = False
+    figure: Literal["top1", "top5", "top20", "top100"] = "top20"
+    profile: str = "nq_open"
+    index_type: IndexType = "flat"
+
+    @model_validator(mode="after")
+    def _cross_check(self) -> RoundsConfig:
+        if self.signal not in signal_names():
+            raise ValueError(f"signal {self.signal} is unknown: use one of {', '.join(signal_names())}")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class RoundResult:
+    """A round's held-out figures, and what it says of the round before.
+
+    Attributes:
+        number: 0 is the retriever that the first round starts from.
+        figures: in per cent.
+        gain: of the chosen figure over the round before: value, low, high; in points.
+        p_value: of that gain.
+        facts: what else was measured: questions, share of distinct documents, overlap with the round before.
+    """
+
+    number: int
+    figures: Mapping[str, float]
+    gain: tuple[float, float, float] | None = None
+    p_value: float | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def gained(self) -> bool:
+        """Whether its gain is beyond noise: the 95 % interval lies above zero."""
+        return self.gain is None or self.gain[1] > 0
+
+
+class _Round:
+    """One round's folder: stages that are done are not done again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._ledger = folder / "done.json"
+        self._done: dict[str, Any] = read_json(self._ledger) if self._ledger.is_file() else {}
+
+    def stage(self, name: str, run: Callable[[], Any]) -> Any:
+        """What `run` returned (a JSON value), now or in an earlier process."""
+        if name not in self._done:
+            get_logger(__name__).info("%s: %s", self.folder.name, name)
+            self._done[name] = run()
+            atomic_write_json(self._ledger, self._done)
+        return self._done[name]
+
+
+def run_rounds(
+    config: RoundsConfig, training: DistillTrainConfig, *, make_reader: MakeReader | None = None
+) -> list[RoundResult]:
+    """Distil round by round, or go on where `config.out` was left, after whatever stage.
+
+    A round whose gain on the held-out questions is within noise is the last.
+
+    Args:
+        config: of the rounds.
+        training: of every round's retriever; its paths are set here.
+        make_reader: trains a reader anew in every round, as published; None takes `config.reader`.
+
+    Returns:
+        All rounds, from round 0 on; `OUT/rounds.json` has them too, and the folder of the best encoder.
+
+    Raises:
+        ConfigError: the held-out questions are a test set, or the reader cannot give the signal.
+        DataError: no question can be learnt from.
+        MismatchedArtifactError: `config.out` holds rounds of other settings.
+
+    Source:
+        Izacard and Grave 2021, "Distilling Knowledge from Reader to Retriever for Question Answering",
+        section 3.3.
+    """
+    if config.held_out is not None:
+        check_selection_split(config.held_out)
+    with directory_lock(config.out):
+        _claim(config, training, trained_reader=make_reader is not None)
+        questions, held_out = _questions(config)
+        results = [_start(config, held_out)]
+        encoder: Path | None = None
+        index = config.index
+        for number in range(1, config.rounds + 1):
+            current = _Round(config.out / f"round-{number}")
+            encoder, index, result = _run_round(
+                config, training, current, make_reader, questions, held_out, encoder, index
+            )
+            results.append(result)
+            _write_table(config, results)
+            if not result.gained:
+                get_logger(__name__).info("round %d gains nothing beyond noise: it is the last", number)
+                break
+    return results
+
+
+def table(results: Sequence[RoundResult], figure: str) -> list[str]:
+    """The rounds for people, a line each.
+
+    Example:
+        >>> first = RoundResult(0, {"top20": 40.0})
+        >>> for line in table([first, RoundResult(1, {"top20": 44.0}, (4.0, 2.0, 6.0), 0.001)], "top20"):
+        ...     print(line)
+        round  top20  gain in top20
+            0   40.0
+            1   44.0  +4.0 [+2.0, +6.0], p = 0.001
+    """
+    names = [name for name in _FIGURES if name in results[0].figures]
+    lines = ["round  " + "  ".join(f"{name:>5}" for name in names) + f"  gain in {figure}"]
+    for result in results:
+        line = f"{result.number:>5}  " + "  ".join(f"{result.figures[name]:>5.1f}" for name in names)
+        if result.gain is not None and result.p_value is not None:
+            value, low, high = result.gain
+            line += f"  {value:+.1f} [{low:+.1f}, {high:+.1f}], p = {result.p_value:.2g}"
+        facts = ", ".join(f"{name} {value}" for name, value in result.facts.items())
+        lines.append(line + (f"  ({facts})" if facts else ""))
+    return lines
+
+
+def _run_round(
+    config: RoundsConfig,
+    training: DistillTrainConfig,
+    current: _Round,
+    make_reader: MakeReader | None,
+    questions: Sequence[Question],
+    held_out: Sequence[Question],
+    encoder: Path | None,
+    index: Path,
+) -> tuple[Path, Path, RoundResult]:
+    """The new encoder, its index, and how good they are; `encoder` is that of the round before."""
+    folder, first = current.folder, encoder is None
+    number = int(folder.name.rpartition("-")[2])
+    found, scored, new_index = folder / "found.json", folder / "scored.json", folder / "index"
+
+    facts = current.stage("retrieve", lambda: _retrieve(config, index, questions, found, first))
+    reader = config.reader
+    if make_reader is not None:
+        reader = current.stage("read", lambda: str(make_reader(found, folder / "reader")))
+
+    def score() -> dict[str, Any]:
+        judge = Judge.open(reader, config.signal)
+        report = score_examples(found, scored, judge)
+        judge.close()
+        return {"questions": report.counts["questions"], "constant": report.counts["constant"]}
+
+    facts |= current.stage("score", score)
+    start = training.model.question_encoder if config.restart or first else str(encoder)
+    trained = training.replaced(
+        out=folder / "retriever", train_files=(scored,), question_encoder=start,
+        passage_encoder=training.model.passage_encoder if config.restart or first else None,
+    )  # fmt: skip
+    made = Path(current.stage("train", lambda: str(train_distill(trained))))
+
+    def build() -> str:
+        loaded = BiEncoder.load(made)
+        with Index.open(config.index) as source:
+            build_index(
+                source.passages, new_index, encoder=loaded,
+                settings=BuildSettings(retriever="dense", index_type=config.index_type),
+                source={"passages": source.version, "encoder": loaded.identity.weights_sha256},
+            )  # fmt: skip
+        loaded.close()
+        return str(new_index)
+
+    current.stage("index", build)
+    figures = current.stage("evaluate", lambda: _evaluate(config, new_index, folder, held_out, "dense"))
+    compared = compare_evaluations(
+        [
+            load_evaluation(config.out / f"round-{n}" / "evaluation", f"round {n}")
+            for n in (number - 1, number)
+        ],
+        [config.figure],
+    )[0].result
+    gain = compared.difference
+    shown = (100 * gain.value, 100 * gain.low, 100 * gain.high)
+    return made, new_index, RoundResult(number, figures, shown, compared.p_value, facts)
+
+
+def _start(config: RoundsConfig, held_out: Sequence[Question]) -> RoundResult:
+    current = _Round(config.out / "round-0")
+    run = lambda: _evaluate(config, config.index, current.folder, held_out, config.retriever)  # noqa: E731
+    return RoundResult(0, current.stage("evaluate", run))
+
+
+def _evaluate(
+    config: RoundsConfig, index: Path, folder: Path, held_out: Sequence[Question], retriever: str
+) -> dict[str, float]:
+    encoder = config.encoder if index == config.index else None
+    evaluated = evaluate(
+        index, list(held_out), folder / "evaluation", retriever=retriever, encoder=encoder, reader=False,
+        profile=config.profile, split="dev",
+    )  # fmt: skip
+    found = evaluated.figures
+    return {name: 100.0 * found[name].value for name in _FIGURES if name in found}
+
+
+def _retrieve(
+    config: RoundsConfig, index: Path, questions: Sequence[Question], out: Path, first: bool
+) -> dict[str, Any]:
+    """Write what is found for the training questions as examples; returns what is worth knowing of it."""
+    pipeline = Pipeline.open(
+        index, retriever=config.retriever if first else "dense", encoder=config.encoder if first else None,
+        reader=False,
+    )  # fmt: skip
+    rows = np.full((len(questions), config.top_k), -1, np.int64)
+
+    def examples() -> Any:
+        with Progress(len(questions), "questions", "retrieve") as progress:
+            for begin in range(0, len(questions), _BATCH):
+                batch = questions[begin : begin + _BATCH]
+                found = pipeline.retrieve([question.text for question in batch], config.top_k)
+                for place, (question, pairs) in enumerate(zip(batch, found, strict=True), start=begin):
+                    rows[place, : len(pairs)] = [hit.row for hit, _ in pairs]
+                    listed = (
+                        Candidate(passage, "retrieved", "", rank, round(hit.score, 5))
+                        for rank, (hit, passage) in enumerate(pairs, start=1)
+                    )
+                    yield TrainingExample(
+                        question.id, question.text, question.answers, tuple(listed),
+                        answers_are_regex=question.answers_are_regex,
+                    )  # fmt: skip
+                progress.update(len(batch))
+
+    write_training_examples(out, examples())
+    distinct = distinct_share(rows, len(pipeline.index.passages))
+    pipeline.close()
+    save_npy(out.parent / "found_rows.npy", rows)
+    facts: dict[str, Any] = {"distinct": round(distinct, 3)}
+    watched = Staleness(age_steps=0, overlap=1.0, cosine=1.0, entropy=1.0, distinct=distinct)
+    for alarm in watched.alarms():
+        get_logger(__name__).warning("%s: %s", out.parent.name, alarm)
+    before = out.parents[1] / f"round-{int(out.parent.name.rpartition('-')[2]) - 1}" / "found_rows.npy"
+    if before.is_file():
+        old = load_npy(before, dtype=np.int64, shape=rows.shape)
+        facts["overlap"] = round(top_k_overlap(old, rows), 3)
+    return facts
+
+
+def _questions(config: RoundsConfig) -> tuple[list[Question], list[Question]]:
+    """Questions to learn from and held-out ones; which are which depends on their texts alone."""
+    asked = [question for question in read_questions(config.questions) if question.answers]
+    if config.held_out is not None:
+        held_out = [question for question in read_questions(config.held_out) if question.answers]
+        known = {question.text for question in held_out}
+        train = [question for question in asked if question.text not in known]
+    else:
+        places = [hashlib.blake2b(q.text.encode("utf-8", "surrogatepass"), digest_size=4) for q in asked]
+        below = [int.from_bytes(p.digest(), "big") / 2**32 < config.validation_fraction for p in places]
+        held_out = [question for question, out in zip(asked, below, strict=True) if out]
+        train = [question for question, out in zip(asked, below, strict=True) if not out]
+    train = list(islice(train, config.train_questions or None))
+    if not train or not held_out:
+        raise DataError(
+            f"{config.questions}: {len(asked)} questions with answers, {len(train)} of them to learn from, "
+            f"{len(held_out)} held out",
+            hint="give questions with answers, and raise validation_fraction or give held-out questions",
+        )
+    return train, held_out
+
+
+def _claim(config: RoundsConfig, training: DistillTrainConfig, *, trained_reader: bool) -> None:
+    """`config.json` says whose folder this is; the number of rounds may change.
+
+    Raises:
+        MismatchedArtifactError: rounds of other settings are there.
+    """
+    said = config.model_dump(mode="json", exclude={"out", *config.free})
+    files = [Path(path) for path in (config.questions, config.held_out) if path is not None]
+    said["sha256"] = [sha256_file(path) for path in files if path.is_file()]
+    said["training"] = training.model_dump(mode="json", exclude={"out", "train_files", *training.free})
+    said["trained_reader"] = trained_reader
+    path = config.out / "config.json"
+    if path.is_file() and (found := read_json(path)) != said:
+        names = sorted(key for key in {*found, *said} if found.get(key) != said.get(key))
+        raise MismatchedArtifactError(
+            f"{config.out} holds rounds with other {', '.join(names)}",
+            hint="choose another --out, or repeat the command that started them",
+        )
+    atomic_write_json(path, said)
+
+
+def _write_table(config: RoundsConfig, results: Sequence[RoundResult]) -> None:
+    best = max(results, key=lambda result: result.figures[config.figure]).number
+    rows = [
+        {
+            "round": r.number, "figures": dict(r.figures), "gain": r.gain, "p_value": r.p_value,
+            "facts": dict(r.facts),
+        }
+        for r in results
+    ]  # fmt: skip
+    place = str(config.out / f"round-{best}" / "retriever" / "encoder") if best else None
+    atomic_write_json(config.out / "rounds.json", {"rounds": rows, "best": best, "encoder": place})

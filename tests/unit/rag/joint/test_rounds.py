@@ -1,0 +1,154 @@
+"""Rounds of distillation on a task that a tiny model learns; stopped before every stage and gone on with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from indexers.build import build_index
+from rag.cli.main import main
+from rag.core.errors import ConfigError, MismatchedArtifactError
+from rag.core.types import Passage
+from rag.data.files.results import read_dpr_results
+from rag.joint import rounds
+from rag.joint.rounds import RoundResult, RoundsConfig, run_rounds, table
+from rag.joint.signals import Asked, Judge
+from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.training.distill import DistillTrainConfig
+from tests.unit.retrievers.conftest import cipher_examples
+
+
+class Reader(Judge):
+    """Knows where answers stand."""
+
+    def __init__(self) -> None:
+        self.signal, self.model = "span-likelihood", None
+        self.identity = {"name": "knowing", "kind": "extractive", "weights_sha256": "0" * 64}
+
+    def judge(self, asked: Sequence[Asked]) -> list[Any]:
+        return [np.array([4.0 * a.answers.matches(p.text) for p in a.passages]) for a in asked]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> dict[str, Any]:
+    """80 passages of letters, an index of them, and two questions about each."""
+    folder = tmp_path_factory.mktemp("rounds")
+    passages, lines = [], []
+    for number, example in enumerate(cipher_examples(80, negatives=0)):
+        code = " ".join(example.positives[0].text.split()[2:6])
+        passages.append(Passage(str(number), "title", f"the river {code} text"))
+        for asked in ("who wrote", "in the black forest"):
+            lines.append({"id": f"{number}-{asked[:2]}", "question": f"{asked} {code}", "answer": [code]})
+    (folder / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    encoder = BiEncoder.load(tiny_bert, pooling="mean")
+    build_index(passages, folder / "index", encoder=encoder)
+    return {"folder": folder, "encoder": str(tiny_bert)}
+
+
+def configs(
+    world: dict[str, Any], out: Path, steps: int | None = None, **more: Any
+) -> tuple[RoundsConfig, DistillTrainConfig]:
+    folder = world["folder"]
+    settings = RoundsConfig(
+        out=out, index=folder / "index", questions=str(folder / "train.jsonl"), validation_fraction=0.4,
+        top_k=40, figure="top5", **{"rounds": 2, **more},
+    )  # fmt: skip
+    training = DistillTrainConfig(
+        out=out, train_files=(out / "x",), question_encoder=world["encoder"], pooling="mean", normalize=True,
+        temperature=0.1, dropout=0.0, question_tokens=16, passage_tokens=16, batch_size=16, per_question=12,
+        epochs=24, max_steps=steps, learning_rate=3e-3, validation_fraction=0.0, precision="fp32", threads=1,
+    )  # fmt: skip
+    return settings, training
+
+
+def test_a_round_gains(world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Judge, "open", lambda *_: Reader())
+    start, first = run_rounds(*configs(world, tmp_path / "run", rounds=1))
+    assert first.figures["top5"] > start.figures["top5"] + 10
+    assert first.gained
+    assert 0 < first.facts["distinct"] <= 1
+    told = json.loads((tmp_path / "run" / "rounds.json").read_text())
+    assert (told["best"], Path(told["encoder"]).parts[-3:]) == (1, ("round-1", "retriever", "encoder"))
+    lines = table([start, first], "top5")
+    assert lines[2].split()[0] == "1"
+    assert ", p = " in lines[2]
+
+
+def test_rounds_go_on_after_a_stop_before_any_stage(
+    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Judge, "open", lambda *_: Reader())
+    monkeypatch.setattr(RoundResult, "gained", property(lambda self: True))
+    whole = run_rounds(*configs(world, tmp_path / "whole", steps=2))
+    assert [result.number for result in whole] == [0, 1, 2]
+    assert 0 <= whole[2].facts["overlap"] <= 1
+    for name in ("score_examples", "train_distill", "build_index", "evaluate"):
+        with monkeypatch.context() as patch:
+            real = getattr(rounds, name)
+
+            def stop(*given: Any, _real: Any = real, **more: Any) -> Any:
+                if "round-1" in f"{given} {more}":
+                    raise KeyboardInterrupt
+                return _real(*given, **more)
+
+            patch.setattr(rounds, name, stop)
+            with pytest.raises(KeyboardInterrupt):
+                run_rounds(*configs(world, tmp_path / "cut", steps=2))
+    cut = run_rounds(*configs(world, tmp_path / "cut", steps=2))
+    assert [result.figures for result in cut] == [result.figures for result in whole]
+    for name in ("found.json", "scored.json", "retriever/encoder/model.safetensors"):
+        for number in (1, 2):
+            path = Path(f"round-{number}") / name
+            assert (tmp_path / "cut" / path).read_bytes() == (tmp_path / "whole" / path).read_bytes()
+    # what a reader is trained on: the round's passages, readable as retrieval results
+    found = next(read_dpr_results(tmp_path / "cut" / "round-1" / "found.json"))
+    assert len(found.passages) == 40
+    assert found.answers
+    with pytest.raises(MismatchedArtifactError, match="other signal, top_k"):
+        settings, training = configs(world, tmp_path / "cut", steps=2)
+        run_rounds(settings.replaced(signal="relevance", top_k=9), training)
+
+
+def test_a_reader_is_trained_in_every_round(
+    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Any] = []
+    monkeypatch.setattr(Judge, "open", lambda source, _: opened.append(source) or Reader())
+    settings, training = configs(world, tmp_path / "run", steps=1, rounds=1)
+    made: list[tuple[Path, Path]] = []
+
+    def make(examples: Path, out: Path) -> Path:
+        made.append((examples, out))
+        return out / "reader"
+
+    run_rounds(settings, training, make_reader=make)
+    folder = tmp_path / "run" / "round-1"
+    assert made == [(folder / "found.json", folder / "reader")]
+    assert opened == [str(folder / "reader" / "reader")]
+
+
+def test_a_gain_within_noise_is_none() -> None:
+    assert RoundResult(1, {}, (2.0, 0.5, 3.0)).gained
+    assert not RoundResult(1, {}, (2.0, -0.5, 3.0)).gained
+
+
+def test_wrong_settings_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["distill", "--index", "i", "--questions", "q", "--out", str(tmp_path / "run")]
+    for more, said in (
+        (["--signal", "entropy"], "signal entropy is unknown"),
+        (["--train-reader", "dpr-small"], "recipe 'dpr', expected one of reader, generator"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            main([*given, *more])
+        assert caught.value.code == 2
+        assert said in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="test"):
+        run_rounds(
+            RoundsConfig(out=tmp_path / "r", index=tmp_path, questions="q", held_out="nq-test.jsonl"),
+            DistillTrainConfig(out=tmp_path, train_files=(tmp_path / "x",)),
+        )
