@@ -19,7 +19,7 @@ from rag.core.files import atomic_path, atomic_write_json, read_json
 from rag.core.log import get_logger
 from rag.core.manifest import MANIFEST_NAME, read_manifest, write_manifest
 from rag.core.types import Passage
-from rag.data.text import nfd, simple_tokenize
+from rag.data.text import AnswerMatcher, nfd, simple_tokenize
 from retrievers.encoders.layout import Query
 from retrievers.examples.records import TrainingExample
 from retrievers.examples.tokens import RetrieverTokenizer, TokenTable, TokenTableWriter
@@ -105,6 +105,8 @@ class TrainingSet:
             corpus: passages to put first, for example an index's, so that mined rows can be used as they are.
             max_negatives: keep so many of each question's, the hardest; None keeps all.
             match_answers: keep passages as words too, so that batches can mask passages that hold an answer.
+                Answers that are regular expressions need the texts, which are not kept: for them a question's
+                own negatives are looked through here, and left out if they match.
             folder: where finished sets are kept, each under its key; None keeps this one in memory.
             key: says which examples and corpus these are, for example their files' checksums. Sets made with
                 another key, tokenizer or settings are never mistaken for this one.
@@ -222,16 +224,17 @@ def _build(
     for example in examples:
         ids.append(example.id)
         queries.append(example.query)
-        positives, negatives = example.positives, example.negatives[:max_negatives]
+        positives, negatives = example.positives, example.negatives
+        matched = matchable_answers(example.answers) if match_answers else ()
+        if matched and example.answers_are_regex:
+            patterns, pattern, matched = patterns + 1, AnswerMatcher(example.answers, "regex"), ()
+            negatives = tuple(n for n in negatives if not pattern.matches(n.passage.text))
+        negatives = negatives[:max_negatives]
         writers["positives"].append([_unique(passages.add(passage) for passage in positives)])
         writers["negatives"].append([_unique(passages.add(negative.passage) for negative in negatives)])
         scored = {passages.add(c.passage): c.target for c in example.candidates if c.target is not None}
         writers["scored"].append([list(scored)])
         targets.extend(scored.values())
-        patterns += example.answers_are_regex and match_answers
-        matched = (
-            matchable_answers(example.answers) if match_answers and not example.answers_are_regex else ()
-        )
         words = [passages.word_ids(answer) for answer in matched]
         known = [list(answer) for answer in dict.fromkeys(map(tuple, words)) if answer]
         first = writers["answers"].rows
@@ -246,8 +249,8 @@ def _build(
     passages.flush()
     if patterns:
         get_logger(__name__).warning(
-            "the answers of %d questions are regular expressions: passages that match them are only left out "
-            "of these questions' negatives where mining did so (`rag mine`)",
+            "the answers of %d questions are regular expressions: their own negatives that match are left "
+            "out, but not the passages that other questions bring into a batch",
             patterns,
         )
     tables = {name: writer.finish() for name, writer in writers.items()}

@@ -116,7 +116,7 @@ def test_a_query_holds_its_passages_and_targets_their_rows(tiny_bert):
 
 
 def test_answers_that_are_patterns_are_not_matched_as_words(tmp_path, tokenizer, caplog):
-    alone = dataclasses.replace(examples(1)[0], answers=("19(69|70)",), answers_are_regex=True)
+    alone = dataclasses.replace(examples(1)[0], answers=("the river 10[13] rises",), answers_are_regex=True)
     write_training_examples(tmp_path / "trec.json", [alone, *examples(3)[1:]])
     read = list(read_training_examples(tmp_path / "trec.json"))
     assert read[0] == alone
@@ -125,6 +125,9 @@ def test_answers_that_are_patterns_are_not_matched_as_words(tmp_path, tokenizer,
         data = TrainingSet.build(read, tokenizer)
     assert "answers of 1 questions are regular expressions" in caplog.text
     assert data.question_answers.lengths.tolist() == [0, 1, 1]
+    assert data.negatives.lengths.tolist() == [2, 4, 4]  # two of the first one's match
+    kept = TrainingSet.build(read, tokenizer, match_answers=False)
+    assert kept.negatives.lengths.tolist() == [4, 4, 4]
 
 
 def test_bad_records_are_counted_with_their_line(tmp_path, caplog):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -128,6 +129,16 @@ def test_average_rank_of_the_gold_passage() -> None:
         gold, other = (pool.index(positive) for positive in example.positives)
         expected.append(sum(score > scores[gold] for n, score in enumerate(scores) if n != other))
     assert pool_rank(encoder, examples) == pytest.approx(np.mean(expected))
+
+
+def test_held_out_queries_bring_their_passages() -> None:
+    corpus = _corpus(60)
+    alone = _examples(corpus, 8)
+    asked = [replace(example, context=(corpus[3],)) for example in alone]
+    found = CorpusSearch(corpus, asked).measure(_Encoder())
+    assert found == pytest.approx(retrieval_scores(_ranks(corpus, asked)))
+    assert found != CorpusSearch(corpus, alone).measure(_Encoder())
+    assert pool_rank(_Encoder(), asked) != pool_rank(_Encoder(), alone)
 
 
 def test_the_published_recipes_pool_as_many_questions_as_the_published_rule(
