@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rag.cli.options import EncoderSpec, Precision, ReaderSpec
-from rag.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from rag.bench.report import Report
@@ -49,29 +48,6 @@ def _group() -> None:
 
     setup_logging("WARNING")
     use_threads()
-
-
-_MOVED = {
-    "retrieval": "`rag evaluate --read-top-k 0` with one --retriever after the other, then `rag compare`; "
-    "fusion settings: `rag evaluate --tune-fusion`",
-    "reader": "`rag evaluate --read gold --reader …`, then `rag compare`",
-    "openqa": "`rag evaluate`",
-    "kill": "`python tests/recovery/index_killer.py` in the source tree",
-}
-
-
-def _moved(name: str, now: str) -> None:
-    def command() -> None:
-        raise ConfigError(
-            f"`rag bench {name}` is no more: `rag bench` measures speed and memory", hint=f"use {now}"
-        )
-
-    rest = {"ignore_unknown_options": True, "allow_extra_args": True}
-    app.command(name, hidden=True, context_settings=rest, help=f"Now {now}.")(command)
-
-
-for _name, _now in _MOVED.items():
-    _moved(_name, _now)
 
 
 @app.command()

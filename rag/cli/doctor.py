@@ -27,7 +27,7 @@ def _version(distribution: str) -> str | None:
 def collect(*, start_java: bool) -> dict[str, Any]:
     """Everything the command prints, as one dict; `problems` lists what must be mended."""
     from indexers.lucene import java_versions
-    from rag.runtime.embedded import embedded_encoder_dir
+    from rag.runtime.model_files import embedded_encoder_dir
 
     problems: list[str] = []
     versions = {name: _version(name) for name in (*_REQUIRED, *_OPTIONAL)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import random
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +117,9 @@ def _read(path: str, format: str, encoding: str) -> Iterator[Question]:
     with open_binary(path) as stream:
         chosen = _detect(stream, path) if format == "auto" else format
         if chosen == "jsonl":
-            numbered = _json_lines(stream, path, encoding)
+            lines = json_lines(stream, encoding=encoding)
+            good = ((number, _good(record, f"{path}:{number}")) for number, record in lines)
+            numbered = _records(good, path, "{path}:{number}")
         elif chosen == "json":
             numbered = _json_file(stream, path, encoding)
         elif chosen == "parquet":
@@ -156,11 +158,6 @@ def _detect(stream: io.BufferedReader, path: str) -> str:
     if name.endswith((".tsv", ".json", ".jsonl")):
         return {"v": "tsv", "n": "json", "l": "jsonl"}[name[-1]]
     return "text"
-
-
-def _json_lines(stream: io.BufferedReader, path: str, encoding: str) -> Numbered:
-    for number, record in json_lines(stream, encoding=encoding):
-        yield from _records([(number, _good(record, f"{path}:{number}"))], path, "{path}:{number}")
 
 
 def _json_file(stream: io.BufferedReader, path: str, encoding: str) -> Numbered:
@@ -243,7 +240,8 @@ def _table(stream: io.BufferedReader, path: str, encoding: str, delimiter: str) 
         try:
             for name in {"answers", "answer"} & record.keys():
                 record[name] = parse_answer_cell(record[name], must_be_list=is_dpr)
-            yield place, question_from_mapping(_without_empty(record), f"q{number}")
+            given = {key: value for key, value in record.items() if value != ""}
+            yield place, question_from_mapping(given, f"q{number}")
         except ValueError as error:
             raise DataError(f"{place}: {error}") from error
 
@@ -258,10 +256,6 @@ def _columns(row: list[str], place: str) -> list[str]:
         f"{place}: {len(row)} columns and no header",
         hint="expected: question and ['answer', …]; id and question; or a header with a column 'question'",
     )
-
-
-def _without_empty(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if value != ""}
 
 
 def _good(line: Any, place: str) -> Any:

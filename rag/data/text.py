@@ -19,7 +19,7 @@ import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -96,7 +96,8 @@ def normalize_answer(text: str, profile: Profile = "squad") -> str:
         ('usa', 'ab thecat')
     """
     if profile in _REGEX_PROFILES or profile not in PROFILES:
-        raise _unknown_profile(profile, tuple(name for name in PROFILES if name not in _REGEX_PROFILES))
+        known = ", ".join(name for name in PROFILES if name not in _REGEX_PROFILES)
+        raise ConfigError(f"profile {profile!r} has no answer normalisation", hint=f"use one of: {known}")
     if profile in _NFD_PROFILES:
         text = nfd(text)
     text = text.lower().translate(_WITHOUT_PUNCTUATION)
@@ -136,10 +137,7 @@ _NO_OVERLAP = Overlap(0.0, 0.0, 0.0)
 
 
 def overlap(prediction: str, answer: str, profile: Profile = "squad") -> Overlap:
-    """Token overlap (as multisets) of a prediction with one answer.
-
-    Raises:
-        ConfigError: unknown profile, or one that compares by regular expression.
+    """Token overlap (as multisets) of a prediction with one answer. Raises as `normalize_answer`.
 
     Example:
         >>> overlap("New York City", "New York", "hotpot").f1
@@ -160,11 +158,7 @@ def overlap(prediction: str, answer: str, profile: Profile = "squad") -> Overlap
 
 
 def f1(prediction: str, answers: Iterable[str], profile: Profile = "squad") -> float:
-    """Best token F1 over the accepted answers; 0 if there are none.
-
-    Raises:
-        ConfigError: unknown profile, or one that compares by regular expression.
-    """
+    """Best token F1 over the accepted answers; 0 if there are none. Raises as `normalize_answer`."""
     return max((overlap(prediction, answer, profile).f1 for answer in answers), default=0.0)
 
 
@@ -303,9 +297,3 @@ def _compiled(pattern: str) -> regex.Pattern[str] | None:
         return regex.compile(pattern, _REGEX_FLAGS)
     except regex.error:
         return None
-
-
-def _unknown_profile(profile: str, allowed: Sequence[str]) -> ConfigError:
-    return ConfigError(
-        f"profile {profile!r} has no answer normalisation", hint=f"use one of: {', '.join(allowed)}"
-    )

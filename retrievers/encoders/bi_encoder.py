@@ -14,11 +14,16 @@ import torch
 from indexers.protocols import EncoderIdentity, FloatArray
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.log import get_logger
-from rag.runtime.embedded import EMBEDDED_ENCODER_NAMES
 from rag.runtime.fast.core_pool import CorePool
 from rag.runtime.fast.packing import plan_batches
 from rag.runtime.hardware import resolve_device, resolve_precision
-from rag.runtime.model_files import model_folder, tower_folders, weight_files, weights_sha256
+from rag.runtime.model_files import (
+    EMBEDDED_ENCODER_NAMES,
+    model_folder,
+    tower_folders,
+    weight_files,
+    weights_sha256,
+)
 from retrievers.encoders.layout import PAIR, PassageLayout, Query
 from retrievers.encoders.settings import EncoderSettings, read_settings
 from retrievers.encoders.tokenization import TextTokenizer

@@ -21,8 +21,7 @@ import torch
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.core.files import sha256_file
 from rag.core.log import get_logger
-from rag.runtime.embedded import embedded_encoder_dir
-from rag.runtime.model_files import model_folder, read_config
+from rag.runtime.model_files import embedded_encoder_dir, model_folder, read_config
 from retrievers.encoders.export import LayerWeights, TowerWeights, replaced_folder, write_dpr_tower
 from retrievers.encoders.pickled_weights import read_pickled
 

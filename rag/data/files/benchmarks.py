@@ -15,11 +15,11 @@ from rag.data.files.record import (
     Context,
     Format,
     Record,
+    as_lines,
+    as_list,
     dumps,
     json_records,
     open_text,
-    write_json_lines,
-    write_json_list,
 )
 from rag.data.files.streams import open_binary
 
@@ -169,27 +169,17 @@ def _squad_item(record: Record) -> tuple[Context, dict[str, Any]]:
 
 
 KILT = Format(
-    "kilt",
-    "KILT task or prediction files (JSON lines)",
+    "kilt", "KILT task or prediction files (JSON lines)",
     frozenset({"id", "question", "answers", "positives", "contexts", "passage ids", "titles", "meta"}),
-    frozenset({"id", "question"}),
-    _read_kilt,
-    lambda path, records: write_json_lines(path, _kilt_json(records)),
-)
+    frozenset({"id", "question"}), _read_kilt, as_lines(_kilt_json),
+)  # fmt: skip
 HOTPOT = Format(
-    "hotpot",
-    "HotpotQA's JSON (also 2WikiMultiHopQA, MuSiQue in its shape)",
+    "hotpot", "HotpotQA's JSON (also 2WikiMultiHopQA, MuSiQue in its shape)",
     QUESTION_PARTS
     | {"contexts", "positives", "hard_negatives", "negatives", "passage texts", "titles", "passage fields"},
-    frozenset({"id", "question", "passage texts", "titles"}),
-    _read_hotpot,
-    lambda path, records: write_json_list(path, _hotpot_json(records)),
-)
+    frozenset({"id", "question", "passage texts", "titles"}), _read_hotpot, as_list(_hotpot_json),
+)  # fmt: skip
 SQUAD = Format(
-    "squad",
-    "SQuAD 1.1 and 2.0",
-    QUESTION_PARTS | {"positives", "passage ids", "passage texts", "titles"},
-    frozenset({"id", "question", "positives", "passage texts"}),
-    _read_squad,
-    _write_squad,
-)
+    "squad", "SQuAD 1.1 and 2.0", QUESTION_PARTS | {"positives", "passage ids", "passage texts", "titles"},
+    frozenset({"id", "question", "positives", "passage texts"}), _read_squad, _write_squad,
+)  # fmt: skip

@@ -14,13 +14,13 @@ from rag.data.files.record import (
     Context,
     Format,
     Record,
+    as_lines,
+    as_list,
     dumps,
     finite,
     json_records,
     open_text,
     strings,
-    write_json_lines,
-    write_json_list,
 )
 
 __all__ = ["DPR_RESULTS", "DPR_TRAINING", "FID", "NQ_OPEN", "PYSERINI", "RESULTS_SHAPE", "results_json"]
@@ -163,42 +163,20 @@ _RETRIEVED = QUESTION_PARTS | {"contexts"} | _ALL_CONTEXT_PARTS
 _TEXTS = frozenset({"question", "contexts", "passage texts"})
 
 DPR_RESULTS = Format(
-    "dpr-results",
-    "DPR's retrieval results: a JSON list with ctxs",
-    _RETRIEVED,
-    _TEXTS,
-    _read_results,
-    lambda path, records: write_json_list(path, results_json(records)),
-)
-FID = Format(
-    "fid",
-    "FiD's JSON lines with ctxs",
-    _RETRIEVED,
-    _TEXTS,
-    _read_results,
-    lambda path, records: write_json_lines(path, results_json(records)),
-)
+    "dpr-results", "DPR's retrieval results: a JSON list with ctxs", _RETRIEVED, _TEXTS,
+    _read_results, as_list(results_json),
+)  # fmt: skip
+FID = Format("fid", "FiD's JSON lines with ctxs", _RETRIEVED, _TEXTS, _read_results, as_lines(results_json))
 PYSERINI = Format(
-    "pyserini",
-    "pyserini's JSON: question id → contexts with docid and “title\\ntext”",
-    _RETRIEVED,
-    _TEXTS,
-    _read_results,
-    _write_pyserini,
-)
+    "pyserini", "pyserini's JSON: question id → contexts with docid and “title\\ntext”", _RETRIEVED, _TEXTS,
+    _read_results, _write_pyserini,
+)  # fmt: skip
 DPR_TRAINING = Format(
-    "dpr-train",
-    "DPR's training JSON: positive, negative and hard negative ctxs",
+    "dpr-train", "DPR's training JSON: positive, negative and hard negative ctxs",
     QUESTION_PARTS | {"positives", "negatives", "hard_negatives"} | _ALL_CONTEXT_PARTS,
-    frozenset({"question", "positives", "passage texts"}),
-    _read_training,
-    lambda path, records: write_json_list(path, _training_json(records)),
-)
+    frozenset({"question", "positives", "passage texts"}), _read_training, as_list(_training_json),
+)  # fmt: skip
 NQ_OPEN = Format(
-    "nq-open",
-    "questions with answers as JSON lines",
-    QUESTION_PARTS,
-    frozenset({"question"}),
-    lambda path: (record for _, record in _read_questions(path)),
-    lambda path, records: write_json_lines(path, _nq_json(records)),
-)
+    "nq-open", "questions with answers as JSON lines", QUESTION_PARTS, frozenset({"question"}),
+    lambda path: (record for _, record in _read_questions(path)), as_lines(_nq_json),
+)  # fmt: skip

@@ -91,11 +91,7 @@ def hub_rows(name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Rows of questions of `hf:owner/name[:config][:split]`.
 
     Where a repository holds SQuAD's official files, their articles come one by one; see `is_article`.
-
-    Raises:
-        ConfigError: a malformed name, or several splits and none named.
-        DataError: the data set is missing, private, or needs a script.
-        ResourceError: the hub cannot be reached.
+    Raises as `stream_rows`.
     """
     number = 0
     for _, row in stream_rows(name):
@@ -118,12 +114,7 @@ def is_article(row: Any) -> bool:
 
 
 def revision_of(name: str) -> str:
-    """The commit a data set's default branch stands at; "" for a local folder.
-
-    Raises:
-        DataError: the data set is missing or private.
-        ResourceError: the hub cannot be reached.
-    """
+    """The commit a data set's default branch stands at; "" for a local folder. Raises as `stream_rows`."""
     place = parse_name(name)[0]
     if Path(place).exists():
         return ""

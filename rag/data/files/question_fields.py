@@ -52,7 +52,9 @@ def question_from_mapping(record: Any, fallback_id: str) -> Question:
             read.add(name)
             answers = _answers(record[name])
             if name == "output":
-                fields["provenance"] = _provenance(record[name])
+                outputs = record[name] if isinstance(record[name], list) else []
+                sets = (item.get("provenance") for item in outputs if isinstance(item, Mapping))
+                fields["provenance"] = tuple(tuple(places) for places in sets if places)
     if record.get("is_impossible") is True:
         answers = ()
     meta = {key: value for key, value in record.items() if key not in used | read}
@@ -132,8 +134,3 @@ def _answers(value: Any) -> tuple[str, ...]:
                 raise ValueError(f"an answer is not text ({item!r:.60})")
         return tuple(found)
     raise ValueError(f"answers are neither text nor a list ({value!r:.60})")
-
-
-def _provenance(output: Any) -> tuple[tuple[Mapping[str, Any], ...], ...]:
-    items = output if isinstance(output, list) else []
-    return tuple(tuple(i["provenance"]) for i in items if isinstance(i, Mapping) and i.get("provenance"))

@@ -21,6 +21,8 @@ __all__ = [
     "Context",
     "Format",
     "Record",
+    "as_lines",
+    "as_list",
     "dumps",
     "finite",
     "json_records",
@@ -196,6 +198,16 @@ def write_json_lines(path: Path, items: Iterable[Mapping[str, Any]]) -> None:
     with open_text(path) as file:
         for item in items:
             file.write(dumps(item) + "\n")
+
+
+def as_list(to_json: Callable[[Iterable[Record]], Iterable[Mapping[str, Any]]]) -> Writer:
+    """Writes records as one JSON list."""
+    return lambda path, records: write_json_list(path, to_json(records))
+
+
+def as_lines(to_json: Callable[[Iterable[Record]], Iterable[Mapping[str, Any]]]) -> Writer:
+    """Writes records as JSON lines."""
+    return lambda path, records: write_json_lines(path, to_json(records))
 
 
 def dumps(value: Any) -> str:

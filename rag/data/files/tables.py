@@ -271,36 +271,24 @@ def _id_map(path: Path) -> Mapping[str, str]:
 
 
 TREC_RUN = Format(
-    "trec-run",
-    "TREC run: qid Q0 docid rank score tag",
-    frozenset({"id", "contexts", "passage ids", "scores"}),
-    frozenset({"id", "contexts", "passage ids"}),
-    _read_run,
-    _write_run,
-)
+    "trec-run", "TREC run: qid Q0 docid rank score tag",
+    frozenset({"id", "contexts", "passage ids", "scores"}), frozenset({"id", "contexts", "passage ids"}),
+    _read_run, _write_run,
+)  # fmt: skip
 TREC_QRELS = Format(
-    "trec-qrels",
-    "TREC relevance judgements: qid 0 docid grade",
+    "trec-qrels", "TREC relevance judgements: qid 0 docid grade",
     frozenset({"id", "positives", "negatives", "passage ids", "passage fields"}),
-    frozenset({"id", "positives", "passage ids"}),
-    _read_qrels,
-    _write_qrels,
-)
+    frozenset({"id", "positives", "passage ids"}), _read_qrels, _write_qrels,
+)  # fmt: skip
 BEIR = Format(
-    "beir",
-    "BEIR folder: corpus.jsonl, queries.jsonl, qrels/",
+    "beir", "BEIR folder: corpus.jsonl, queries.jsonl, qrels/",
     QUESTION_PARTS | {"positives", "negatives", "passage ids", "passage texts", "titles", "passage fields"},
     frozenset({"id", "question", "positives", "passage ids", "passage texts"}),
-    _read_beir,
-    _write_beir,
-    is_folder=True,
-)
+    _read_beir, _write_beir, is_folder=True,
+)  # fmt: skip
 COLBERT = Format(
-    "colbert",
-    "ColBERT folder: queries.tsv, collection.tsv, ranking.tsv, qas.jsonl",
+    "colbert", "ColBERT folder: queries.tsv, collection.tsv, ranking.tsv, qas.jsonl",
     frozenset({"id", "question", "answers", "contexts", "passage ids", "passage texts", "titles", "scores"}),
     frozenset({"question", "contexts", "passage ids", "passage texts"}),
-    _read_colbert,
-    _write_colbert,
-    is_folder=True,
-)
+    _read_colbert, _write_colbert, is_folder=True,
+)  # fmt: skip

@@ -15,8 +15,8 @@ from rag.core.files import directory_lock
 from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.runtime.attention import register_math_attention
-from rag.runtime.embedded import embedded_encoder_dir
 from rag.runtime.hardware import resolve_device, resolve_precision, use_threads
+from rag.runtime.model_files import embedded_encoder_dir
 from rag.runtime.seeds import generator, seed_everything
 from rag.training.claim import claim_run
 from rag.training.distributed import World

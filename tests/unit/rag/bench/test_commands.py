@@ -26,12 +26,3 @@ def test_every_benchmark_is_a_command_with_help() -> None:
 def test_wrong_values_are_refused_before_anything_is_read(arguments: list[str]) -> None:
     result = CliRunner().invoke(app, arguments)
     assert isinstance(result.exception, ConfigError)
-
-
-@pytest.mark.parametrize("name", ["retrieval", "openqa", "reader", "kill"])
-def test_a_command_that_went_says_where(name: str) -> None:
-    runner = CliRunner()
-    assert f" {name} " not in runner.invoke(app, ["--help"]).output
-    result = runner.invoke(app, [name, "--index", "i", "-q", "q"])
-    assert isinstance(result.exception, ConfigError)
-    assert "use `" in str(result.exception.hint)

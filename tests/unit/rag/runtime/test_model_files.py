@@ -6,9 +6,10 @@ from safetensors.torch import save_file
 
 from rag.core.errors import ArtifactError, MismatchedArtifactError, MissingDependencyError
 from rag.runtime import embedded
-from rag.runtime.embedded import EMBEDDED_ENCODER_SHA256, embedded_encoder_dir
 from rag.runtime.model_files import (
+    EMBEDDED_ENCODER_SHA256,
     backbone_state,
+    embedded_encoder_dir,
     model_folder,
     tower_folders,
     weight_files,
