@@ -20,14 +20,20 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field, model_validator
 
-from indexers.embeddings import EmbeddingShards, EmbeddingWriter, VectorDtype
+from indexers.embeddings import (
+    EmbeddingShards,
+    EmbeddingWriter,
+    VectorDtype,
+    encode_probes,
+    read_probes,
+    save_probes,
+)
 from indexers.exact import check_queries
 from indexers.faiss_index import build_faiss
 from indexers.ledger import LEDGER_NAME, StageLedger
 from indexers.lucene import build_bm25
 from indexers.passages import PassageStore, PassageStoreWriter, passages_digest
 from indexers.presets import INDEX_KINDS, IndexKind, IndexType
-from indexers.probes import encode_probes, read_probes, save_probes
 from indexers.protocols import FloatArray, PassageEncoder
 from rag.config import Config
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from indexers.embeddings import EmbeddingShards
+from indexers.embeddings import EmbeddingShards, read_probes
 from indexers.exact import FlatIndex, exact_search
 from indexers.faiss_index import build_faiss, open_dense
 from indexers.presets import INDEX_TYPES
-from indexers.probes import read_probes
 from indexers.protocols import FloatArray, VectorIndex
 from rag.bench.common import working_folder
 from rag.bench.report import Goal, Report, Table, format_bytes, format_interval, format_seconds

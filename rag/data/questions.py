@@ -11,11 +11,10 @@ from typing import Any
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Question
-from rag.data.files.delimited import read_rows
+from rag.data.files.delimited import parquet_rows, read_rows
 from rag.data.files.huggingface import HF_PREFIX, hub_rows, is_article
 from rag.data.files.json_file import squad_paragraph_id, squad_title
 from rag.data.files.json_stream import first_mark, iter_json_array, json_lines, load_json
-from rag.data.files.parquet import parquet_rows
 from rag.data.files.question_fields import check_text, parse_answer_cell, question_from_mapping
 from rag.data.files.sources import is_json_record
 from rag.data.files.streams import STDIN, open_binary, read_lines, strip_compression

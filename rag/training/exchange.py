@@ -14,6 +14,7 @@ trainer's `take_up` opens them. Nothing here knows what they hold.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -29,9 +30,8 @@ from rag.training.distributed import World
 from rag.training.fit import FitHooks
 from rag.training.generations import Generation, Generations
 from rag.training.refresh import IndexAge, RefreshSchedule
-from rag.training.refresher import Refresher
 
-__all__ = ["Drift", "Exchange", "ExchangeSettings"]
+__all__ = ["Drift", "Exchange", "ExchangeSettings", "RefreshStopped", "Refresher"]
 
 _FROM_START = "file"  # the version of what the trainer had before the first refresh
 
@@ -246,3 +246,97 @@ class Exchange(FitHooks):
         self._figures = {name: round(value, 4) for name, value in figures.items()}
         if self._world.is_main:
             log.info("step %d: now with %s", step, self._age.describe(step))
+
+
+log = get_logger(__name__)
+
+
+class RefreshStopped(Exception):
+    """The trainer has finished: nobody waits for this refresh."""
+
+
+class Refresher(ABC):
+    """Makes a payload out of snapshots. Derive from it and write `build`.
+
+    Args:
+        key: says what the run is about (examples, corpus), the same in the trainer.
+        keep: results that stay on disk, beside those that the trainer's checkpoints need.
+    """
+
+    def __init__(
+        self, snapshots: Generations, payloads: Generations, *, key: str, keep: int = 2, poll_s: float = 5.0
+    ) -> None:
+        self.snapshots, self.payloads, self.key = snapshots, payloads, key
+        self._keep, self._poll_s = keep, poll_s
+        self._finished: Callable[[], bool] = lambda: False
+
+    @abstractmethod
+    def build(self, snapshot: Generation, before: Generation | None, folder: Path) -> None:
+        """Fill `folder` with what the snapshot in `snapshot.path` gives; depends on the arguments alone.
+
+        Long work calls `check` now and then. After a kill the folder is given again as it was left.
+
+        Args:
+            snapshot: held, so that it does not vanish.
+            before: the result that this one follows on; `turn` counts them.
+            folder: empty, or left by a killed attempt with the same arguments.
+        """
+
+    def check(self) -> None:
+        """Raises `RefreshStopped` if the trainer has finished."""
+        if self._finished():
+            raise RefreshStopped
+
+    @staticmethod
+    def turn(before: Generation | None) -> int:
+        """0 for the first result, then 1, 2, …"""
+        return int(before.meta["turn"]) + 1 if before is not None else 0
+
+    def watch(self, finished: Callable[[], bool], *, sleep: Callable[[float], None] = time.sleep) -> int:
+        """Refresh for every newer snapshot until `finished()`; returns how many refreshes that were.
+
+        A refresh that is under way when the trainer finishes is given up.
+        """
+        self._finished, refreshes = finished, 0
+        while not finished():
+            snapshot, newest = self.snapshots.newest(), self.payloads.newest()
+            if snapshot is None or (newest is not None and newest.meta["snapshot"] == snapshot.version):
+                sleep(self._poll_s)
+                continue
+            try:
+                self.refresh(snapshot, before=newest)
+                refreshes += 1
+            except IncompleteArtifactError:
+                log.info("snapshot %s was replaced by a newer one", snapshot.version)
+            except RefreshStopped:
+                log.info("the trainer has finished: the refresh of step %d is given up", snapshot.step)
+        return refreshes
+
+    def refresh(self, snapshot: Generation, *, before: Generation | None) -> Any:
+        """Publish what one snapshot gives, or find it published already.
+
+        Raises:
+            IncompleteArtifactError: the snapshot is gone.
+            RefreshStopped: see `check`.
+            ResourceError: another process refreshes here.
+        """
+        meta = {
+            "key": self.key,
+            "snapshot": snapshot.version,
+            "turn": self.turn(before),
+            "before": before.version if before is not None else None,
+        }
+        for known in self.payloads.all():
+            if known.meta == meta and known.step == snapshot.step:
+                log.info("%s of this snapshot is published already", known.version)
+                return known
+        started = time.monotonic()
+        with ExitStack() as stack:
+            held = stack.enter_context(self.snapshots.hold(snapshot))
+            old = stack.enter_context(self.payloads.hold(before)) if before is not None else None
+            published = self.payloads.publish(
+                lambda folder: self.build(held, old, folder), step=snapshot.step, meta=meta, resume=True
+            )
+        self.payloads.prune(self._keep)
+        log.info("%s of step %d after %.0f s", published.version, published.step, time.monotonic() - started)
+        return published

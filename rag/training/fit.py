@@ -26,11 +26,10 @@ from rag.training.checkpoints import (
     restore_generators,
     save_checkpoint,
 )
-from rag.training.config import OptimConfig, RunConfig
+from rag.training.config import OptimConfig, RunConfig, schedule_factor
 from rag.training.distributed import World
 from rag.training.precision import MasterWeights, MovingAverage
 from rag.training.run_log import RunLog
-from rag.training.schedule import schedule_factor
 from rag.training.selection import Selection
 
 __all__ = ["BatchSource", "FitHooks", "FitResult", "Loss", "fit"]

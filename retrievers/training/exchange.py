@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rag.training.distributed import World
-from rag.training.exchange import Drift, Exchange, ExchangeSettings
+from rag.training.exchange import Drift, Exchange, ExchangeSettings, Refresher
 from rag.training.generations import Generation, Generations
-from rag.training.refresher import Refresher
 from retrievers.examples.batches import RetrieverBatches
 from retrievers.examples.mined import MinedNegatives
 from retrievers.training.ance_config import AnceTrainConfig

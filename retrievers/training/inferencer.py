@@ -36,8 +36,8 @@ from rag.core.log import get_logger
 from rag.core.progress import Progress
 from rag.data.text import AnswerMatcher
 from rag.runtime.seeds import generator
+from rag.training.exchange import Refresher
 from rag.training.generations import Generation, Generations
-from rag.training.refresher import Refresher
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.layout import Query
 from retrievers.examples.data import matchable_answers

@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 from rag.core.errors import ArtifactError, MismatchedArtifactError, MissingDependencyError
-from rag.runtime import embedded
+from rag.runtime import model_files
 from rag.runtime.model_files import (
     EMBEDDED_ENCODER_SHA256,
     backbone_state,
@@ -27,13 +27,13 @@ def test_other_weights_under_its_name_are_refused(tmp_path, monkeypatch):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "model.safetensors").write_bytes(b"other")
     monkeypatch.setattr(
-        embedded.importlib.util,
+        model_files.importlib.util,
         "find_spec",
         lambda name: type("Spec", (), {"origin": str(tmp_path / "x.py")}),
     )
     with pytest.raises(MismatchedArtifactError, match="expected 53aa"):
         embedded_encoder_dir()
-    monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(model_files.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError):
         embedded_encoder_dir()
 

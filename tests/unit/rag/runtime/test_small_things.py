@@ -21,8 +21,8 @@ from rag.runtime.hardware import (
     resolve_precision,
 )
 from rag.runtime.seeds import generator
+from rag.training.config import ScheduleName, schedule_factor
 from rag.training.precision import MasterWeights
-from rag.training.schedule import ScheduleName, schedule_factor
 
 
 @pytest.mark.parametrize("name", ["linear", "cosine", "wsd"])

@@ -16,12 +16,11 @@ from safetensors.torch import load_file, save_file
 from rag.runtime.seeds import generator
 from rag.training.config import OptimConfig, RunConfig
 from rag.training.distributed import World
-from rag.training.exchange import Exchange, ExchangeSettings
+from rag.training.exchange import Exchange, ExchangeSettings, Refresher
 from rag.training.fit import Loss, fit
 from rag.training.generations import Generation, Generations
 from rag.training.precision import MasterWeights
 from rag.training.refresh import RefreshSchedule
-from rag.training.refresher import Refresher
 from tests.worlds import start_process
 
 STEPS, PASSAGES, WIDTH, LABELS, TOP_K = 60, 64, 16, 8, 6
