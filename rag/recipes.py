@@ -15,7 +15,7 @@ from rag.config import load_config
 from rag.core.errors import ConfigError
 from rag.eval.guard import check_selection_split
 
-__all__ = ["RECIPES", "Recipe", "read_config", "train"]
+__all__ = ["RECIPES", "Recipe", "load", "read_config", "train"]
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
@@ -77,8 +77,8 @@ def train(recipe: str, out: str | Path, *, config: str | Path | None = None, **s
         hint = f"did you mean {near[0]!r}?" if near else f"recipes: {', '.join(RECIPES)}"
         raise ConfigError(f"there is no recipe {recipe!r}", hint=hint)
     found = RECIPES[recipe]
-    checked = read_config(_load(found.config), config, {"out": str(out), **settings})
-    return Path(_load(found.run)(checked))
+    checked = read_config(load(found.config), config, {"out": str(out), **settings})
+    return Path(load(found.run)(checked))
 
 
 def read_config(kind: type[ConfigT], source: str | Path | None, overrides: Mapping[str, Any]) -> ConfigT:
@@ -95,6 +95,7 @@ def read_config(kind: type[ConfigT], source: str | Path | None, overrides: Mappi
     return config
 
 
-def _load(place: str) -> Any:
+def load(place: str) -> Any:
+    """What "module:name" names."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)

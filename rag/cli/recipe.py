@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
-from pydantic import BaseModel
-
-ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of the run; an unfinished one is resumed.")]
 ConfigSource = Annotated[str | None, typer.Option(help="YAML or JSON file, or the name of a preset.")]
@@ -25,9 +22,7 @@ HeldOut = Annotated[
 Encoder = Annotated[str | None, typer.Option(help="Encoder to start from; default: the embedded one.")]
 
 
-def load_recipe(
-    kind: type[ConfigT], source: str | None, assignments: list[str] | None, given: dict[str, Any]
-) -> ConfigT:
+def load_recipe(recipe: str, source: str | None, assignments: list[str] | None, **given: Any) -> Any:
     """The configuration: options of the command line win over --config, --set over both.
 
     Raises:
@@ -35,12 +30,19 @@ def load_recipe(
     """
     from rag.config import parse_overrides
     from rag.core.log import setup_logging
-    from rag.recipes import read_config
+    from rag.recipes import RECIPES, load, read_config
 
     setup_logging("INFO" if os.environ.get("RANK", "0") == "0" else "WARNING")
     overrides = {key: _plain(value) for key, value in given.items() if value}
     overrides.update(parse_overrides(assignments or []))
-    return read_config(kind, source, overrides)
+    return read_config(load(RECIPES[recipe].config), source, overrides)
+
+
+def run_recipe(recipe: str, settings: Any) -> Path:
+    """Train; the folder of what was made."""
+    from rag.recipes import RECIPES, load
+
+    return Path(load(RECIPES[recipe].run)(settings))
 
 
 def say_encoder(finished: Path) -> None:

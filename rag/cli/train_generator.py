@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from rag.cli.recipe import Assignments, ConfigSource, HeldOut, Out, Threads, load_recipe
+from rag.cli.recipe import Assignments, ConfigSource, HeldOut, Out, Threads, load_recipe, run_recipe
 
 
 def generator(
@@ -43,16 +43,13 @@ def generator(
     Ctrl-C or a crash loses at most a few minutes: the same command goes on from the last checkpoint. With
     several GPUs: torchrun --nproc-per-node N -m rag.cli.main train generator …
     """
-    from readers.generative.training.config import GeneratorTrainConfig
-    from readers.generative.training.recipe import train_generator
-
-    given = {
+    given: dict[str, Any] = {
         "out": out, "train_files": train, "validation_file": validation, "index": index, "model": model,
         "encoder": encoder, "threads": threads,
     }  # fmt: skip
     if index is not None and train:
         given["train_files"] = [_with_passages(path, index, top_k, out) for path in train]
-    finished = train_generator(load_recipe(GeneratorTrainConfig, config, set_, given))
+    finished = run_recipe("generator", load_recipe("generator", config, set_, **given))
     typer.echo(f"reader → {finished}\nuse it: rag ask … --reader {finished}")
 
 
