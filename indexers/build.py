@@ -60,13 +60,9 @@ class BuildSettings(Config):
         dtype: of the embeddings on disk; "auto" is float32 for `flat`, which searches them, else float16.
         shard_rows: passages of one embedding shard, the most a killed run can lose.
         k1: BM25's term saturation.
-        b: BM25's length normalisation.
         probes: queries on which recall is measured.
         recall_target: recall@1, @10 and @100 that a lossy index type is tuned for.
-        seed: for sampling and clustering.
-        threads: cores for FAISS and Lucene; all if None.
         reproducible: same bytes every time, at the price of a slower `hnsw` build.
-        java_heap_mib: largest heap of the Java machine.
     """
 
     retriever: IndexKind = "dense"
@@ -123,7 +119,6 @@ def build_index(
 
     Args:
         passages: what to index, already split; read lazily, and not at all if `source` says they are stored.
-        encoder: makes the vectors; needed unless the retriever is "bm25".
         source: what identifies the passages (paths, sizes, split settings). Without it a rerun reads the
             passages again and compares their checksum.
         probe_vectors: questions (n, D) to measure recall on; pieces of passages if None.

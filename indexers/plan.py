@@ -100,15 +100,12 @@ class Plan:
 
     Attributes:
         dim: vector size D; 0 without vectors.
-        index_type: FAISS type; empty without vectors.
-        dtype: of the embeddings on disk; empty without vectors.
         disk_bytes: of the finished index, by part.
         working_disk_bytes: needed besides while it is built.
         serving_bytes: resident memory of one serving process after `questions` questions, by part. Parts that
             end in "mapped" are file pages, which the system can drop and read again; the rest is held.
         build_bytes: peak resident memory of each build stage.
         build_s: seconds of each build stage; encoding is left out if its rate is not known.
-        questions: how many questions `serving_bytes` is stated for.
     """
 
     n_passages: int
@@ -189,10 +186,7 @@ def plan(
     Args:
         encode_per_s: passages the encoder encodes in a second; its stage has no time without it.
         passage_bytes: mean UTF-8 bytes of title and text (100 English words: about 650).
-        id_bytes: mean bytes of an id.
         model_bytes: weights that the serving process holds (encoder and reader).
-        questions: how many have been served when the memory is stated.
-        top_k: passages read for a question.
         over_fetch: candidates re-ranked for each passage wanted; the smallest the index type tries if None.
 
     Raises:

@@ -48,9 +48,7 @@ class Preset:
 
     Attributes:
         factory: FAISS factory string; empty for `flat`, which has no FAISS file.
-        nlist: inverted lists; 0 if there are none.
         pq_bytes: product-quantiser bytes a vector; 0 if there are none.
-        training_rows: vectors read to train.
         efforts: search efforts to try in order: nprobe for lists, efSearch for the graph, 0 for a full scan.
         over_fetches: candidates fetched for each one wanted, to try in order.
     """

@@ -26,10 +26,7 @@ class EncoderIdentity:
     Attributes:
         name: hub name or folder, for people; compared only when a weight hash is missing.
         weights_sha256: hex sha256 over the weights of all towers.
-        dim: vector size D.
         pooling: "cls", "mean", "pooler", …
-        normalize: whether vectors have unit length.
-        max_length: tokens after which texts are cut.
         similarity: "dot" or "cosine"; both are searched as inner products.
         layout: how title and text are put together: "pair", or a template such as "{title} {text}".
 

@@ -66,7 +66,6 @@ class MicroBatcher(Generic[ItemT, ResultT]):
     Args:
         run: `run(key, items) -> results`, one result an item; called on the worker thread.
         max_wait_s: longest time a free worker waits for a batch to fill up.
-        queue_size: most items that may wait.
     """
 
     def __init__(

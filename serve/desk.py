@@ -36,7 +36,6 @@ class Desk:
 
     Args:
         open_service: opens the index at start and at each reload; runs on a thread.
-        service: an open service to use at once, instead of opening one.
     """
 
     def __init__(

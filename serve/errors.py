@@ -15,12 +15,7 @@ __all__ = ["ApiError", "add_error_handlers", "error_response"]
 
 
 class ApiError(Exception):
-    """An error the client is told about; its texts are written for the client and hold nothing internal.
-
-    Args:
-        code: a word programs can compare.
-        message: what was found and what was expected.
-    """
+    """An error the client is told about; its texts are written for the client and hold nothing internal."""
 
     def __init__(
         self,

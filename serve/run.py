@@ -38,7 +38,6 @@ def run_server(
 
     Args:
         service: an open service; by default the index in the settings is opened while the server starts.
-        stream: where the address is printed; stdout by default.
 
     Raises:
         ResourceError: the address cannot be listened on.

@@ -17,7 +17,6 @@ class Series:
     """One line of a plot.
 
     Attributes:
-        low: lower ends of intervals, if there are any.
         weight: relative sizes of the points; all alike if empty.
         notes: one tooltip a point.
     """
@@ -37,7 +36,6 @@ class Axis:
 
     Attributes:
         ticks: positions, rising; the first and the last are its ends.
-        labels: one a tick.
         is_log: whether it is logarithmic.
     """
 

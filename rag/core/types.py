@@ -15,7 +15,6 @@ class Passage:
 
     Attributes:
         id: unique within a corpus.
-        title: title of the document it came from; may be empty.
         text: the passage itself, without the title.
     """
 
@@ -84,8 +83,6 @@ class Hit:
     """One search result.
 
     Attributes:
-        row: row in the passage store.
-        passage_id: id of that passage.
         score: larger is better; comparable within one retriever only.
     """
 

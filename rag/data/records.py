@@ -33,7 +33,6 @@ class BadRecord:
 
     Attributes:
         reason: its kind, one of a few fixed phrases ("duplicate id"); problems are counted by it.
-        detail: what exactly was found.
     """
 
     reason: str

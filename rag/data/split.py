@@ -23,9 +23,7 @@ class SplitOptions:
     Attributes:
         mode: "words100" cuts into disjoint blocks of `words` words, "sentences" into windows of sentences,
             "none" keeps each document as one passage.
-        words: words a block, for "words100".
         wrap: whether the last block is filled up with the words the document begins with, as in `psgs_w100`.
-        sentences: sentences a window, for "sentences".
         stride: sentences from one window's beginning to the next; equal to `sentences` for disjoint windows.
         max_words: words a window at most; a longer sentence is cut.
         ids: "document" gives `{document id}-{n}`, n from 0 (for mode "none" the document's id); "integer"

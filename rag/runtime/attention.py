@@ -37,7 +37,6 @@ def math_attention(
         module: the attention layer that asks; its `training` flag switches dropout.
         query: (B, H, L, D); `key` and `value`: (B, H, L', D).
         attention_mask: additive, broadcastable to (B, H, L, L'), very negative where not allowed; or None.
-        scaling: factor on the scores, D^-0.5 by default.
 
     Returns:
         (B, L, H, D) and None in place of the attention weights.

@@ -59,7 +59,6 @@ class ExchangeSettings:
     """When the trainer exchanges.
 
     Attributes:
-        schedule: when a snapshot goes out.
         poll_every_steps: how often the trainer looks for newer results and measures drift.
         poll_s: how often it looks while it has to wait, in seconds.
         show_steps: so long after it was taken up, a result's figures stand in the log.
@@ -84,7 +83,6 @@ class Exchange(FitHooks):
         take_up: opens a result in every process, so that the next batch is made with it, and lets go of the
             one before; returns figures for the log. The generation is held during the call only: what
             stays open must be mapped or read.
-        refresher: what refreshes in line; of the main process.
         drift: needed if the schedule asks for it.
         must_wait: whether training cannot begin without a result.
     """

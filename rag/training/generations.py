@@ -52,7 +52,6 @@ class Generation:
     """One published generation.
 
     Attributes:
-        number: 1 for the first.
         step: step of the model it was built with.
         version: hash of step, meta and all files, for logs and answers: what is built again to the same bytes
             has the same version under another number.

@@ -103,7 +103,6 @@ class RefreshSchedule:
         """Whether to refresh before `step` is taken.
 
         Args:
-            step: steps taken so far.
             last_step: steps that had been taken when the last refresh read the model; None: there was none.
             drift: how far the model has moved since then, in the caller's measure; None: not measured.
         """

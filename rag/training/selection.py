@@ -49,9 +49,6 @@ class Selection:
     ) -> bool:
         """Look at a validation's scores.
 
-        Args:
-            write: save them if they are the best (one process does).
-
         Returns:
             Whether they are the best so far. A score that is not a number never is.
 

@@ -20,8 +20,6 @@ class ReadOptions:
 
     Attributes:
         id_field: name of the field or column with the id; found by its usual names if None.
-        title_field: likewise for the title.
-        text_field: likewise for the text.
         encoding: of text files; anything in which a line end is one byte 0x0A.
         max_bad_share: highest tolerated share of bad records, in [0, 1].
         max_document_chars: a longer document counts as bad, because it is rarely one document.

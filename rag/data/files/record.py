@@ -67,7 +67,6 @@ class Record:
         question: None if only the id is known.
         answers: None if the source has no place for them.
         contexts: retrieved or given passages, best first.
-        negatives: passages that do not, chosen at random.
         hard_negatives: passages that look as if they did.
         meta: what else the source recorded.
     """
