@@ -299,11 +299,6 @@ class EmbeddingShards:
         """Who made the vectors."""
         return self._header.encoder
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all vectors on disk, headers left out."""
-        return sum(shard.nbytes for shard in self._shards)
-
     def checksums(self) -> dict[str, dict[str, Any]]:
         """Size and sha256 of every shard file, from the ledger."""
         return {

@@ -8,11 +8,11 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from rag.core.log import get_logger
 
-__all__ = ["BatchObserver", "BatcherClosed", "Finished", "MicroBatcher", "QueueFull"]
+__all__ = ["BatcherClosed", "Finished", "MicroBatcher", "QueueFull"]
 
 log = get_logger(__name__)
 ItemT = TypeVar("ItemT")
@@ -29,13 +29,6 @@ class QueueFull(Exception):
 
 class BatcherClosed(Exception):
     """The batcher is shutting down and accepts nothing new."""
-
-
-class BatchObserver(Protocol):
-    """Told about every batch, on the event loop's thread."""
-
-    def batch_finished(self, size: int, duration_s: float, waits_s: Sequence[float]) -> None:
-        """A batch of `size` items ran for `duration_s`; each item had waited `waits_s` in the queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +59,8 @@ class MicroBatcher(Generic[ItemT, ResultT]):
     Args:
         run: `run(key, items) -> results`, one result an item; called on the worker thread.
         max_wait_s: longest time a free worker waits for a batch to fill up.
+        on_batch: told of every batch, on the event loop's thread: its size, how long it ran, how long each of
+            its items had waited.
     """
 
     def __init__(
@@ -75,9 +70,9 @@ class MicroBatcher(Generic[ItemT, ResultT]):
         max_size: int,
         max_wait_s: float,
         queue_size: int,
-        observer: BatchObserver | None = None,
+        on_batch: Callable[[int, float, Sequence[float]], None] = lambda size, duration_s, waits_s: None,
     ) -> None:
-        self._run, self._observer = run, observer
+        self._run, self._on_batch = run, on_batch
         self.max_size, self.max_wait_s, self.queue_size = max_size, max_wait_s, queue_size
         self._queue: deque[_Entry[ItemT, ResultT]] = deque()
         self._changed = asyncio.Event()
@@ -212,8 +207,7 @@ class MicroBatcher(Generic[ItemT, ResultT]):
         duration_s = time.monotonic() - started
         recent, average = duration_s / len(batch), self._seconds_per_item
         self._seconds_per_item = 0.7 * average + 0.3 * recent if average else recent
-        if self._observer is not None:
-            self._observer.batch_finished(len(batch), duration_s, waits_s)
+        self._on_batch(len(batch), duration_s, waits_s)
 
     def _run_safely(self, batch: list[_Entry[ItemT, ResultT]]) -> list[ResultT | _Failure]:
         """On the worker thread: the batch at once, or one by one if that fails."""

@@ -52,7 +52,7 @@ class Desk:
             max_size=settings.batch_max_size,
             max_wait_s=settings.batch_max_wait_ms / 1000.0,
             queue_size=settings.queue_size,
-            observer=self.metrics,
+            on_batch=self.metrics.batch_finished,
         )
 
     async def load(self) -> None:

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from rag.cli.options import EncoderSpec, FusionSpec, Precision, ReaderSpec, RetrieverSpec
+from rag.cli.options import EncoderSpec, FusionSpec, IndexDir, Precision, ReaderSpec, RetrieverSpec
 from rag.cli.show import format_answer_set
 
 
 def ask(
     questions: Annotated[list[str], typer.Argument(help="The question; several are answered in turn.")],
-    index: Annotated[str, typer.Option("--index", "-i", help="Directory written by `rag index`.")],
+    index: IndexDir,
     top_k: Annotated[int, typer.Option(help="Passages to read.")] = 20,
     n_best: Annotated[int, typer.Option(help="Answers to show at most.")] = 3,
     retriever: RetrieverSpec = "auto",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rag.cli.options import EncoderSpec, FusionSpec, Precision, ReaderSpec, RetrieverSpec
+from rag.cli.options import EncoderSpec, FusionSpec, Precision, QuestionFormat, ReaderSpec, RetrieverSpec
 
 if TYPE_CHECKING:
     from rag.eval.fact_tuning import FactTuning
@@ -39,7 +39,7 @@ def evaluate(
     ks: Annotated[str, typer.Option(help="Cut-offs of the retrieval figures.")] = "1,5,20,100",
     limit: Annotated[int | None, typer.Option(help="Only the first N questions.")] = None,
     sample: Annotated[int | None, typer.Option(help="Only N questions, drawn at random with --seed.")] = None,
-    format: Annotated[str, typer.Option(help="Format of --questions; auto looks at the file.")] = "auto",
+    format: QuestionFormat = "auto",
     split: Annotated[
         str | None, typer.Option(help="train, dev or test, if the file name does not say.")
     ] = None,

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from rag.cli.options import IndexKindSpec
+from rag.cli.options import (
+    CorpusFormat,
+    IndexKindSpec,
+    IndexTypeSpec,
+    MaxBadShare,
+    PassageIds,
+    StoredDtype,
+    Words,
+    Wrap,
+)
 
 if TYPE_CHECKING:
     from indexers.protocols import PassageEncoder
@@ -30,22 +39,20 @@ def index(
         str | None, typer.Option(help="Hub name or folder; default: the embedded one.")
     ] = None,
     query_encoder: Annotated[str | None, typer.Option(help="Question tower, if it is another model.")] = None,
-    index_type: Annotated[str, typer.Option(help="flat, fp16, sq8, hnsw, ivf, ivfpq or rabitq.")] = "flat",
-    format: Annotated[str, typer.Option(help="Corpus format; auto looks at names and first bytes.")] = "auto",
+    index_type: IndexTypeSpec = "flat",
+    format: CorpusFormat = "auto",
     split: Annotated[
         str | None,
         typer.Option(help="words100, sentences or none; default: words100 (none for the sample)."),
     ] = None,
-    words: Annotated[int, typer.Option(help="Words a passage, for --split words100.")] = 100,
-    wrap: Annotated[bool, typer.Option(help="Fill the last passage with the document's first words.")] = True,
-    passage_ids: Annotated[
-        str, typer.Option(help="document (doc-0, doc-1, …) or integer (1, 2, …).")
-    ] = "document",
+    words: Words = 100,
+    wrap: Wrap = True,
+    passage_ids: PassageIds = "document",
     id_field: Annotated[str | None, typer.Option(help="Field of the document id.")] = None,
     title_field: Annotated[str | None, typer.Option(help="Field of the title.")] = None,
     text_field: Annotated[str | None, typer.Option(help="Field of the text.")] = None,
-    max_bad_share: Annotated[float, typer.Option(help="Highest tolerated share of bad records.")] = 0.01,
-    dtype: Annotated[str, typer.Option(help="Embeddings on disk: auto, float16 or float32.")] = "auto",
+    max_bad_share: MaxBadShare = 0.01,
+    dtype: StoredDtype = "auto",
     precision: Annotated[str, typer.Option(help="Encoder arithmetic: auto, fp32 or bf16.")] = "auto",
     pooling: Annotated[str, typer.Option(help="auto, cls or mean.")] = "auto",
     max_length: Annotated[

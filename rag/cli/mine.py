@@ -7,16 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
+from rag.cli.options import EncoderSpec, IndexDir, QuestionFile, QuestionFormat
+
 
 def mine(
-    index: Annotated[str, typer.Option("--index", "-i", help="Directory written by `rag index`.")],
-    questions: Annotated[
-        str,
-        typer.Option("--questions", "-q", help="SQuAD, NQ, HotpotQA, DPR, JSONL, CSV … (.gz)."),
-    ],
+    index: IndexDir,
+    questions: QuestionFile,
     out: Annotated[Path, typer.Option("--out", "-o", help="DPR training JSON; a report goes beside it.")],
     source: Annotated[str, typer.Option(help="bm25, dense (the index's model) or both.")] = "bm25",
-    model: Annotated[str | None, typer.Option(help="Folder of the index's encoder, if it moved.")] = None,
+    model: EncoderSpec = None,
     depth: Annotated[str, typer.Option(help="Ranks to take candidates from, first:last.")] = "1:100",
     per_question: Annotated[int, typer.Option(help="Most negatives of a question.")] = 10,
     pick: Annotated[str, typer.Option(help="top: the best-ranked that pass; random: any of them.")] = "top",
@@ -48,7 +47,7 @@ def mine(
     merge: Annotated[
         Path | None, typer.Option(help="Another training file: write the union (second round).")
     ] = None,
-    format: Annotated[str, typer.Option(help="Format of --questions; auto looks at the file.")] = "auto",
+    format: QuestionFormat = "auto",
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N questions.")] = None,
     sample: Annotated[
         int | None, typer.Option(min=1, help="Only N questions, drawn at random with --seed.")

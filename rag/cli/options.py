@@ -20,3 +20,15 @@ ReaderSpec = Annotated[
 ]
 Precision = Annotated[str, typer.Option(help="auto, fp32 or bf16.")]
 IndexKindSpec = Annotated[str, typer.Option(help="What can be searched: dense, bm25 or hybrid (both).")]
+IndexDir = Annotated[str, typer.Option("--index", "-i", help="Directory written by `rag index`.")]
+QuestionFile = Annotated[
+    str, typer.Option("--questions", "-q", help="JSONL, CSV, SQuAD, NQ, DPR, HotpotQA … (.gz too).")
+]
+QuestionFormat = Annotated[str, typer.Option(help="Format of --questions; auto looks at the file.")]
+CorpusFormat = Annotated[str, typer.Option(help="Corpus format; auto looks at names and first bytes.")]
+PassageIds = Annotated[str, typer.Option(help="document (doc-0, doc-1, …) or integer (1, 2, …).")]
+Words = Annotated[int, typer.Option(help="Words a passage, for --split words100.")]
+Wrap = Annotated[bool, typer.Option(help="Fill the last passage with the document's first words.")]
+MaxBadShare = Annotated[float, typer.Option(help="Highest tolerated share of bad records.")]
+IndexTypeSpec = Annotated[str, typer.Option(help="flat, fp16, sq8, hnsw, ivf, ivfpq or rabitq.")]
+StoredDtype = Annotated[str, typer.Option(help="Embeddings on disk: auto, float16 or float32.")]

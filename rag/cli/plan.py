@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rag.cli.options import IndexKindSpec
+from rag.cli.options import IndexKindSpec, IndexTypeSpec, StoredDtype
 
 _WORDS = "the history of the river town where many people met and spoke about trade and weather in old times "
 
@@ -18,12 +18,12 @@ def plan(
     passages: Annotated[int, typer.Option("--passages", "-n", help="How many passages.")],
     dim: Annotated[int | None, typer.Option(help="Vector size; default: the encoder's.")] = None,
     retriever: IndexKindSpec = "dense",
-    index_type: Annotated[str, typer.Option(help="flat, fp16, sq8, hnsw, ivf, ivfpq or rabitq.")] = "flat",
+    index_type: IndexTypeSpec = "flat",
     encoder: Annotated[str | None, typer.Option(help="Encoder whose speed is measured.")] = None,
     encode_per_s: Annotated[
         float | None, typer.Option(help="Known passages/s; skips the measurement.")
     ] = None,
-    dtype: Annotated[str, typer.Option(help="Embeddings on disk: auto, float16 or float32.")] = "auto",
+    dtype: StoredDtype = "auto",
     passage_bytes: Annotated[float, typer.Option(help="Mean bytes of title and text.")] = 650.0,
     questions: Annotated[int, typer.Option(help="Questions served when memory is stated.")] = 10_000,
     top_k: Annotated[int, typer.Option(help="Passages read a question.")] = 20,

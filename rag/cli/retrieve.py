@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rag.cli.options import EncoderSpec, FusionSpec, Precision, RetrieverSpec
+from rag.cli.options import (
+    EncoderSpec,
+    FusionSpec,
+    IndexDir,
+    Precision,
+    QuestionFile,
+    QuestionFormat,
+    RetrieverSpec,
+)
 from rag.core.errors import ConfigError
 from rag.core.progress import Progress
 
@@ -19,10 +27,8 @@ if TYPE_CHECKING:
 
 
 def retrieve(
-    index: Annotated[str, typer.Option("--index", "-i", help="Directory written by `rag index`.")],
-    questions: Annotated[
-        str, typer.Option("--questions", "-q", help="JSONL, CSV, SQuAD, DPR, HotpotQA … (.gz too).")
-    ],
+    index: IndexDir,
+    questions: QuestionFile,
     out: Annotated[
         Path,
         typer.Option("--out", "-o", help="*.json: DPR results; *.run or *.trec: a TREC run; *.jsonl: paths."),
@@ -31,7 +37,7 @@ def retrieve(
     retriever: RetrieverSpec = "auto",
     fusion: FusionSpec = None,
     encoder: EncoderSpec = None,
-    format: Annotated[str, typer.Option(help="Format of --questions; auto looks at the file.")] = "auto",
+    format: QuestionFormat = "auto",
     batch_size: Annotated[int, typer.Option(help="Questions searched at once.")] = 512,
     limit: Annotated[int | None, typer.Option(help="Only the first N questions.")] = None,
     regex: Annotated[bool, typer.Option(help="Answers are regular expressions (CuratedTREC).")] = False,

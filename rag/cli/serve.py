@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rag.cli.options import FusionSpec
+from rag.cli.options import EncoderSpec, FusionSpec, ReaderSpec
 from retrievers.open import kind_names
 
 
@@ -19,10 +19,8 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port to listen on; default 8000.")] = None,
     retriever: Annotated[str | None, typer.Option(help=f"{kind_names()}; options after a colon.")] = None,
     fusion: FusionSpec = None,
-    reader: Annotated[
-        str | None, typer.Option(help="Folder or hub name of a reader; default: the shipped one.")
-    ] = None,
-    encoder: Annotated[str | None, typer.Option(help="Folder of the index's encoder, if it moved.")] = None,
+    reader: ReaderSpec = None,
+    encoder: EncoderSpec = None,
     precision: Annotated[str | None, typer.Option(help="auto, fp32 or bf16.")] = None,
 ) -> None:
     """Answer over HTTP. Limits, keys and batching are set by RAG_SERVE_… variables (see the README)."""

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from rag.cli.options import CorpusFormat, MaxBadShare, PassageIds, Words, Wrap
+
 
 def split(
     corpus: Annotated[
@@ -17,16 +19,14 @@ def split(
         Path, typer.Option("--out", "-o", help="File to write: .jsonl or .tsv (as psgs_w100), .gz after it.")
     ],
     mode: Annotated[str, typer.Option("--split", help="words100, sentences or none.")] = "words100",
-    words: Annotated[int, typer.Option(help="Words a passage, for --split words100.")] = 100,
-    wrap: Annotated[bool, typer.Option(help="Fill the last passage with the document's first words.")] = True,
-    passage_ids: Annotated[
-        str, typer.Option(help="document (doc-0, doc-1, …) or integer (1, 2, …).")
-    ] = "document",
+    words: Words = 100,
+    wrap: Wrap = True,
+    passage_ids: PassageIds = "document",
     documents: Annotated[
         int | None, typer.Option(min=1, help="Only the first N documents; default: all.")
     ] = None,
-    format: Annotated[str, typer.Option(help="Corpus format; auto looks at names and first bytes.")] = "auto",
-    max_bad_share: Annotated[float, typer.Option(help="Highest tolerated share of bad records.")] = 0.01,
+    format: CorpusFormat = "auto",
+    max_bad_share: MaxBadShare = 0.01,
 ) -> None:
     """Split documents into passages and write them to one file, for `rag index … --split none`."""
     from rag.data.corpus import ReadOptions, ReadReport, read_documents

@@ -165,11 +165,6 @@ class IdSet:
     def __len__(self) -> int:
         return self._count
 
-    @property
-    def size_bytes(self) -> int:
-        """Memory of the table."""
-        return self._table.nbytes
-
     def add(self, item: str) -> bool:
         """Remember `item`; False if it was there already."""
         key = (

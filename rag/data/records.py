@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 
 from rag.core.errors import DataError
 
@@ -112,15 +111,6 @@ class ReadReport:
         if self.bad > len(self.problems):
             lines.append(f"  … and {self.bad - len(self.problems):,} more")
         return "\n".join(lines)
-
-    def to_json(self) -> dict[str, Any]:
-        """Counts for a manifest."""
-        return {
-            "records": self.total,
-            "bad_records": self.bad,
-            "reasons": dict(self.reasons.most_common()),
-            "first_problems": [str(problem) for problem in self.problems],
-        }
 
     def check(self, max_bad_share: float, *, at_end: bool) -> None:
         """Refuse input that is too damaged.

@@ -33,7 +33,7 @@ from rag.core.files import (
     remove_temporaries,
 )
 from rag.core.log import get_logger
-from rag.core.manifest import MANIFEST_NAME, file_table, read_manifest, verify_files, write_manifest
+from rag.core.manifest import MANIFEST_NAME, file_table, read_manifest, write_manifest
 
 __all__ = ["Generation", "Generations"]
 
@@ -63,14 +63,6 @@ class Generation:
     version: str
     meta: dict[str, Any]
     files: dict[str, dict[str, Any]] = field(repr=False)
-
-    def verify(self, *, deep: bool = True) -> None:
-        """Compare the files with the manifest.
-
-        Raises:
-            ArtifactError: names the first that differs.
-        """
-        verify_files(self.path, self.files, deep=deep)
 
 
 class Generations:

@@ -243,11 +243,6 @@ class Staleness:
     entropy: float
     distinct: float
 
-    @property
-    def drift(self) -> float:
-        """1 - cosine: what "drift>…" in a schedule is compared with."""
-        return 1.0 - self.cosine
-
     def record(self) -> Mapping[str, float]:
         """For metrics files."""
         return {f"refresh/{name}": value for name, value in asdict(self).items()}

@@ -16,6 +16,7 @@ import pytest
 
 from indexers.build import BuildSettings, build_index
 from indexers.protocols import EncoderIdentity, FloatArray
+from rag.core.manifest import verify_files
 from rag.core.types import Passage
 from rag.training.checkpoints import latest_checkpoint
 from rag.training.generations import Generations
@@ -161,6 +162,6 @@ def test_trainer_and_inferencer_are_killed_in_turn(tmp_path: Path, material: dic
     assert told[-1][2] != "file"
     newest = Generations(out / "negatives").newest()
     assert newest is not None
-    newest.verify()
+    verify_files(newest.path, newest.files, deep=True)
     mined = MinedNegatives.read(newest, examples=60, key=newest.meta["key"]).table
     assert (mined.lengths > 0).all()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rag.core.errors import ArtifactError
+from rag.core.manifest import verify_files
 from rag.training import generations as module
 from rag.training.generations import Generations
 from tests.worlds import start_process
@@ -39,7 +40,7 @@ def test_kill_anywhere(tmp_path: Path, attempt: int) -> None:
     until = time.monotonic() + random.Random(attempt).uniform(0.05, 0.4)
     while time.monotonic() < until:  # a reader beside the publisher, which prunes all the time
         with generations.hold() as held:
-            held.verify()
+            verify_files(held.path, held.files, deep=True)
             numbers.append(held.number)
     assert child.pid is not None
     os.kill(child.pid, signal.SIGKILL)
@@ -47,13 +48,13 @@ def test_kill_anywhere(tmp_path: Path, attempt: int) -> None:
     assert numbers == sorted(numbers)
     newest = generations.newest()
     assert newest is not None
-    newest.verify()
+    verify_files(newest.path, newest.files, deep=True)
     assert newest.number >= numbers[-1]
     after = generations.publish(build, step=0)
     assert after.number > newest.number
     assert not [path for path in tmp_path.iterdir() if path.name.startswith((".staging", ".gone"))]
     for generation in generations.all():
-        generation.verify()
+        verify_files(generation.path, generation.files, deep=True)
 
 
 def _die(*_: object) -> None:
@@ -98,10 +99,10 @@ def test_a_hold_ends_with_its_process(tmp_path: Path) -> None:
         time.sleep(0.005)
     generations.publish(build, step=2)
     assert generations.prune(keep=1) == []
-    first.verify()
+    verify_files(first.path, first.files, deep=True)
     assert child.pid is not None
     os.kill(child.pid, signal.SIGKILL)
     child.join()
     assert generations.prune(keep=1) == [1]
     with pytest.raises(ArtifactError):
-        first.verify()
+        verify_files(first.path, first.files, deep=True)

@@ -58,7 +58,7 @@ def test_every_kind_of_bad_line(tmp_path: Path, line: bytes, reason: str, detail
     assert (problem.source, problem.position, problem.reason) == (str(path), 201, reason)
     assert detail in problem.detail
     assert (report.total, report.bad) == (401, 1)
-    assert report.to_json()["reasons"] == {reason: 1}
+    assert report.reasons == {reason: 1}
 
 
 def test_too_many_bad_records_stop_the_reading_early(tmp_path: Path) -> None:

@@ -89,4 +89,4 @@ def test_id_set_equals_a_set() -> None:
         assert seen.add(item) is (item not in expected)
         expected.add(item)
     assert len(seen) == len(expected)
-    assert seen.size_bytes < 40 * len(seen)
+    assert seen._table.nbytes < 40 * len(seen)

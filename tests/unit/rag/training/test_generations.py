@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rag.core.errors import ArtifactError, ConfigError, IncompleteArtifactError
+from rag.core.manifest import verify_files
 from rag.training.generations import Generations
 
 
@@ -40,10 +41,10 @@ def test_the_version_follows_from_the_content(tmp_path: Path) -> None:
         for name, text in (("1", "a"), ("2", "a"), ("3", "b"))
     )
     assert one.version == same.version != other.version
-    one.verify()
+    verify_files(one.path, one.files, deep=True)
     (one.path / "deep/data.txt").write_text("z")
     with pytest.raises(ArtifactError, match="checksum"):
-        one.verify()
+        verify_files(one.path, one.files, deep=True)
 
 
 def test_a_failed_build_changes_nothing(tmp_path: Path) -> None:
