@@ -109,16 +109,13 @@ def link_or_copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def remove_temporaries(directory: Path) -> int:
-    """Delete what killed writers left behind in `directory`; returns how many entries."""
-    removed = 0
+def remove_temporaries(directory: Path) -> None:
+    """Delete what killed writers left behind in `directory`."""
     for entry in directory.glob(f".*{TEMPORARY_MARK}*"):
         if entry.is_dir():
             shutil.rmtree(entry, ignore_errors=True)
         else:
             entry.unlink(missing_ok=True)
-        removed += 1
-    return removed
 
 
 def atomic_write_bytes(path: str | Path, data: bytes) -> None:

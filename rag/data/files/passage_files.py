@@ -8,8 +8,9 @@ import io
 import json
 from collections.abc import Iterable
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_path, disk_errors
@@ -44,26 +45,16 @@ def write_passages(path: str | Path, passages: Iterable[Passage]) -> int:
         if is_gzip:  # no name and no time inside: the same passages give the same bytes
             raw = stack.enter_context(gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0))
         stream = stack.enter_context(io.TextIOWrapper(raw, encoding="utf-8", newline=""))
-        n_passages = (_write_table if kind == ".tsv" else _write_lines)(stream, passages)
+        table = csv.writer(stream, delimiter="\t", lineterminator="\n")
+        if kind == ".tsv":
+            table.writerow(("id", "text", "title"))
+        n_passages = 0
+        for passage in passages:
+            n_passages += 1
+            if kind == ".tsv":
+                table.writerow((passage.id, passage.text, passage.title))
+            else:
+                stream.write(json.dumps(asdict(passage), ensure_ascii=False) + "\n")
         if n_passages == 0:
             raise DataError("no passages to write", hint="every document was empty or refused")
     return n_passages
-
-
-def _write_table(stream: TextIO, passages: Iterable[Passage]) -> int:
-    table = csv.writer(stream, delimiter="\t", lineterminator="\n")
-    table.writerow(("id", "text", "title"))
-    count = 0
-    for passage in passages:
-        table.writerow((passage.id, passage.text, passage.title))
-        count += 1
-    return count
-
-
-def _write_lines(stream: TextIO, passages: Iterable[Passage]) -> int:
-    count = 0
-    for passage in passages:
-        line = {"id": passage.id, "title": passage.title, "text": passage.text}
-        stream.write(json.dumps(line, ensure_ascii=False) + "\n")
-        count += 1
-    return count

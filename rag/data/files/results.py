@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from rag.core.errors import DataError
-from rag.core.files import atomic_path
 from rag.core.types import Passage, Question
 from rag.data.files.dpr_family import DPR_RESULTS, RESULTS_SHAPE, results_json
-from rag.data.files.record import Context, Record, write_json_list
+from rag.data.files.record import Context, Record, write_json_lines, write_json_list
 from rag.data.files.tables import TREC_RUN
 
 __all__ = ["read_dpr_results", "write_dpr_results", "write_paths", "write_trec_run"]
@@ -32,8 +30,8 @@ def write_dpr_results(path: str | Path, results: Iterable[Record]) -> int:
 
 def write_paths(
     path: str | Path, results: Iterable[tuple[Question, Sequence[tuple[float, Sequence[Passage]]]]]
-) -> int:
-    """Write MDR's results, a question a line; the file appears whole. Returns how many it holds.
+) -> None:
+    """Write MDR's results, a question a line; the file appears whole.
 
     Each is `{"_id", "question", "candidate_chains": [[{"id", "title", "text"}, …], …], "scores": […]}`, best
     path first; MDR's own files have neither ids nor scores.
@@ -41,18 +39,16 @@ def write_paths(
     Raises:
         ResourceError: the disk is full or not writable.
     """
-    count = 0
-    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
-        for question, paths in results:
-            record = {
-                "_id": question.id,
-                "question": question.text,
-                "candidate_chains": [[asdict(passage) for passage in passages] for _, passages in paths],
-                "scores": [score for score, _ in paths],
-            }
-            file.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
-            count += 1
-    return count
+    records = (
+        {
+            "_id": question.id,
+            "question": question.text,
+            "candidate_chains": [[asdict(passage) for passage in passages] for _, passages in paths],
+            "scores": [score for score, _ in paths],
+        }
+        for question, paths in results
+    )
+    write_json_lines(Path(path), records)
 
 
 def read_dpr_results(path: str | Path) -> Iterator[Record]:
@@ -72,24 +68,22 @@ def read_dpr_results(path: str | Path) -> Iterator[Record]:
 
 def write_trec_run(
     path: str | Path, rankings: Iterable[tuple[str, Iterable[tuple[str, float]]]], *, tag: str = "rag"
-) -> int:
+) -> None:
     """Write `question_id Q0 passage_id rank score tag` lines; ranks from 1; scores read back exactly.
 
-    `rankings` give for each question its id and (passage id, score), best first. Returns how many lines.
+    `rankings` give for each question its id and (passage id, score), best first.
 
     Raises:
         DataError: an id with white space, which the format cannot hold; scores that rise or are not finite; a
             passage twice for one question.
     """
-    count = 0
-
-    def records() -> Iterator[Record]:
-        nonlocal count
-        for question_id, ranking in rankings:
-            contexts = tuple(Context(passage_id, score=float(score)) for passage_id, score in ranking)
-            count += len(contexts)
-            yield Record(question_id, contexts=contexts, meta={"tag": tag})
-
+    records = (
+        Record(
+            question_id,
+            contexts=tuple(Context(passage_id, score=float(score)) for passage_id, score in ranking),
+            meta={"tag": tag},
+        )
+        for question_id, ranking in rankings
+    )
     assert TREC_RUN.write is not None
-    TREC_RUN.write(Path(path), records())
-    return count
+    TREC_RUN.write(Path(path), records)

@@ -39,8 +39,6 @@ def find_sources(
             told.
         DataError: an input does not exist, matches nothing, or holds nothing readable.
     """
-    if isinstance(inputs, str | Path):
-        inputs = [inputs]
     if not inputs:
         raise ConfigError("no corpus was given", hint="name at least one file, folder, '-' or hf:owner/name")
     if format != "auto" and format not in CORPUS_FORMATS:

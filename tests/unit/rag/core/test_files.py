@@ -66,7 +66,7 @@ def test_killed_writer_leaves_only_a_temporary_that_can_be_removed(tmp_path: Pat
     done = subprocess.run([sys.executable, "-c", code, str(target)])
     assert done.returncode == -9
     assert not target.exists()
-    assert remove_temporaries(tmp_path) == 1
+    remove_temporaries(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
