@@ -26,7 +26,7 @@ def test_recipes_exist_and_know_their_name(name: str) -> None:
 
 def test_the_command_line_has_the_same_recipes() -> None:
     commands = {c.name or c.callback.__name__ for c in app.registered_commands if c.callback is not None}
-    assert commands == set(RECIPES)
+    assert commands - {"stop"} == set(RECIPES)  # a rule is learned, no network trained
 
 
 def test_wrong_names_and_settings_are_refused_before_anything_is_written(tmp_path: Path) -> None:
