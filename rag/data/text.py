@@ -34,7 +34,6 @@ __all__ = [
     "Profile",
     "exact_match",
     "f1",
-    "has_answer",
     "nfd",
     "normalize_answer",
     "overlap",
@@ -272,16 +271,6 @@ class AnswerMatcher:
                 if words[at] == wanted[0] and words[at : at + len(wanted)] == wanted:
                     found.append((tokens[at][1], tokens[at + len(wanted) - 1][2]))
         return sorted(found)
-
-
-def has_answer(answers: Iterable[str], text: str, regex: bool = False) -> bool:
-    """Whether `text` contains one of `answers`: DPR's retrieval accuracy. See `AnswerMatcher` for the rules.
-
-    Example:
-        >>> has_answer(["U.S."], "The U.S. economy grew"), has_answer(["U.S."], "The US economy")
-        (True, False)
-    """
-    return AnswerMatcher(answers, "regex" if regex else "tokens").matches(text)
 
 
 def _fold(lowered: str) -> str:

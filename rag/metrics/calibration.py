@@ -156,11 +156,6 @@ class RiskCoverage:
     oracle_aurc: float
     n: int
 
-    def coverage_at(self, accuracy: float) -> float:
-        """The largest share of questions that can be answered with at least this accuracy."""
-        fitting = [c for c, r in zip(self.coverage, self.risk, strict=True) if 1.0 - r >= accuracy - 1e-12]
-        return max(fitting, default=0.0)
-
     def to_json(self) -> dict[str, Any]:
         """A dict ready for `json.dumps`."""
         return asdict(self)
@@ -184,8 +179,8 @@ def risk_coverage(
 
     Example:
         >>> curve = risk_coverage([0.9, 0.8, 0.2], [1, 1, 0])
-        >>> curve.coverage_at(1.0), round(curve.aurc, 4), round(curve.oracle_aurc, 4)
-        (0.6666666666666666, 0.1111, 0.1111)
+        >>> round(curve.aurc, 4), round(curve.oracle_aurc, 4)
+        (0.1111, 0.1111)
 
     Source: Geifman and El-Yaniv, Selective Classification for Deep Neural Networks, NeurIPS 2017.
     """

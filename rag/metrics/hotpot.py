@@ -7,15 +7,13 @@ Source: Yang et al., HotpotQA, EMNLP 2018, section 5.2, and its evaluation scrip
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-
-import numpy as np
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from rag.core.errors import DataError
 from rag.data.text import exact_match, overlap, supporting_fact_overlap
 
-__all__ = ["HotpotGold", "HotpotScores", "evaluate_hotpot", "score_hotpot"]
+__all__ = ["HotpotGold", "HotpotScores", "score_hotpot"]
 
 Fact = tuple[str, int]
 
@@ -105,33 +103,3 @@ def _fact(fact: Sequence[object]) -> Fact:
     if len(fact) != 2 or not isinstance(fact[0], str) or not isinstance(fact[1], int):
         raise DataError(f"supporting fact {fact!r}: expected [title, sentence index]")
     return fact[0], fact[1]
-
-
-def evaluate_hotpot(
-    answers: Mapping[str, str], facts: Mapping[str, Iterable[Sequence[object]]], golds: Sequence[HotpotGold]
-) -> dict[str, dict[str, float]]:
-    """The official figures over a set and over each question type.
-
-    Args:
-        answers: question id → answer, as in the prediction file's "answer".
-        facts: question id → [[title, sentence index], …], as in its "sp".
-        golds: the questions; missing predictions score 0.
-
-    Returns:
-        `{"all": {figure: mean}, type: {…}}`; the keys of "all" are those of the official script.
-
-    Raises:
-        DataError: there are no questions, or a predicted fact is malformed.
-    """
-    if not golds:
-        raise DataError("there are no questions to evaluate")
-    names = [field.name for field in fields(HotpotScores)]
-    rows = [score_hotpot(answers.get(gold.id), facts.get(gold.id), gold) for gold in golds]
-    groups: dict[str, list[HotpotScores]] = {"all": rows}
-    for gold, row in zip(golds, rows, strict=True):
-        if gold.type:
-            groups.setdefault(gold.type, []).append(row)
-    return {
-        group: {name: float(np.sum([getattr(row, name) for row in members]) / len(members)) for name in names}
-        for group, members in groups.items()
-    }

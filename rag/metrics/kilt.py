@@ -7,7 +7,6 @@ Source: Petroni et al., KILT, NAACL 2021, section 4.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -17,7 +16,6 @@ from rag.data.text import exact_match, f1
 
 __all__ = [
     "PageKind",
-    "evaluate_kilt",
     "evidence_sets",
     "gold_page",
     "page_of",
@@ -197,29 +195,3 @@ def score_kilt(
     scores["r_precision"] = precision
     scores |= {f"recall@{k}": recall_at_k(pages, sets, k) for k in ks}
     return scores
-
-
-def evaluate_kilt(
-    predictions: Iterable[Mapping[str, Any]],
-    golds: Iterable[Mapping[str, Any]],
-    *,
-    ks: Sequence[int] = (1, 5),
-) -> dict[str, float]:
-    """Means over a task file.
-
-    Raises:
-        DataError: if the files differ in length, ids or order, or are empty.
-    """
-    totals: Counter[str] = Counter()
-    n = 0
-    try:
-        for prediction, gold in zip(predictions, golds, strict=True):
-            totals.update(score_kilt(prediction, gold, ks=ks))
-            n += 1
-    except ValueError as error:
-        raise DataError(
-            "prediction and gold file differ in length", hint="give one prediction per record"
-        ) from error
-    if n == 0:
-        raise DataError("there are no records to evaluate")
-    return {name: total / n for name, total in totals.items()}

@@ -24,7 +24,6 @@ __all__ = [
     "bootstrap_difference",
     "compare_paired",
     "holm",
-    "mcnemar_exact",
     "randomisation_test",
 ]
 
@@ -213,26 +212,6 @@ def _sums_by_byte(difference: Floats) -> Floats:
     groups[: len(difference)] = difference
     signs = 2.0 * (np.arange(256)[None, :] >> np.arange(8)[:, None] & 1) - 1.0  # (8, 256)
     return groups.reshape(-1, 8) @ signs
-
-
-def mcnemar_exact(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
-    """Two-sided exact McNemar p-value for 0/1 values of two systems on the same questions.
-
-    With `w` questions only b answers and `l` only a answers, p = min(1, 2 P[Binomial(w + l, 1/2) <= min(w,
-    l)]).
-
-    Raises:
-        DataError: if a value is neither 0 nor 1.
-
-    Example:
-        >>> mcnemar_exact([0, 0, 0, 0, 1], [1, 1, 1, 1, 1])
-        0.125
-    """
-    difference = _paired(a, b)
-    if not _is_binary(a) or not _is_binary(b):
-        raise DataError("McNemar's test needs values 0 and 1", hint="use the paired randomisation test")
-    wins, losses = int((difference > 0).sum()), int((difference < 0).sum())
-    return _binomial_p(wins, losses)
 
 
 def _binomial_p(wins: int, losses: int) -> float:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag.data.files.delimited import format_row, read_rows, split_row
+from rag.data.files.delimited import read_rows, split_row
 from rag.data.files.record import Context, Record
 from rag.data.files.results import (
     read_dpr_results,
@@ -69,10 +69,9 @@ def test_trec_runs_keep_float32_scores_exactly(place: Path, run: dict[str, dict[
 @settings(deadline=None)
 @given(st.lists(cells, min_size=1, max_size=5), st.sampled_from(["\t", ","]))
 def test_rows_round_trip_and_agree_with_the_csv_module(row: list[str], delimiter: str) -> None:
-    line = format_row(row, delimiter)
-    assert split_row(line, delimiter) == row
-    if line:
-        assert next(csv.reader(io.StringIO(line), delimiter=delimiter)) == row
+    written = io.StringIO()
+    csv.writer(written, delimiter=delimiter, lineterminator="").writerow(row)
+    assert split_row(written.getvalue(), delimiter) == row
 
 
 @settings(deadline=None)

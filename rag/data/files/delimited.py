@@ -15,7 +15,7 @@ from rag.data.files.fields import ID_FIELDS, TEXT_FIELDS, TITLE_FIELDS, Document
 from rag.data.files.streams import STDIN, read_lines
 from rag.data.records import BadRecord
 
-__all__ = ["format_row", "parquet_rows", "read_parquet", "read_rows", "read_table", "split_row"]
+__all__ = ["parquet_rows", "read_parquet", "read_rows", "read_table", "split_row"]
 
 _MAX_ROW_LINES = 1_000
 _BATCH_ROWS = 256  # a row may hold the text of many paragraphs
@@ -51,20 +51,6 @@ def split_row(line: str, delimiter: str) -> list[str] | None:
             return fields
         fields.append(value + line[position:end])
         position = end + len(delimiter)
-
-
-def format_row(fields: Sequence[str], delimiter: str = "\t") -> str:
-    """Write one row so that `split_row`, and any CSV reader, gives the same fields back.
-
-    Example:
-        >>> print(format_row(["1", 'He said "no".', "Title"], ","))
-        1,"He said ""no"".",Title
-    """
-    special = ('"', delimiter, "\n", "\r")
-    return delimiter.join(
-        '"' + field.replace('"', '""') + '"' if any(mark in field for mark in special) else field
-        for field in fields
-    )
 
 
 def read_rows(

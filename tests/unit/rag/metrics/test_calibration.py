@@ -69,9 +69,6 @@ def test_risk_coverage_by_hand() -> None:
     assert curve.coverage == (0.25, 0.75, 1.0)
     assert curve.risk == pytest.approx((0.0, 1 / 3, 0.5))
     assert curve.aurc == pytest.approx((0 + 0.5 / 2 + 1 / 3 + 2 / 4) / 4)
-    assert curve.coverage_at(0.9) == 0.25
-    assert curve.coverage_at(0.6) == 0.75
-    assert curve.coverage_at(0.2) == 1.0
 
 
 def test_nothing_to_measure_and_bad_values() -> None:

@@ -115,21 +115,6 @@ def test_sampled_randomisation_is_close_to_scipy() -> None:
     assert ours == pytest.approx(stats.ttest_rel(coarse[0], coarse[1]).pvalue, abs=0.03)
 
 
-@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=60))
-def test_mcnemar_equals_the_binomial_sum(pairs: list[tuple[bool, bool]]) -> None:
-    a, b = [float(x) for x, _ in pairs], [float(y) for _, y in pairs]
-    wins = sum(y > x for x, y in zip(a, b, strict=True))
-    losses = sum(y < x for x, y in zip(a, b, strict=True))
-    n = wins + losses
-    expected = min(1.0, 2 * sum(math.comb(n, i) for i in range(min(wins, losses) + 1)) / 2**n) if n else 1.0
-    assert sig.mcnemar_exact(a, b) == pytest.approx(expected)
-
-
-def test_mcnemar_refuses_graded_values() -> None:
-    with pytest.raises(DataError, match="0 and 1"):
-        sig.mcnemar_exact([0.5, 1.0], [0.0, 1.0])
-
-
 def test_unequal_question_counts_are_refused() -> None:
     with pytest.raises(DataError, match="paired"):
         sig.compare_paired([1.0, 0.0], [1.0])
