@@ -10,10 +10,7 @@ import typer
 from rag.cli.options import EncoderSpec, ReaderSpec, RetrieverSpec
 from rag.cli.recipe import Assignments, ConfigSource, Encoder, Out, Threads, load_recipe
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command()
 def distill(
     index: Annotated[Path, typer.Option("--index", "-i", help="What the first round searches.")],
     questions: Annotated[
@@ -60,12 +57,11 @@ def distill(
     """
     from rag.joint.rounds import RoundsConfig, run_rounds, table
     from rag.recipes import read_config
-    from retrievers.training.distill import DistillTrainConfig
 
-    given: dict[str, Any] = {
-        "out": out, "train_files": [out / "scored.json"], "question_encoder": encoder, "threads": threads,
-    }  # fmt: skip
-    training = load_recipe(DistillTrainConfig, config, set_, given)
+    training = load_recipe(
+        "distill", config, set_, out=out, train_files=[out / "scored.json"], question_encoder=encoder,
+        threads=threads,
+    )  # fmt: skip
     settings: dict[str, Any] = {
         "out": out, "index": index, "questions": questions, "held_out": held_out, "signal": signal,
         "reader": reader, "rounds": rounds, "top_k": top_k, "figure": figure, "profile": profile,

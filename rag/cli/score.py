@@ -9,10 +9,7 @@ import typer
 
 from rag.cli.options import Precision
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command()
 def score(
     examples: Annotated[
         Path, typer.Option("--examples", "-e", help="Results of `rag retrieve`, `rag mine`'s or FiD's file.")
