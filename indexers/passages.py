@@ -21,11 +21,10 @@ from rag.core.errors import ArtifactError, DataError, RetrievalError
 from rag.core.files import atomic_path, disk_errors, remove_temporaries
 from rag.core.types import Passage
 
-__all__ = ["BATCH_ROWS", "PASSAGE_FILES", "PassageStore", "PassageStoreWriter", "passages_digest"]
+__all__ = ["BATCH_ROWS", "PassageStore", "PassageStoreWriter", "passages_digest"]
 
 BATCH_ROWS = 1024
 ARROW_NAME, HASHES_NAME, ROWS_NAME = "passages.arrow", "id_hashes.npy", "id_rows.npy"
-PASSAGE_FILES = (ARROW_NAME, HASHES_NAME, ROWS_NAME)
 # 64-bit offsets: a batch of very long documents may exceed 2 GiB.
 _SCHEMA = pa.schema([(name, pa.large_string()) for name in ("id", "title", "text")])
 
@@ -245,6 +244,11 @@ class PassageStore:
                 return row
             position += 1
         return None
+
+    def find(self, passage_id: str) -> Passage | None:
+        """The passage with this id, or None."""
+        row = self.row_of(passage_id)
+        return None if row is None else self[row]
 
     def __contains__(self, passage_id: object) -> bool:
         return isinstance(passage_id, str) and self.row_of(passage_id) is not None

@@ -155,8 +155,7 @@ class Pipeline:
 
     def passage(self, passage_id: str) -> Passage | None:
         """The passage with this id, or None."""
-        row = self.index.passages.row_of(passage_id)
-        return None if row is None else self.index.passages[row]
+        return self.index.passages.find(passage_id)
 
     def retrieve(
         self, questions: Sequence[str], top_k: int = 20, *, timer: StageTimer | None = None

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
@@ -146,13 +145,7 @@ def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
 
 def _openapi(app: FastAPI, settings: ServeSettings) -> dict[str, Any]:
     if app.openapi_schema is None:
-        schema = get_openapi(
-            title=app.title,
-            version=app.version,
-            description=app.description,
-            routes=app.routes,
-            tags=app.openapi_tags,
-        )
+        schema = FastAPI.openapi(app)
         add_limits(schema, settings)
         if settings.api_keys:
             schema["components"]["securitySchemes"] = {

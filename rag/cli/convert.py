@@ -25,19 +25,11 @@ def convert(
     from contextlib import ExitStack
 
     from indexers.index import Index
-    from rag.core.types import Passage
     from rag.data.files.convert import convert as run
     from rag.data.questions import read_questions
 
     known = None if questions is None else {item.id: item for item in read_questions(questions)}
     with ExitStack() as stack:
-        lookup = None
-        if index is not None:
-            opened = stack.enter_context(Index.open(index))
-
-            def lookup(passage_id: str) -> Passage | None:
-                row = opened.passages.row_of(passage_id)
-                return None if row is None else opened.passages[row]
-
+        lookup = None if index is None else stack.enter_context(Index.open(index)).passages.find
         report = run(source, from_, target, to, questions=known, passages=lookup, strict=strict)
     typer.echo(f"{report.summary()} → {target}")
