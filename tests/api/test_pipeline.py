@@ -21,8 +21,8 @@ class Passages(list[Passage]):
     def get_many(self, rows: Sequence[int]) -> list[Passage]:
         return [self[row] for row in rows]
 
-    def row_of(self, passage_id: str) -> int | None:
-        return next((row for row, passage in enumerate(self) if passage.id == passage_id), None)
+    def find(self, passage_id: str) -> Passage | None:
+        return next((passage for passage in self if passage.id == passage_id), None)
 
 
 class Index:

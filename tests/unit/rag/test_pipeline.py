@@ -24,9 +24,8 @@ class _Store(list[Passage]):
     def get_many(self, rows: Sequence[int]) -> list[Passage]:
         return [self[row] for row in rows]
 
-    def row_of(self, passage_id: str) -> int | None:
-        ids = [passage.id for passage in self]
-        return ids.index(passage_id) if passage_id in ids else None
+    def find(self, passage_id: str) -> Passage | None:
+        return next((passage for passage in self if passage.id == passage_id), None)
 
 
 class _Retriever:
