@@ -35,10 +35,8 @@ class Recipe:
 
 RECIPES = {
     "dpr": Recipe("retrievers.training.config:DprTrainConfig", "retrievers.training.dpr:train_dpr"),
-    "ance": Recipe("retrievers.training.ance_config:AnceTrainConfig", "retrievers.training.ance:train_ance"),
-    "adore": Recipe(
-        "retrievers.training.ance_config:AdoreTrainConfig", "retrievers.training.adore:train_adore"
-    ),
+    "ance": Recipe("retrievers.training.config:AnceTrainConfig", "retrievers.training.ance:train_ance"),
+    "adore": Recipe("retrievers.training.config:AdoreTrainConfig", "retrievers.training.adore:train_adore"),
     "distill": Recipe(
         "retrievers.training.distill:DistillTrainConfig", "retrievers.training.distill:train_distill"
     ),

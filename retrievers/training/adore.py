@@ -19,7 +19,7 @@ from rag.training.fit import Loss
 from retrievers.examples.batches import Epochs
 from retrievers.examples.records import TrainingExample
 from retrievers.examples.tokens import Int32, TokenTable
-from retrievers.training.ance_config import AdoreTrainConfig
+from retrievers.training.config import AdoreTrainConfig
 from retrievers.training.frozen import like_index
 from retrievers.training.losses import ranknet_loss
 from retrievers.training.model import BiEncoderModel

@@ -6,6 +6,8 @@ turn. Whichever is killed, starting it again is all there is to do.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -18,14 +20,17 @@ from rag.core.errors import ConfigError
 from rag.core.files import atomic_write_json
 from rag.core.log import get_logger
 from rag.runtime.hardware import use_threads
+from rag.training.distributed import World
+from rag.training.exchange import Drift, Exchange, ExchangeSettings, Refresher
 from rag.training.fit import FitHooks
+from rag.training.generations import Generation, Generations
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import RetrieverBatches
 from retrievers.examples.data import TrainingSet
+from retrievers.examples.mined import MinedNegatives
 from retrievers.examples.records import Candidate
 from retrievers.examples.split import ExampleSplit, split_examples
-from retrievers.training.ance_config import AnceTrainConfig
-from retrievers.training.exchange import negatives_exchange
+from retrievers.training.config import AnceTrainConfig
 from retrievers.training.inferencer import Inferencer
 from retrievers.training.losses import in_batch_objective, pairwise_objective
 from retrievers.training.model import BiEncoderModel
@@ -39,10 +44,14 @@ from retrievers.training.recipe import (
 from retrievers.training.run import encoder_form, export_model
 from retrievers.training.staleness import DriftMeter, ProbeSet
 
-__all__ = ["Role", "run_inferencer", "train_ance"]
+__all__ = ["Role", "negatives_exchange", "run_inferencer", "train_ance"]
 
 Role = Literal["both", "trainer"]
 _FINISHED = "finished.json"
+_SHOWN = (
+    *("held_out/mrr", "held_out/top1", "held_out/top20"),
+    *("refresh/overlap", "refresh/cosine", "refresh/entropy", "refresh/distinct"),
+)
 
 log = get_logger(__name__)
 
@@ -135,6 +144,56 @@ def _exchange(
         in_line=in_line,
         drift=_drift_meter(config, run.model, data) if config.schedule_of_refresh.watches_drift else None,
     )
+
+
+def negatives_exchange(
+    config: AnceTrainConfig,
+    batches: RetrieverBatches,
+    write_encoder: Callable[[Path], object],
+    *,
+    key: str,
+    world: World,
+    in_line: bool,
+    inline: Refresher | None = None,
+    drift: Drift | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Exchange:
+    """Hooks of the fit loop; the trainer never waits, except for the first negatives if its file has none.
+
+    Args:
+        config: of the run.
+        batches: whose negatives are exchanged.
+        write_encoder: puts the encoder as it is now into a folder; called in the main process.
+        key: fingerprint of examples and corpus, the same in the inferencer.
+        world: the processes.
+        in_line: mine at once, in the main process, whenever a snapshot goes out; otherwise another process
+            mines.
+        inline: what mines, if `in_line` and this is the main process.
+        drift: measures how far the model has moved; None if the schedule does not ask for it.
+        sleep: waits for a number of seconds.
+    """
+
+    def take_up(generation: Generation) -> Mapping[str, float]:
+        mined = MinedNegatives.read(generation, examples=len(batches.data), key=key)
+        batches.use_negatives(mined.table, generation.version)
+        return {name: mined.figures[name] for name in _SHOWN if name in mined.figures}
+
+    return Exchange(
+        ExchangeSettings(
+            config.schedule_of_refresh, poll_every_steps=config.poll_every_steps, poll_s=config.poll_s,
+            show_steps=config.run.log_every_steps, keep=config.keep_generations, in_line=in_line,
+        ),
+        Generations(config.out / "snapshots"),
+        Generations(config.out / "negatives"),
+        lambda folder: write_encoder(folder / "encoder"),
+        take_up,
+        world=world,
+        key=key,
+        refresher=inline,
+        drift=drift,
+        must_wait=lambda: not len(batches.data.negatives.values),
+        sleep=sleep,
+    )  # fmt: skip
 
 
 def _inferencer(config: AnceTrainConfig, index: Index, split: ExampleSplit, device: str) -> Inferencer:

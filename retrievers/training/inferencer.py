@@ -45,7 +45,7 @@ from retrievers.examples.mined import MinedNegatives, Probes
 from retrievers.examples.records import TrainingExample
 from retrievers.examples.tokens import TokenTableWriter
 from retrievers.negatives.select import NegativeFilter
-from retrievers.training.ance_config import AnceTrainConfig
+from retrievers.training.config import AnceTrainConfig
 from retrievers.training.staleness import TOP_K, ProbeSet, compare
 from retrievers.training.validation import TOP_KS, CorpusSearch, right_rows
 

@@ -23,7 +23,7 @@ from rag.training.generations import Generations
 from retrievers.examples.mined import MinedNegatives
 from retrievers.examples.records import TrainingExample, write_training_examples
 from retrievers.training.ance import train_ance
-from retrievers.training.ance_config import AnceTrainConfig
+from retrievers.training.config import AnceTrainConfig
 
 STEPS = 12
 _CODE = """
@@ -31,7 +31,7 @@ import logging, sys
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
 from rag.config import load_config
 from retrievers.training.ance import run_inferencer, train_ance
-from retrievers.training.ance_config import AnceTrainConfig
+from retrievers.training.config import AnceTrainConfig
 config = load_config(AnceTrainConfig, sys.argv[1])
 if len(sys.argv) > 3:  # saved every so many steps, whatever time that takes
     import rag.training.fit

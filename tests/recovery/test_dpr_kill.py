@@ -12,8 +12,9 @@ import pytest
 
 from rag.core.types import Passage
 from retrievers.examples.records import TrainingExample, write_training_examples
-from retrievers.training import dpr
+from retrievers.training import recipe
 from retrievers.training.config import DprTrainConfig
+from retrievers.training.dpr import train_dpr
 from tests.worlds import start_process
 
 _KILL_AT = 7
@@ -33,7 +34,7 @@ def _examples(path: Path) -> Path:
 
 
 def _train(config: DprTrainConfig, kill_at: int | None = None) -> None:
-    step = dpr.contrastive_step
+    step = recipe.contrastive_step
     seen = {"steps": 0}
 
     def counted(*arguments: Any, **named: Any) -> Any:
@@ -42,11 +43,11 @@ def _train(config: DprTrainConfig, kill_at: int | None = None) -> None:
         seen["steps"] += 1
         return step(*arguments, **named)
 
-    dpr.contrastive_step = counted  # type: ignore[assignment]
+    recipe.contrastive_step = counted  # type: ignore[assignment]
     try:
-        dpr.train_dpr(config)
+        train_dpr(config)
     finally:
-        dpr.contrastive_step = step
+        recipe.contrastive_step = step
 
 
 def _losses(out: Path) -> list[tuple[Any, ...]]:

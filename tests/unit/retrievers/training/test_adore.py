@@ -21,8 +21,7 @@ from retrievers.examples.records import write_training_examples
 from retrievers.examples.split import split_examples
 from retrievers.examples.tokens import TokenTable
 from retrievers.training.adore import AdoreBatches, candidates, train_adore
-from retrievers.training.ance_config import AdoreTrainConfig
-from retrievers.training.config import DprTrainConfig
+from retrievers.training.config import AdoreTrainConfig, DprTrainConfig
 from retrievers.training.dpr import train_dpr
 from retrievers.training.validation import CorpusSearch
 from tests.unit.retrievers.conftest import cipher_examples

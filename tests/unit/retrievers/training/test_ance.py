@@ -24,8 +24,7 @@ from rag.training.generations import Generations
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.split import split_examples
 from retrievers.training.ance import run_inferencer, train_ance
-from retrievers.training.ance_config import AnceTrainConfig
-from retrievers.training.config import DprTrainConfig
+from retrievers.training.config import AnceTrainConfig, DprTrainConfig
 from retrievers.training.dpr import train_dpr
 from retrievers.training.validation import CorpusSearch
 

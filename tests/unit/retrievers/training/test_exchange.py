@@ -14,8 +14,8 @@ from rag.training.exchange import Exchange
 from rag.training.generations import Generation, Generations
 from retrievers.examples.mined import MinedNegatives, Probes
 from retrievers.examples.tokens import TokenTable
-from retrievers.training.ance_config import AnceTrainConfig
-from retrievers.training.exchange import negatives_exchange
+from retrievers.training.ance import negatives_exchange
+from retrievers.training.config import AnceTrainConfig
 from retrievers.training.staleness import DriftMeter
 
 

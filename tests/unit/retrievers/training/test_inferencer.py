@@ -17,7 +17,7 @@ from rag.training.generations import Generation, Generations
 from retrievers.encoders.layout import Query
 from retrievers.examples.mined import MinedNegatives
 from retrievers.examples.records import TrainingExample
-from retrievers.training.ance_config import AnceTrainConfig
+from retrievers.training.config import AnceTrainConfig
 from retrievers.training.inferencer import Inferencer
 
 DIM = 16
