@@ -56,6 +56,8 @@ class GeneratorTrainConfig(Config):
         encoder: BERT-like encoder, or a folder of `rag train reader`; None is the embedded one. "shipped" is
             the encoder of the reader that ships.
         decoder_layers: of a warm-started model; None: as many as the encoder has.
+        pointer: begin by looking where the encoder's reader looks and saying what stands there; for encoders of
+            extractive readers.
         dropout: replaces the model's.
         name: of the finished reader.
         mode, template, question_tokens, answer_tokens: as in `GeneratorSettings`.
@@ -82,6 +84,7 @@ class GeneratorTrainConfig(Config):
     model: str | None = None
     encoder: str | None = None
     decoder_layers: int | None = Field(default=None, ge=1)
+    pointer: bool = False
     dropout: float = Field(default=0.1, ge=0, lt=1)
     name: str = "generator"
     mode: Literal["fid", "single"] = "fid"
@@ -112,6 +115,12 @@ class GeneratorTrainConfig(Config):
             )
         if self.mode == "single" and any(stage.passages > 1 for stage in asked):
             raise ValueError('mode "single" reads one passage at a time: set passages to 1 in every stage')
-        if self.model is not None and (self.encoder is not None or self.decoder_layers is not None):
-            raise ValueError("model is a whole checkpoint: encoder and decoder_layers are for a warm start")
+        if self.model is not None and (self.encoder is not None or self.decoder_layers or self.pointer):
+            raise ValueError(
+                "model is a whole checkpoint: encoder, decoder_layers and pointer are for a warm start"
+            )
+        if self.pointer and self.encoder is None:
+            raise ValueError(
+                'pointer needs the encoder of an extractive reader, for example encoder: "shipped"'
+            )
         return self

@@ -26,7 +26,9 @@ from readers.extractive.files import load_parts
 from readers.extractive.model import SpanModel
 from readers.extractive.settings import READER_FILE
 from readers.generative.files import check_rows, load_seq2seq
+from readers.generative.layout import encode_rows
 from readers.generative.model import Seq2Seq
+from readers.generative.pointer import start_as_pointer
 from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
 from readers.generative.training.batches import GeneratorBatch, GeneratorBatches
@@ -37,6 +39,7 @@ from readers.generative.warm_start import warm_start
 
 __all__ = ["batch_loss", "train_generator"]
 
+_SEEN = 128  # questions whose passages a pointer starts from
 _WATCHED = 200  # held-out questions that a validation while training reads
 
 
@@ -81,7 +84,7 @@ def _train(config: GeneratorTrainConfig, world: World) -> Path:
         held_out = read_examples([config.validation_file])[: config.validation_questions]
 
     # model
-    seq2seq = _start(config)
+    seq2seq, span_head = _start(config)
     settings = GeneratorSettings(
         mode=config.mode,
         template=config.template,
@@ -94,6 +97,15 @@ def _train(config: GeneratorTrainConfig, world: World) -> Path:
     )
     check_rows(seq2seq.model, settings)
     batches = GeneratorBatches(config, settings, seq2seq.tokenizer, examples, _corpus(config, examples))
+    if config.pointer:
+        if span_head is None:
+            raise ConfigError(
+                f"{config.encoder} is no extractive reader, whose span head a pointer starts from",
+                hint='name a folder of `rag train reader`, or "shipped"; or switch pointer off',
+            )
+        seen = [(e.question, e.passages[:1]) for e in examples[:_SEEN]]
+        rows = encode_rows(seq2seq.tokenizer, settings, [q for q, _ in seen], [p for _, p in seen])
+        start_as_pointer(seq2seq, span_head.weight[0], [row for [row] in rows])
     log.info(
         "%d questions to train on, %d held out, %d batches, %.1f million parameters",
         *(len(examples), len(held_out), len(batches), seq2seq.model.num_parameters() / 1e6),
@@ -160,16 +172,17 @@ def batch_loss(seq2seq: Seq2Seq, batch: GeneratorBatch, batch_tokens: int, world
     return Loss(value, examples=len(rows), tokens=tokens)
 
 
-def _start(config: GeneratorTrainConfig) -> Seq2Seq:
-    """The model to train: a checkpoint, or one that is warm-started from an encoder."""
+def _start(config: GeneratorTrainConfig) -> tuple[Seq2Seq, torch.nn.Linear | None]:
+    """The model to train: a checkpoint, or one that is warm-started from an encoder, with its span head."""
+    head = None
     if config.model is not None:
         model, tokenizer, _ = load_seq2seq(config.model, dropout=config.dropout)
     else:
-        encoder, tokenizer = _encoder(config.encoder)
+        encoder, tokenizer, head = _encoder(config.encoder)
         seed_everything(config.run.seed)
         model = warm_start(encoder, tokenizer, decoder_layers=config.decoder_layers, dropout=config.dropout)
         model.set_attn_implementation(register_math_attention())
-    return Seq2Seq(model, tokenizer)
+    return Seq2Seq(model, tokenizer), head
 
 
 def _freeze(model: torch.nn.Module, beginnings: Sequence[str]) -> None:
@@ -184,13 +197,13 @@ def _freeze(model: torch.nn.Module, beginnings: Sequence[str]) -> None:
             parameter.requires_grad_(False)
 
 
-def _encoder(source: str | None) -> tuple[Any, Any]:
-    """A BERT-like encoder and its tokenizer: the embedded one, a folder, or that of an extractive reader."""
+def _encoder(source: str | None) -> tuple[Any, Any, torch.nn.Linear | None]:
+    """A BERT-like encoder, its tokenizer, and the span head if it is that of an extractive reader."""
     if source == "shipped" or (source is not None and (Path(source) / READER_FILE).exists()):
         parts = load_parts(None if source == "shipped" else source)
         if not isinstance(parts.model, SpanModel):
             raise ArtifactError(f"{source}: {type(parts.model).__name__} holds no encoder to start from")
-        return parts.model.encoder, parts.tokenizer
+        return parts.model.encoder, parts.tokenizer, parts.model.qa_outputs
     folder = source or str(embedded_encoder_dir())
     try:
         encoder = AutoModel.from_pretrained(folder, dtype=torch.float32)
@@ -199,7 +212,7 @@ def _encoder(source: str | None) -> tuple[Any, Any]:
         raise ArtifactError(
             f"{folder}: no encoder there ({error})", hint="name a BERT-like encoder's folder"
         ) from error
-    return encoder, tokenizer
+    return encoder, tokenizer, None
 
 
 def _corpus(

@@ -227,12 +227,15 @@ def test_bad_input_is_refused_before_any_step(run: tuple[Path, dict[str, Any]], 
         train(model=values["encoder"], encoder=None, decoder_layers=None)
     with pytest.raises(ConfigError, match="128 positions"):
         train(stages=[{"steps": 1, "passage_tokens": 300}])
+    with pytest.raises(ConfigError, match="no extractive reader"):
+        train(pointer=True)
     assert not (tmp_path / "out" / "checkpoints").exists()
     for changes, expected in (
         ({"stages": [{"task": "denoise", "steps": 1}]}, "no stage trains on questions"),
         ({"no_answer": None}, "no_answer is not given"),
         ({"mode": "single"}, "one passage at a time"),
         ({"model": "x"}, "warm start"),
+        ({"pointer": True, "encoder": None}, "pointer needs the encoder"),
     ):
         with pytest.raises(ValidationError, match=expected):
             train(**changes)
