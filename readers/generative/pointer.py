@@ -1,4 +1,4 @@
-"""A decoder that begins as a pointer: it looks where an extractive reader would, and says what stands there."""
+"""A decoder that begins as a pointer: it looks where an extractive reader would, and says what is there."""
 
 from __future__ import annotations
 

@@ -56,8 +56,8 @@ class GeneratorTrainConfig(Config):
         encoder: BERT-like encoder, or a folder of `rag train reader`; None is the embedded one. "shipped" is
             the encoder of the reader that ships.
         decoder_layers: of a warm-started model; None: as many as the encoder has.
-        pointer: begin by looking where the encoder's reader looks and saying what stands there; for encoders of
-            extractive readers.
+        pointer: begin by looking where the encoder's reader looks and saying what stands there; for the
+            encoders of extractive readers.
         dropout: replaces the model's.
         name: of the finished reader.
         mode, template, question_tokens, answer_tokens: as in `GeneratorSettings`.
