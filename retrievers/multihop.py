@@ -12,9 +12,10 @@ from pathlib import Path as FilePath
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
-from indexers.protocols import FloatArray, IntArray
+from indexers.protocols import FloatArray
 from rag.config import Config
 from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, read_json
@@ -35,6 +36,7 @@ __all__ = [
 ]
 
 STOP_FILE = "stop.json"
+BoolArray = NDArray[np.bool_]
 
 
 @runtime_checkable
@@ -57,28 +59,24 @@ class PassageTexts(Protocol):
 class StopRule(Protocol):
     """Says which questions need no further passage."""
 
-    def __call__(self, queries: FloatArray, owners: IntArray, hop: int) -> set[int]:
-        """Questions whose paths are complete.
-
-        Args:
-            queries: (P, D) vectors of questions with the passages of their paths.
-            owners: (P,) number of each one's question.
-            hop: how many passages the paths have.
-        """
+    def __call__(self, questions: FloatArray, hop: int) -> BoolArray:
+        """Which of the questions (B, D) are complete after so many hops, (B,) bool."""
         ...
 
 
 class LearnedStop:
-    """A question is complete after hop t where the mean over its paths of w_t·E(q, p1 … pt) + b_t is above 0.
+    """A question is complete after hop t where w_t·E(q) + b_t is above 0.
 
-    Made by `rag train stop`. After a hop that it knows nothing of, nothing is complete.
+    Made by `rag train stop`. After a hop that it knows nothing of, nothing is complete. It decides before the
+    next hop is asked: a question of one hop costs no more than single-hop search.
 
     Args:
         encoder: weight hash of the encoder whose vectors it judges.
         weights: (T, D), a row a hop.
         biases: (T,).
 
-    Source: Xiong et al. 2021 have a classifier of the question alone; this one sees the passages too.
+    Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval": the
+        classifier of their unified model, for any number of hops.
     """
 
     def __init__(self, encoder: str, weights: FloatArray, biases: FloatArray) -> None:
@@ -112,12 +110,11 @@ class LearnedStop:
         value = {"encoder": self.encoder, "weights": self.weights.tolist(), "biases": self.biases.tolist()}
         atomic_write_json(path, value)
 
-    def __call__(self, queries: FloatArray, owners: IntArray, hop: int) -> set[int]:
-        """Questions whose paths are complete; see `StopRule`."""
+    def __call__(self, questions: FloatArray, hop: int) -> BoolArray:
+        """Which questions are complete; see `StopRule`."""
         if hop > len(self.biases):
-            return set()
-        votes = np.bincount(owners, queries @ self.weights[hop - 1] + self.biases[hop - 1])
-        return set(np.flatnonzero(votes > 0).tolist())
+            return np.zeros(len(questions), bool)
+        return np.asarray(questions @ self.weights[hop - 1] + self.biases[hop - 1] > 0)
 
 
 class HopOptions(Config):
@@ -198,46 +195,55 @@ class MultiHopRetriever:
         The list has the passages of the best paths, then what the first hop found besides. All passages of a
         path come together, in its order, with its score.
         """
+        if not questions:
+            return [], []
         width = max(top_k, self.beam)
-        first = self._first_hop(questions, width, timer)
-        paths = self._continue(questions, first, width, timer)
+        asked, first = self._first_hop(questions, width, timer)
+        paths = self._continue(questions, asked, first, width, timer)
         hits = [hits_of_paths(found, rest, top_k) for found, rest in zip(paths, first, strict=True)]
         return hits, [found[:top_k] for found in paths]
 
-    def _first_hop(self, questions: Sequence[str], width: int, timer: StageTimer | None) -> list[list[Hit]]:
+    def _first_hop(
+        self, questions: Sequence[str], width: int, timer: StageTimer | None
+    ) -> tuple[FloatArray, list[list[Hit]]]:
+        """Vectors (B, D) of the questions and their first passages."""
         with stage(timer, "hop_1"):
-            found = self.dense.search(questions, width)
+            asked = self.dense.encoder.encode_questions(questions)
+            found = self.dense.search_vectors(asked, width)
             if self.first is None:
-                return found
-            return [
+                return asked, found
+            return asked, [
                 [replace(hit, score=dense.score) for hit, dense in zip(hits, by_vector, strict=False)]
                 for hits, by_vector in zip(self.first.search(questions, width), found, strict=True)
             ]
 
     def _continue(
-        self, questions: Sequence[str], first: Sequence[Sequence[Hit]], width: int, timer: StageTimer | None
+        self,
+        questions: Sequence[str],
+        vectors: FloatArray,
+        first: Sequence[Sequence[Hit]],
+        width: int,
+        timer: StageTimer | None,
     ) -> list[list[Path]]:
         """Up to `width` paths of each question, from its first hits."""
         paths = [[Path((hit,), hit.score) for hit in hits] for hits in first]
         going = [number for number, found in enumerate(paths) if found]
         for hop in range(1, self.hops):
+            if self.stop is not None:
+                stopped = self.stop(vectors, hop)
+                going = [number for number in going if not stopped[number]]
+            if not going:
+                break
             with stage(timer, f"hop_{hop + 1}"):
                 asked = [(number, path) for number in going for path in paths[number][: self.beam]]
-                if not asked:
-                    break
                 queries = self._encode([questions[number] for number, _ in asked], [p for _, p in asked])
-                owners = np.array([number for number, _ in asked], np.int64)
-                stopped = self.stop(queries, owners, hop) if self.stop is not None else ()
-                rows = [at for at, (number, _) in enumerate(asked) if number not in stopped]
-                found = self.dense.search_vectors(queries[rows], self.beam + hop) if rows else []
                 longer: dict[int, list[Path]] = {}
-                for at, hits in zip(rows, found, strict=True):
-                    number, path = asked[at]
+                found = self.dense.search_vectors(queries, self.beam + hop)
+                for (number, path), hits in zip(asked, found, strict=True):
                     longer.setdefault(number, []).extend(_extend(path, hits, self.beam))
-                for number, candidates in longer.items():
-                    if candidates:  # else the corpus has no other passage
-                        paths[number] = _best(candidates, width)
-                going = [number for number in going if longer.get(number)]
+                going = [number for number in going if longer[number]]  # else there is no other passage
+                for number in going:
+                    paths[number] = _best(longer[number], width)
         return paths
 
     def _encode(self, questions: Sequence[str], paths: Sequence[Path]) -> FloatArray:

@@ -20,7 +20,6 @@ from rag.cli.recipe import (
     run_recipe,
     say_encoder,
 )
-from rag.core.errors import ConfigError
 
 _Index = Annotated[Path | None, typer.Option("--index", "-i", help="Its passages are the corpus.")]
 _SearchedIndex = Annotated[
@@ -172,20 +171,19 @@ def distill(
 
 def stop(
     train: Annotated[list[Path], typer.Option(help="Question sets of one and of more hops; repeat it.")],
-    index: Annotated[list[Path], typer.Option("--index", "-i", help="One for all sets, or one for each.")],
+    encoder: Annotated[str, typer.Option(help="The index's encoder, whose question vectors are judged.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="File of the rule, for multihop:stop=FILE.")],
-    hops: Annotated[int, typer.Option(help="Of the search that it is for.")] = 2,
-    beam: Annotated[int, typer.Option(help="The same.")] = 5,
+    hops: Annotated[int, typer.Option(help="Most hops of the search that it is for.")] = 2,
+    lost: Annotated[
+        float, typer.Option(help="Tolerated share of questions that need more and are stopped.")
+    ] = 0.05,
     questions: Annotated[int, typer.Option(help="Most questions of each set.")] = 1000,
-    encoder: Encoder = None,
     seed: Annotated[int, typer.Option(help="Of the draw of questions.")] = 13,
 ) -> None:
-    """Learn when multi-hop search has found enough, so that one-hop questions stay one-hop."""
-    from retrievers.training.stop import describe, learn_stop
+    """Learn which questions need no further hop, so that one-hop questions stay one-hop."""
+    from retrievers.training.stop import learn_stop
 
-    if len(index) not in (1, len(train)):
-        raise ConfigError(f"{len(index)} indexes for {len(train)} question sets, expected one or one each")
-    sets = list(zip(train, index * (len(train) if len(index) == 1 else 1), strict=True))
-    rule, figures = learn_stop(sets, hops=hops, beam=beam, most=questions, seed=seed, encoder=encoder)
+    rule, figures = learn_stop(train, encoder, hops=hops, lost=lost, most=questions, seed=seed)
     rule.save(out)
-    typer.echo(f"{describe(figures)}\nrule → {out}\nuse it: --retriever multihop:hops={hops},stop={out}")
+    typer.echo("\n".join(map(str, figures)))
+    typer.echo(f"rule → {out}\nuse it: --retriever multihop:hops={hops},stop={out}")

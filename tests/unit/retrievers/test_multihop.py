@@ -136,9 +136,8 @@ def test_a_corpus_of_one_passage_has_paths_of_one_passage():
 
 
 def test_a_stopped_question_has_exactly_the_hits_of_one_hop():
-    def stop(queries, owners, hop):
-        assert len(queries) == len(owners)
-        return {0} if hop == 1 else set()
+    def stop(questions, hop):
+        return np.arange(len(questions)) < (hop == 1)
 
     searcher = retriever(hops=3, beam=2, stop=stop)
     short, long = searcher.search_paths(["one", "two"], 5)
@@ -173,13 +172,13 @@ def test_an_encoder_of_questions_alone_is_refused():
         MultiHopRetriever(DenseRetriever(Flat(), Store(), OnlyQuestions()), Store())
 
 
-def test_a_learned_rule_decides_by_the_mean_over_a_questions_paths(tmp_path):
+def test_a_learned_rule_decides_by_the_questions_vector(tmp_path):
     rule = LearnedStop("ab", np.array([[1.0, 0.0]], np.float32), np.array([-1.0], np.float32))
-    queries = np.array([[3.0, 9.0], [0.0, 0.0], [1.5, 0.0], [0.0, 0.0]], np.float32)
     rule.save(tmp_path / "stop.json")
     read = LearnedStop.load(tmp_path / "stop.json", "ab")
-    assert read(queries, np.array([4, 4, 7, 7]), 1) == {4}  # votes 2, -1 and 0.5, -1
-    assert read(queries, np.array([4, 4, 7, 7]), 2) == set()
+    questions = np.array([[3.0, 9.0], [0.5, 4.0]], np.float32)
+    assert read(questions, 1).tolist() == [True, False]
+    assert read(questions, 2).tolist() == [False, False]
     with pytest.raises(MismatchedArtifactError, match="another encoder"):
         LearnedStop.load(tmp_path / "stop.json", "cd")
     (tmp_path / "other.json").write_text("[1]")
