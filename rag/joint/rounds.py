@@ -241,7 +241,7 @@ def _run_round(
         judge.close()
         return {"questions": report.counts["questions"], "constant": report.counts["constant"]}
 
-    facts |= current.stage("score", score)
+    facts = {**facts, **current.stage("score", score)}
     start = training.model.question_encoder if config.restart or first else str(encoder)
     trained = training.replaced(
         out=folder / "retriever", train_files=(scored,), question_encoder=start,

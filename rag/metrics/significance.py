@@ -9,7 +9,7 @@ drawing question by question, but the cost no longer grows with n when values re
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -142,8 +142,15 @@ def _resampled_means(filled: Floats, defined: npt.NDArray[np.bool_], resamples: 
 def bootstrap_difference(
     a: npt.ArrayLike, b: npt.ArrayLike, *, resamples: int = 2000, seed: int = 0, level: float = 0.95
 ) -> Interval:
-    """Paired bootstrap interval of mean(b) - mean(a) over questions where both are defined."""
-    return bootstrap(_paired(a, b), resamples=resamples, seed=seed, level=level)[0]
+    """Paired bootstrap interval of mean(b) - mean(a) over questions where both are defined.
+
+    Example:
+        >>> same = bootstrap_difference([0, 1] * 10, [0, 1] * 10)
+        >>> same.value, round(same.low, 2), round(same.high, 2)  # either could be the better one
+        (0.0, -0.17, 0.17)
+    """
+    found = bootstrap(_paired(a, b), resamples=resamples, seed=seed, level=level)[0]
+    return replace(found, low=-found.high) if found.value == found.low == 0.0 else found
 
 
 def _paired(a: npt.ArrayLike, b: npt.ArrayLike) -> Floats:
