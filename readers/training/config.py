@@ -27,6 +27,8 @@ class TrainingSet(Config):
             set says of them; "both"; or "auto": gold where a question has them, else match.
         weight: how often its questions come up, against once an epoch.
         held_out: share of its articles that is not learnt from, for every choice; 0: none.
+        max_answer_words: longer answers do not count, nor does a question that has no other; 0: any. NQ-open
+            has at most five, NQ's own spans are often longer: who learns from these says too much.
         where: only questions whose record has these values in these fields, such as `{split: train}`.
         name: in figures; by default that of the file.
     """
@@ -37,6 +39,7 @@ class TrainingSet(Config):
     positives: Literal["auto", "gold", "match", "both"] = "auto"
     weight: float = Field(default=1.0, ge=0)
     held_out: float = Field(default=0.045, ge=0, lt=1)
+    max_answer_words: int = Field(default=0, ge=0)
     where: Mapping[str, str] = Field(default_factory=dict)
     name: str = ""
 

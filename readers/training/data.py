@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,7 @@ def read_set(one: TrainingSet, number: int = 0, *, serving: bool = False) -> lis
     Raises:
         DataError: a file is wrong, no question is left, or `retrieved` knows fewer than half of them.
     """
-    questions = [q for q in read_questions(one.questions) if q.answers and _kept(q, one)]
+    questions = [q for q in map(partial(_shortened, one), read_questions(one.questions)) if _kept(q, one)]
     if not questions:
         raise DataError(
             f"{one.questions}: no question with answers" + (f" where {dict(one.where)}" if one.where else "")
@@ -115,8 +116,19 @@ def read_set(one: TrainingSet, number: int = 0, *, serving: bool = False) -> lis
     ]
 
 
+def _shortened(one: TrainingSet, question: Question) -> Question:
+    """The question without the answers that are too long; SQuAD's places belong to its first answer alone."""
+    if not one.max_answer_words or question.answers_are_regex:
+        return question
+    short = tuple(a for a in question.answers if len(a.split()) <= one.max_answer_words)
+    starts = question.answer_starts if short[:1] == question.answers[:1] else ()
+    return replace(question, answers=short, answer_starts=starts)
+
+
 def _kept(question: Question, one: TrainingSet) -> bool:
-    return all(str(question.meta.get(field)) == value for field, value in one.where.items())
+    return bool(question.answers) and all(
+        str(question.meta.get(field)) == value for field, value in one.where.items()
+    )
 
 
 def _candidates(question: Question, retrieved: Sequence[Context], serving: bool) -> Iterator[Candidate]:

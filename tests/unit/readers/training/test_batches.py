@@ -233,6 +233,21 @@ def test_questions_nothing_answers_are_left_out(tmp_path: Path, caplog: pytest.L
         read_set(one.model_copy(update={"where": {"split": "train"}}))
 
 
+def test_answers_that_are_too_long_do_not_count(tmp_path: Path) -> None:
+    gold = {"title": "t", "text": "the tower near the river was built in 1889 of the year"}
+    records = [
+        {"question": "how?", "answers": ["built in 1889 of the year", "1889"], "positive_ctxs": [gold]},
+        {"question": "when?", "answers": ["built in 1889 of the year"], "positive_ctxs": [gold]},
+    ]
+    one = TrainingSet(questions=write(tmp_path / "q.json", records), held_out=0, max_answer_words=2)
+    [example] = read_set(one)
+    assert example.question.answers == ("1889",)
+    batches = batches_of(config_of(tmp_path, [one], objective={"spans": "marginal"}))
+    assert [said(batches[0], group) for group in range(len(batches[0].has_answer))] == [["1889"]]
+    squad = read_set(TrainingSet(questions=tiny_squad(tmp_path / "s.json", 2, 0), max_answer_words=1))
+    assert all(example.question.answer_starts for example in squad)
+
+
 def test_targets_that_are_no_text_are_refused(tmp_path: Path) -> None:
     records = [{"question": "how high?", "answers": [["57"]], "ctxs": []}]
     with pytest.raises(DataError, match="record 1"):
