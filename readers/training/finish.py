@@ -51,7 +51,9 @@ def finish(
     """
     trained, finished = config.out / "trained", config.out / "reader"
     export_trained(trained, model, weights, tokenizer)
+    sets = _serving(config, held_out)
     everything = [example for examples in held_out.values() for example in examples]
+    everything = everything or [example for examples in sets.values() for example in examples]
 
     def export(settings: ReaderSettings, calibration: Calibration) -> ExtractiveReader:
         export_int8(
@@ -68,7 +70,6 @@ def finish(
         if shown:
             figures.once(f"gold passages, held-out {label}", "", partial(reading_scores, reader, shown))
 
-    sets = _serving(config, held_out)
     if sets:
 
         def tuned() -> dict[str, Any]:
