@@ -47,3 +47,5 @@ def setup_logging(level: str = "INFO", *, json_lines: bool = False) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    for chatty in ("faiss", "httpx"):  # which build was loaded, every request: nothing a user asked for
+        logging.getLogger(chatty).setLevel(logging.WARNING)
