@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 
 from rag.core.errors import DataError
-from readers.extractive.settings import Calibration
+from readers.manifest import Calibration
 
 __all__ = ["fit_calibration"]
 

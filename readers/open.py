@@ -12,9 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
-from rag.core.errors import ArtifactError, DataError
-from rag.core.files import read_json
-from readers.extractive.settings import READER_FILE
+from rag.core.errors import ArtifactError
+from readers.manifest import READER_FILE, read_reader_file
 from readers.protocols import Reader
 
 __all__ = ["KINDS", "ReaderKind", "open_reader", "reader_kind"]
@@ -116,11 +115,7 @@ def open_reader(
 
 
 def _named(folder: Path) -> str:
-    try:
-        described = read_json(folder / READER_FILE)
-    except DataError as error:
-        raise ArtifactError(error.message, hint="copy the whole folder again") from error
-    name = described.get("kind", "extractive") if isinstance(described, dict) else None
+    name = read_reader_file(folder).get("kind", "extractive")
     if name not in KINDS:
         raise ArtifactError(
             f"{folder}: {READER_FILE} names the kind {name!r}, expected one of {', '.join(KINDS)}",

@@ -21,7 +21,8 @@ from readers.extractive.model import (
     span_model_from_state,
 )
 from readers.extractive.quantized import load_int8
-from readers.extractive.settings import READER_FILE, Calibration, ReaderSettings, read_manifest
+from readers.extractive.settings import ReaderSettings, read_manifest
+from readers.manifest import READER_FILE, Calibration
 
 __all__ = ["SHIPPED_READER", "ReaderParts", "check_tokenizer", "load_parts"]
 

@@ -12,8 +12,9 @@ from rag.core.types import Passage
 from rag.data.text import normalize_answer
 from readers.extractive.inference import RowScores
 from readers.extractive.layout import Row
-from readers.extractive.settings import Calibration, ReaderSettings
+from readers.extractive.settings import ReaderSettings
 from readers.extractive.tokens import TokenTable
+from readers.manifest import Calibration
 
 __all__ = [
     "Candidate",

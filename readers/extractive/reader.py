@@ -18,8 +18,9 @@ from readers.extractive.inference import score_rows
 from readers.extractive.layout import RowLayout, pair_template, rows_of_pairs
 from readers.extractive.model import LogitsModel
 from readers.extractive.ranking import Pair, Ranked, ScoredPassages, confidences, rank
-from readers.extractive.settings import Calibration, ReaderSettings, with_overrides
+from readers.extractive.settings import ReaderSettings
 from readers.extractive.tokens import tokenize_texts
+from readers.manifest import Calibration, with_overrides
 from readers.protocols import ReadAnswer, ReadResult, check_request
 
 __all__ = ["ExtractiveReader"]

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from rag.config import Config
-from rag.core.errors import ArtifactError, ConfigError, DataError, IncompleteArtifactError
-from rag.core.files import atomic_write_json, read_json
+from rag.core.errors import IncompleteArtifactError
+from readers.manifest import READER_FILE, Manifest, load_manifest
 
-__all__ = [
-    "READER_FILE",
-    "Calibration",
-    "ReaderManifest",
-    "ReaderSettings",
-    "read_manifest",
-    "with_overrides",
-]
-
-READER_FILE = "reader.json"
-FORMAT_VERSION = 1
+__all__ = ["ReaderManifest", "ReaderSettings", "read_manifest"]
 
 
 class ReaderSettings(Config):
@@ -77,34 +67,19 @@ class ReaderSettings(Config):
         return self
 
 
-class Calibration(Config):
-    """Temperature and null bias that turn scores into probabilities; 1 and 0 where nothing was fitted."""
-
-    temperature: float = Field(default=1.0, gt=0)
-    null_bias: float = 0.0
-    questions: int = Field(default=0, ge=0, description="held-out questions it was fitted on; 0 = not fitted")
-
-
-class ReaderManifest(Config):
+class ReaderManifest(Manifest):
     """The content of `reader.json`.
 
     `ranges_file` holds the ranges of activations that int8 inference needs; a reader without one computes in
     bf16 or fp32.
     """
 
-    format_version: int = FORMAT_VERSION
     kind: Literal["extractive"] = "extractive"
-    name: str
     weights_file: str
     weights_sha256: str
     ranges_file: str | None = None
     ranges_sha256: str | None = None
     settings: ReaderSettings = ReaderSettings()
-    calibration: Calibration = Calibration()
-
-    def save(self, folder: Path) -> None:
-        """Write `reader.json` into `folder`."""
-        atomic_write_json(folder / READER_FILE, self.model_dump(mode="json"))
 
 
 def read_manifest(folder: Path) -> ReaderManifest:
@@ -114,33 +89,8 @@ def read_manifest(folder: Path) -> ReaderManifest:
         IncompleteArtifactError: if it is missing.
         ArtifactError: if it is damaged or of another format version.
     """
-    path = folder / READER_FILE
-    if not path.exists():
+    if not (folder / READER_FILE).exists():
         raise IncompleteArtifactError(
             f"{folder} has no {READER_FILE}", hint="finish `rag train reader` first"
         )
-    try:
-        data = read_json(path)
-    except DataError as error:
-        raise ArtifactError(error.message) from error
-    version = data.get("format_version") if isinstance(data, dict) else None
-    if version != FORMAT_VERSION:
-        raise ArtifactError(f"{path}: format version {version!r}, this program reads {FORMAT_VERSION}")
-    try:
-        return ReaderManifest.model_validate(data)
-    except ValidationError as error:
-        raise ArtifactError(f"{path}: {error.errors()[0]['loc']}: {error.errors()[0]['msg']}") from error
-
-
-def with_overrides(settings: ReaderSettings, overrides: dict[str, Any]) -> ReaderSettings:
-    """A checked copy of `settings` with some values replaced.
-
-    Raises:
-        ConfigError: for an unknown name or a value that does not fit.
-    """
-    try:
-        return ReaderSettings.model_validate({**settings.model_dump(), **overrides})
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "reader settings"
-        raise ConfigError(f"{place}: {first['msg']}") from error
+    return load_manifest(ReaderManifest, folder)

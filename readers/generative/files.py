@@ -21,8 +21,8 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from rag.core.errors import ArtifactError, ConfigError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.log import get_logger
-from readers.extractive.settings import Calibration
-from readers.generative.settings import GeneratorSettings, override, read_generator_manifest
+from readers.generative.settings import GeneratorManifest, GeneratorSettings
+from readers.manifest import READER_FILE, Calibration, load_manifest, with_overrides
 
 __all__ = ["GeneratorParts", "load_generator", "load_seq2seq", "read_weights"]
 
@@ -56,14 +56,15 @@ def load_generator(name_or_path: str | Path, **changes: Any) -> GeneratorParts:
         ArtifactError: no such checkpoint, of another kind, cut short, or with another tokenizer.
         ConfigError: rows longer than the model's positions, or unknown settings.
     """
-    manifest = read_generator_manifest(Path(name_or_path))
+    folder = Path(name_or_path)
+    manifest = load_manifest(GeneratorManifest, folder) if (folder / READER_FILE).exists() else None
     model, tokenizer, is_fid = load_seq2seq(name_or_path)
     settings = GeneratorSettings() if manifest is None else manifest.settings
     if manifest is None:
         longest = longest_row(model.config)
         fitting = min(settings.passage_tokens, longest or settings.passage_tokens)
-        settings = override(settings, {"passage_tokens": fitting, "legacy_cross_bias": is_fid})
-    settings = override(settings, changes)
+        settings = with_overrides(settings, {"passage_tokens": fitting, "legacy_cross_bias": is_fid})
+    settings = with_overrides(settings, changes)
     check_rows(model, settings)
     if settings.legacy_cross_bias:
         _restore_cross_bias(name_or_path, model)

@@ -15,13 +15,13 @@ from rag.core.types import Passage
 from rag.data.text import normalize_answer
 from rag.runtime.hardware import resolve_device, resolve_precision
 from readers.extractive.ranking import confidences, retrieval_prior
-from readers.extractive.settings import Calibration
 from readers.generative.attention import attend
 from readers.generative.evidence import Support, find_support
 from readers.generative.files import load_generator
 from readers.generative.layout import encode_rows
 from readers.generative.model import Memory, Seq2Seq
 from readers.generative.settings import GeneratorSettings
+from readers.manifest import Calibration
 from readers.protocols import ReadAnswer, ReadResult, check_request
 
 __all__ = ["Generated", "GenerativeReader", "ReadQuestion"]

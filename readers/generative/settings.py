@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from string import Formatter
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
 from rag.config import Config
-from rag.core.errors import ArtifactError, ConfigError, DataError
-from rag.core.files import atomic_write_json, read_json
-from readers.extractive.settings import READER_FILE, Calibration
+from readers.manifest import Manifest
 
-__all__ = ["FID_TEMPLATE", "GeneratorManifest", "GeneratorSettings", "override", "read_generator_manifest"]
+__all__ = ["FID_TEMPLATE", "GeneratorManifest", "GeneratorSettings"]
 
 FID_TEMPLATE = "question: {question} title: {title} context: {text}"
 _FIELDS = frozenset({"question", "title", "text"})
-_FORMAT_VERSION = 1
 
 
 class GeneratorSettings(Config):
@@ -62,54 +58,8 @@ class GeneratorSettings(Config):
         return template
 
 
-class GeneratorManifest(Config):
+class GeneratorManifest(Manifest):
     """The content of `reader.json` beside a sequence-to-sequence checkpoint."""
 
-    format_version: int = _FORMAT_VERSION
     kind: Literal["generative"] = "generative"
-    name: str
     settings: GeneratorSettings = GeneratorSettings()
-    calibration: Calibration = Calibration()
-
-    def save(self, folder: Path) -> None:
-        """Write `reader.json` into `folder`."""
-        atomic_write_json(folder / READER_FILE, self.model_dump(mode="json"))
-
-
-def read_generator_manifest(folder: Path) -> GeneratorManifest | None:
-    """Read and check `reader.json`; None if the folder has none, as a plain checkpoint.
-
-    Raises:
-        ArtifactError: if it is damaged, of another format version, or of another kind of reader.
-    """
-    path = folder / READER_FILE
-    if not path.exists():
-        return None
-    try:
-        data = read_json(path)
-    except DataError as error:
-        raise ArtifactError(error.message) from error
-    found = (data.get("kind"), data.get("format_version")) if isinstance(data, dict) else (None, None)
-    if found != ("generative", _FORMAT_VERSION):
-        raise ArtifactError(
-            f"{path}: kind {found[0]!r}, format version {found[1]!r}, not 'generative', {_FORMAT_VERSION}",
-            hint="it was written by another program or version: copy or train the folder again",
-        )
-    try:
-        return GeneratorManifest.model_validate(data)
-    except ValidationError as error:
-        raise ArtifactError(f"{path}: {error.errors()[0]['loc']}: {error.errors()[0]['msg']}") from error
-
-
-def override(settings: GeneratorSettings, changes: dict[str, Any]) -> GeneratorSettings:
-    """A checked copy of `settings` with some values replaced.
-
-    Raises:
-        ConfigError: for an unknown name or a value that does not fit.
-    """
-    try:
-        return GeneratorSettings.model_validate({**settings.model_dump(), **changes})
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "reader settings"
-        raise ConfigError(f"{place}: {first['msg']}") from error

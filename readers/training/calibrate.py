@@ -15,7 +15,8 @@ from readers.calibration import fit_calibration
 from readers.extractive.inference import RowScores
 from readers.extractive.ranking import Ranked, ScoredPassages, confidences, rank
 from readers.extractive.reader import ExtractiveReader
-from readers.extractive.settings import Calibration, ReaderSettings
+from readers.extractive.settings import ReaderSettings
+from readers.manifest import Calibration
 from readers.training.data import Example, is_right
 
 __all__ = ["Case", "Tuned", "fit_and_measure", "tune"]

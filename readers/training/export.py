@@ -13,7 +13,8 @@ from safetensors.torch import save_file
 from rag.core.files import atomic_path, atomic_write_json, read_json, sha256_file
 from readers.extractive.model import SpanModel
 from readers.extractive.quantized import save_int8
-from readers.extractive.settings import Calibration, ReaderManifest, ReaderSettings
+from readers.extractive.settings import ReaderManifest, ReaderSettings
+from readers.manifest import Calibration
 
 __all__ = ["WEIGHTS_FILE", "export_int8", "export_trained"]
 

@@ -14,7 +14,8 @@ from rag.core.log import get_logger
 from rag.runtime.seeds import generator
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
-from readers.extractive.settings import Calibration, ReaderSettings, read_manifest
+from readers.extractive.settings import ReaderSettings, read_manifest
+from readers.manifest import Calibration
 from readers.training.calibrate import tune
 from readers.training.card import model_card
 from readers.training.config import ReaderTrainConfig, TrainingSet

@@ -12,7 +12,7 @@ from rag.core.errors import ArtifactError, ConfigError
 from rag.runtime.model_files import position_limit
 from readers.extractive.files import check_tokenizer, load_parts
 from readers.extractive.model import SpanModel
-from readers.extractive.settings import READER_FILE
+from readers.manifest import READER_FILE
 from readers.training.config import ReaderTrainConfig
 
 __all__ = ["start_model"]

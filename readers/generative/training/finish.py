@@ -17,11 +17,11 @@ from rag.data.text import exact_match, f1
 from rag.metrics.calibration import calibration as measure_calibration
 from readers.calibration import fit_calibration
 from readers.extractive.ranking import confidences
-from readers.extractive.settings import Calibration
 from readers.generative.model import Seq2Seq
 from readers.generative.reader import GenerativeReader, ReadQuestion
 from readers.generative.settings import GeneratorManifest
 from readers.generative.training.data import GeneratorExample
+from readers.manifest import Calibration
 
 __all__ = ["answer_scores", "calibrate", "read_examples_with", "save_reader"]
 

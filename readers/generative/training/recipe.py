@@ -24,7 +24,6 @@ from rag.training.fit import Loss, fit
 from rag.training.precision import MasterWeights
 from readers.extractive.files import load_parts
 from readers.extractive.model import SpanModel
-from readers.extractive.settings import READER_FILE
 from readers.generative.files import check_rows, load_seq2seq
 from readers.generative.layout import encode_rows
 from readers.generative.model import Seq2Seq
@@ -36,6 +35,7 @@ from readers.generative.training.config import GeneratorTrainConfig
 from readers.generative.training.data import GeneratorExample, read_examples, split_examples
 from readers.generative.training.finish import answer_scores, calibrate, read_examples_with, save_reader
 from readers.generative.warm_start import warm_start
+from readers.manifest import READER_FILE
 
 __all__ = ["batch_loss", "train_generator"]
 

@@ -12,7 +12,8 @@ from rag.core.types import Passage
 from readers.extractive.model import SpanModel
 from readers.extractive.ranking import rank
 from readers.extractive.reader import ExtractiveReader
-from readers.extractive.settings import ReaderSettings, with_overrides
+from readers.extractive.settings import ReaderSettings
+from readers.manifest import with_overrides
 from readers.protocols import MAX_PASSAGE_CHARS, MAX_QUESTION_CHARS, Reader
 from tests.tiny_reader import tiny_tokenizer
 

@@ -24,8 +24,9 @@ from readers.extractive.model import SpanModel
 from readers.extractive.quantized import load_int8, quantize, save_int8
 from readers.extractive.ranking import Candidate, confidences, distinct, retrieval_prior
 from readers.extractive.reader import ExtractiveReader
-from readers.extractive.settings import Calibration, ReaderSettings, read_manifest
+from readers.extractive.settings import ReaderSettings, read_manifest
 from readers.extractive.tokens import tokenize_texts
+from readers.manifest import Calibration
 from readers.training.config import TrainingSet
 from readers.training.data import read_set
 from readers.training.export import export_int8, export_trained

@@ -14,10 +14,10 @@ from transformers import AutoModelForSeq2SeqLM
 
 from rag.core.errors import ArtifactError, ConfigError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.types import Hit, Passage
-from readers.extractive.settings import Calibration
 from readers.generative.layout import encode_rows
 from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
+from readers.manifest import Calibration
 from readers.open import open_reader, reader_kind
 from readers.spans import find_span
 from tests.tiny_generator import KINDS, tiny_generator

@@ -1,0 +1,92 @@
+"""`reader.json`: what a reader's folder says about itself beside its weights, for all kinds of reader."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import Field, ValidationError
+
+from rag.config import Config
+from rag.core.errors import ArtifactError, ConfigError, DataError
+from rag.core.files import atomic_write_json, read_json
+
+__all__ = ["READER_FILE", "Calibration", "Manifest", "load_manifest", "read_reader_file", "with_overrides"]
+
+READER_FILE = "reader.json"
+FORMAT_VERSION = 1
+
+SettingsT = TypeVar("SettingsT", bound=Config)
+
+
+class Calibration(Config):
+    """Temperature and null bias that turn scores into probabilities; 1 and 0 where nothing was fitted."""
+
+    temperature: float = Field(default=1.0, gt=0)
+    null_bias: float = 0.0
+    questions: int = Field(default=0, ge=0, description="held-out questions it was fitted on; 0 = not fitted")
+
+
+class Manifest(Config):
+    """The content of `reader.json` that all kinds share; a kind adds `kind` and `settings`."""
+
+    format_version: int = FORMAT_VERSION
+    name: str
+    calibration: Calibration = Calibration()
+
+    def save(self, folder: Path) -> None:
+        """Write `reader.json` into `folder`."""
+        atomic_write_json(folder / READER_FILE, self.model_dump(mode="json"))
+
+
+ManifestT = TypeVar("ManifestT", bound=Manifest)
+
+
+def read_reader_file(folder: Path) -> dict[str, Any]:
+    """The content of a folder's `reader.json`, unchecked.
+
+    Raises:
+        ArtifactError: it cannot be read, or is not an object.
+    """
+    path, hint = folder / READER_FILE, "copy the whole folder again"
+    try:
+        data = read_json(path)
+    except DataError as error:
+        raise ArtifactError(error.message, hint=hint) from error
+    if not isinstance(data, dict):
+        raise ArtifactError(f"{path} holds a {type(data).__name__}, expected an object", hint=hint)
+    return data
+
+
+def load_manifest(kind: type[ManifestT], folder: Path) -> ManifestT:
+    """The `reader.json` of a folder that has one, checked.
+
+    Raises:
+        ArtifactError: it is damaged, of another format version, or of another kind of reader.
+    """
+    data, path = read_reader_file(folder), folder / READER_FILE
+    wanted = kind.model_fields["kind"].default
+    found = (data.get("kind", wanted), data.get("format_version"))
+    if found != (wanted, FORMAT_VERSION):
+        raise ArtifactError(
+            f"{path}: kind {found[0]!r}, format version {found[1]!r}, not {wanted!r}, {FORMAT_VERSION}",
+            hint="it was written by another program or version: copy or train the folder again",
+        )
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise ArtifactError(f"{path}: {error.errors()[0]['loc']}: {error.errors()[0]['msg']}") from error
+
+
+def with_overrides(settings: SettingsT, overrides: dict[str, Any]) -> SettingsT:
+    """A checked copy of `settings` with some values replaced.
+
+    Raises:
+        ConfigError: for an unknown name or a value that does not fit.
+    """
+    try:
+        return type(settings).model_validate({**settings.model_dump(), **overrides})
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or "reader settings"
+        raise ConfigError(f"{place}: {first['msg']}") from error
