@@ -132,10 +132,10 @@ class RoundResult:
 class _Round:
     """One round's folder: stages that are done are not done again."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-        self._ledger = folder / "done.json"
+    def __init__(self, out: Path, number: int) -> None:
+        self.number, self.folder = number, out / f"round-{number}"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._ledger = self.folder / "done.json"
         self._done: dict[str, Any] = read_json(self._ledger) if self._ledger.is_file() else {}
 
     def stage(self, name: str, run: Callable[[], Any]) -> Any:
@@ -180,7 +180,7 @@ def run_rounds(
         encoder: Path | None = None
         index = config.index
         for number in range(1, config.rounds + 1):
-            current = _Round(config.out / f"round-{number}")
+            current = _Round(config.out, number)
             encoder, index, result = _run_round(
                 config, training, current, make_reader, questions, held_out, encoder, index
             )
@@ -226,11 +226,10 @@ def _run_round(
     index: Path,
 ) -> tuple[Path, Path, RoundResult]:
     """The new encoder, its index, and how good they are; `encoder` is that of the round before."""
-    folder, first = current.folder, encoder is None
-    number = int(folder.name.rpartition("-")[2])
+    folder, number, first = current.folder, current.number, encoder is None
     found, scored, new_index = folder / "found.json", folder / "scored.json", folder / "index"
 
-    facts = current.stage("retrieve", lambda: _retrieve(config, index, questions, found, first))
+    facts = current.stage("retrieve", lambda: _retrieve(config, current, index, questions, found))
     reader = config.reader
     if make_reader is not None:
         reader = current.stage("read", lambda: str(make_reader(found, folder / "reader")))
@@ -275,7 +274,7 @@ def _run_round(
 
 
 def _start(config: RoundsConfig, held_out: Sequence[Question]) -> RoundResult:
-    current = _Round(config.out / "round-0")
+    current = _Round(config.out, 0)
     run = lambda: _evaluate(config, config.index, current.folder, held_out, config.retriever)  # noqa: E731
     return RoundResult(0, current.stage("evaluate", run))
 
@@ -293,9 +292,10 @@ def _evaluate(
 
 
 def _retrieve(
-    config: RoundsConfig, index: Path, questions: Sequence[Question], out: Path, first: bool
+    config: RoundsConfig, current: _Round, index: Path, questions: Sequence[Question], out: Path
 ) -> dict[str, Any]:
     """Write what is found for the training questions as examples; returns what is worth knowing of it."""
+    first = current.number == 1
     pipeline = Pipeline.open(
         index, retriever=config.retriever if first else "dense", encoder=config.encoder if first else None,
         reader=False,
@@ -322,12 +322,12 @@ def _retrieve(
     write_training_examples(out, examples())
     distinct = distinct_share(rows, len(pipeline.index.passages))
     pipeline.close()
-    save_npy(out.parent / "found_rows.npy", rows)
+    save_npy(current.folder / "found_rows.npy", rows)
     facts: dict[str, Any] = {"distinct": round(distinct, 3)}
     watched = Staleness(age_steps=0, overlap=1.0, cosine=1.0, entropy=1.0, distinct=distinct)
     for alarm in watched.alarms():
-        get_logger(__name__).warning("%s: %s", out.parent.name, alarm)
-    before = out.parents[1] / f"round-{int(out.parent.name.rpartition('-')[2]) - 1}" / "found_rows.npy"
+        get_logger(__name__).warning("%s: %s", current.folder.name, alarm)
+    before = config.out / f"round-{current.number - 1}" / "found_rows.npy"
     if before.is_file():
         old = load_npy(before, dtype=np.int64, shape=rows.shape)
         facts["overlap"] = round(top_k_overlap(old, rows), 3)
