@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any, Literal, overload
 
@@ -22,7 +23,7 @@ from indexers.presets import INDEX_KINDS, IndexKind
 from rag.core.errors import ConfigError, DataError
 from rag.core.progress import StageTimer
 from rag.core.types import AnswerSet, Hit, Passage, Path
-from readers.paths import with_paths
+from readers.paths import read_answers, with_paths
 from readers.protocols import Reader
 from retrievers.fusion import Fusion
 from retrievers.protocols import PathRetriever, Retriever
@@ -220,17 +221,10 @@ class Pipeline:
         with timer("total"):
             found, paths = self.retrieve_paths(batch, top_k, timer=timer)
             with timer("read"):
-                read = self.reader.read(
-                    batch,
-                    [[passage for _, passage in pairs] for pairs in found],
-                    [[hit.score for hit, _ in pairs] for pairs in found],
-                    n_best,
-                )
+                read = read_answers(self.reader, batch, found, paths, n_best, self.index_version)
         results = [
-            with_paths(
-                result.with_evidence(question, pairs, self.index_version, dict(timer.timings_ms)), of_question
-            )
-            for question, pairs, result, of_question in zip(batch, found, read, paths, strict=True)
+            with_paths(replace(answers, timings_ms=dict(timer.timings_ms)), of_question)
+            for answers, of_question in zip(read, paths, strict=True)
         ]
         return results[0] if isinstance(questions, str) else results
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from rag.core.errors import ConfigError, DataError
-from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage
+from rag.core.types import Passage
 
 __all__ = [
     "MAX_PASSAGE_CHARS",
@@ -51,30 +51,6 @@ class ReadResult:
 
     answers: tuple[ReadAnswer, ...]
     no_answer_confidence: float
-
-    def with_evidence(
-        self,
-        question: str,
-        retrieved: Sequence[tuple[Hit, Passage]],
-        index_version: str,
-        timings_ms: Mapping[str, float],
-    ) -> AnswerSet:
-        """The same answers with the passages they stand in.
-
-        Args:
-            question: as it was asked.
-            retrieved: the passages that were read, in the order they were given to the reader.
-            index_version: of the index they came from.
-            timings_ms: wall time of each stage in milliseconds.
-        """
-        answers = []
-        for read in self.answers:
-            hit, passage = retrieved[read.passage_index]
-            evidence = Evidence(
-                passage.id, passage.title, passage.text, read.start, read.end, hit.score, read.supporting
-            )
-            answers.append(Answer(read.text, read.score, read.confidence, evidence))
-        return AnswerSet(question, tuple(answers), self.no_answer_confidence, index_version, timings_ms)
 
 
 @runtime_checkable

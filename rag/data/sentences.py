@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-__all__ = ["split_sentences"]
+__all__ = ["Spans", "align_sentences", "sentence_spans", "split_sentences"]
+
+Spans = tuple[tuple[int, int], ...]
 
 
 def _words(text: str) -> frozenset[str]:
@@ -84,3 +87,33 @@ def _ends_sentence(line: str, start: int, match: re.Match[str]) -> bool:
 def _is_initial(word: str) -> bool:
     """Whether a word before a full stop is like the "J" of "J." or the "J.R" of "J.R."."""
     return bool(word) and all(len(part) == 1 and part.isupper() for part in word.split("."))
+
+
+def align_sentences(text: str, sentences: Sequence[str]) -> Spans | None:
+    """Character spans of sentences in the text they were joined to; None if they are not its sentences.
+
+    Only white space between sentences may differ. A blank sentence keeps its number and has an empty span.
+
+    Example:
+        >>> align_sentences("One. Two.", ["One.", " ", " Two."]), align_sentences("One. Two.", ["One."])
+        (((0, 4), (4, 4), (5, 9)), None)
+    """
+    spans, position = [], 0
+    for sentence in sentences:
+        bare = sentence.strip()
+        start = text.find(bare, position) if bare else position
+        if start < 0 or text[position:start].strip():
+            return None
+        position = start + len(bare)
+        spans.append((start, position))
+    return None if text[position:].strip() else tuple(spans)
+
+
+def sentence_spans(text: str) -> Spans:
+    """Start and end of the sentences of `text`, cut by `split_sentences`.
+
+    Example:
+        >>> sentence_spans("One.  Two.")
+        ((0, 4), (6, 10))
+    """
+    return align_sentences(text, split_sentences(text)) or ((0, len(text)),)

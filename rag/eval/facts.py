@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rag.config import load_config
-from rag.core.types import AnswerSet, Passage, Question
-from rag.data.sentences import split_sentences
-from rag.eval.sentence_table import SentenceTable, Spans, align_sentences
+from rag.core.types import AnswerSet, Evidence, Passage, Question
+from rag.data.sentences import Spans, align_sentences, sentence_spans
+from rag.eval.sentence_table import SentenceTable
 from rag.eval.systems import Retrieved
 from readers.facts import FactPassage, FactSettings, FactSigns, choose_facts, find_signs
 
@@ -62,11 +63,27 @@ class FactFinder:
         }
 
     def __call__(self, question: Question, answers: AnswerSet, retrieved: Retrieved) -> list[tuple[str, int]]:
-        """Supporting (title, sentence number) pairs."""
+        """Supporting (title, sentence number) pairs: those that the reader marked, where it does that."""
+        path = answers.answers[0].path if answers.answers else ()
+        if any(step.supporting for step in path):
+            return self._marked(question, path)
         signs, sources = self.signs(question, answers, retrieved)
         facts = choose_facts(signs, self.settings)
         self.boundaries.update(sources[number] for number in dict.fromkeys(n for n, _ in facts))
         return [(signs.titles[number], sentence) for number, sentence in facts]
+
+    def _marked(self, question: Question, path: Sequence[Evidence]) -> list[tuple[str, int]]:
+        facts = []
+        for step in path:
+            spans, source = self._spans(question, Passage(step.passage_id, step.title, step.text))
+            self.boundaries[source] += 1
+            middles = [(start + end) // 2 for start, end in step.supporting]
+            facts += [
+                (step.title, number)
+                for number, (start, end) in enumerate(spans)
+                if any(start <= middle < end for middle in middles)
+            ]
+        return facts
 
     def signs(
         self, question: Question, answers: AnswerSet, retrieved: Retrieved
@@ -96,8 +113,7 @@ class FactFinder:
                 spans = align_sentences(passage.text, shown.sentences)
                 if spans is not None:
                     return spans, "question set"
-        spans = align_sentences(passage.text, split_sentences(passage.text))
-        return spans or ((0, len(passage.text)),), "rule"
+        return sentence_spans(passage.text), "rule"
 
 
 def open_finder(facts: str, sentences: str | Path | None, *, read_top_k: int) -> FactFinder | None:

@@ -163,8 +163,9 @@ class _Asker:
         searched = time.perf_counter()
         answers: Sequence[AnswerSet | None] = [None] * len(batch)
         if self.reads is not None and (self.retrieves is not None or settings.read == "gold"):
+            joined = {"paths": paths} if any(paths) else {}  # systems that know no paths read as ever
             answers = self.reads.read(
-                texts, [pairs[: settings.read_top_k] for pairs in retrieved], settings.n_best
+                texts, [pairs[: settings.read_top_k] for pairs in retrieved], settings.n_best, **joined
             )
         elif self.asks is not None:
             answers = self.asks.ask(texts, top_k=settings.read_top_k, n_best=settings.n_best)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -16,30 +16,9 @@ import numpy as np
 from rag.core.errors import DataError
 from rag.data.corpus import read_documents
 from rag.data.records import Document
+from rag.data.sentences import Spans, align_sentences
 
-__all__ = ["SentenceTable", "align_sentences"]
-
-Spans = tuple[tuple[int, int], ...]
-
-
-def align_sentences(text: str, sentences: Sequence[str]) -> Spans | None:
-    """Character spans of sentences in the text they were joined to; None if they are not its sentences.
-
-    Only white space between sentences may differ. A blank sentence keeps its number and has an empty span.
-
-    Example:
-        >>> align_sentences("One. Two.", ["One.", " ", " Two."]), align_sentences("One. Two.", ["One."])
-        (((0, 4), (4, 4), (5, 9)), None)
-    """
-    spans, position = [], 0
-    for sentence in sentences:
-        bare = sentence.strip()
-        start = text.find(bare, position) if bare else position
-        if start < 0 or text[position:start].strip():
-            return None
-        position = start + len(bare)
-        spans.append((start, position))
-    return None if text[position:].strip() else tuple(spans)
+__all__ = ["SentenceTable"]
 
 
 class SentenceTable:

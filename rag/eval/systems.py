@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 from rag.core.types import AnswerSet, Hit, Passage
-from readers.protocols import Reader, ReadResult
+from readers.paths import read_answers
+from readers.protocols import Reader
 
 __all__ = ["AsksQuestions", "Paths", "ReadsPassages", "RetrieveThenRead", "RetrievesPassages", "Retrieved"]
 
@@ -73,28 +74,18 @@ class RetrieveThenRead:
         """Whether there is a reader."""
         return self.reader is not None
 
-    def read(self, questions: Sequence[str], retrieved: Sequence[Retrieved], n_best: int) -> list[AnswerSet]:
-        """Answers from the passages given; questions without passages get none."""
+    def read(
+        self,
+        questions: Sequence[str],
+        retrieved: Sequence[Retrieved],
+        n_best: int,
+        paths: Sequence[Paths] = (),
+    ) -> list[AnswerSet]:
+        """Answers from the passages given, or from paths of them; questions without passages get none."""
         if self.reader is None:
             return []
         started = time.perf_counter()
-        filled = [number for number, pairs in enumerate(retrieved) if pairs]
-        results = (
-            self.reader.read(
-                [questions[i] for i in filled],
-                [[passage for _, passage in retrieved[i]] for i in filled],
-                [[hit.score for hit, _ in retrieved[i]] for i in filled],
-                n_best,
-            )
-            if filled
-            else []
-        )
+        of_questions = paths or [()] * len(questions)
+        found = read_answers(self.reader, questions, retrieved, of_questions, n_best, self.index_version)
         timings_ms = {"read": (time.perf_counter() - started) * 1000.0}
-        read = dict(zip(filled, results, strict=True))
-        nothing = ReadResult((), 1.0)
-        return [
-            read.get(number, nothing).with_evidence(
-                question, retrieved[number], self.index_version, timings_ms
-            )
-            for number, question in enumerate(questions)
-        ]
+        return [replace(answers, timings_ms=timings_ms) for answers in found]

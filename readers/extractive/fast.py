@@ -72,9 +72,12 @@ class FastSpanModel(LogitsModel):
         packed = PackedTokens(input_ids[mask], positions, types, tuple(groups))
         hidden = self.encoder.forward(packed)  # (T, H)
         found = self._heads(hidden, hidden[packed.starts()])
-        start, end = torch.zeros(2, *mask.shape)
-        start[mask], end[mask] = found.start, found.end
-        return found._replace(start=start, end=end)
+        padded = {}
+        for name in ("start", "end", "facts"):
+            if (values := getattr(found, name)) is not None:
+                padded[name] = torch.zeros(mask.shape)
+                padded[name][mask] = values
+        return found._replace(**padded)
 
     @property
     def workers(self) -> int:

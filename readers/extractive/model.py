@@ -35,6 +35,7 @@ class Logits(NamedTuple):
         relevance: (R,) "this passage holds the answer", if the network has such a head.
         words: (R, 2) "the answer is yes", "is no", on the scale of a start or end logit; likewise.
         skim: (R, L) an early layer's "the answer is here"; in training alone.
+        facts: (R, L) "the sentence that ends here supports the answer", if the network has such a head.
     """
 
     start: torch.Tensor
@@ -42,6 +43,7 @@ class Logits(NamedTuple):
     relevance: torch.Tensor | None = None
     words: torch.Tensor | None = None
     skim: torch.Tensor | None = None
+    facts: torch.Tensor | None = None
 
 
 class LogitsModel(nn.Module):
@@ -83,6 +85,7 @@ class SpanModel(LogitsModel):
         head: D → 2.
         passage_head: D → 3 on [CLS]: the passage holds the answer; the answer is yes; is no.
         skim_head: D → 1 on each token of layer `skim_layer`, for training; inference may stop there.
+        fact_head: D → 1 on each token: a sentence that supports the answer ends here.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class SpanModel(LogitsModel):
         passage_head: nn.Linear | None = None,
         skim_head: nn.Linear | None = None,
         skim_layer: int = 0,
+        fact_head: nn.Linear | None = None,
     ) -> None:
         super().__init__()
         self.encoder = encoder
@@ -100,6 +104,7 @@ class SpanModel(LogitsModel):
         self.passage_head = passage_head
         self.skim_head = skim_head
         self.skim_layer = skim_layer
+        self.fact_head = fact_head
         self.segmented = has_segments(encoder.config)
 
     @classmethod
@@ -117,7 +122,7 @@ class SpanModel(LogitsModel):
         encoder = load_backbone(model_folder(folder), train=True, dropout=dropout)
         return cls(encoder, _drawn(encoder.config.hidden_size, 2, seed))
 
-    def add_heads(self, *, passage: bool, skim_layer: int, seed: int) -> None:
+    def add_heads(self, *, passage: bool, skim_layer: int, facts: bool, seed: int) -> None:
         """Draw the heads that are wanted and not there.
 
         Raises:
@@ -133,6 +138,8 @@ class SpanModel(LogitsModel):
         if skim_layer and self.skim_head is None:
             self.skim_head = _drawn(config.hidden_size, 1, seed + 2)
         self.skim_layer = skim_layer or self.skim_layer
+        if facts and self.fact_head is None:
+            self.fact_head = _drawn(config.hidden_size, 1, seed + 3)
 
     def to_compute(self, dtype: torch.dtype) -> SpanModel:
         """Move the encoder to `dtype`; the heads stay fp32. Returns self."""
@@ -155,10 +162,11 @@ class SpanModel(LogitsModel):
     def read_out(self, hidden: torch.Tensor, first: torch.Tensor, skim: torch.Tensor | None = None) -> Logits:
         """Apply the heads to (…, D) hidden states of tokens and (R, D) of [CLS]."""
         spans = self.qa_outputs(hidden)  # (…, 2)
+        facts = None if self.fact_head is None else self.fact_head(hidden).squeeze(-1)
         if self.passage_head is None:
-            return Logits(spans[..., 0], spans[..., 1], None, None, skim)
+            return Logits(spans[..., 0], spans[..., 1], None, None, skim, facts)
         passage = self.passage_head(first)  # (R, 3)
-        return Logits(spans[..., 0], spans[..., 1], passage[:, 0], passage[:, 1:], skim)
+        return Logits(spans[..., 0], spans[..., 1], passage[:, 0], passage[:, 1:], skim, facts)
 
     def logits(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_types: torch.Tensor
@@ -245,6 +253,7 @@ def span_model_from_state(
         passage_head=nn.Linear(width, 3) if "passage_head.weight" in state else None,
         skim_head=nn.Linear(width, 1) if "skim_head.weight" in state else None,
         skim_layer=skim_layer,
+        fact_head=nn.Linear(width, 1) if "fact_head.weight" in state else None,
     )
     try:
         model.load_state_dict(state, strict=True)

@@ -8,15 +8,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from rag.core.errors import ConfigError
 from rag.core.types import Passage
+from rag.data.sentences import Spans
 from rag.runtime.hardware import resolve_device, resolve_precision
 from readers.extractive.fast import FastSpanModel
 from readers.extractive.files import load_parts
-from readers.extractive.inference import score_rows
+from readers.extractive.inference import map_rows, score_rows
 from readers.extractive.layout import RowLayout, pair_template, rows_of_pairs
-from readers.extractive.model import LogitsModel
+from readers.extractive.model import Logits, LogitsModel
 from readers.extractive.ranking import Pair, Ranked, ScoredPassages, confidences, rank
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.tokens import tokenize_texts
@@ -165,6 +167,47 @@ class ExtractiveReader:
         )
         extend = self._continues if self.settings.words == "extend" else None
         return ScoredPassages(len(questions), pairs, unique, texts, rows, scores, extend)
+
+    @property
+    def reads_paths(self) -> bool:
+        """Whether it was taught to read the passages of a path as one text, see `readers.paths`."""
+        return self.settings.paths
+
+    def support(
+        self, questions: Sequence[str], passages: Sequence[Passage], sentences: Sequence[Spans]
+    ) -> list[npt.NDArray[np.float32]]:
+        """How much each sentence of a passage supports the answer: logits, above 0 where it does.
+
+        Args:
+            questions: n questions.
+            passages: one for each.
+            sentences: start and end of the sentences of each passage's text.
+
+        Returns:
+            n arrays, one value a sentence; −inf for one without a token.
+        """
+        asked = tokenize_texts(self.tokenizer, questions)
+        titles = tokenize_texts(self.tokenizer, [passage.title for passage in passages])
+        texts = tokenize_texts(self.tokenizer, [passage.text for passage in passages])
+        rows = rows_of_pairs(self.layout, [(n, n) for n in range(len(passages))], asked, titles, texts)
+        by_token = [np.full(length, -np.inf, np.float32) for length in texts.lengths]
+
+        def use(part: list[int], ids: torch.Tensor, text: torch.Tensor, found: Logits) -> None:
+            assert found.facts is not None
+            facts = found.facts.float().cpu().numpy()
+            for place, number in enumerate(part):
+                row = rows[number]
+                seen = facts[place, row.text_from : row.text_to]
+                window = by_token[row.group][row.first_token : row.first_token + len(seen)]
+                np.maximum(window, seen, out=window)
+
+        map_rows(self.model, self.layout, rows, use, device=self.device)
+        found = [np.full(len(spans), -np.inf, np.float32) for spans in sentences]
+        for number, spans in enumerate(sentences):
+            for place, span in enumerate(spans):
+                for _, last in texts.located(number, [span]):
+                    found[number][place] = by_token[number][last]
+        return found
 
     def close(self) -> None:
         """End the network's worker threads; the next `read` starts them again."""

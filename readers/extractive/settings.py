@@ -34,6 +34,7 @@ class ReaderSettings(Config):
             spans alone.
         answer_types: "yes" and "no" are answers, where the network says them.
         skim_layer: layer on which the network's early head sits; 0: it has none.
+        paths: reads the passages of a path as one text, and marks the sentences that support the answer.
         words: answers may begin and end inside words ("any"), are searched among whole words only
             ("whole"), or are extended to whole words afterwards ("extend", as DPR does). Known for
             WordPiece tokenizers only.
@@ -54,6 +55,7 @@ class ReaderSettings(Config):
     select: bool = False
     answer_types: bool = False
     skim_layer: int = Field(default=0, ge=0)
+    paths: bool = False
     words: Literal["any", "whole", "extend"] = "whole"
 
     @model_validator(mode="after")

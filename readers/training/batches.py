@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,7 @@ class ReaderBatch:
         positive: (B, P) bool.
         wanted: (B, P, L) bool, tokens of an answer, or the [CLS] of a passage that says yes or no.
         hard: (B,) bool, whether the likeliest span alone counts.
+        ends_here, facts: (B, P, L) bool, last tokens of judged sentences, and those of supporting ones.
         tokens: real tokens in the batch.
     """
 
@@ -51,6 +52,8 @@ class ReaderBatch:
     positive: torch.Tensor
     wanted: torch.Tensor
     hard: torch.Tensor
+    ends_here: torch.Tensor
+    facts: torch.Tensor
     tokens: int
 
 
@@ -69,6 +72,7 @@ class _Row:
     head: int
     spans: Spans
     is_positive: bool
+    facts: Spans = field(default_factory=list)  # last tokens of judged sentences, and 1 if they support
 
 
 class ReaderBatches:
@@ -159,29 +163,30 @@ class ReaderBatches:
 
     def _pairs(
         self, question: int, stage: ReaderStage, draw: np.random.Generator
-    ) -> tuple[list[tuple[int, int]], bool]:
-        """(passage, pair or -1 for a negative) of one group, positives first unless they are left out."""
+    ) -> tuple[list[tuple[int, int, bool]], bool]:
+        """(passage, pair or -1 if it is another question's, whether it is positive) of one group, positives
+        first unless they are left out."""
         data = self.examples
         begin, end = int(data.bounds[question]), int(data.bounds[question + 1])
         middle = begin + int(data.positives[question])
         has_answer = stage.negatives == 0 or not draw.random() < stage.no_answer_fraction
-        chosen: list[tuple[int, int]] = []
+        chosen: list[tuple[int, int, bool]] = []
         if has_answer:
             first = self.config.objective.spans == "first" and data.types[question] == SPAN
             taken = [0] if first else draw.permutation(middle - begin)[: stage.positives].tolist()
-            chosen = [(int(data.passages[begin + n]), begin + n) for n in taken]
+            chosen = [(int(data.passages[begin + n]), begin + n, True) for n in taken]
         wanted = 1 + stage.negatives - len(chosen)
-        known = data.passages[middle:end]
-        chosen += [(int(passage), -1) for passage in draw.permutation(known)[:wanted]]
+        known = draw.permutation(np.arange(middle, end))[:wanted].tolist()
+        chosen += [(int(data.passages[pair]), pair, False) for pair in known]
         mine = set(data.passages[begin:end].tolist())
         while len(chosen) < 1 + stage.negatives:  # too few: a passage of any other question
             other = int(data.passages[draw.integers(len(data.passages))])
             if other not in mine or len(mine) == len(data.texts):
-                chosen.append((other, -1))
+                chosen.append((other, -1, False))
         return chosen, has_answer
 
-    def _row(self, question: int, pair: tuple[int, int], limit: int, draw: np.random.Generator) -> _Row:
-        data, (passage, number) = self.examples, pair
+    def _row(self, question: int, pair: tuple[int, int, bool], limit: int, draw: np.random.Generator) -> _Row:
+        data, (passage, number, is_positive) = self.examples, pair
         cls, sep, _ = data.special
         asked = data.questions.tokens(question)[: self.config.model.question_tokens]
         title = data.titles.tokens(passage)[: self.config.model.title_tokens]
@@ -189,7 +194,7 @@ class ReaderBatches:
         head = len(asked) + len(title) + 3
         room = limit - head - 1
         spans = np.zeros((0, 2), np.int64)
-        if number >= 0:
+        if is_positive:
             spans = data.spans[data.span_bounds[number] : data.span_bounds[number + 1]]
             spans = spans[:1] if self.config.objective.spans == "first" else spans
         begin = 0
@@ -208,7 +213,11 @@ class ReaderBatches:
             for first, last in spans.tolist()
             if begin <= first and last < begin + len(window)
         }
-        return _Row(ids, head, list(inside), number >= 0)
+        seen: Spans = []
+        if number >= 0:
+            judged = data.facts[data.fact_bounds[number] : data.fact_bounds[number + 1]].tolist()
+            seen = [(last - begin + head, fact) for last, fact in judged if 0 <= last - begin < len(window)]
+        return _Row(ids, head, list(inside), is_positive, seen)
 
     def _assemble(
         self,
@@ -235,7 +244,10 @@ class ReaderBatches:
         allowed = np.ones((len(rows), size), bool)
         allowed[:, :longest] = in_text | (column == 0)
         positive = np.array([row.is_positive for row in rows])
-        wanted = np.zeros((len(rows), longest), bool)
+        wanted, ends_here, facts = np.zeros((3, len(rows), longest), bool)
+        for index, row in enumerate(rows):
+            for place, is_fact in row.facts:
+                ends_here[index, place], facts[index, place] = True, bool(is_fact)
         targets: list[Spans] = []
         for group in range(groups):
             found: Spans = []
@@ -271,5 +283,7 @@ class ReaderBatches:
             positive=torch.from_numpy(positive.reshape(groups, per_group)),
             wanted=torch.from_numpy(wanted.reshape(groups, per_group, longest)),
             hard=torch.from_numpy(hard),
+            ends_here=torch.from_numpy(ends_here.reshape(groups, per_group, longest)),
+            facts=torch.from_numpy(facts.reshape(groups, per_group, longest)),
             tokens=int(lengths.sum()),
         )

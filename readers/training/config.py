@@ -27,6 +27,8 @@ class TrainingSet(Config):
             set says of them; "both"; or "auto": gold where a question has them, else match.
         weight: how often its questions come up, against once an epoch.
         held_out: share of its articles that is not learnt from, for every choice; 0: none.
+        paths: learn from several gold passages joined to one text (`readers.paths`), and from joined ones of
+            which one at least is not gold; sets of one gold passage a question have none.
         max_answer_words: longer answers do not count, nor does a question that has no other; 0: any. NQ-open
             has at most five, NQ's own spans are often longer: who learns from these says too much.
         where: only questions whose record has these values in these fields, such as `{split: train}`.
@@ -39,6 +41,7 @@ class TrainingSet(Config):
     positives: Literal["auto", "gold", "match", "both"] = "auto"
     weight: float = Field(default=1.0, ge=0)
     held_out: float = Field(default=0.045, ge=0, lt=1)
+    paths: bool = False
     max_answer_words: int = Field(default=0, ge=0)
     where: Mapping[str, str] = Field(default_factory=dict)
     name: str = ""
@@ -127,6 +130,7 @@ class ObjectiveConfig(Config):
         normalisation: over what the softmax runs.
         selection_weight: of the loss of passage selection; 0: the network has no passage logit.
         skim_weight: of the loss of the early head, if there is one.
+        fact_weight: of the loss of supporting sentences, which sets with `paths` teach; 0: none are marked.
         hard_em_steps: τ: at step t "hard-em" is used with probability min(t / τ, 0.8), the sum otherwise; 0:
             always.
     """
@@ -135,6 +139,7 @@ class ObjectiveConfig(Config):
     normalisation: Normalisation = "shared"
     selection_weight: float = Field(default=0.0, ge=0)
     skim_weight: float = Field(default=0.2, ge=0)
+    fact_weight: float = Field(default=0.0, ge=0)
     hard_em_steps: int = Field(default=4000, ge=0)
 
     @model_validator(mode="after")

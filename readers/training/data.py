@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,10 @@ from rag.core.types import Passage, Question
 from rag.data.files.record import Context
 from rag.data.files.results import read_dpr_results
 from rag.data.questions import read_questions
+from rag.data.sentences import Spans, align_sentences
 from rag.data.text import AnswerMatcher, Profile, exact_match, normalize_answer
 from readers.extractive.tokens import TokenTable, tokenize_texts
+from readers.paths import join_path
 from readers.training.config import TrainingSet
 
 __all__ = [
@@ -43,12 +46,18 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A passage of a question, its retrieval score, and whether an answer stands in it."""
+    """A passage of a question, its retrieval score, and whether an answer stands in it.
+
+    `sentences` are start and end of its sentences, `facts` which of them support the answer, where that is
+    known.
+    """
 
     passage: Passage
     score: float
     is_gold: bool
     holds_answer: bool
+    sentences: Spans = ()
+    facts: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +119,9 @@ def read_set(one: TrainingSet, number: int = 0, *, serving: bool = False) -> lis
             )
     if serving and path is not None:
         questions = [question for question in questions if question.text in found]
+    if one.paths:
+        joined = [Example(question, tuple(_joined(question)), number) for question in questions]
+        return [example for example in joined if example.candidates]
     return [
         Example(question, tuple(_candidates(question, found.get(question.text, ()), serving)), number)
         for question in questions
@@ -153,6 +165,32 @@ def _candidates(question: Question, retrieved: Sequence[Context], serving: bool)
             yield Candidate(Passage(one.id, one.title, text), score, False, holds)
 
 
+def _joined(question: Question) -> Iterator[Candidate]:
+    """The path of the gold passages, backwards too where it has two, then paths that leave the way."""
+    gold = [item for item in question.gold if item.passage.text.strip()]
+    others = [item for item in question.context if item.passage.text.strip()]
+    if len(gold) < 2 or question.gold_are_alternatives:
+        return
+    judged = any(len(item.sentences) > 1 for item in gold)
+    right = [gold, gold[::-1]] if len(gold) == 2 else [gold]
+    wrong = [
+        ([gold[n % len(gold)], other], [other, gold[n % len(gold)]])[n // len(gold) % 2]
+        for n, other in enumerate(others)
+    ] + [list(pair) for pair in pairwise(others)][::2]
+    matcher = AnswerMatcher(question.answers, "regex" if question.answers_are_regex else "tokens")
+    for path in (*right, *wrong):
+        one = join_path([item.passage for item in path])
+        sentences: list[tuple[int, int]] = []
+        facts: list[bool] = []
+        for begin, item in zip(one.starts, path, strict=True):
+            cut = align_sentences(item.passage.text, item.sentences) if judged and item.sentences else None
+            for number, (start, end) in enumerate(cut or ()):
+                sentences.append((begin + start, begin + end))
+                facts.append(number in item.supporting)
+        holds = matcher.matches(one.passage.text)
+        yield Candidate(one.passage, 0.0, path in right, holds, tuple(sentences), tuple(facts))
+
+
 def hold_out(examples: Sequence[Example], share: float, seed: int) -> tuple[list[Example], list[Example]]:
     """Training and held-out examples; articles are not parted.
 
@@ -187,6 +225,7 @@ class ReaderExamples:
         positives: (Q,) how many of them are positive.
         passages: (C,) passage of each pair.
         span_bounds, spans: (C + 1,) and (S, 2): first and last token of each answer in the passage's text.
+        fact_bounds, facts: (C + 1,) and (F, 2): last token of each judged sentence, and 1 if it supports.
         special: ids of [CLS], [SEP] and [PAD].
     """
 
@@ -200,6 +239,8 @@ class ReaderExamples:
     passages: Ints
     span_bounds: Ints
     spans: Ints
+    fact_bounds: Ints
+    facts: Ints
     special: tuple[int, int, int]
 
     def __len__(self) -> int:
@@ -231,29 +272,33 @@ def load_examples(
     def number(candidate: Candidate) -> int:
         return known.setdefault((candidate.passage.title, candidate.passage.text), len(known))
 
-    roles: list[tuple[list[tuple[int, list[tuple[int, int]]]], list[int]]] = []
+    roles: list[tuple[list[tuple[Candidate, list[tuple[int, int]]]], list[Candidate]]] = []
     for example in examples:
         positive, negative = _roles(example, sets[example.set_index].positives, answer_types)
-        roles.append(
-            ([(number(c), places) for c, places in positive], [number(c) for c in negative[:negatives_top_k]])
-        )
+        roles.append((positive, negative[:negatives_top_k]))
+        for candidate in (*(c for c, _ in positive), *roles[-1][1]):
+            number(candidate)
     texts = tokenize_texts(tokenizer, [text for _, text in known])
     titles = tokenize_texts(tokenizer, [title for title, _ in known])
     kept: list[Example] = []
-    bounds, span_bounds, positives = [0], [0], []
+    bounds, span_bounds, fact_bounds, positives = [0], [0], [0], []
     passages: list[int] = []
     spans: list[tuple[int, int]] = []
+    facts: list[tuple[int, int]] = []
     for example, (answering, others) in zip(examples, roles, strict=True):
-        located = [(n, list(texts.located(n, places, _MAX_ANSWER_TOKENS))) for n, places in answering]
+        located = [(c, list(texts.located(number(c), places, _MAX_ANSWER_TOKENS))) for c, places in answering]
         located = [pair for pair in located if pair[1] or example.answer_type != SPAN]
         if not located:
             continue
         kept.append(example)
         positives.append(len(located))
-        for passage, found in [*located, *((n, []) for n in others)]:
-            passages.append(passage)
+        for candidate, found in [*located, *((c, []) for c in others)]:
+            passages.append(number(candidate))
             spans += found
             span_bounds.append(len(spans))
+            for sentence, is_fact in zip(candidate.sentences, candidate.facts, strict=True):
+                facts += [(last, int(is_fact)) for _, last in texts.located(passages[-1], [sentence])]
+            fact_bounds.append(len(facts))
         bounds.append(len(passages))
     if len(kept) < len(examples):
         get_logger(__name__).warning(
@@ -276,6 +321,8 @@ def load_examples(
         passages=np.array(passages, np.int64),
         span_bounds=np.array(span_bounds, np.int64),
         spans=np.array(spans, np.int64).reshape(-1, 2),
+        fact_bounds=np.array(fact_bounds, np.int64),
+        facts=np.array(facts, np.int64).reshape(-1, 2),
         special=(tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id),
     )
 

@@ -19,7 +19,14 @@ from readers.manifest import Calibration
 __all__ = ["WEIGHTS_FILE", "export_int8", "export_trained"]
 
 WEIGHTS_FILE = "weights.int8.safetensors"
-_KEPT = ("position_embeddings", "token_type_embeddings", "qa_outputs", "passage_head", "skim_head")
+_KEPT = (
+    "position_embeddings",
+    "token_type_embeddings",
+    "qa_outputs",
+    "passage_head",
+    "skim_head",
+    "fact_head",
+)
 
 
 def export_trained(

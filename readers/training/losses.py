@@ -23,7 +23,7 @@ from typing import Literal
 
 import torch
 
-__all__ = ["Normalisation", "SpanObjective", "selection_loss", "skim_loss", "span_loss"]
+__all__ = ["Normalisation", "SpanObjective", "fact_loss", "selection_loss", "skim_loss", "span_loss"]
 
 SpanObjective = Literal["first", "passage-marginal", "marginal", "hard-em"]
 Normalisation = Literal["shared", "passage"]
@@ -135,6 +135,29 @@ def skim_loss(logits: torch.Tensor, allowed: torch.Tensor, wanted: torch.Tensor)
         They predict blocks of 32 tokens from attention maps, each with a loss of its own.
     """
     return _marginal(logits.flatten(1), allowed.flatten(1), wanted.flatten(1))
+
+
+def fact_loss(logits: torch.Tensor, ends: torch.Tensor, facts: torch.Tensor) -> torch.Tensor:
+    r"""Mean binary cross-entropy of "this sentence supports the answer", at the last token of each sentence.
+
+    Args:
+        logits: (B, P, L).
+        ends: (B, P, L) bool, last tokens of sentences that are judged; without any the loss is 0.
+        facts: (B, P, L) bool, those of supporting sentences.
+
+    Source:
+        After Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval",
+        appendix B.
+
+    Example:
+        >>> yes = torch.ones(1, 1, 2, dtype=torch.bool)
+        >>> round(float(fact_loss(torch.zeros(1, 1, 2), yes, yes)), 4)
+        0.6931
+    """
+    each = torch.nn.functional.binary_cross_entropy_with_logits(
+        logits, facts.to(logits.dtype), reduction="none"
+    )
+    return (each * ends).sum() / ends.sum().clamp_min(1)
 
 
 def _marginal(logits: torch.Tensor, allowed: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:

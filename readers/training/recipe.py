@@ -22,7 +22,7 @@ from readers.training.config import ReaderTrainConfig
 from readers.training.data import Example, hold_out, load_examples, read_set
 from readers.training.evaluation import reading_scores
 from readers.training.finish import draw, finish
-from readers.training.losses import selection_loss, skim_loss, span_loss
+from readers.training.losses import fact_loss, selection_loss, skim_loss, span_loss
 from readers.training.start import start_model
 
 __all__ = ["train_reader"]
@@ -88,6 +88,7 @@ def _train(config: ReaderTrainConfig) -> Path:
         select=config.objective.normalisation == "passage",
         answer_types=config.model.answer_types,
         skim_layer=model.skim_layer,
+        paths=model.fact_head is not None,
     )
 
     def compute_loss(module: torch.nn.Module, batch: ReaderBatch) -> Loss:
@@ -141,4 +142,7 @@ def reader_loss(module: torch.nn.Module, batch: ReaderBatch, config: ReaderTrain
         skim = output.skim.unflatten(0, (groups, per_group))  # (B, P, L)
         allowed = moved["allowed"][..., : skim.shape[-1]]
         value = value + config.objective.skim_weight * skim_loss(skim, allowed, moved["wanted"])
+    if output.facts is not None and config.objective.fact_weight:
+        facts = output.facts.unflatten(0, (groups, per_group))  # (B, P, L)
+        value = value + config.objective.fact_weight * fact_loss(facts, moved["ends_here"], moved["facts"])
     return Loss(value, examples=groups, tokens=batch.tokens)

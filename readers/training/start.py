@@ -46,6 +46,7 @@ def start_model(folder: str, config: ReaderTrainConfig) -> tuple[SpanModel, Any]
     model.add_heads(
         passage=config.model.answer_types or config.objective.selection_weight > 0,
         skim_layer=config.model.skim_layer,
+        facts=config.objective.fact_weight > 0,
         seed=config.run.seed,
     )
     _check(folder, model, tokenizer, config)

@@ -19,6 +19,7 @@ from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
 from readers.manifest import Calibration
 from readers.open import open_reader, reader_kind
+from readers.paths import read_answers
 from readers.spans import find_span
 from tests.tiny_generator import KINDS, tiny_generator
 from tests.tiny_reader import tiny_encoder, tiny_tokenizer
@@ -53,7 +54,7 @@ def test_answers_come_with_a_passage_and_a_span_only_where_they_stand(folder: Pa
                 assert not any(find_span(answer.text, p.text) for p in passages) or mode == "single"
             else:
                 assert passage.text[answer.start : answer.end] == answer.text
-    shown = results[0].with_evidence("q", [(Hit(0, p.id, 1.0), p) for p in PASSAGES], "v", {})
+    shown = read_answers(reader, ["q"], [[(Hit(0, p.id, 1.0), p) for p in PASSAGES]], [()], 5, "v")[0]
     assert shown.to_json()["answers"][0]["evidence"]["passage_id"] in ("1", "2")
 
 
