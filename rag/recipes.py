@@ -40,6 +40,7 @@ RECIPES = {
     "distill": Recipe(
         "retrievers.training.distill:DistillTrainConfig", "retrievers.training.distill:train_distill"
     ),
+    "ict": Recipe("retrievers.training.ict:IctTrainConfig", "retrievers.training.ict:train_ict"),
     "mdr": Recipe("retrievers.training.mdr_config:MdrTrainConfig", "retrievers.training.mdr:train_mdr"),
     "reader": Recipe("readers.training.config:ReaderTrainConfig", "readers.training.recipe:train_reader"),
     "generator": Recipe(

@@ -57,7 +57,7 @@ def reader(
 
 
 for _command in (
-    *(retrievers.dpr, retrievers.mdr, retrievers.stop, retrievers.ance, retrievers.adore),
+    *(retrievers.dpr, retrievers.mdr, retrievers.stop, retrievers.ance, retrievers.adore, retrievers.ict),
     *(generator, retrievers.distill),
 ):
     app.command()(_command)

@@ -1,4 +1,4 @@
-"""`rag train dpr`, `ance`, `adore`, `mdr`, `distill` and `stop`: what trains retrievers."""
+"""`rag train dpr`, `ance`, `adore`, `ict`, `mdr`, `distill` and `stop`: what trains retrievers."""
 
 from __future__ import annotations
 
@@ -112,6 +112,35 @@ def adore(
     finished = run_recipe("adore", settings)
     typer.echo(f"encoder → {finished}\nindex → {settings.out / 'index'}")
     typer.echo(f"use them: rag ask … --index {settings.out / 'index'}")
+
+
+def ict(
+    out: Out,
+    train: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--corpus", "--train", help="A built index, or files of documents; may be given several times."
+        ),
+    ] = None,
+    validation: Annotated[
+        Path | None, typer.Option(help="Training examples to score; default: passages that are held out.")
+    ] = None,
+    index: _SearchedIndex = None,
+    encoder: Encoder = None,
+    config: ConfigSource = None,
+    set_: Assignments = None,
+    threads: Threads = None,
+) -> None:
+    """Train a dense retriever from passages alone: a sentence is to find where it was taken from (ICT).
+
+    Ctrl-C or a crash loses at most a few minutes: the same command goes on from the last checkpoint. With
+    several GPUs: torchrun --nproc-per-node N -m rag.cli.main train ict …
+    """
+    settings = load_recipe(
+        "ict", config, set_, out=out, train_files=train, validation_file=validation, index=index,
+        question_encoder=encoder, threads=threads,
+    )  # fmt: skip
+    say_encoder(run_recipe("ict", settings))
 
 
 def mdr(

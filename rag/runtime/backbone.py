@@ -28,6 +28,7 @@ __all__ = [
     "pad",
     "pool",
     "refuse_missing",
+    "reset_layers",
     "run_backbone",
     "segments_of",
     "set_dropout",
@@ -128,6 +129,27 @@ def refuse_missing(folder: Path, names: Iterable[str]) -> None:
             f"{folder} lacks {len(missing)} weights, the first is {missing[0]}",
             hint="copy or download it again",
         )
+
+
+def reset_layers(model: Any, count: int, seed: int) -> None:
+    """Give the upper `count` layers of an encoder random weights, as before any training.
+
+    Raises:
+        ConfigError: it has fewer.
+    """
+    stacks = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
+    layers = max(stacks, key=len, default=torch.nn.ModuleList())
+    if count > len(layers):
+        raise ConfigError(f"reset_layers is {count}, but the encoder has {len(layers)} layers")
+    drawn = torch.Generator().manual_seed(seed)
+    spread = float(getattr(model.config, "initializer_range", 0.02))
+    with torch.no_grad():
+        for layer in list(layers)[len(layers) - count :]:
+            for name, tensor in layer.named_parameters():
+                if tensor.ndim > 1:
+                    tensor.copy_(torch.empty(tensor.shape).normal_(0.0, spread, generator=drawn))
+                else:
+                    tensor.fill_(0.0 if name.endswith("bias") else 1.0)
 
 
 def has_segments(config: Any) -> bool:

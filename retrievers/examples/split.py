@@ -27,7 +27,7 @@ __all__ = ["ExampleSplit", "split_examples"]
 
 @dataclass(frozen=True, slots=True)
 class ExampleSplit:
-    """Training examples, streamed, and held-out ones, in memory.
+    """Training examples, streamed (none without files), and held-out ones, in memory.
 
     Attributes:
         key: hex sha256 of the files and of every setting that decides which examples these are.
@@ -36,15 +36,16 @@ class ExampleSplit:
 
     key: str
     held_out: tuple[TrainingExample, ...]
-    _files: tuple[Path, ...]
-    _needs: Needed
-    _bounds: tuple[float, float]
-    _places: _Places
+    _files: tuple[Path, ...] = ()
+    _needs: Needed = "positives"
+    _bounds: tuple[float, float] = (0.0, 1.0)
+    _places: _Places | None = None
 
     def training(self) -> Iterator[TrainingExample]:
         """The training examples in the order of the files."""
         low, high = self._bounds
         for example in _read(self._files, self._needs):
+            assert self._places is not None
             if self._places.in_division(example) >= low and self._places.in_sample(example) <= high:
                 yield example
 

@@ -99,6 +99,8 @@ class ModelConfig(Config):
         layout: "pair" or a template of title and text; None is what the folder says.
         question_tokens, passage_tokens: longest texts in training, special tokens included.
         dropout: everywhere in the encoder; None is what the folder says.
+        reset_layers: so many of the encoder's upper layers begin with random weights: a start that knows its
+            language but cannot retrieve, to measure what training alone brings.
     """
 
     question_encoder: str | None = None
@@ -118,6 +120,7 @@ class ModelConfig(Config):
     question_tokens: int = Field(default=64, ge=4, le=4096)
     passage_tokens: int = Field(default=256, ge=8, le=4096)
     dropout: float | None = Field(default=None, ge=0, lt=1)
+    reset_layers: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
     def _cross_check(self) -> ModelConfig:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rag.core.errors import ConfigError, MismatchedArtifactError
+from rag.runtime.backbone import reset_layers
 from rag.runtime.fast.packing import plan_batches
 from rag.runtime.model_files import model_folder, tower_folders
 from retrievers.encoders.scoring import score
@@ -132,6 +133,8 @@ class BiEncoderModel(nn.Module):
             )
             for n, side in enumerate(sides[:1] if said.shared else sides)
         ]
+        for tower in towers:
+            reset_layers(tower.encoder, said.reset_layers, seed)
         question, passage = towers[0], towers[-1]
         if question.dim != passage.dim:
             raise MismatchedArtifactError(

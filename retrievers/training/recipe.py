@@ -41,6 +41,7 @@ __all__ = [
     "BatchMaker",
     "Batches",
     "BiEncoderRun",
+    "HeldOut",
     "Method",
     "claimed",
     "contrastive_batches",
@@ -250,7 +251,7 @@ def train_bi_encoder(
         said = {"training questions": len(data), "passages": len(data.passages), **(described or {})}
         held_out = None
         if world.is_main and run.split.held_out:
-            held_out = _HeldOut(config, run.split, run.tokenizer, make_batches, held_out_objective)
+            held_out = HeldOut(config, run.split, run.tokenizer, make_batches, held_out_objective)
             said |= held_out.described()
         return Method(
             batches,
@@ -271,7 +272,7 @@ def examples_key(split: ExampleSplit, index: Index) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-class _HeldOut:
+class HeldOut:
     """Scores the model on held-out questions: loss, average rank, retrieval over a corpus."""
 
     def __init__(

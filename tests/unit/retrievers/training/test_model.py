@@ -197,3 +197,18 @@ def test_a_batch_without_negatives_is_refused(tiny_bert: Path) -> None:
     with pytest.raises(ConfigError, match="mined negative"):
         contrastive_step(model, batch(3), objective=pairwise_objective)
     assert float(contrastive_step(model, batch(1, 2)).value) > 0
+
+
+def test_upper_layers_can_begin_anew(tiny_bert: Path) -> None:
+    loaded, blunted = (
+        BiEncoderModel.from_folder(tiny_bert, shared=False, reset_layers=count, seed=3, **TOKENS)
+        for count in (0, 1)
+    )
+    new = dict(blunted.named_parameters())
+    for name, tensor in loaded.named_parameters():
+        same = torch.equal(tensor, new[name])
+        assert same == ("layer.1." not in name or "LayerNorm" in name or name.endswith("bias"))
+        if name.startswith("question."):  # both towers begin alike
+            assert torch.equal(new[name], new[name.replace("question.", "passage.", 1)])
+    with pytest.raises(ConfigError, match="has 2 layers"):
+        BiEncoderModel.from_folder(tiny_bert, reset_layers=3, **TOKENS)

@@ -1,0 +1,52 @@
+"""A corpus without questions to train on: the passages of an index, or files that are cut into passages."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from indexers.index import Index
+from indexers.passages import PassageStore, PassageStoreWriter
+from rag.core.errors import ConfigError, DataError
+from rag.core.files import atomic_path, sha256_file
+from rag.core.manifest import MANIFEST_NAME
+from rag.data.corpus import read_documents
+from rag.data.split import SplitOptions, split_documents
+
+__all__ = ["open_corpus"]
+
+
+def open_corpus(sources: Sequence[Path], folder: Path, split: str = "words100") -> tuple[PassageStore, str]:
+    """The passages of a corpus by row, mapped, and a fingerprint of them.
+
+    Args:
+        sources: one built index, whose passages are taken as they are; or files of documents of any format.
+        folder: where the passages of files are kept, cut once.
+        split: how files are cut, see `SplitOptions`.
+
+    Raises:
+        DataError: a source is missing, or holds nothing.
+        ConfigError: an index beside something else.
+        ArtifactError: the index is not whole.
+    """
+    if missing := [path for path in sources if not path.exists()]:
+        raise DataError(f"{missing[0]}: no such file or folder", hint="give an index, or files of documents")
+    indexes = [path for path in sources if (path / MANIFEST_NAME).is_file()]
+    if indexes:
+        if len(sources) > 1:
+            raise ConfigError(f"{indexes[0]} is an index: it is a whole corpus", hint="give it alone")
+        with Index.open(indexes[0]) as index:
+            return index.passages, str(index.manifest["passages"]["sha256"])
+    options = SplitOptions(mode=split)
+    content = json.dumps([[sha256_file(path) for path in sources], asdict(options)])
+    key = hashlib.sha256(content.encode()).hexdigest()
+    place = folder / f"corpus-{key[:16]}"
+    if not place.is_dir():
+        with atomic_path(place) as temporary:
+            temporary.mkdir(parents=True)
+            with PassageStoreWriter(temporary) as writer:
+                writer.add_many(split_documents(read_documents(sources), options))
+    return PassageStore.open(place), key

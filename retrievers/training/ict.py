@@ -1,0 +1,299 @@
+"""Train a retriever from passages alone: a sentence is to find the passage it was taken from (ICT)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from indexers.passages import PassageStore
+from rag.core.errors import DataError
+from rag.core.log import get_logger
+from rag.core.types import Passage
+from rag.data.sentences import split_sentences
+from rag.runtime.seeds import generator
+from retrievers.encoders.layout import Query
+from retrievers.examples.batches import Epochs, Int64, RetrieverBatch, RetrieverBatches
+from retrievers.examples.corpus import open_corpus
+from retrievers.examples.data import TrainingSet
+from retrievers.examples.records import TrainingExample, read_training_examples
+from retrievers.examples.split import ExampleSplit
+from retrievers.examples.tokens import Int32, RetrieverTokenizer
+from retrievers.training.config import DataConfig, RetrieverTrainConfig
+from retrievers.training.losses import in_batch_objective
+from retrievers.training.recipe import BiEncoderRun, HeldOut, Method, claimed, train_model
+from retrievers.training.step import contrastive_step
+
+__all__ = ["IctBatches", "IctDataConfig", "IctTrainConfig", "inverse_cloze", "train_ict"]
+
+log = get_logger(__name__)
+
+_SAMPLE = 1000  # passages looked at before training
+_FEW = 0.5  # a smaller share of usable ones is warned about
+
+
+class IctDataConfig(DataConfig):
+    """Which passages are trained on, and what becomes of their sentences.
+
+    Attributes:
+        batch_size: passages in a step; each is told from all others. Those that no sentence can be taken
+            from are left out.
+        validation_fraction: share of the passages that is never trained on.
+        validation_questions: at most so many held-out passages are scored, or questions of a
+            validation_file.
+        keep_sentence: how often the sentence stays in its passage too.
+        min_words: shorter sentences are no questions.
+        split: how files become passages: words100, sentences or none.
+    """
+
+    batch_size: int = Field(default=256, ge=2)
+    chunk_size: int | None = Field(default=64, ge=1)
+    keep_sentence: float = Field(default=0.1, ge=0, le=1)
+    min_words: int = Field(default=4, ge=1)
+    split: Literal["words100", "sentences", "none"] = "words100"
+
+
+class IctTrainConfig(RetrieverTrainConfig):
+    """Everything `train_ict` reads.
+
+    Attributes:
+        train_files: the corpus: a built index, or files of documents of any format.
+        validation_file: questions with positives, to watch what it is all for; None scores held-out passages.
+        index: searched for these questions at each validation.
+
+    Example:
+        >>> config = IctTrainConfig(out="run", train_files=("index",), reset_layers=3)
+        >>> config.data.keep_sentence, config.model.reset_layers
+        (0.1, 3)
+    """
+
+    recipe: ClassVar[str] = "ict"
+
+    data: IctDataConfig = IctDataConfig()
+
+    @model_validator(mode="after")
+    def _cross_check_ict(self) -> IctTrainConfig:
+        if self.index is not None and self.validation_file is None:
+            raise ValueError("index is searched for the questions of a validation_file: set it too")
+        if self.data.train_questions:
+            raise ValueError("train_questions has no use here: end the run with max_steps")
+        return self
+
+
+def inverse_cloze(
+    text: str, place: float, *, keep: bool = False, min_words: int = 4
+) -> tuple[str, str] | None:
+    """A sentence of a text and the text without it; None if no sentence can be taken.
+
+    Args:
+        place: in [0, 1): which of the sentences of at least `min_words` words.
+        keep: leave it in the text.
+
+    Example:
+        >>> inverse_cloze("It rises in the hills. Ships sail on it every day. The end.", 0.7)
+        ('Ships sail on it every day.', 'It rises in the hills. The end.')
+        >>> inverse_cloze("It rises in the hills.", 0.7) is None
+        True
+    """
+    sentences = split_sentences(text)
+    usable = [n for n, sentence in enumerate(sentences) if len(sentence.split()) >= min_words]
+    if not usable or len(sentences) < 2:
+        return None
+    chosen = usable[int(place * len(usable))]
+    rest = text if keep else " ".join(s for n, s in enumerate(sentences) if n != chosen)
+    return sentences[chosen], rest
+
+
+class IctBatches:
+    """The batches of a run: `self[step]` depends on the arguments and the step alone.
+
+    Sentences are drawn and tokenised when a batch is asked for: nothing is kept of a passage between visits.
+
+    Args:
+        store: the corpus.
+        held_out: rows that are never trained on, ascending.
+        tokenizer: of the encoder to train.
+        data: see there.
+        epochs: passes over the corpus, fractions allowed.
+        max_batches: ends the run earlier.
+        seed: of every choice.
+    """
+
+    def __init__(
+        self,
+        store: PassageStore,
+        held_out: Int64,
+        tokenizer: RetrieverTokenizer,
+        data: IctDataConfig,
+        *,
+        epochs: float = 1.0,
+        max_batches: int | None = None,
+        seed: int = 13,
+    ) -> None:
+        self._store, self._tokenizer, self._data, self._seed = store, tokenizer, data, seed
+        self._gaps = held_out - np.arange(len(held_out))
+        self.examples = Epochs(
+            len(store) - len(held_out), data.batch_size, epochs=epochs, max_batches=max_batches, seed=seed
+        )
+        self.batch_size = self.examples.batch_size
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, step: int) -> RetrieverBatch:
+        """Batch `step`: sentences, and the passages they are from.
+
+        Raises:
+            IndexError: the run has fewer batches.
+            DataError: no two passages of the batch have a sentence to take.
+        """
+        chosen = self.examples[step]
+        rows = chosen + np.searchsorted(self._gaps, chosen, side="right")  # passing over what is held out
+        found = draw_pairs(self._store.get_many(rows), self._data, self._seed, 31, step)
+        if len(found) < 2:
+            raise DataError(
+                f"batch {step}: {len(found)} of {len(rows)} passages have a sentence that can be taken out",
+                hint="cut the corpus into longer passages, or lower min_words",
+            )
+        questions = self._tokenizer.queries([Query(sentence) for _, sentence, _ in found])
+        passages = self._tokenizer.passages([p.title for p, _, _ in found], [rest for _, _, rest in found])
+        count = len(found)
+        return RetrieverBatch(
+            questions=_arrays(questions),
+            passages=_arrays(passages),
+            positives=np.arange(count),
+            ignored=np.zeros((count, count), bool),
+            drawn=np.zeros((2, 0), np.int64),
+            examples=rows,
+        )
+
+
+def draw_pairs(
+    passages: Sequence[Passage], data: IctDataConfig, *keys: int
+) -> list[tuple[Passage, str, str]]:
+    """Each passage that allows it, with a sentence drawn from it and its text without that sentence."""
+    drawn = generator(*keys).random((len(passages), 2))
+    found = []
+    for passage, (place, kept) in zip(passages, drawn.tolist(), strict=True):
+        keep = kept < data.keep_sentence
+        pair = inverse_cloze(passage.text, place, keep=keep, min_words=data.min_words)
+        if pair is not None:
+            found.append((passage, *pair))
+    return found
+
+
+def train_ict(config: IctTrainConfig) -> Path:
+    """Train a retriever as `config` says, or resume the run that `config.out` holds.
+
+    A random sentence of a passage is the question; the passage, mostly without it, is told from the other
+    passages of the batch, thousands by the gradient cache (`chunk_size`). Under torchrun every process calls
+    this; the batch is shared among them and the gradients are those of one process.
+
+    Returns:
+        The folder of the finished encoder, `config.out / "encoder"`.
+
+    Raises:
+        DataError: the corpus is empty, or its passages have no sentences to take.
+        ConfigError: the configuration cannot work.
+        MismatchedArtifactError: `config.out` holds a run with another configuration.
+
+    Source:
+        Lee et al. 2019, "Latent Retrieval for Weakly Supervised Open Domain Question Answering", section 5.
+
+    Note:
+        In the published code a passage of one sentence is used where that sentence stays in it; here never.
+    """
+    with claimed(config) as world:
+        if not world.is_main:
+            world.barrier()  # the main process cuts files into passages, the others find them
+        store, key = open_corpus(config.train_files, config.out / "data", config.data.split)
+        if world.is_main:
+            world.barrier()
+        return train_model(
+            config, world, partial(_method, config, store), divide=partial(_divide, store=store, key=key)
+        )
+
+
+def _held_rows(config: IctTrainConfig, store: PassageStore) -> Int64:
+    if config.validation_file is not None:
+        return np.zeros(0, np.int64)
+    count = min(config.data.validation_questions, int(config.data.validation_fraction * len(store)))
+    return np.sort(generator(config.run.seed, 32).choice(len(store), count, replace=False))
+
+
+def _divide(config: RetrieverTrainConfig, _: Path, *, store: PassageStore, key: str) -> ExampleSplit:
+    assert isinstance(config, IctTrainConfig)
+    if config.validation_file is not None:
+        read = list(read_training_examples(config.validation_file))
+        return ExampleSplit(key, tuple(read[: config.data.validation_questions]))
+    rows = _held_rows(config, store)
+    found = draw_pairs(store.get_many(rows), config.data, config.run.seed, 33)
+    held_out = [
+        TrainingExample.labelled(passage.id, sentence, (), [Passage(passage.id, passage.title, rest)])
+        for passage, sentence, rest in found
+    ]
+    content = json.dumps([key, rows.tolist(), config.run.seed])
+    return ExampleSplit(hashlib.sha256(content.encode()).hexdigest(), tuple(held_out))
+
+
+def _method(config: IctTrainConfig, store: PassageStore, run: BiEncoderRun) -> Method:
+    usable = _usable_share(store, config)
+    batches = IctBatches(
+        store, _held_rows(config, store), run.tokenizer, config.data,
+        epochs=config.optim.epochs, max_batches=config.optim.max_batches, seed=config.run.seed,
+    )  # fmt: skip
+    held_out = None
+    if run.world.is_main and run.split.held_out:
+        held_out = HeldOut(config, run.split, run.tokenizer, _held_out_batches, in_batch_objective)
+    return Method(
+        batches,
+        lambda batch: contrastive_step(run.model, batch, run.world, config.data.chunk_size),
+        held_out,
+        described={
+            "passages": len(store),
+            "passages with a sentence to take, in percent": round(100 * usable, 1),
+            **({} if held_out is None else held_out.described()),
+        },
+    )
+
+
+def _held_out_batches(
+    config: IctTrainConfig, data: TrainingSet, *, epochs: float, max_batches: int | None
+) -> RetrieverBatches:
+    return RetrieverBatches(
+        data, batch_size=config.data.batch_size, hard_negatives=0, epochs=epochs, max_batches=max_batches,
+        mask_false_negatives=False, seed=config.run.seed,
+    )  # fmt: skip
+
+
+def _usable_share(store: PassageStore, config: IctTrainConfig) -> float:
+    """Of a sample of the passages.
+
+    Raises:
+        DataError: none is usable.
+    """
+    if len(store) < 2:
+        raise DataError(f"a corpus of {len(store)} passages: there is nothing to tell a passage from")
+    rows = generator(config.run.seed, 34).choice(len(store), min(_SAMPLE, len(store)), replace=False)
+    found = len(draw_pairs(store.get_many(np.sort(rows)), config.data, config.run.seed, 34))
+    if not found:
+        raise DataError(
+            f"none of {len(rows)} passages has a sentence of {config.data.min_words} words beside another",
+            hint="cut the corpus into longer passages, or lower min_words",
+        )
+    if found < _FEW * len(rows):
+        log.warning(
+            "only %d of %d passages have a sentence that can be taken out; the others are left out",
+            *(found, len(rows)),
+        )
+    return found / len(rows)
+
+
+def _arrays(sequences: Sequence[Sequence[int]]) -> list[Int32]:
+    return [np.array(sequence, np.int32) for sequence in sequences]

@@ -1,0 +1,157 @@
+"""The inverse cloze task: what is drawn, that it teaches retrieval, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from indexers.build import BuildSettings, build_index
+from rag.config import load_config, preset_names
+from rag.core.errors import ConfigError, DataError
+from rag.core.types import Passage
+from rag.training.run_log import read_metrics
+from retrievers.encoders.settings import read_settings
+from retrievers.examples.corpus import open_corpus
+from retrievers.examples.records import write_training_examples
+from retrievers.examples.tokens import RetrieverTokenizer
+from retrievers.training.ict import IctBatches, IctDataConfig, IctTrainConfig, train_ict
+from tests.unit.retrievers.conftest import cipher_examples
+
+_SMALL: dict[str, Any] = {
+    "precision": "fp32", "question_tokens": 16, "passage_tokens": 24, "pooling": "mean", "normalize": True,
+    "dropout": 0.0, "threads": 1, "log_every_steps": 1, "split": "none",
+}  # fmt: skip
+
+
+def write_corpus(path: Path, texts: list[str]) -> Path:
+    path.write_text(
+        "".join(json.dumps({"id": str(n), "title": "", "text": t}) + "\n" for n, t in enumerate(texts))
+    )
+    return path
+
+
+def drawn(store: Any, folder: Path, held_out: np.ndarray, **data: Any) -> IctBatches:
+    settings = read_settings(folder).override(max_length=64)
+    return IctBatches(
+        store,
+        held_out,
+        RetrieverTokenizer(settings, settings),
+        IctDataConfig(batch_size=8, **data),
+        epochs=3,
+        seed=5,
+    )
+
+
+def test_a_batch_depends_on_seed_and_step_alone_and_leaves_out_what_is_held_out(
+    tmp_path: Path, tiny_bert: Path
+) -> None:
+    texts = [f"Who wrote {a} in {b} rises. The river {b} in {a} text. No." for a in "abcdef" for b in "ghij"]
+    store, _ = open_corpus([write_corpus(tmp_path / "c.jsonl", texts)], tmp_path / "data", "none")
+    held_out = np.array([0, 3, 4, 23])
+    batches, again = (drawn(store, tiny_bert, held_out) for _ in range(2))
+    seen: list[int] = []
+    kept = 0
+    for step in (5, 0, 4, 1, 2, 3):
+        one, other = batches[step], again[step]
+        for mine, its in ((one.questions, other.questions), (one.passages, other.passages)):
+            assert [text.tolist() for text in mine] == [text.tolist() for text in its]
+        seen += one.examples.tolist()
+        for question, passage in zip(one.questions, one.passages, strict=True):
+            inside, around = question.tolist()[1:-1], passage.tolist()
+            kept += any(around[i : i + len(inside)] == inside for i in range(len(around)))
+            assert len(inside) > 4  # never "No."
+    assert sorted(set(range(24)) - {0, 3, 4, 23}) == sorted(set(seen))
+    assert 0 < kept < 0.3 * len(seen)
+    every = drawn(store, tiny_bert, held_out, keep_sentence=1.0)[0]
+    assert {len(passage) for passage in every.passages} == {len(every.passages[0])}
+
+
+def test_retrieval_of_real_questions_rises(tmp_path: Path, tiny_bert: Path) -> None:
+    """No question is trained on: each passage names a code and what it stands for, in two sentences."""
+    examples = cipher_examples(500, negatives=0)
+    texts = [f"{e.question}. The {e.positives[0].text}." for e in examples[60:]]
+    corpus = write_corpus(tmp_path / "corpus.jsonl", [text[0].upper() + text[1:] for text in texts])
+    write_training_examples(tmp_path / "asked.json", examples[:60])
+    config = IctTrainConfig(
+        out=tmp_path / "run", train_files=(corpus,), question_encoder=str(tiny_bert), epochs=24,
+        validation_file=tmp_path / "asked.json", learning_rate=3e-3, batch_size=64, chunk_size=16,
+        keep_sentence=0.0, validate_every_steps=12, **_SMALL,
+    )  # fmt: skip
+    finished = train_ict(config)
+    records = list(read_metrics(config.out / "metrics.jsonl"))
+    losses = [record["loss"] for record in records if "loss" in record]
+    ranks = [record["eval/average_rank"] for record in records if "eval/average_rank" in record]
+    assert np.mean(losses[-5:]) < 0.6 * np.mean(losses[:5])
+    assert ranks[-1] < 0.5 * ranks[0]
+    card = (finished / "README.md").read_text()
+    assert "rag train ict" in card
+    assert "| passages with a sentence to take, in percent | " in card
+
+
+def test_held_out_passages_are_scored_without_questions(tmp_path: Path, tiny_bert: Path) -> None:
+    texts = [f"Who wrote {a} in {b} rises. The river {b} in {a} text." for a in "abcdef" for b in "ghij"]
+    passages = [Passage(str(n), "title", text) for n, text in enumerate(texts)]
+    build_index(passages, tmp_path / "index", settings=BuildSettings(retriever="bm25"))
+    config = IctTrainConfig(
+        out=tmp_path / "run", train_files=(tmp_path / "index",), question_encoder=str(tiny_bert), epochs=1,
+        batch_size=8, validation_fraction=0.25, reset_layers=1, **_SMALL,
+    )  # fmt: skip
+    train_ict(config)
+    figures = json.loads((config.out / "figures.json").read_text())
+    assert figures["step"] == 2
+    assert figures["figures"]["nll"] > 0
+
+
+def test_what_cannot_be_learned_from_is_refused(
+    tmp_path: Path, tiny_bert: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def run(name: str, *sources: Path) -> None:
+        config = IctTrainConfig(
+            out=tmp_path / name, train_files=sources, question_encoder=str(tiny_bert), **_SMALL
+        )
+        train_ict(config)
+
+    with pytest.raises(DataError, match=r"none of 9 passages has a sentence of 4 words beside another"):
+        run("one", write_corpus(tmp_path / "one.jsonl", [f"The river {a} rises" for a in "abcdefghi"]))
+    with pytest.raises(DataError, match="no such file"):
+        run("none", tmp_path / "nowhere")
+    build_index([Passage("a", "", "text")], tmp_path / "index", settings=BuildSettings(retriever="bm25"))
+    with pytest.raises(ConfigError, match="whole corpus"):
+        run("two", tmp_path / "index", tmp_path / "one.jsonl")
+    with pytest.raises(DataError, match="a corpus of 1 passages"):
+        run("single", tmp_path / "index")
+    with pytest.raises(ValidationError, match="set it too"):
+        IctTrainConfig(out=tmp_path, train_files=(tmp_path,), index=tmp_path)
+    texts = [f"The river {a} rises" for a in "abcdefghi"]
+    texts[3] = texts[5] = texts[7] = "The river rises in title. The forest text in the black."
+    with caplog.at_level(logging.WARNING), pytest.raises(DataError, match="batch 0"):
+        config = IctTrainConfig(
+            out=tmp_path / "few", train_files=(write_corpus(tmp_path / "few.jsonl", texts),), batch_size=2,
+            question_encoder=str(tiny_bert), epochs=4, validation_fraction=0, **_SMALL,
+        )  # fmt: skip
+        train_ict(config)
+    assert "only 3 of 9 passages" in caplog.text
+
+
+@pytest.mark.parametrize("name", preset_names("ict"))
+def test_presets(name: str) -> None:
+    config = load_config(IctTrainConfig, name, overrides={"out": "run", "train_files": ["index"]})
+    assert config.name == name
+    assert config.data.keep_sentence == 0.1
+    if name == "ict-wiki":  # as published
+        assert (config.data.batch_size, config.optim.learning_rate, config.optim.max_steps) == (
+            4096,
+            1e-4,
+            100000,
+        )
+        assert (config.model.pooling, config.model.projection_dim, config.model.segments) == (
+            "pooler",
+            128,
+            True,
+        )
