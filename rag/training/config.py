@@ -14,11 +14,13 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from rag.config import Config
+from rag.core.errors import ConfigError
+from rag.training.refresh import RefreshSchedule
 
-__all__ = ["OptimConfig", "RunConfig", "ScheduleName", "schedule_factor"]
+__all__ = ["OptimConfig", "RefreshedConfig", "RunConfig", "ScheduleName", "schedule_factor"]
 
 Rate = Annotated[float, Field(gt=0)]
 ScheduleName = Literal["linear", "constant", "cosine", "wsd"]
@@ -92,6 +94,40 @@ class RunConfig(Config):
         if self.early_stop and (self.select_by == "last" or not self.validate_every_steps):
             raise ValueError("early_stop needs select_by other than last, and validate_every_steps above 0")
         return self
+
+
+class RefreshedConfig(Config):
+    """What a recipe adds whose negatives or index are made anew, with the model itself, while it trains.
+
+    Attributes:
+        refresh: when a snapshot of the model is handed over to be worked with: "never", "every 500",
+            "0:500,2000:2000" (from step:every), "drift>0.05" (1 - mean cosine of probe passages).
+        poll_every_steps: how often the trainer looks for newer results and measures drift.
+        poll_s: how often the other process looks for a newer snapshot, in seconds.
+        probe_questions: questions of the staleness figures.
+        probe_passages: passages of the staleness figures and of drift.
+        keep_generations: published snapshots and results that stay on disk.
+    """
+
+    refresh: str = "every 500"
+    poll_every_steps: int = Field(default=100, ge=1)
+    poll_s: float = Field(default=5.0, gt=0)
+    probe_questions: int = Field(default=500, ge=1)
+    probe_passages: int = Field(default=1000, ge=2)
+    keep_generations: int = Field(default=2, ge=1)
+
+    @property
+    def schedule_of_refresh(self) -> RefreshSchedule:
+        """`refresh`, parsed."""
+        return RefreshSchedule.parse(self.refresh)
+
+    @field_validator("refresh")
+    @classmethod
+    def _check_refresh(cls, value: str) -> str:
+        try:
+            return str(RefreshSchedule.parse(value))
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
 
 
 def schedule_factor(

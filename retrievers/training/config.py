@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from rag.config import Config
-from rag.core.errors import ConfigError
-from rag.training.config import OptimConfig, RunConfig
-from rag.training.refresh import RefreshSchedule
+from rag.training.config import OptimConfig, RefreshedConfig, RunConfig
 from retrievers.examples.records import Needed
 
 __all__ = [
@@ -226,25 +224,18 @@ class DprTrainConfig(ContrastiveTrainConfig):
     recipe: ClassVar[str] = "dpr"
 
 
-class AnceTrainConfig(ContrastiveTrainConfig):
+class AnceTrainConfig(RefreshedConfig, ContrastiveTrainConfig):
     """Everything `train_ance` reads, in both roles.
 
     Attributes:
         index: its passages are the corpus that is encoded again at every refresh, and searched.
         loss: "pairwise" scores each positive against its own mined passages only, as published; "in_batch"
             adds all other passages of the batch.
-        refresh: when a snapshot of the model is handed over to be mined with: "never", "every 500",
-            "0:500,2000:2000" (from step:every), "drift>0.05" (1 - mean cosine of probe passages).
-        poll_every_steps: how often the trainer looks for newer negatives and measures drift.
-        poll_s: how often the inferencer looks for a newer snapshot, in seconds.
         depth: passages searched for each question.
         kept: at most so many of them become a question's negatives, best first.
         skip: so many of the best are passed over first.
         answer_filter: leave out passages that hold one of the question's answers.
         refresh_questions: questions mined for in one refresh, taken in turn; 0 is all.
-        probe_questions: questions of the staleness figures.
-        probe_passages: passages of the staleness figures and of drift.
-        keep_generations: published snapshots and negatives that stay on disk.
 
     Example:
         >>> config = AnceTrainConfig(out="run", train_files=("train.json",), index="index")
@@ -256,30 +247,11 @@ class AnceTrainConfig(ContrastiveTrainConfig):
 
     index: Path
     loss: Literal["pairwise", "in_batch"] = "pairwise"
-    refresh: str = "every 500"
-    poll_every_steps: int = Field(default=100, ge=1)
-    poll_s: float = Field(default=5.0, gt=0)
     depth: int = Field(default=200, ge=1)
     kept: int = Field(default=100, ge=1)
     skip: int = Field(default=0, ge=0)
     answer_filter: bool = True
     refresh_questions: int = Field(default=0, ge=0)
-    probe_questions: int = Field(default=500, ge=1)
-    probe_passages: int = Field(default=1000, ge=2)
-    keep_generations: int = Field(default=2, ge=1)
-
-    @property
-    def schedule_of_refresh(self) -> RefreshSchedule:
-        """`refresh`, parsed."""
-        return RefreshSchedule.parse(self.refresh)
-
-    @field_validator("refresh")
-    @classmethod
-    def _check_refresh(cls, value: str) -> str:
-        try:
-            return str(RefreshSchedule.parse(value))
-        except ConfigError as error:
-            raise ValueError(str(error)) from error
 
     @model_validator(mode="after")
     def _cross_check_ance(self) -> AnceTrainConfig:
