@@ -27,6 +27,7 @@ from readers.paths import read_answers, with_paths
 from readers.protocols import Reader
 from retrievers.fusion import Fusion
 from retrievers.protocols import PathRetriever, Retriever
+from retrievers.rerank import RerankingRetriever
 
 __all__ = ["Pipeline"]
 
@@ -58,6 +59,7 @@ class Pipeline:
         reader: str | Literal[False] | None = None,
         precision: str = "auto",
         fusion: str | Fusion | None = None,
+        rerank: str | None = None,
         verify: Literal["none", "size", "deep"] = "size",
     ) -> Pipeline:
         """Open an index directory; nothing else is needed.
@@ -70,6 +72,8 @@ class Pipeline:
             reader: folder or hub name of a reader; None for the one in the package, False for none.
             precision: "auto", "fp32" or "bf16".
             fusion: how hybrid retrieval puts its two lists together, as `Fusion.parse` reads it.
+            rerank: folder of a ColBERT model or a cross-encoder that puts the first hits in order, as
+                `retrievers.rerank.parse_rerank` reads it.
             verify: how thoroughly files are checked before use.
 
         Raises:
@@ -85,6 +89,7 @@ class Pipeline:
             encoder=encoder,
             precision=precision,
             fusion=Fusion.parse(fusion) if isinstance(fusion, str) else fusion,
+            rerank=rerank,
         )
         return cls(index, searcher, _open_reader(reader, precision))
 
@@ -144,9 +149,12 @@ class Pipeline:
     @property
     def identity(self) -> dict[str, Any]:
         """Who answers: retriever, encoder and reader with their weight hashes, for reports."""
+        judging = self.retriever if isinstance(self.retriever, RerankingRetriever) else None
+        first = self.retriever if judging is None else judging.first
         return {
-            "retriever": type(self.retriever).__name__,
-            **({"fusion": str(fusion)} if (fusion := getattr(self.retriever, "fusion", None)) else {}),
+            "retriever": type(first).__name__,
+            **({"fusion": str(fusion)} if (fusion := getattr(first, "fusion", None)) else {}),
+            **({} if judging is None else {"rerank": judging.identity}),
             "encoder": self.index.manifest.get("encoder"),
             "reader": None
             if self.reader is None

@@ -203,6 +203,7 @@ def _with_evidence(
             passage.id, passage.title, passage.text,
             start if number == place else None, end if number == place else None,
             hit.score, marked[number] if marked else read.supporting if number == place else (),
+            hit.first_stage,
         )
         for number, (hit, passage) in enumerate(steps)
     ]  # fmt: skip

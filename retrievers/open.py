@@ -18,6 +18,7 @@ from retrievers.fusion import Fusion
 from retrievers.hybrid import DEFAULT_DEPTH, HybridRetriever
 from retrievers.multihop import STOP_FILE, HopOptions, LearnedStop, MultiHopRetriever
 from retrievers.protocols import Retriever
+from retrievers.rerank import reranked
 from retrievers.sparse import SparseRetriever
 
 if TYPE_CHECKING:
@@ -170,6 +171,7 @@ def open_retriever(
     precision: str = "auto",
     device: str = "auto",
     fusion: Fusion | None = None,
+    rerank: str | None = None,
 ) -> Retriever:
     """The retriever of an index.
 
@@ -181,6 +183,7 @@ def open_retriever(
         precision: "auto", "fp32" or "bf16".
         device: "auto", "cpu" or "cuda".
         fusion: how several lists are put together; None is `default_fusion`.
+        rerank: a judge that puts the first hits in order, see `parse_rerank`.
 
     Raises:
         ConfigError: unknown kind or option, the index was built without what this kind needs, or a fusion is
@@ -205,7 +208,10 @@ def open_retriever(
             f"a fusion ({fusion}) is given, but {name} retrieval has nothing to fuse",
             hint="leave it out, or use hybrid retrieval",
         )
-    return chosen.make(Opening(index, options, encoder, precision, device, fusion))
+    made = chosen.make(Opening(index, options, encoder, precision, device, fusion))
+    if rerank is None:
+        return made
+    return reranked(made, index.passages, rerank, precision=precision, device=device)
 
 
 def open_encoder(

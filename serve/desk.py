@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import Hashable
+from dataclasses import asdict
 from typing import Any, Literal, NamedTuple
 
 from rag.core.errors import RetrievalError
 from rag.core.log import get_logger
+from rag.core.progress import StageTimer
 from rag.core.types import AnswerSet, Hit, Passage
 from serve.batching import BatcherClosed, Finished, MicroBatcher, QueueFull
 from serve.errors import ApiError
@@ -200,10 +201,11 @@ class Desk:
                 answer_sets = service.ask(questions, top_k=key.top_k, n_best=key.n_best)
                 self._count_answers(answer_sets)
                 return [answer_set.to_json() for answer_set in answer_sets]
-            started = time.perf_counter()
-            found = service.retrieve(questions, key.top_k)
-            timings_ms = {"retrieve": round((time.perf_counter() - started) * 1000.0, 3)}
-            self.metrics.stages_finished(timings_ms)
+            timer = StageTimer()
+            with timer("retrieve"):
+                found = service.retrieve(questions, key.top_k, timer=timer)
+            self.metrics.stages_finished(timer.timings_ms)
+            timings_ms = {stage: round(value, 3) for stage, value in timer.timings_ms.items()}
             self.metrics.questions.labels("retrieve").inc(len(questions))
             shared = {"index_version": service.index_version, "timings_ms": timings_ms}
             return [
@@ -220,4 +222,5 @@ class Desk:
 
 def _hit_json(hit: Hit, passage: Passage) -> dict[str, Any]:
     shown = {"passage_id": passage.id, "title": passage.title, "text": passage.text}
-    return {**shown, "score": float(hit.score)}
+    first = {} if hit.first_stage is None else {"first_stage": asdict(hit.first_stage)}
+    return {**shown, "score": float(hit.score), **first}

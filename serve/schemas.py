@@ -120,10 +120,18 @@ class PassageOut(BaseModel):
     text: str
 
 
+class FirstStageOut(BaseModel):
+    """Where a passage stood before it was re-ranked; ranks count from 1."""
+
+    rank: int
+    score: float
+
+
 class HitOut(PassageOut):
-    """A passage that was found; larger scores are better."""
+    """A passage that was found; larger scores are better. `first_stage` is there if it was re-ranked."""
 
     score: float
+    first_stage: FirstStageOut | None = None
 
 
 class EvidenceOut(HitOut):

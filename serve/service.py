@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from rag.core.errors import ResourceError
 from rag.core.log import get_logger
+from rag.core.progress import StageTimer
 from rag.core.types import AnswerSet, Hit, Passage
 from serve.settings import ServeSettings
 
@@ -36,8 +37,10 @@ class AnswerService(Protocol):
     def ask(self, questions: Sequence[str], *, top_k: int, n_best: int) -> list[AnswerSet]:
         """One `AnswerSet` a question, in the order given."""
 
-    def retrieve(self, questions: Sequence[str], top_k: int) -> list[list[tuple[Hit, Passage]]]:
-        """Best passages of each question, best first."""
+    def retrieve(
+        self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
+    ) -> list[list[tuple[Hit, Passage]]]:
+        """Best passages of each question, best first; `timer` gets the time of each stage."""
 
     def passage(self, passage_id: str) -> Passage | None:
         """The passage with this id, or None."""
@@ -61,6 +64,7 @@ def open_pipeline(settings: ServeSettings) -> AnswerService:
         settings.index,
         retriever=settings.retriever,
         fusion=settings.fusion,
+        rerank=settings.rerank,
         encoder=settings.encoder,
         reader=settings.reader,
         precision=settings.precision,

@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from rag.core.errors import ConfigError
 from retrievers.fusion import Fusion
 from retrievers.open import parse_kind
+from retrievers.rerank import parse_rerank
 
 __all__ = ["ServeSettings", "hash_api_key", "load_settings"]
 
@@ -47,6 +48,10 @@ class ServeSettings(BaseSettings):
     )
     fusion: str | None = Field(
         None, description='how hybrid retrieval puts its lists together, e.g. "minmax:0.7,0.3" (dense, BM25)'
+    )
+    rerank: str | None = Field(
+        None,
+        description="ColBERT or cross-encoder folder that puts the first hits in order, e.g. DIR,depth=50",
     )
     encoder: str | None = Field(None, description="another folder or hub name for the index's own encoder")
     reader: str | None = Field(
@@ -88,13 +93,14 @@ class ServeSettings(BaseSettings):
         (), max_length=8, description="questions the web page offers to try"
     )
 
-    @field_validator("retriever", "fusion")
+    @field_validator("retriever", "fusion", "rerank")
     @classmethod
     def _are_understood(cls, value: str | None, info: ValidationInfo) -> str | None:
         try:
-            if info.field_name == "fusion":
-                return None if value is None else str(Fusion.parse(value))
-            parse_kind(value or "")
+            if value is not None and info.field_name == "fusion":
+                return str(Fusion.parse(value))
+            if value is not None:
+                (parse_rerank if info.field_name == "rerank" else parse_kind)(value)
         except ConfigError as error:
             raise ValueError(str(error)) from error
         return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import string
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,25 @@ class TinyModels:
         )
         model.save_pretrained(str(folder / "st"))
         return folder / "st"
+
+    def late_interaction(self, folder: Path, *, dim: int = 6, seed: int = 1) -> Any:
+        """A folder as PyLate writes it, and the weight of its linear layer."""
+        import torch
+        from safetensors.torch import save_file
+
+        self.bert(folder)
+        torch.manual_seed(seed)
+        weight = torch.randn(dim, 32)
+        kinds = ("sentence_transformers.models.Transformer", "pylate.models.Dense.Dense")
+        modules = [{"idx": n, "path": "1_Dense" if n else "", "type": kind} for n, kind in enumerate(kinds)]
+        (folder / "modules.json").write_text(json.dumps(modules))
+        own = {"similarity_fn_name": "MaxSim", "document_length": 40, "do_query_expansion": False}
+        (folder / "config_sentence_transformers.json").write_text(json.dumps(own))
+        (folder / "1_Dense").mkdir()
+        config = {"activation_function": "torch.nn.modules.linear.Identity", "use_residual": False}
+        (folder / "1_Dense" / "config.json").write_text(json.dumps(config))
+        save_file({"linear.weight": weight}, folder / "1_Dense" / "model.safetensors")
+        return weight
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,15 @@ from typing import Annotated
 
 import typer
 
-from rag.cli.options import EncoderSpec, FusionSpec, IndexDir, Precision, ReaderSpec, RetrieverSpec
+from rag.cli.options import (
+    EncoderSpec,
+    FusionSpec,
+    IndexDir,
+    Precision,
+    ReaderSpec,
+    RerankSpec,
+    RetrieverSpec,
+)
 from rag.cli.show import format_answer_set
 
 
@@ -19,6 +27,7 @@ def ask(
     n_best: Annotated[int, typer.Option(help="Answers to show at most.")] = 3,
     retriever: RetrieverSpec = "auto",
     fusion: FusionSpec = None,
+    rerank: RerankSpec = None,
     encoder: EncoderSpec = None,
     reader: ReaderSpec = None,
     precision: Precision = "auto",
@@ -28,7 +37,13 @@ def ask(
     from rag.pipeline import Pipeline
 
     pipeline = Pipeline.open(
-        index, retriever=retriever, fusion=fusion, encoder=encoder, reader=reader, precision=precision
+        index,
+        retriever=retriever,
+        fusion=fusion,
+        rerank=rerank,
+        encoder=encoder,
+        reader=reader,
+        precision=precision,
     )
     results = pipeline.ask(questions, top_k=top_k, n_best=n_best)
     for result in results:

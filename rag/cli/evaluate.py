@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rag.cli.options import EncoderSpec, FusionSpec, Precision, QuestionFormat, ReaderSpec, RetrieverSpec
+from rag.cli.options import (
+    EncoderSpec,
+    FusionSpec,
+    Precision,
+    QuestionFormat,
+    ReaderSpec,
+    RerankSpec,
+    RetrieverSpec,
+)
 
 if TYPE_CHECKING:
     from rag.eval.fact_tuning import FactTuning
@@ -27,6 +35,7 @@ def evaluate(
     ] = None,
     retriever: RetrieverSpec = "auto",
     fusion: FusionSpec = None,
+    rerank: RerankSpec = None,
     profile: Annotated[
         str, typer.Option(help="squad, nq_open, drqa, kilt, hotpot, trec_match or trec_search.")
     ] = "squad",
@@ -82,8 +91,9 @@ def evaluate(
         "oracle": oracle, "seed": seed, "read_top_k": max(read_top_k, 1), "pages": pages,
     }  # fmt: skip
     opening: dict[str, Any] = {
-        "retriever": retriever, "fusion": fusion, "encoder": encoder, "precision": precision,
-        "reader": False if read_top_k == 0 else reader, "format": format, "split": split,
+        "retriever": retriever, "fusion": fusion, "rerank": rerank, "encoder": encoder,
+        "precision": precision, "reader": False if read_top_k == 0 else reader,
+        "format": format, "split": split,
     }  # fmt: skip
     if tune_facts or tune_fusion:
         if index is None:

@@ -14,6 +14,9 @@ RetrieverSpec = Annotated[
 FusionSpec = Annotated[
     str | None, typer.Option(help='Of hybrid retrieval: "minmax:DENSE,BM25", "raw:…" or "rrf60:…".')
 ]
+RerankSpec = Annotated[
+    str | None, typer.Option(help="ColBERT or cross-encoder folder that re-ranks; FOLDER,depth=100.")
+]
 EncoderSpec = Annotated[str | None, typer.Option(help="Folder of the index's encoder, if it moved.")]
 ReaderSpec = Annotated[
     str | None, typer.Option(help="Folder or hub name of a reader; default: the shipped one.")

@@ -15,6 +15,7 @@ from rag.cli.options import (
     Precision,
     QuestionFile,
     QuestionFormat,
+    RerankSpec,
     RetrieverSpec,
 )
 from rag.core.errors import ConfigError
@@ -36,6 +37,7 @@ def retrieve(
     top_k: Annotated[int, typer.Option(help="Hits a question.")] = 100,
     retriever: RetrieverSpec = "auto",
     fusion: FusionSpec = None,
+    rerank: RerankSpec = None,
     encoder: EncoderSpec = None,
     format: QuestionFormat = "auto",
     batch_size: Annotated[int, typer.Option(help="Questions searched at once.")] = 512,
@@ -61,7 +63,13 @@ def retrieve(
         raise ConfigError(f"--batch-size is {batch_size}, expected at least 1")
     asked = list(islice(read_questions(questions, format=format), limit))
     pipeline = Pipeline.open(
-        index, retriever=retriever, fusion=fusion, encoder=encoder, reader=False, precision=precision
+        index,
+        retriever=retriever,
+        fusion=fusion,
+        rerank=rerank,
+        encoder=encoder,
+        reader=False,
+        precision=precision,
     )
 
     if suffix == "jsonl" and not isinstance(pipeline.retriever, PathRetriever):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rag.cli.options import EncoderSpec, FusionSpec, ReaderSpec
+from rag.cli.options import EncoderSpec, FusionSpec, ReaderSpec, RerankSpec
 from retrievers.open import kind_names
 
 
@@ -19,6 +19,7 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port to listen on; default 8000.")] = None,
     retriever: Annotated[str | None, typer.Option(help=f"{kind_names()}; options after a colon.")] = None,
     fusion: FusionSpec = None,
+    rerank: RerankSpec = None,
     reader: ReaderSpec = None,
     encoder: EncoderSpec = None,
     precision: Annotated[str | None, typer.Option(help="auto, fp32 or bf16.")] = None,
@@ -29,6 +30,6 @@ def serve(
 
     given = {
         "index": index, "host": host, "port": port, "retriever": retriever, "fusion": fusion,
-        "reader": reader, "encoder": encoder, "precision": precision,
+        "rerank": rerank, "reader": reader, "encoder": encoder, "precision": precision,
     }  # fmt: skip
     run_server(load_settings(**{name: value for name, value in given.items() if value is not None}))

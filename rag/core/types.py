@@ -6,7 +6,20 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["Answer", "AnswerSet", "Evidence", "GoldPassage", "Hit", "Passage", "Path", "Question"]
+__all__ = [
+    "Answer",
+    "AnswerSet",
+    "Evidence",
+    "FirstStage",
+    "GoldPassage",
+    "Hit",
+    "Passage",
+    "Path",
+    "Question",
+]
+
+
+_OPTIONAL = ("supporting", "first_stage")  # fields of evidence that JSON leaves out where they are empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +92,26 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
+class FirstStage:
+    """Where a passage stood before it was re-ranked: its rank, from 1, and its score."""
+
+    rank: int
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
 class Hit:
     """One search result.
 
     Attributes:
         score: larger is better; comparable within one retriever only.
+        first_stage: its place before re-ranking, where there was one.
     """
 
     row: int
     passage_id: str
     score: float
+    first_stage: FirstStage | None = None
 
     @staticmethod
     def sort_key(hit: Hit) -> tuple[float, str]:
@@ -119,6 +142,7 @@ class Evidence:
         end: one past its last character, so `text[start:end]` is the answer; None where `start` is.
         supporting: start and end of the sentences of `text` that support the answer, where the reader marks
             them.
+        first_stage: place of the passage before re-ranking, where there was one.
     """
 
     passage_id: str
@@ -128,12 +152,13 @@ class Evidence:
     end: int | None
     score: float
     supporting: tuple[tuple[int, int], ...] = ()
+    first_stage: FirstStage | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A dict ready for `json.dumps`."""
         shown = asdict(self)
-        supporting = [list(span) for span in shown.pop("supporting")]
-        return {**shown, "supporting": supporting} if supporting else shown
+        shown["supporting"] = [list(span) for span in self.supporting]
+        return {key: value for key, value in shown.items() if key not in _OPTIONAL or value}
 
 
 @dataclass(frozen=True, slots=True)

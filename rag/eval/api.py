@@ -41,6 +41,7 @@ def evaluate(
     *,
     retriever: str = "auto",
     fusion: str | None = None,
+    rerank: str | None = None,
     encoder: str | None = None,
     reader: str | Literal[False] | None = None,
     precision: str = "auto",
@@ -59,7 +60,8 @@ def evaluate(
         questions: a file, a data set `hf:owner/name[:config][:split]`, or questions.
         out: result folder, continued if an earlier run stopped in it; by default one that is deleted with the
             object returned.
-        retriever, fusion, encoder, reader, precision: as in `Pipeline.open`; reader False retrieves only.
+        retriever, fusion, rerank, encoder, reader, precision: as in `Pipeline.open`; reader False retrieves
+            only.
         format: of the question file.
         split: "train", "dev" or "test", if the file name does not say.
         train: training questions, to tell what was seen before.
@@ -96,7 +98,13 @@ def evaluate(
         resolver = None
     else:
         pipeline = Pipeline.open(
-            index, retriever=retriever, fusion=fusion, encoder=encoder, reader=reader, precision=precision
+            index,
+            retriever=retriever,
+            fusion=fusion,
+            rerank=rerank,
+            encoder=encoder,
+            reader=reader,
+            precision=precision,
         )
         system = _system(pipeline, finder)
         resolver = GoldResolver(pipeline.index.passages)
@@ -206,7 +214,7 @@ def choose_fusion(
     """
     source = QuestionSource.of_file(questions, split=split, format=format)
     check_selection_split(source.path, source.split)
-    pipeline = Pipeline.open(index, **{**opening, "reader": False})
+    pipeline = Pipeline.open(index, **{**opening, "reader": False, "rerank": None})
     if not isinstance(pipeline.retriever, HybridRetriever):
         raise ConfigError(
             "--tune-fusion needs hybrid retrieval", hint="build the index with `--retriever hybrid`"

@@ -67,7 +67,7 @@ class CrossEncoder:
             ArtifactError: no such model, it has no safetensors weights, or it has more than two outputs.
             ConfigError: a setting cannot be.
         """
-        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+        from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
         if layout == PAIR:
             raise ConfigError(
@@ -77,6 +77,14 @@ class CrossEncoder:
         folder = model_folder(name_or_path)
         config = read_config(folder)
         weight_files(folder)
+        architecture = (config.get("architectures") or [""])[0]
+        outputs = AutoConfig.from_pretrained(folder).num_labels
+        if outputs not in (1, 2) or "SequenceClassification" not in architecture:
+            raise ArtifactError(
+                f"{folder} is a {architecture or 'model without architecture'} with {outputs} outputs, "
+                "expected a SequenceClassification model with 1 or 2",
+                hint="give a cross-encoder, for example cross-encoder/ms-marco-MiniLM-L6-v2",
+            )
         try:
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
             model = AutoModelForSequenceClassification.from_pretrained(
@@ -87,14 +95,6 @@ class CrossEncoder:
                 f"{folder} is not a cross-encoder that can be loaded ({error})",
                 hint="expected a sequence-classification model of transformers",
             ) from error
-        outputs = model.config.num_labels
-        architectures = config.get("architectures") or [""]
-        if outputs not in (1, 2) or "SequenceClassification" not in architectures[0]:
-            raise ArtifactError(
-                f"{folder} is a {architectures[0] or 'model without architecture'} with {outputs} outputs, "
-                "expected a SequenceClassification model with 1 or 2",
-                hint="give a cross-encoder, for example cross-encoder/ms-marco-MiniLM-L6-v2",
-            )
         where = resolve_device(device)
         return cls(
             model,

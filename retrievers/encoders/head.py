@@ -160,9 +160,19 @@ def build_head(described: Description, size: int, added: Iterable[Linear | Norm]
     """The head of an encoder with its weights, on token vectors of `size` numbers; `added` layers follow.
 
     Raises:
-        ArtifactError: a layer's weights are not there.
+        ArtifactError: a layer's weights are not there, or do not take what comes before them.
     """
     layers = [*map(_read_layer, described.layers), *added]
+    given = size
+    for said, layer in zip(described.layers, layers, strict=False):
+        if not isinstance(layer, Linear):
+            continue
+        if layer.in_features != given:
+            raise ArtifactError(
+                f"{said.folder}: {said.weight} takes vectors of {layer.in_features} numbers, not {given}",
+                hint="this head belongs to another model: copy or download the folder again",
+            )
+        given = layer.out_features
     return Head(
         described.pooling, layers, normalize=described.normalize, size=size, on_tokens=described.on_tokens
     )

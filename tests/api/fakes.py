@@ -14,6 +14,7 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
+from rag.core.progress import StageTimer
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage
 from serve.app import create_app
 from serve.run import bind
@@ -137,7 +138,9 @@ class FakeService:
             steps.append(Evidence(passage.id, passage.title, passage.text, start, end, hit.score, lit))
         return tuple(steps)
 
-    def retrieve(self, questions: Sequence[str], top_k: int) -> list[list[tuple[Hit, Passage]]]:
+    def retrieve(
+        self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
+    ) -> list[list[tuple[Hit, Passage]]]:
         self._begin(questions)
         return [self._ranked(question)[:top_k] for question in questions]
 

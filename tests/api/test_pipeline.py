@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rag.core.types import Hit, Passage
@@ -72,3 +73,28 @@ async def test_ask_retrieve_and_look_up_through_the_pipeline():
     assert passage["title"] == "Rhine"
     assert missing.status_code == 404
     assert 'rag_stage_seconds_count{stage="read"} 1.0' in metrics
+
+
+async def test_reranking_shows_in_hits_evidence_timings_and_metrics():
+    from rag.pipeline import Pipeline
+    from retrievers.rerank import RerankingRetriever
+
+    class Judge:
+        name = "backwards"
+
+        def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> Any:
+            return np.arange(len(passages), dtype=np.float32)
+
+    retriever = RerankingRetriever(Retriever(), Index.passages, Judge(), depth=2)
+    async with running(Pipeline(Index(), retriever, Reader())) as client:  # type: ignore[arg-type]
+        found = (await client.post("/v1/retrieve", json={"question": "Where?", "top_k": 2})).json()
+        asked = (await client.post("/v1/ask", json={"question": "Where?", "top_k": 2})).json()
+        metrics = (await client.get("/metrics")).text
+    assert [hit["first_stage"] for hit in found["hits"]] == [
+        {"rank": 2, "score": 0.5},
+        {"rank": 1, "score": 1.0},
+    ]
+    assert asked["answers"][0]["evidence"]["first_stage"]["rank"] == 2
+    assert {"retrieve", "search", "rerank"} <= set(found["timings_ms"])
+    assert "rerank" in asked["timings_ms"]
+    assert 'rag_stage_seconds_count{stage="rerank"} 2.0' in metrics

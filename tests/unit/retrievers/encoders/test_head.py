@@ -139,24 +139,8 @@ def test_the_pooler_is_a_layer_that_is_trained_and_exported(tmp_path: Path, tiny
         read_settings(tiny.bert(tmp_path / "bare")).override(pooling="pooler")
 
 
-def late_interaction(folder: Path, tiny: Any) -> torch.Tensor:
-    tiny.bert(folder)
-    weight = torch.randn(6, 32)
-    kinds = ("sentence_transformers.models.Transformer", "pylate.models.Dense.Dense")
-    modules = [{"idx": n, "path": "1_Dense" if n else "", "type": kind} for n, kind in enumerate(kinds)]
-    (folder / "modules.json").write_text(json.dumps(modules))
-    own = {"similarity_fn_name": "MaxSim", "document_length": 40, "do_query_expansion": False}
-    (folder / "config_sentence_transformers.json").write_text(json.dumps(own))
-    (folder / "1_Dense").mkdir()
-    config = {"activation_function": "torch.nn.modules.linear.Identity", "use_residual": False}
-    (folder / "1_Dense" / "config.json").write_text(json.dumps(config))
-    save_file({"linear.weight": weight}, folder / "1_Dense" / "model.safetensors")
-    return weight
-
-
 def test_one_vector_a_token_from_folder_to_training_and_back(tmp_path: Path, tiny: Any) -> None:
-    torch.manual_seed(1)
-    weight = late_interaction(tmp_path / "start", tiny)
+    weight = tiny.late_interaction(tmp_path / "start")
     encoder = BiEncoder.load(tmp_path / "start", precision="fp32")
     assert (encoder.identity.similarity, encoder.identity.max_length) == ("maxsim", 40)
     found = encoder.question_tokens(TEXTS)

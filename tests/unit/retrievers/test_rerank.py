@@ -1,0 +1,140 @@
+"""Re-ranking: order and scores of each judge against one pair at a time, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import BertConfig, BertForSequenceClassification
+
+from rag.core.errors import ArtifactError, ConfigError
+from rag.core.progress import StageTimer
+from rag.core.types import FirstStage, Hit, Passage
+from rag.pipeline import Pipeline
+from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.encoders.cross_encoder import CrossEncoder
+from retrievers.rerank import RerankingRetriever, parse_rerank, reranked
+
+TEXTS = ["the river rises", "black forest", "who wrote text", "danube river", "title text the", "in the"]
+PASSAGES = [Passage(f"p{n}", "danube" if n % 2 else "", text) for n, text in enumerate(TEXTS)]
+QUESTIONS = ["who wrote the text", "the river danube", "in black forest"] * 12  # more than one block
+
+
+class Store(list[Passage]):
+    def get_many(self, rows: Any) -> list[Passage]:
+        return [self[row] for row in rows]
+
+
+class First:
+    """Finds every passage, by its row."""
+
+    def search(self, questions: Any, top_k: int, *, timer: Any = None) -> list[list[Hit]]:
+        hits = [Hit(row, passage.id, -float(row)) for row, passage in enumerate(PASSAGES)]
+        return [hits[:top_k] for _ in questions]
+
+
+@pytest.fixture(scope="module")
+def folders(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    place = tmp_path_factory.mktemp("judges")
+    tiny.late_interaction(place / "colbert")
+    torch.manual_seed(0)
+    config = BertConfig(**tiny.config(), num_labels=1)
+    BertForSequenceClassification(config).save_pretrained(place / "cross")
+    tiny.tokenizer(place / "cross")
+    return {"colbert": place / "colbert", "cross-encoder": place / "cross"}
+
+
+def one_pair(kind: str, folder: Path, question: str, passage: Passage) -> float:
+    if kind == "cross-encoder":
+        return float(CrossEncoder.load(folder, precision="fp32").score([question], [passage])[0])
+    encoder = BiEncoder.load(folder, precision="fp32")
+    asked = encoder.question_tokens([question]).values.numpy()
+    found = encoder.passage_tokens([passage.title], [passage.text]).values.numpy()
+    return float((asked @ found.T).max(1).sum())
+
+
+@pytest.mark.parametrize("kind", ["colbert", "cross-encoder"])
+@pytest.mark.parametrize("is_named", [True, False])
+def test_hits_get_the_judges_scores_and_keep_their_first_place(
+    kind: str, is_named: bool, folders: dict[str, Path]
+) -> None:
+    spec = f"{kind}:{folders[kind]}" if is_named else str(folders[kind])
+    retriever = reranked(First(), Store(PASSAGES), f"{spec},depth=5", precision="fp32")
+    timer = StageTimer()
+    lists = retriever.search(QUESTIONS, 3, timer=timer)
+    assert len(lists) == len(QUESTIONS)
+    assert set(timer.timings_ms) == {"rerank"}
+    for question, hits in list(zip(QUESTIONS, lists, strict=True))[-3:]:
+        wanted = {n: one_pair(kind, folders[kind], question, PASSAGES[n]) for n in range(5)}
+        best = sorted(wanted, key=lambda n: -wanted[n])[:3]
+        assert [hit.row for hit in hits] == best
+        np.testing.assert_allclose([hit.score for hit in hits], [wanted[n] for n in best], atol=1e-5)
+        assert [hit.first_stage for hit in hits] == [FirstStage(n + 1, -float(n)) for n in best]
+    assert len(retriever.search(QUESTIONS[:1], 6)[0]) == 6  # more are wanted than the depth says
+    assert retriever.search([], 3) == []
+
+
+def test_ties_get_the_order_of_their_ids_and_nothing_found_stays_nothing() -> None:
+    class Same:
+        name = "same"
+
+        def score(self, questions: Any, passages: Any) -> Any:
+            return np.zeros(len(questions), np.float32)
+
+    class Backwards(First):
+        def search(self, questions: Any, top_k: int, *, timer: Any = None) -> list[list[Hit]]:
+            return [[] if q == "nothing" else [Hit(3, "p3", 2.0), Hit(1, "p1", 1.0)] for q in questions]
+
+    found = RerankingRetriever(Backwards(), Store(PASSAGES), Same()).search(["nothing", "x"], 5)
+    assert [[hit.passage_id for hit in hits] for hits in found] == [[], ["p1", "p3"]]
+
+
+def test_evidence_keeps_the_first_place(folders: dict[str, Path], tmp_path: Path) -> None:
+    texts = [passage.text for passage in PASSAGES]
+    Pipeline.from_texts(texts, out=tmp_path / "index", reader=False).close()
+    plain = Pipeline.open(tmp_path / "index", reader=False)
+    pipeline = Pipeline.open(tmp_path / "index", rerank=f"{folders['colbert']},depth=4")
+    assert "rerank" not in plain.identity
+    assert pipeline.identity["retriever"] == plain.identity["retriever"]
+    assert {key: pipeline.identity["rerank"][key] for key in ("kind", "depth")} == {
+        "kind": "colbert",
+        "depth": 4,
+    }
+    before = [hit.passage_id for hit, _ in plain.retrieve(["the danube"], 4)[0]]
+    result = pipeline.ask("the danube", top_k=3)
+    assert "rerank" in result.timings_ms
+    for answer in result.answers:
+        shown = answer.to_json()["evidence"]
+        assert before[shown["first_stage"]["rank"] - 1] == shown["passage_id"]
+
+
+def test_what_cannot_judge_is_refused(tiny: Any, folders: dict[str, Path], tmp_path: Path) -> None:
+    def opened(spec: str) -> RerankingRetriever:
+        return reranked(First(), Store(PASSAGES), spec)
+
+    one_a_text = tiny.bert(tmp_path / "plain")
+    for spec in (f"colbert:{one_a_text}", str(one_a_text)):
+        with pytest.raises(ConfigError, match="one vector a text"):
+            opened(spec)
+    with pytest.raises(ArtifactError, match="expected a SequenceClassification model"):
+        opened(f"cross-encoder:{folders['colbert']}")
+    with pytest.raises(ConfigError, match="one vector a text"):
+        opened(f"colbert:{folders['cross-encoder']}")
+    with pytest.raises(ArtifactError, match="no such folder"):
+        opened(str(tmp_path / "nowhere"))
+    tiny.late_interaction(tmp_path / "wrong")
+    save_file({"linear.weight": torch.zeros(6, 20)}, tmp_path / "wrong/1_Dense/model.safetensors")
+    with pytest.raises(ArtifactError, match="20"):
+        opened(str(tmp_path / "wrong")).search(["danube"], 2)
+    for spec, message in (("", "give a folder"), ("colbert:", "give a folder"), ("a,deep=3", "deep"),
+                          ("a,depth=0", "greater than or equal to 1")):  # fmt: skip
+        with pytest.raises(ConfigError, match=message):
+            parse_rerank(spec)
+    paths = SimpleNamespace(search=First().search, search_both=First().search)
+    with pytest.raises(ConfigError, match="order of its own"):
+        reranked(paths, Store(PASSAGES), str(folders["colbert"]))  # type: ignore[arg-type]
