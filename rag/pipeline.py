@@ -60,6 +60,7 @@ class Pipeline:
         precision: str = "auto",
         fusion: str | Fusion | None = None,
         rerank: str | None = None,
+        effort: str | None = None,
         verify: Literal["none", "size", "deep"] = "size",
     ) -> Pipeline:
         """Open an index directory; nothing else is needed.
@@ -71,6 +72,7 @@ class Pipeline:
             encoder: another folder or hub name for the same encoder; its weight hash must be the manifest's.
             reader: folder or hub name of a reader; None for the one in the package, False for none.
             precision: "auto", "fp32" or "bf16".
+            effort: how much is read: "full" or another of the reader's own efforts; None for its default.
             fusion: how hybrid retrieval puts its two lists together, as `Fusion.parse` reads it.
             rerank: folder of a ColBERT model or a cross-encoder that puts the first hits in order, as
                 `retrievers.rerank.parse_rerank` reads it.
@@ -91,7 +93,7 @@ class Pipeline:
             fusion=Fusion.parse(fusion) if isinstance(fusion, str) else fusion,
             rerank=rerank,
         )
-        return cls(index, searcher, _open_reader(reader, precision))
+        return cls(index, searcher, _open_reader(reader, precision, effort))
 
     @classmethod
     def from_texts(
@@ -159,6 +161,7 @@ class Pipeline:
             "reader": None
             if self.reader is None
             else getattr(self.reader, "name", type(self.reader).__name__),
+            **({"effort": effort} if (effort := _effort(self.reader)) != "full" else {}),
             "index_version": self.index_version,
         }
 
@@ -243,12 +246,16 @@ class Pipeline:
             self._holder = None
 
 
-def _open_reader(reader: str | Literal[False] | None, precision: str) -> Reader | None:
+def _effort(reader: Reader | None) -> str:
+    return str(getattr(getattr(reader, "settings", None), "effort", "full"))
+
+
+def _open_reader(reader: str | Literal[False] | None, precision: str, effort: str | None) -> Reader | None:
     if reader is False:
         return None
     from readers.open import open_reader
 
-    return open_reader(reader, precision=precision)
+    return open_reader(reader, precision=precision, **({"effort": effort} if effort else {}))
 
 
 def _as_passages(texts: list[str | Passage], titles: Sequence[str] | None) -> list[Passage]:

@@ -150,6 +150,7 @@ def read_answers(
             read.get(n, _NO_ANSWER).no_answer_confidence,
             index_version,
             {},
+            read.get(n, _NO_ANSWER).reading,
         )
         for n, question in enumerate(questions)
     ]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from rag.core.errors import ConfigError, DataError
@@ -47,10 +47,15 @@ class ReadAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """Answers of one question, best first, and the probability that the passages hold none."""
+    """Answers of one question, best first, and the probability that the passages hold none.
+
+    `reading` says what it cost, where the reader counts it: "passages" that were read, "dropped" of these
+    before the end, "token_layers".
+    """
 
     answers: tuple[ReadAnswer, ...]
     no_answer_confidence: float
+    reading: Mapping[str, int] = field(default_factory=dict)
 
 
 @runtime_checkable

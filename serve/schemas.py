@@ -188,6 +188,7 @@ class AnswerSetOut(BaseModel):
                     "no_answer_confidence": 0.04,
                     "index_version": "3f9c2a71",
                     "timings_ms": {"queue": 0.4, "search": 6.2, "read": 148.0, "total": 156.1},
+                    "reading": {"passages": 5, "dropped": 1, "token_layers": 4218},
                 }
             ]
         }
@@ -198,6 +199,7 @@ class AnswerSetOut(BaseModel):
     no_answer_confidence: float
     index_version: str
     timings_ms: dict[str, float]
+    reading: dict[str, int] | None = None
 
 
 class BatchAnswersOut(BaseModel):

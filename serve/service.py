@@ -68,6 +68,7 @@ def open_pipeline(settings: ServeSettings) -> AnswerService:
         encoder=settings.encoder,
         reader=settings.reader,
         precision=settings.precision,
+        effort=settings.effort,
     )
     pipeline.ask(["Is everything loaded?"], top_k=settings.read_top_k, n_best=settings.n_best)
     return pipeline

@@ -57,6 +57,9 @@ class ServeSettings(BaseSettings):
     reader: str | None = Field(
         None, description="folder or hub name of a reader; the one in the package by default"
     )
+    effort: str | None = Field(
+        None, description="how much is read: full, or another of the reader's own efforts"
+    )
     precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="arithmetic of encoder and reader")
 
     host: str = Field("127.0.0.1", description="address to listen on")

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from rag.cli.options import (
+    EffortSpec,
     EncoderSpec,
     FusionSpec,
     IndexDir,
@@ -30,6 +31,7 @@ def ask(
     rerank: RerankSpec = None,
     encoder: EncoderSpec = None,
     reader: ReaderSpec = None,
+    effort: EffortSpec = None,
     precision: Precision = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a question.")] = False,
 ) -> None:
@@ -44,6 +46,7 @@ def ask(
         encoder=encoder,
         reader=reader,
         precision=precision,
+        effort=effort,
     )
     results = pipeline.ask(questions, top_k=top_k, n_best=n_best)
     for result in results:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rag.cli.options import (
+    EffortSpec,
     EncoderSpec,
     FusionSpec,
     Precision,
@@ -77,6 +78,7 @@ def evaluate(
     ] = "document",
     encoder: EncoderSpec = None,
     reader: ReaderSpec = None,
+    effort: EffortSpec = None,
     precision: Precision = "auto",
     seed: Annotated[int, typer.Option(help="Of the sample and the bootstrap.")] = 0,
 ) -> None:
@@ -92,7 +94,7 @@ def evaluate(
     }  # fmt: skip
     opening: dict[str, Any] = {
         "retriever": retriever, "fusion": fusion, "rerank": rerank, "encoder": encoder,
-        "precision": precision, "reader": False if read_top_k == 0 else reader,
+        "precision": precision, "effort": effort, "reader": False if read_top_k == 0 else reader,
         "format": format, "split": split,
     }  # fmt: skip
     if tune_facts or tune_fusion:

@@ -21,6 +21,9 @@ EncoderSpec = Annotated[str | None, typer.Option(help="Folder of the index's enc
 ReaderSpec = Annotated[
     str | None, typer.Option(help="Folder or hub name of a reader; default: the shipped one.")
 ]
+EffortSpec = Annotated[
+    str | None, typer.Option(help="How much is read: full, or another of the reader's own efforts.")
+]
 Precision = Annotated[str, typer.Option(help="auto, fp32 or bf16.")]
 IndexKindSpec = Annotated[str, typer.Option(help="What can be searched: dense, bm25 or hybrid (both).")]
 IndexDir = Annotated[str, typer.Option("--index", "-i", help="Directory written by `rag index`.")]

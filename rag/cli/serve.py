@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rag.cli.options import EncoderSpec, FusionSpec, ReaderSpec, RerankSpec
+from rag.cli.options import EffortSpec, EncoderSpec, FusionSpec, ReaderSpec, RerankSpec
 from retrievers.open import kind_names
 
 
@@ -21,6 +21,7 @@ def serve(
     fusion: FusionSpec = None,
     rerank: RerankSpec = None,
     reader: ReaderSpec = None,
+    effort: EffortSpec = None,
     encoder: EncoderSpec = None,
     precision: Annotated[str | None, typer.Option(help="auto, fp32 or bf16.")] = None,
 ) -> None:
@@ -30,6 +31,6 @@ def serve(
 
     given = {
         "index": index, "host": host, "port": port, "retriever": retriever, "fusion": fusion,
-        "rerank": rerank, "reader": reader, "encoder": encoder, "precision": precision,
+        "rerank": rerank, "reader": reader, "encoder": encoder, "precision": precision, "effort": effort,
     }  # fmt: skip
     run_server(load_settings(**{name: value for name, value in given.items() if value is not None}))

@@ -58,5 +58,6 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
                 f"     {dim}hop {hop}:{end} {bold}{step['title'] or step['passage_id']}{end}  {said}"
             )
     timings = result["timings_ms"]
-    lines.append(f"  {dim}{timings.get('total', 0):.0f} ms · index {result['index_version']}{end}")
+    read = f" · {count} passages read" if (count := result.get("reading", {}).get("passages")) else ""
+    lines.append(f"  {dim}{timings.get('total', 0):.0f} ms{read} · index {result['index_version']}{end}")
     return "\n".join(lines)

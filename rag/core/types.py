@@ -196,6 +196,7 @@ class AnswerSet:
         answers: best first; empty if nothing was found.
         no_answer_confidence: calibrated probability in [0, 1] that the passages hold no answer.
         timings_ms: wall time of each stage in milliseconds.
+        reading: what the reader counts: "passages" read, "dropped" of these before the end, "token_layers".
     """
 
     question: str
@@ -203,6 +204,7 @@ class AnswerSet:
     no_answer_confidence: float
     index_version: str
     timings_ms: Mapping[str, float]
+    reading: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_answered(self) -> bool:
@@ -217,4 +219,5 @@ class AnswerSet:
             "no_answer_confidence": self.no_answer_confidence,
             "index_version": self.index_version,
             "timings_ms": {stage: round(value, 3) for stage, value in self.timings_ms.items()},
+            **({"reading": dict(self.reading)} if self.reading else {}),
         }

@@ -84,6 +84,7 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
     stages: Counter[str] = Counter()
     groups: dict[str, list[str | None]] = {}
     latency: dict[str, array[float]] = {}
+    reading: Counter[str] = Counter()
     deepest = 0
     for record in records:
         try:
@@ -98,6 +99,7 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
                 groups.setdefault(name, [None] * (table.n - 1)).append(group)
             for stage, milliseconds in record["timings_ms"].items():
                 latency.setdefault(stage, array("d")).append(milliseconds)
+            reading.update(record.get("reading", {}))
         except (KeyError, TypeError) as error:
             raise DataError(f"record {table.n + 1}: field {error} is missing or malformed") from error
         for members in groups.values():
@@ -123,6 +125,7 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
             if shown
         },
         "latency_ms": {stage: _percentiles(np.array(values)) for stage, values in latency.items()},
+        "reading": {name: round(total / table.n, 2) for name, total in reading.items()},
     }
 
 

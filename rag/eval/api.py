@@ -45,6 +45,7 @@ def evaluate(
     encoder: str | None = None,
     reader: str | Literal[False] | None = None,
     precision: str = "auto",
+    effort: str | None = None,
     format: str = "auto",
     split: str | None = None,
     train: str | Path | None = None,
@@ -60,8 +61,8 @@ def evaluate(
         questions: a file, a data set `hf:owner/name[:config][:split]`, or questions.
         out: result folder, continued if an earlier run stopped in it; by default one that is deleted with the
             object returned.
-        retriever, fusion, rerank, encoder, reader, precision: as in `Pipeline.open`; reader False retrieves
-            only.
+        retriever, fusion, rerank, encoder, reader, precision, effort: as in `Pipeline.open`; reader False
+            retrieves only.
         format: of the question file.
         split: "train", "dev" or "test", if the file name does not say.
         train: training questions, to tell what was seen before.
@@ -90,7 +91,7 @@ def evaluate(
             raise ConfigError(
                 "no index was given", hint="give one, or a reader and read='gold' to read the gold passages"
             )
-        opened = open_reader(reader, precision=precision)
+        opened = open_reader(reader, precision=precision, **({"effort": effort} if effort else {}))
         pipeline = None
         named: dict[str, Any] = {"reader": getattr(opened, "name", type(opened).__name__)}
         system = RetrieveThenRead(_no_search, opened, "", _identity(named, finder))
@@ -105,6 +106,7 @@ def evaluate(
             encoder=encoder,
             reader=reader,
             precision=precision,
+            effort=effort,
         )
         system = _system(pipeline, finder)
         resolver = GoldResolver(pipeline.index.passages)

@@ -129,6 +129,7 @@ def score_outcomes(
                 **_paths_json(outcome, settings.kept_texts),
                 "hits": _hits_json(outcome, flags, settings.kept_texts),
                 "timings_ms": {stage: round(value, 3) for stage, value in outcome.timings_ms.items()},
+                **({"reading": dict(outcome.answers.reading)} if outcome.answers is not None else {}),
             }
         )
     return records

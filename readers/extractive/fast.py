@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import groupby
 from typing import Any, TypeGuard
 
 import torch
@@ -14,7 +15,7 @@ from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.fast.int8_bert import Int8Bert
 from rag.runtime.fast.packing import PackedTokens
 from rag.runtime.hardware import has_fast_bf16, has_fast_int8, has_int8
-from readers.extractive.model import Item, Logits, LogitsModel, Result, SpanModel
+from readers.extractive.model import Item, Logits, LogitsModel, Result, Skim, SpanModel
 
 __all__ = ["FastSpanModel"]
 
@@ -46,6 +47,9 @@ class FastSpanModel(LogitsModel):
         super().__init__()
         self.encoder = _encoder(model.encoder, precision, ranges)
         self._heads = model.read_out
+        self._skim_head = model.skim_head
+        self.depth = self.encoder.depth
+        self.skim_layer = model.skim_layer if model.skim_head is not None else 0
         self._segmented = model.segmented
         self._pool: CorePool | None = None
         self._pool_lock = threading.Lock()
@@ -56,28 +60,45 @@ class FastSpanModel(LogitsModel):
         return isinstance(model, SpanModel) and FastBert.supports(model.encoder.config)
 
     def logits(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_types: torch.Tensor
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        token_types: torch.Tensor,
+        skim: Skim | None = None,
     ) -> Logits:
         """Logits, 0 at padding; rows must be padded on the right."""
         mask = attention_mask.bool()
-        lengths = mask.sum(1).tolist()
-        groups: list[tuple[int, int]] = []
-        for length in lengths:
-            if groups and groups[-1][1] == length:
-                groups[-1] = (groups[-1][0] + 1, length)
-            else:
-                groups.append((1, length))
+        groups = tuple((len(list(run)), length) for length, run in groupby(mask.sum(1).tolist()))
         positions = torch.arange(mask.shape[1]).expand_as(mask)[mask]
         types = token_types[mask] if self._segmented else None
-        packed = PackedTokens(input_ids[mask], positions, types, tuple(groups))
-        hidden = self.encoder.forward(packed)  # (T, H)
-        found = self._heads(hidden, hidden[packed.starts()])
-        padded = {}
-        for name in ("start", "end", "facts"):
-            if (values := getattr(found, name)) is not None:
-                padded[name] = torch.zeros(mask.shape)
-                padded[name][mask] = values
-        return found._replace(**padded)
+        packed = PackedTokens(input_ids[mask], positions, types, groups)
+        hidden = self.encoder.embed(packed)  # (T, H)
+        if skim is None or self._skim_head is None:
+            hidden = self.encoder.layers(hidden, packed, 0, self.encoder.depth)
+            found = self._heads(hidden, hidden[packed.starts()])
+            padded = {}
+            for name in ("start", "end", "facts"):
+                if (values := getattr(found, name)) is not None:
+                    padded[name] = torch.zeros(mask.shape)
+                    padded[name][mask] = values
+            return found._replace(**padded)
+        hidden = self.encoder.layers(hidden, packed, 0, self.skim_layer)
+        early = torch.full(mask.shape, float("-inf"))
+        early[mask] = self._skim_head(hidden).squeeze(-1)
+        skims = early.masked_fill(~skim.inside, float("-inf")).logsumexp(1)  # (R,)
+        chosen = skims >= skim.floor
+        start, end = torch.full((2, *mask.shape), float("-inf"))
+        words = torch.full((len(mask), 2), float("-inf"))
+        relevance = torch.full((len(mask),), float("-inf"))
+        if chosen.any():
+            packed, mine = packed.keep(chosen)
+            hidden = self.encoder.layers(hidden[mine], packed, self.skim_layer, self.encoder.depth)
+            found = self._heads(hidden, hidden[packed.starts()])
+            places = mask & chosen[:, None]
+            start[places], end[places] = found.start, found.end
+            if found.relevance is not None and found.words is not None:
+                relevance[chosen], words[chosen] = found.relevance, found.words
+        return Logits(start, end, relevance, words, skims)
 
     @property
     def workers(self) -> int:

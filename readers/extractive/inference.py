@@ -11,7 +11,7 @@ import torch
 
 from rag.runtime.fast.packing import plan_even_batches
 from readers.extractive.layout import Row, RowLayout
-from readers.extractive.model import Logits, LogitsModel
+from readers.extractive.model import Logits, LogitsModel, Skim
 
 __all__ = ["RowScores", "best_spans", "map_rows", "score_rows"]
 
@@ -29,6 +29,7 @@ class RowScores:
         relevances: (R,) float32 passage logits, zero for a network without passage selection.
         words: (R, 2) float32 scores of "yes" and "no", comparable with `spans`; -inf where the network says
             neither.
+        skims: (R,) float32 what the early head says of the whole row; zero where it was not asked.
     """
 
     spans: npt.NDArray[np.float32]
@@ -37,6 +38,16 @@ class RowScores:
     nulls: npt.NDArray[np.float32]
     relevances: npt.NDArray[np.float32]
     words: npt.NDArray[np.float32]
+    skims: npt.NDArray[np.float32]
+
+    def take(self, numbers: npt.NDArray[np.int64]) -> RowScores:
+        """Those of the rows with these numbers, in this order."""
+        return RowScores(*(getattr(self, name)[numbers] for name in RowScores.__slots__))
+
+    @classmethod
+    def joined(cls, parts: Sequence[RowScores]) -> RowScores:
+        """The rows of all parts, one part after the other."""
+        return cls(*(np.concatenate([getattr(p, name) for p in parts]) for name in cls.__slots__))
 
 
 def score_rows(
@@ -47,6 +58,7 @@ def score_rows(
     max_answer_tokens: int,
     spans_per_row: int,
     continues: npt.NDArray[np.bool_] | None = None,
+    floors: npt.NDArray[np.float32] | None = None,
     device: str = "cpu",
 ) -> RowScores:
     """Run all rows and keep the best spans of each.
@@ -56,13 +68,14 @@ def score_rows(
         max_answer_tokens: longest span.
         spans_per_row: K.
         continues: (V,) bool, tokens that continue a word; if given, spans consist of whole words.
+        floors: (R,) rows whose early head says less are dropped: they have no spans.
         device: where the network is.
     """
     count = len(rows)
     spans = np.full((count, spans_per_row), -np.inf, np.float32)
     starts = np.zeros((count, spans_per_row), np.int64)
     ends = np.zeros((count, spans_per_row), np.int64)
-    nulls, relevances = np.zeros(count, np.float32), np.zeros(count, np.float32)
+    nulls, relevances, skims = np.zeros((3, count), np.float32)
     words = np.full((count, 2), -np.inf, np.float32)
     glued = None if continues is None else torch.from_numpy(continues)
 
@@ -78,9 +91,11 @@ def score_rows(
             relevances[part] = found.relevance.float().cpu().numpy()
         if found.words is not None:
             words[part] = 2.0 * found.words.float().cpu().numpy()  # as a start and as an end logit
+        if found.skim is not None:
+            skims[part] = found.skim.numpy()
 
-    map_rows(model, layout, rows, use, device=device)
-    return RowScores(spans, starts, ends, nulls, relevances, words)
+    map_rows(model, layout, rows, use, floors=floors, device=device)
+    return RowScores(spans, starts, ends, nulls, relevances, words, skims)
 
 
 def map_rows(
@@ -89,6 +104,7 @@ def map_rows(
     rows: Sequence[Row],
     use: Callable[[list[int], torch.Tensor, torch.Tensor, Logits], None],
     *,
+    floors: npt.NDArray[np.float32] | None = None,
     device: str = "cpu",
 ) -> None:
     """Run all rows, longest first, in even batches of about `model.batch_tokens` tokens.
@@ -97,13 +113,19 @@ def map_rows(
         model, layout, rows: the network, and what to run through it.
         use: called for each batch of r rows, in any order and maybe from several threads, with their numbers,
             token ids (r, L), which of these are text (r, L) bool, and the logits.
+        floors: see `score_rows`.
         device: where the network is.
     """
 
     @torch.inference_mode()
     def run(part: list[int]) -> None:
         ids, mask, types, text = _tensors(layout, [rows[i] for i in part])
-        use(part, ids, text, model.logits(ids.to(device), mask.to(device), types.to(device)))
+        skim = None
+        if floors is not None:
+            inside = text.clone()
+            inside[:, layout.template.cls_position] = True
+            skim = Skim(inside, torch.from_numpy(floors[part]))
+        use(part, ids, text, model.logits(ids.to(device), mask.to(device), types.to(device), skim))
 
     plan = plan_even_batches(
         [len(row.ids) for row in rows],

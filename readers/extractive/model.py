@@ -16,7 +16,9 @@ from rag.runtime.model_files import model_folder
 
 __all__ = [
     "DprModel",
+    "Logits",
     "LogitsModel",
+    "Skim",
     "SpanModel",
     "load_dpr",
     "load_question_answering",
@@ -34,7 +36,7 @@ class Logits(NamedTuple):
         start, end: (R, L) "the answer starts here", "ends here"; those of [CLS] say "not in this passage".
         relevance: (R,) "this passage holds the answer", if the network has such a head.
         words: (R, 2) "the answer is yes", "is no", on the scale of a start or end logit; likewise.
-        skim: (R, L) an early layer's "the answer is here"; in training alone.
+        skim: an early layer's "the answer is here": (R, L) in training, (R,) where a `Skim` was asked for.
         facts: (R, L) "the sentence that ends here supports the answer", if the network has such a head.
     """
 
@@ -46,10 +48,22 @@ class Logits(NamedTuple):
     facts: torch.Tensor | None = None
 
 
+class Skim(NamedTuple):
+    """Which of R rows of L tokens are worth the late layers: those whose early logits' log-sum-exp over
+    `inside` (R, L) bool is at least `floor` (R,) float32. The others' logits are -inf."""
+
+    inside: torch.Tensor
+    floor: torch.Tensor
+
+
 class LogitsModel(nn.Module):
     """What `ExtractiveReader` runs: tokens in; start and end logits and perhaps a passage logit out."""
 
     batch_tokens = 4096
+    depth = 0
+    """Layers of the encoder."""
+    skim_layer = 0
+    """That of the early head, after which rows can be dropped; 0: none."""
 
     @property
     def workers(self) -> int:
@@ -68,9 +82,13 @@ class LogitsModel(nn.Module):
         raise NotImplementedError
 
     def logits(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_types: torch.Tensor
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        token_types: torch.Tensor,
+        skim: Skim | None = None,
     ) -> Logits:
-        """What the network says of R rows of L tokens, each (R, L) int64."""
+        """What the network says of R rows of L tokens, each (R, L) int64; `skim` is for networks that can."""
         raise NotImplementedError
 
 
@@ -105,6 +123,7 @@ class SpanModel(LogitsModel):
         self.skim_head = skim_head
         self.skim_layer = skim_layer
         self.fact_head = fact_head
+        self.depth = int(getattr(encoder.config, "num_hidden_layers", 0))
         self.segmented = has_segments(encoder.config)
 
     @classmethod
@@ -169,7 +188,11 @@ class SpanModel(LogitsModel):
         return Logits(spans[..., 0], spans[..., 1], passage[:, 0], passage[:, 1:], skim, facts)
 
     def logits(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_types: torch.Tensor
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        token_types: torch.Tensor,
+        skim: Skim | None = None,
     ) -> Logits:
         """As `forward`."""
         return self(input_ids, attention_mask, token_types)
@@ -181,6 +204,7 @@ class DprModel(LogitsModel):
     def __init__(self, model: DPRReader) -> None:
         super().__init__()
         self.model = model
+        self.depth = model.config.num_hidden_layers
 
     def to_compute(self, dtype: torch.dtype) -> DprModel:
         """Move the encoder to `dtype`; both heads stay fp32. Returns self."""
@@ -188,7 +212,11 @@ class DprModel(LogitsModel):
         return self
 
     def logits(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_types: torch.Tensor
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        token_types: torch.Tensor,
+        skim: Skim | None = None,
     ) -> Logits:
         """Start, end and selection logits. Segments are not used, as in the published checkpoints' class."""
         predictor = self.model.span_predictor

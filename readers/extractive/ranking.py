@@ -19,6 +19,7 @@ from readers.manifest import Calibration
 __all__ = [
     "Candidate",
     "Pair",
+    "PassageRows",
     "Ranked",
     "ScoredPassages",
     "confidences",
@@ -46,14 +47,14 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class ScoredPassages:
-    """The network's whole output for a list of questions; ranking it again costs next to nothing.
+class PassageRows:
+    """The passages of a list of questions as rows for the network.
 
     Attributes:
         questions: how many questions.
         pairs, unique: (question, place, unique passage) triples and the unique passages.
         texts: tokens of the unique passages' texts.
-        rows, scores: windows of the pairs, and what the network says of each.
+        rows: windows of the pairs.
         extend: (V,) bool, tokens that continue a word, if answers are to be extended to whole words.
     """
 
@@ -62,8 +63,25 @@ class ScoredPassages:
     unique: list[Passage]
     texts: TokenTable
     rows: list[Row]
-    scores: RowScores
     extend: npt.NDArray[np.bool_] | None
+
+    def scored(self, numbers: Sequence[int], scores: RowScores) -> ScoredPassages:
+        """The rows with these numbers and what the network says of each."""
+        rows = [self.rows[number] for number in numbers]
+        return ScoredPassages(
+            self.questions, self.pairs, self.unique, self.texts, rows, self.extend, scores=scores
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredPassages(PassageRows):
+    """The network's whole output for a list of questions; ranking it again costs next to nothing."""
+
+    scores: RowScores
+
+    def only(self, numbers: Sequence[int]) -> ScoredPassages:
+        """The same output as if only the rows with these numbers had been read."""
+        return self.scored(numbers, self.scores.take(np.array(numbers, np.int64)))
 
 
 @dataclass(frozen=True, slots=True)

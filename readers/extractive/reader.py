@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ from rag.data.sentences import Spans
 from rag.runtime.hardware import resolve_device, resolve_precision
 from readers.extractive.fast import FastSpanModel
 from readers.extractive.files import load_parts
-from readers.extractive.inference import map_rows, score_rows
-from readers.extractive.layout import RowLayout, pair_template, rows_of_pairs
+from readers.extractive.inference import RowScores, map_rows, score_rows
+from readers.extractive.layout import Row, RowLayout, pair_template, rows_of_pairs
 from readers.extractive.model import Logits, LogitsModel
-from readers.extractive.ranking import Pair, Ranked, ScoredPassages, confidences, rank
+from readers.extractive.ranking import Pair, PassageRows, Ranked, ScoredPassages, confidences, rank
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.tokens import tokenize_texts
+from readers.extractive.waves import ReadCost, read_waves
 from readers.manifest import Calibration, with_overrides
 from readers.protocols import ReadAnswer, ReadResult, check_request
 
@@ -146,27 +148,48 @@ class ExtractiveReader:
             DataError: if a question is blank, or a question or passage is too long.
         """
         check_request(questions, passages, scores, n_best)
-        ranked = rank(self.score(questions, passages), scores, self.settings)
-        return [self._result(found, n_best) for found in ranked]
+        read, costs = read_waves(
+            self.rows(questions, passages),
+            scores,
+            self.settings,
+            self.calibration,
+            self.score_rows,
+            depth=self.model.depth,
+        )
+        ranked = rank(read, scores, self.settings)
+        return [self._result(*found, n_best) for found in zip(ranked, costs, strict=True)]
 
     def score(self, questions: Sequence[str], passages: Sequence[Sequence[Passage]]) -> ScoredPassages:
-        """Run the network over all windows of all passages; `rank` makes answers of it."""
+        """Run the network over all windows of all passages; `rank` makes answers of it.
+
+        The early head, where there is one, speaks too, but nothing is dropped.
+        """
+        everything = self.rows(questions, passages)
+        floors = np.full(len(everything.rows), -np.inf, np.float32) if self.model.skim_layer else None
+        return everything.scored(range(len(everything.rows)), self.score_rows(everything.rows, floors))
+
+    def rows(self, questions: Sequence[str], passages: Sequence[Sequence[Passage]]) -> PassageRows:
+        """All windows of all passages of each question."""
         pairs, unique = _unique_passages(passages)
         asked = tokenize_texts(self.tokenizer, questions)
         titles = tokenize_texts(self.tokenizer, [passage.title for passage in unique])
         texts = tokenize_texts(self.tokenizer, [passage.text for passage in unique])
         rows = rows_of_pairs(self.layout, [(q, u) for q, _, u in pairs], asked, titles, texts)
-        scores = score_rows(
+        extend = self._continues if self.settings.words == "extend" else None
+        return PassageRows(len(questions), pairs, unique, texts, rows, extend)
+
+    def score_rows(self, rows: Sequence[Row], floors: npt.NDArray[np.float32] | None) -> RowScores:
+        """What the network says of rows; below its floor the early head ends a row."""
+        return score_rows(
             self.model,
             self.layout,
             rows,
             max_answer_tokens=self.settings.max_answer_tokens,
             spans_per_row=self.settings.spans_per_window,
             continues=self._continues if self.settings.words == "whole" else None,
+            floors=floors,
             device=self.device,
         )
-        extend = self._continues if self.settings.words == "extend" else None
-        return ScoredPassages(len(questions), pairs, unique, texts, rows, scores, extend)
 
     @property
     def reads_paths(self) -> bool:
@@ -213,16 +236,16 @@ class ExtractiveReader:
         """End the network's worker threads; the next `read` starts them again."""
         self.model.close()
 
-    def _result(self, ranked: Ranked, n_best: int) -> ReadResult:
+    def _result(self, ranked: Ranked, cost: ReadCost, n_best: int) -> ReadResult:
         if not ranked.candidates:
-            return ReadResult((), 1.0)
+            return ReadResult((), 1.0, asdict(cost))
         values = np.array([candidate.score for candidate in ranked.candidates])
         probabilities, none = confidences(values, ranked.null, self.calibration)
         answers = tuple(
             ReadAnswer(c.text, c.score, float(p), c.passage_index, c.start, c.end)
             for c, p in zip(ranked.candidates[:n_best], probabilities[:n_best], strict=True)
         )
-        return ReadResult(answers, none)
+        return ReadResult(answers, none, asdict(cost))
 
 
 def _unique_passages(passages: Sequence[Sequence[Passage]]) -> tuple[list[Pair], list[Passage]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -11,7 +12,29 @@ from rag.config import Config
 from rag.core.errors import IncompleteArtifactError
 from readers.manifest import READER_FILE, Manifest, load_manifest
 
-__all__ = ["ReaderManifest", "ReaderSettings", "read_manifest"]
+__all__ = ["Effort", "ReaderManifest", "ReaderSettings", "read_manifest"]
+
+
+class Effort(Config):
+    """How much of a question's passages is read (`readers.extractive.waves`); by default everything.
+
+    Attributes:
+        waves: passages of each wave, best first by retrieval score; what they leave over is not read. Empty:
+            one wave of all.
+        enough: for each wave but the last, the confidence of the best answer so far that ends the reading.
+        drop: from the second wave on a passage ends at the early head if that says less of it than of the
+            question's best passage so far, minus this many nats; None: none does.
+    """
+
+    waves: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    enough: tuple[Annotated[float, Field(ge=0, le=1)], ...] = ()
+    drop: float | None = Field(default=None, ge=0)
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Effort:
+        if len(self.enough) != max(0, len(self.waves) - 1):
+            raise ValueError(f"{len(self.waves)} waves have {len(self.enough)} ends: expected one fewer")
+        return self
 
 
 class ReaderSettings(Config):
@@ -34,6 +57,8 @@ class ReaderSettings(Config):
             spans alone.
         answer_types: "yes" and "no" are answers, where the network says them.
         skim_layer: layer on which the network's early head sits; 0: it has none.
+        efforts: by name, ways to read less; "full" is always there and reads everything.
+        effort: which of them is taken.
         paths: reads the passages of a path as one text, and marks the sentences that support the answer.
         words: answers may begin and end inside words ("any"), are searched among whole words only
             ("whole"), or are extended to whole words afterwards ("extend", as DPR does). Known for
@@ -57,6 +82,8 @@ class ReaderSettings(Config):
     skim_layer: int = Field(default=0, ge=0)
     paths: bool = False
     words: Literal["any", "whole", "extend"] = "whole"
+    efforts: Mapping[str, Effort] = Field(default_factory=dict)
+    effort: str = "full"
 
     @model_validator(mode="after")
     def _cross_check(self) -> ReaderSettings:
@@ -66,7 +93,16 @@ class ReaderSettings(Config):
                 f"max_tokens ({self.max_tokens}) leaves {room} tokens for the text beside a question of "
                 f"{self.question_tokens} and a title of {self.title_tokens}"
             )
+        if self.effort not in ("full", *self.efforts):
+            raise ValueError(
+                f"effort is {self.effort!r}, this reader knows {', '.join(('full', *self.efforts))}"
+            )
         return self
+
+    @property
+    def reading(self) -> Effort:
+        """The effort that is taken."""
+        return Effort() if self.effort == "full" else self.efforts[self.effort]
 
 
 class ReaderManifest(Manifest):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,6 @@ from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.metrics.calibration import calibration as measure_calibration
 from readers.calibration import fit_calibration
-from readers.extractive.inference import RowScores
 from readers.extractive.ranking import Ranked, ScoredPassages, confidences, rank
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
@@ -201,7 +200,4 @@ def _without_answers(scored: ScoredPassages, part: Sequence[Example]) -> ScoredP
         for index, row in enumerate(scored.rows)
         if not part[scored.pairs[row.group][0]].candidates[scored.pairs[row.group][1]].holds_answer
     ]
-    chosen = np.array(kept, np.int64)
-    old = scored.scores
-    scores = RowScores(*(getattr(old, name)[chosen] for name in RowScores.__slots__))
-    return replace(scored, rows=[scored.rows[i] for i in kept], scores=scores)
+    return scored.only(kept)

@@ -102,7 +102,8 @@ function showResult(result, passages) {
     ...(cards.length ? [evidence(cards, answered)] : []),
   );
   const stages = Object.entries(result.timings_ms).map(([stage, value]) => `${stage.replaceAll("_", " ")} ${milliseconds(value)}`);
-  byId("timings").textContent = [`index ${result.index_version}`, ...stages].join("  ·  ");
+  const read = result.reading ? [`${result.reading.passages} passages read`] : [];
+  byId("timings").textContent = [`index ${result.index_version}`, ...stages, ...read].join("  ·  ");
   announce(answered
     ? `Answer: ${result.answers[0].text}, ${percent(result.answers[0].confidence)} sure`
     : "No answer found");

@@ -191,17 +191,33 @@ class FastBert:
         Returns:
             (T, H) float32, or (B, H) float32 if `first_token_only`.
         """
-        x = self._embed(tokens)  # (T, H)
-        last = len(self._layers) - 1
-        for number, layer in enumerate(self._layers):
+        return self.layers(self.embed(tokens), tokens, 0, self.depth, first_token_only=first_token_only)
+
+    @torch.inference_mode()
+    def layers(
+        self, x: Tensor, tokens: PackedTokens, first: int, stop: int, *, first_token_only: bool = False
+    ) -> Tensor:
+        """Layers `first` to `stop` (exclusive) over (T, H) hidden states; whoever stops midway may drop
+        sequences (`PackedTokens.keep`) before going on.
+
+        Args:
+            first_token_only: compute layer `stop` - 1 for the first token of each sequence alone.
+        """
+        for number in range(first, stop):
+            layer = self._layers[number]
             qkv = self._project(layer, number, x)  # (T, 3H)
-            if first_token_only and number == last:
+            if first_token_only and number == stop - 1:
                 context = self._attend_first(qkv, tokens)  # (B, H)
                 x = x[tokens.starts()]
             else:
                 context = self._attend(qkv, tokens)  # (T, H)
             x = self._complete(layer, number, x, context)
         return x
+
+    @property
+    def depth(self) -> int:
+        """How many layers there are."""
+        return len(self._layers)
 
     def _project(self, layer: Layer, number: int, x: Tensor) -> Tensor:
         """Scaled queries, keys and values: (T, 3H) in `self.dtype` from (T, H) float32."""
@@ -230,7 +246,9 @@ class FastBert:
             start += rows * length
         return torch.cat(parts)
 
-    def _embed(self, tokens: PackedTokens) -> Tensor:
+    @torch.inference_mode()
+    def embed(self, tokens: PackedTokens) -> Tensor:
+        """What goes into the first layer: (T, H) float32."""
         positions = tokens.positions + self.position_offset
         if tokens.segment_ids is None:
             x = self._word[tokens.token_ids] + self._position_and_first_segment[positions]

@@ -38,6 +38,20 @@ class PackedTokens:
         lengths = np.asarray(self.lengths, dtype=np.int64)
         return torch.from_numpy(np.cumsum(lengths) - lengths)
 
+    def keep(self, rows: torch.Tensor) -> tuple[PackedTokens, torch.Tensor]:
+        """The sequences where `rows` (B,) bool is true, and which tokens (T,) bool are theirs.
+
+        Example:
+            >>> kept, mine = pack([[5, 6], [7, 8], [9]]).keep(torch.tensor([True, False, True]))
+            >>> kept.token_ids.tolist(), kept.groups, mine.tolist()
+            ([5, 6, 9], ((1, 2), (1, 1)), [True, True, False, False, True])
+        """
+        mine = rows.repeat_interleave(torch.tensor(self.lengths))
+        left = [length for length, kept in zip(self.lengths, rows.tolist(), strict=True) if kept]
+        groups = tuple((len(list(run)), length) for length, run in groupby(left))
+        types = None if self.segment_ids is None else self.segment_ids[mine]
+        return PackedTokens(self.token_ids[mine], self.positions[mine], types, groups), mine
+
 
 def pack(sequences: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None) -> PackedTokens:
     """Lay `sequences` end to end. Sort them by length: equal lengths side by side are computed together.

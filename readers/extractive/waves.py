@@ -1,0 +1,114 @@
+"""Reading only what it takes: passages in waves, best first, some of them through the first layers alone.
+
+Nine tenths of the time of an answer goes into passages that do not change it. So a question's best passages
+are read first; if the answer they give is likely enough, the others are never looked at. In later waves the
+early head of the network, where it has one, ends the reading of a passage after a few layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from readers.extractive.inference import RowScores
+from readers.extractive.layout import Row
+from readers.extractive.ranking import PassageRows, ScoredPassages, confidences, rank
+from readers.extractive.settings import ReaderSettings
+from readers.manifest import Calibration
+
+__all__ = ["ReadCost", "ScoreRows", "read_waves"]
+
+ScoreRows = Callable[[Sequence[Row], npt.NDArray[np.float32] | None], RowScores]
+"""Scores rows; given floors, drops those of which the early head says less."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCost:
+    """What was read for one question: passages, how many of these were dropped early, tokens times layers."""
+
+    passages: int
+    dropped: int
+    token_layers: int
+
+
+def read_waves(
+    unread: PassageRows,
+    retrieval: Sequence[Sequence[float]],
+    settings: ReaderSettings,
+    calibration: Calibration,
+    score: ScoreRows,
+    *,
+    depth: int,
+) -> tuple[ScoredPassages, list[ReadCost]]:
+    """Read passages of all questions, wave by wave, as far as `settings.reading` asks for.
+
+    Args:
+        unread: rows of all passages.
+        retrieval: for each question the retrieval scores of its passages.
+        settings, calibration: of the reader; they tell how likely the best answer is.
+        score: runs rows through the network.
+        depth: layers of the network.
+
+    Returns:
+        The rows that were read to the end with their scores, in the order of `unread`; each question's cost.
+    """
+    effort, rows = settings.reading, unread.rows
+    owner = np.array([unread.pairs[row.group][0] for row in rows], np.int64)
+    layers = np.zeros(len(rows), np.int64)  # that each row went through
+    if not effort.waves:
+        everything = unread.scored(range(len(rows)), score(rows, None))
+        return everything, _costs(unread, owner, layers + depth, depth)
+    standing = _standing(unread, retrieval)
+    best = np.full(unread.questions, -np.inf, np.float32)  # the early head's word on a question's best row
+    open_ = np.ones(unread.questions, bool)
+    parts: list[tuple[npt.NDArray[np.int64], RowScores]] = []
+    ends = np.cumsum(effort.waves)
+    for number, end in enumerate(ends.tolist()):
+        part = np.nonzero(open_[owner] & (standing < end) & (standing >= end - effort.waves[number]))[0]
+        if number and not len(part):
+            break
+        floors = None if effort.drop is None else best[owner[part]] - np.float32(effort.drop)
+        scores = score([rows[i] for i in part], floors)
+        kept = np.ones(len(part), bool) if floors is None else scores.skims >= floors
+        np.maximum.at(best, owner[part], scores.skims)
+        layers[part] = np.where(kept, depth, settings.skim_layer)
+        parts.append((part[kept], scores.take(np.nonzero(kept)[0])))
+        if number + 1 < len(ends):
+            found = rank(_gathered(unread, parts), retrieval, settings)
+            for question in np.nonzero(open_)[0]:
+                values = np.array([candidate.score for candidate in found[question].candidates])
+                likely = confidences(values, found[question].null, calibration)[0]
+                open_[question] = len(likely) == 0 or likely[0] < effort.enough[number]
+    return _gathered(unread, parts), _costs(unread, owner, layers, depth)
+
+
+def _standing(unread: PassageRows, retrieval: Sequence[Sequence[float]]) -> npt.NDArray[np.int64]:
+    """For each row, how many passages of its question come before its own: by retrieval score, then place."""
+    ranks = [np.argsort(np.argsort(-np.asarray(given, float), kind="stable")) for given in retrieval]
+    pairs = (unread.pairs[row.group] for row in unread.rows)
+    return np.array([ranks[question][place] for question, place, _ in pairs], np.int64)
+
+
+def _gathered(
+    unread: PassageRows, parts: Sequence[tuple[npt.NDArray[np.int64], RowScores]]
+) -> ScoredPassages:
+    numbers = np.concatenate([part for part, _ in parts])
+    order = np.argsort(numbers)
+    return unread.scored(numbers[order].tolist(), RowScores.joined([s for _, s in parts]).take(order))
+
+
+def _costs(
+    unread: PassageRows, owner: npt.NDArray[np.int64], layers: npt.NDArray[np.int64], depth: int
+) -> list[ReadCost]:
+    costs = []
+    group = np.array([row.group for row in unread.rows], np.int64)
+    lengths = np.array([len(row.ids) for row in unread.rows], np.int64)
+    for question in range(unread.questions):
+        mine = (owner == question) & (layers > 0)
+        read = len(np.unique(group[mine]))
+        whole = len(np.unique(group[mine & (layers == depth)]))
+        costs.append(ReadCost(read, read - whole, int((lengths * layers)[mine].sum())))
+    return costs
