@@ -1,0 +1,121 @@
+"""Reading in waves: everything by default, no more than asked for, and the same answers from what is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rag.core.errors import ConfigError
+from rag.core.types import Hit, Passage
+from readers.extractive.fast import FastSpanModel
+from readers.extractive.model import SpanModel
+from readers.extractive.reader import ExtractiveReader
+from readers.extractive.settings import Effort, ReaderSettings
+from readers.manifest import with_overrides
+from tests.tiny_reader import tiny_tokenizer
+from tests.unit.readers.conftest import SMALL
+
+PASSAGES = [
+    Passage(str(n), "Tower", f"the tower in city {n} is {300 + n} meters high, near river {n}")
+    for n in range(9)
+]
+QUESTIONS = ["how many meters has the tower?", "which river is near?"]
+RETRIEVED = [PASSAGES, PASSAGES[3:6]]
+SCORES = [[float(n) for n in range(9)], [1.0, 3.0, 2.0]]  # the first question's best passage is its last
+
+
+@pytest.fixture(scope="module")
+def network(encoder_folder: Path) -> FastSpanModel:
+    model = SpanModel.from_encoder(encoder_folder, seed=3)
+    model.add_heads(passage=True, skim_layer=1, seed=5)
+    return FastSpanModel(model.eval(), "fp32")
+
+
+def reader(network: FastSpanModel, **effort: Any) -> ExtractiveReader:
+    changes = {"skim_layer": 1, "retrieval_weight": 0.5, "answer_types": True}
+    settings = with_overrides(
+        SMALL, changes | {"efforts": {"some": effort}, "effort": "some" if effort else "full"}
+    )
+    return ExtractiveReader(network, tiny_tokenizer(), settings)
+
+
+def test_waves_that_nothing_ends_read_everything_and_answer_as_full_effort(network: FastSpanModel) -> None:
+    full = reader(network).read(QUESTIONS, RETRIEVED, SCORES)
+    waves = reader(network, waves=(1, 2, 6), enough=(1, 1)).read(QUESTIONS, RETRIEVED, SCORES)
+    for one, other in zip(full, waves, strict=True):
+        assert [a.text for a in one.answers] == [a.text for a in other.answers]
+        assert [a.passage_index for a in one.answers] == [a.passage_index for a in other.answers]
+        assert [a.confidence for a in one.answers] == pytest.approx([a.confidence for a in other.answers])
+        assert one.no_answer_confidence == pytest.approx(other.no_answer_confidence)
+        assert one.reading == other.reading
+    lengths = [len(row.ids) for row in reader(network).rows(QUESTIONS[:1], RETRIEVED[:1]).rows]
+    assert full[0].reading == {"passages": 9, "dropped": 0, "token_layers": 2 * sum(lengths)}
+
+
+def test_a_likely_answer_ends_the_reading(network: FastSpanModel) -> None:
+    results = reader(network, waves=(2, 7), enough=(0,)).read(QUESTIONS, RETRIEVED, SCORES)
+    assert [result.reading["passages"] for result in results] == [2, 2]
+    assert {answer.passage_index for answer in results[0].answers} <= {7, 8}
+    assert {answer.passage_index for answer in results[1].answers} <= {1, 2}
+    likely = [result.answers[0].confidence for result in results]
+    between = reader(network, waves=(2, 7), enough=((likely[0] + likely[1]) / 2,))
+    read = [result.reading["passages"] for result in between.read(QUESTIONS, RETRIEVED, SCORES)]
+    assert sorted(read) == ([2, 9] if likely[0] < likely[1] else [2, 3])
+
+
+def test_what_the_early_head_thinks_little_of_is_dropped(network: FastSpanModel) -> None:
+    full = reader(network).score(QUESTIONS, RETRIEVED)
+    mine = full.scores.skims[:9][::-1]  # by retrieval score
+    drop = max(0.0, float(mine[0] - np.median(mine[1:])) + 1e-3)
+    kept = [True, *(mine[1:] >= mine[0] - drop)]
+    assert 1 < sum(kept) < 9
+    result = reader(network, waves=(1, 8), enough=(1,), drop=drop).read(QUESTIONS, RETRIEVED, SCORES)[0]
+    lengths = np.array([len(row.ids) for row in full.rows[:9]])[::-1]
+    assert result.reading == {
+        "passages": 9,
+        "dropped": 9 - sum(kept),
+        "token_layers": int((lengths * np.where(kept, 2, 1)).sum()),
+    }
+    left = [8 - place for place in np.nonzero(kept)[0]]
+    assert {answer.passage_index for answer in result.answers} <= set(left)
+
+
+def test_dropped_rows_leave_the_others_as_they_are(network: FastSpanModel) -> None:
+    one = reader(network)
+    rows = one.rows(QUESTIONS, RETRIEVED).rows
+    everything = one.score(QUESTIONS, RETRIEVED).scores
+    middle = np.full(len(rows), np.median(everything.skims), np.float32)
+    part = one.score_rows(rows, middle)
+    kept = everything.skims >= middle
+    assert kept.any()
+    assert not kept.all()
+    np.testing.assert_allclose(part.skims, everything.skims, atol=1e-5)
+    np.testing.assert_allclose(part.spans[kept], everything.spans[kept], atol=1e-4)
+    np.testing.assert_allclose(part.words[kept], everything.words[kept], atol=1e-4)
+    assert np.isneginf(part.spans[~kept]).all()
+    assert np.isneginf(one.score_rows(rows, middle + 1e6).spans).all()
+
+
+def test_nothing_to_read(network: FastSpanModel) -> None:
+    one = reader(network, waves=(1, 1), enough=(0.5,), drop=1)
+    empty, blank = one.read(["who?", "where?"], [[], [Passage("e", "", "")]], [[], [1.0]])
+    assert empty.answers == blank.answers == ()
+    assert empty.reading == {"passages": 0, "dropped": 0, "token_layers": 0}
+    assert one.read([], [], []) == []
+
+
+def test_efforts_are_checked() -> None:
+    with pytest.raises(ConfigError, match="effort is 'least', this reader knows full, low"):
+        with_overrides(ReaderSettings(efforts={"low": Effort(waves=(3,))}), {"effort": "least"})
+    with pytest.raises(ConfigError, match="2 waves have 0 ends"):
+        with_overrides(ReaderSettings(), {"efforts": {"low": {"waves": [3, 4]}}})
+
+
+def test_an_answer_says_what_was_read(network: FastSpanModel) -> None:
+    [result] = reader(network, waves=(2,)).read(QUESTIONS[:1], RETRIEVED[:1], SCORES[:1])
+    pairs = [(Hit(n, p.id, 1.0), p) for n, p in enumerate(PASSAGES)]
+    said = result.with_evidence(QUESTIONS[0], pairs, "v", {}).to_json()
+    assert said["reading"]["passages"] == 2
