@@ -15,6 +15,7 @@ from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import Effort, ReaderSettings
 from readers.manifest import with_overrides
+from readers.paths import read_answers
 from tests.tiny_reader import tiny_tokenizer
 from tests.unit.readers.conftest import SMALL
 
@@ -115,7 +116,6 @@ def test_efforts_are_checked() -> None:
 
 
 def test_an_answer_says_what_was_read(network: FastSpanModel) -> None:
-    [result] = reader(network, waves=(2,)).read(QUESTIONS[:1], RETRIEVED[:1], SCORES[:1])
-    pairs = [(Hit(n, p.id, 1.0), p) for n, p in enumerate(PASSAGES)]
-    said = result.with_evidence(QUESTIONS[0], pairs, "v", {}).to_json()
-    assert said["reading"]["passages"] == 2
+    pairs = [(Hit(n, p.id, score), p) for n, (p, score) in enumerate(zip(PASSAGES, SCORES[0], strict=True))]
+    [answers] = read_answers(reader(network, waves=(2,)), QUESTIONS[:1], [pairs], [[]], 3, "v")
+    assert answers.to_json()["reading"]["passages"] == 2
