@@ -1,4 +1,4 @@
-"""Timing side by side, and the arguments every benchmark shares."""
+"""Timing side by side, and the inputs that several benchmarks share."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from rag.core.errors import ConfigError, DataError
-from rag.core.types import Question
+from rag.core.types import Passage
 from rag.metrics.significance import Interval
 
 __all__ = [
     "Timings",
+    "corpus_passages",
+    "interval_of",
+    "question_texts",
     "ratio",
-    "sample_questions",
     "time_interleaved",
     "working_folder",
 ]
-
-ItemT = TypeVar("ItemT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Timings:
         return float(np.median(self.seconds[name]))
 
     def ratio(self, name: str, peer: str) -> Interval:
-        """How many times as long `name` takes as `peer`, from the medians, with its interval over rounds."""
+        """How many times as long `name` takes as `peer`, see `ratio`."""
         return ratio(self.seconds[name], self.seconds[peer])
 
     def to_json(self) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class Timings:
         }
 
 
-def ratio(a: Sequence[float], b: Sequence[float], *, resamples: int = 2000, seed: int = 0) -> Interval:
+def ratio(a: Sequence[float], b: Sequence[float]) -> Interval:
     """median(a) / median(b) with a bootstrap interval over rounds; entry i of both belongs to round i.
 
     Raises:
@@ -66,14 +66,23 @@ def ratio(a: Sequence[float], b: Sequence[float], *, resamples: int = 2000, seed
         >>> figure.value, figure.low, figure.high, figure.n
         (2.0, 1.9, 2.1, 3)
     """
-    first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    if first.shape != second.shape or first.ndim != 1 or not len(first):
-        raise DataError(f"a ratio needs one time per round of both, found {first.shape} and {second.shape}")
-    generator = np.random.default_rng(seed)
-    drawn = generator.integers(0, len(first), size=(resamples, len(first)))
-    ratios = np.median(first[drawn], axis=1) / np.median(second[drawn], axis=1)
-    low, high = np.quantile(ratios, [0.025, 0.975])
-    return Interval(float(np.median(first) / np.median(second)), float(low), float(high), len(first))
+    if len(a) != len(b) or not len(a):
+        raise DataError(f"a ratio needs one time per round of both, found {len(a)} and {len(b)}")
+    return interval_of(lambda x, y, axis: np.median(x, axis) / np.median(y, axis), a, b)
+
+
+def interval_of(statistic: Callable[..., Any], *samples: Sequence[float], resamples: int = 2000) -> Interval:
+    """`statistic(*samples, axis=-1)` with its 95 % percentile bootstrap interval; entries stay together."""
+    from scipy.stats import bootstrap
+
+    value, n = float(statistic(*map(np.asarray, samples), axis=-1)), len(samples[0])
+    if n == 1:
+        return Interval(value, value, value, n)
+    found = bootstrap(
+        samples, statistic, paired=True, vectorized=True, n_resamples=resamples, method="percentile", rng=0
+    )
+    low, high = found.confidence_interval
+    return Interval(value, float(low), float(high), n)
 
 
 def time_interleaved(
@@ -116,27 +125,36 @@ def time_interleaved(
     return Timings({name: tuple(values) for name, values in seconds.items()})
 
 
-def sample_questions(
-    path: str | Path, *, limit: int | None = None, seed: int | None = None, format: str = "auto"
-) -> list[Question]:
-    """Questions of a file: all, the first `limit`, or with a seed a random sample of `limit` in file order.
+def question_texts(path: str | Path, *, limit: int | None = None, format: str = "auto") -> list[str]:
+    """Questions of a file: all, or a random sample of `limit` in file order.
 
     Raises:
         DataError: the file holds no questions.
-        ConfigError: `limit` is below 1.
     """
-    from rag.data.questions import read_questions
+    from rag.data.questions import draw_sample, read_questions
 
-    if limit is not None and limit < 1:
-        raise ConfigError(f"--limit is {limit}, expected at least 1")
-    source = read_questions(path, format=format)
-    questions = list(islice(source, limit) if seed is None else source)
-    if not questions:
+    questions = read_questions(path, format=format)
+    texts = [question.text for question in (draw_sample(questions, limit, 0) if limit else questions)]
+    if not texts:
         raise DataError(f"{path}: no questions found")
-    if seed is None or limit is None or limit >= len(questions):
-        return questions
-    chosen = np.random.default_rng(seed).choice(len(questions), size=limit, replace=False)
-    return [questions[row] for row in sorted(chosen.tolist())]
+    return texts
+
+
+def corpus_passages(corpus: Sequence[str | Path], *, split: str, n: int, format: str) -> Iterator[Passage]:
+    """The first `n` passages of a corpus, read and split as `rag index` does it.
+
+    Raises:
+        DataError: there are none.
+    """
+    from rag.data.corpus import read_documents
+    from rag.data.split import SplitOptions, split_documents
+
+    found = split_documents(read_documents(corpus, format=format), SplitOptions(mode=split))
+    first = next(found, None)
+    if first is None:
+        raise DataError(f"{', '.join(map(str, corpus))}: no passages found")
+    yield first
+    yield from islice(found, n - 1)
 
 
 @contextmanager

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from indexers.protocols import FloatArray
-from rag.bench.common import Timings, sample_questions, time_interleaved
-from rag.bench.overhead import corpus_passages
+from rag.bench.common import Timings, corpus_passages, question_texts, time_interleaved
 from rag.bench.report import Goal, Report, Table, format_interval
-from rag.core.errors import ConfigError, DataError
+from rag.core.errors import ConfigError
 from rag.core.optional import require
 from rag.core.types import Passage
 from rag.runtime.hardware import has_bf16, resolve_precision
@@ -22,64 +22,56 @@ __all__ = ["compare_vectors", "run_encode_benchmark"]
 FP32_GOAL, BF16_GOAL = 4.0, 1.2
 COSINE_GOAL, TOP_GOAL = 0.999, 0.99
 TOP_K = 10
+QUESTIONS = 1000
 NEAR_TIE = 1e-3  # scores of unit vectors that differ by less than this count as equal
 _CONTESTANTS = ("ours bf16", "ours fp32", "peer bf16", "peer fp32")
 
 
 def run_encode_benchmark(
-    corpus: Sequence[str | Path],
-    *,
+    corpus: list[str],
     n: int = 2000,
     split: str = "words100",
     encoder: str | None = None,
-    questions_path: str | Path | None = None,
-    n_questions: int = 1000,
+    questions: Path | None = None,
     batch_size: int = 32,
     rounds: int = 3,
-    contestants: Sequence[str] | None = None,
+    contestants: Sequence[str] = (),
     format: str = "auto",
 ) -> Report:
-    """Time our encoder and sentence-transformers on the same texts, in alternating rounds.
+    """Passages encoded a second beside sentence-transformers, and whether bf16 finds the same.
 
     All get the same texts (title, space, text), the same most texts per batch and the same most tokens per
     text. Loading is not timed, tokenisation is. bf16 of the peer is `model.bfloat16()`. Agreement is measured
     with what `precision="auto"` does: passages in bf16, questions in fp32.
 
     Args:
-        corpus: inputs of `rag index`.
-        n: passages to encode.
-        split: how documents become passages.
-        encoder: a sentence-transformers folder or hub name; the embedded one by default.
-        questions_path: questions for comparing the best ten; the passages' first words if not given.
-        n_questions: at most this many.
-        batch_size: most texts per batch.
-        rounds: interleaved rounds; ratios are of medians.
-        contestants: which of "ours bf16", "ours fp32", "peer bf16", "peer fp32" take part; by
-            default all that this machine can run.
-        format: of the corpus.
+        corpus: Input of `rag index`; may be given several times.
+        n: Passages to encode.
+        split: words100, sentences or none.
+        encoder: sentence-transformers folder or hub name; default: the embedded one.
+        questions: To compare the best ten; default: the passages' first words.
+        batch_size: Most texts in a batch, for all.
+        rounds: Interleaved rounds; ratios are of medians.
+        contestants: Some of: ours bf16, ours fp32, peer bf16, peer fp32; default: all that run here.
+        format: Format of the corpus; auto looks at the file.
 
     Raises:
         ConfigError: unknown contestant, or bf16 where the processor has none.
         DataError: the corpus is empty.
         MissingDependencyError: sentence-transformers is not installed.
     """
-    if contestants is None:
-        contestants = [name for name in _CONTESTANTS if has_bf16() or not name.endswith("bf16")]
-    if not contestants or set(contestants) - set(_CONTESTANTS):
-        raise ConfigError(
-            f"contestants are {', '.join(contestants)}, expected some of {', '.join(_CONTESTANTS)}"
-        )
-    for name in contestants:
+    chosen = contestants or [name for name in _CONTESTANTS if has_bf16() or not name.endswith("bf16")]
+    if set(chosen) - set(_CONTESTANTS):
+        raise ConfigError(f"contestants are {', '.join(chosen)}, expected some of {', '.join(_CONTESTANTS)}")
+    for name in chosen:
         resolve_precision(name.partition(" ")[2])
     passages = list(corpus_passages(corpus, split=split, n=n, format=format))
-    if not passages:
-        raise DataError("the corpus has no passages")
     settings = {
-        "corpus": [str(one) for one in corpus], "passages": len(passages), "split": split,
+        "corpus": corpus, "passages": len(passages), "split": split,
         "encoder": encoder or "all-MiniLM-L6-v2", "batch_size": batch_size, "rounds": rounds,
     }  # fmt: skip
     report = Report("encode", settings)
-    runs, max_length = _runs(passages, encoder, batch_size, contestants)
+    runs, max_length = _runs(passages, encoder, batch_size, chosen)
     report.notes.append(f"at most {batch_size} texts a batch and {max_length} tokens a text for all")
     timings = time_interleaved(runs, rounds=rounds, warm_up=0)
     report.tables.append(_speed_table(timings, len(passages)))
@@ -91,14 +83,10 @@ def run_encode_benchmark(
             report.figures[f"ours bf16 / {peer}"] = figure.to_json()
             report.goals.append(Goal(f"passages/s, ours bf16 / {peer}", figure.value, "at least", bound))
     if has_bf16():
-        _add_agreement(report, passages, encoder, batch_size, questions_path, n_questions)
+        _add_agreement(report, passages, encoder, batch_size, questions)
     else:
         report.notes.append("this processor has no bf16 arithmetic: fp32 alone was measured")
     return report
-
-
-def _texts(passages: Sequence[Passage]) -> list[str]:
-    return [f"{passage.title} {passage.text}" if passage.title else passage.text for passage in passages]
 
 
 def _runs(
@@ -109,8 +97,7 @@ def _runs(
     from retrievers.encoders.bi_encoder import BiEncoder
 
     titles, texts = [p.title for p in passages], [p.text for p in passages]
-    joined = _texts(passages)
-    folder = str(model_folder(encoder))
+    joined = [f"{p.title} {p.text}" if p.title else p.text for p in passages]
     runs: dict[str, Callable[[], Any]] = {}
     max_length = 0
     for name in contestants:
@@ -121,35 +108,32 @@ def _runs(
             )
             max_length = ours.identity.max_length
             ours.encode_passages(titles[:batch_size], texts[:batch_size])
-            runs[name] = _bind(ours.encode_passages, titles, texts)
+            runs[name] = partial(ours.encode_passages, titles, texts)
         else:
-            peer = require("sentence_transformers", extra="bench").SentenceTransformer(folder, device="cpu")
+            library = require("sentence_transformers", extra="bench")
+            peer = library.SentenceTransformer(str(model_folder(encoder)), device="cpu")
             max_length = max_length or peer.max_seq_length
             peer.max_seq_length = max_length
             if precision == "bf16":
                 peer = peer.bfloat16()
             peer.encode(joined[:batch_size], batch_size=batch_size, show_progress_bar=False)
-            runs[name] = _bind(peer.encode, joined, batch_size=batch_size, show_progress_bar=False)
+            runs[name] = partial(peer.encode, joined, batch_size=batch_size, show_progress_bar=False)
     return runs, max_length
-
-
-def _bind(function: Callable[..., Any], *arguments: Any, **named: Any) -> Callable[[], Any]:
-    return lambda: function(*arguments, **named)
 
 
 def _speed_table(timings: Timings, n: int) -> Table:
     reference = "peer fp32" if "peer fp32" in timings.seconds else next(iter(timings.seconds))
-    rows = []
-    for name in timings.seconds:
-        ratios = [timings.ratio(peer, name) for peer in (reference, "peer bf16") if peer in timings.seconds]
-        cells = [format_interval(ratio, 2) for ratio in ratios]
-        rows.append((name, f"{n / timings.median(name):,.1f}", *cells))
-    columns: tuple[str, ...] = ("encoder", "passages/s", f"× {reference}")
-    if "peer bf16" in timings.seconds:
-        columns += ("× peer bf16",)
-        rows = [row if len(row) == 4 else (*row, "") for row in rows]
+    peers = list(dict.fromkeys(name for name in (reference, "peer bf16") if name in timings.seconds))
+    rows = [
+        (
+            name,
+            f"{n / timings.median(name):,.1f}",
+            *(format_interval(timings.ratio(peer, name), 2) for peer in peers),
+        )
+        for name in timings.seconds
+    ]
     title = "encoding, median of rounds [95 % bootstrap interval over rounds]; peer is sentence-transformers"
-    return Table(title, columns, rows)
+    return Table(title, ("encoder", "passages/s", *(f"× {peer}" for peer in peers)), rows)
 
 
 def _add_agreement(
@@ -157,17 +141,16 @@ def _add_agreement(
     passages: Sequence[Passage],
     encoder: str | None,
     batch_size: int,
-    questions_path: str | Path | None,
-    n_questions: int,
+    questions_path: Path | None,
 ) -> None:
     from retrievers.encoders.bi_encoder import BiEncoder
 
     titles, texts = [p.title for p in passages], [p.text for p in passages]
     if questions_path is not None:
-        questions = [q.text for q in sample_questions(questions_path, limit=n_questions, seed=0)]
+        questions = question_texts(questions_path, limit=QUESTIONS)
     else:
-        step = max(1, len(texts) // n_questions)
-        questions = [" ".join(text.split()[:12]) for text in texts[::step]][:n_questions]
+        step = max(1, len(texts) // QUESTIONS)
+        questions = [" ".join(text.split()[:12]) for text in texts[::step]][:QUESTIONS]
     exact = BiEncoder.load(encoder, device="cpu", precision="fp32", batch_size=batch_size)
     rounded = BiEncoder.load(encoder, device="cpu", precision="bf16", batch_size=batch_size)
     queries = exact.encode_questions(questions)

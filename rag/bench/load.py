@@ -6,19 +6,17 @@ import http.client
 import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
+from rag.bench.common import interval_of
 from rag.bench.server_process import post_json
 from rag.core.errors import ConfigError, RagError
 from rag.metrics.significance import Interval
 
 __all__ = ["LoadResult", "latency_interval", "run_load", "stage_shares"]
-
-Ask = Callable[[http.client.HTTPConnection, str], dict[str, Any]]
 
 
 @dataclass(slots=True)
@@ -56,19 +54,15 @@ def run_load(
     requests: int,
     top_k: int,
     first: int = 0,
-    timeout_s: float = 300.0,
 ) -> LoadResult:
     """Send `requests` questions from `clients` threads; each client asks again as soon as it has its answer.
 
     Args:
-        host: of the server.
-        port: of the server.
         questions: asked in turn, beginning with number `first`; used again from the start if they run out.
         clients: requests under way at any time.
         requests: in all.
         top_k: passages read for each question.
         first: where in `questions` to begin, so that repeated runs ask different questions.
-        timeout_s: of one request.
 
     Raises:
         ConfigError: fewer than one client or request.
@@ -82,7 +76,7 @@ def run_load(
     failures: list[Exception] = []
 
     def work() -> None:
-        connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+        connection = http.client.HTTPConnection(host, port, timeout=300)
         start.wait()
         try:
             while not failures:
@@ -115,15 +109,9 @@ def run_load(
     return result
 
 
-def latency_interval(latencies_s: Sequence[float], percent: float, *, seed: int = 0) -> Interval:
+def latency_interval(latencies_s: Sequence[float], percent: float) -> Interval:
     """A percentile of latency with its 95 % bootstrap interval over requests, in seconds."""
-    values = np.asarray(latencies_s, dtype=np.float64)
-    generator = np.random.default_rng(seed)
-    drawn = np.percentile(
-        values[generator.integers(0, len(values), size=(1000, len(values)))], percent, axis=1
-    )
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return Interval(float(np.percentile(values, percent)), float(low), float(high), len(values))
+    return interval_of(lambda x, axis: np.percentile(x, percent, axis), latencies_s, resamples=1000)
 
 
 def stage_shares(result: LoadResult) -> dict[str, float]:

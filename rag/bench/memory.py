@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 from indexers.build import BuildSettings
 from indexers.plan import Plan, plan
-from rag.bench.common import sample_questions
+from rag.bench.common import question_texts
 from rag.bench.report import Goal, Report, Table, format_bytes
-from rag.bench.server_process import ServerProcess, memory_of, post_json
+from rag.bench.server_process import ServerProcess, memory_of, post_json, server_arguments
 from rag.core.errors import ConfigError
 from rag.core.progress import Progress
 from retrievers.hybrid import DEFAULT_DEPTH
 
-__all__ = ["fill_memory", "loaded_model_bytes", "planned_memory", "run_memory_benchmark"]
+__all__ = ["fill_memory", "loaded_model_bytes", "run_memory_benchmark"]
 
 PLAN_GOAL = 0.15
 _PARTS = {
@@ -28,9 +30,8 @@ _PARTS = {
 
 
 def run_memory_benchmark(
-    index_dir: str | Path,
-    questions_path: str | Path,
-    *,
+    index: Path,
+    questions: Path,
     n: int = 500,
     top_k: int = 20,
     retriever: str = "auto",
@@ -38,17 +39,17 @@ def run_memory_benchmark(
     precision: str = "auto",
     format: str = "auto",
 ) -> Report:
-    """Ask a real server `n` questions, one after another, and read its memory before and after.
+    """Memory of a serving process after real questions, asked one by one, against the planner's figure.
 
     Args:
-        index_dir: index to serve.
-        questions_path: real questions, used again from the start if there are fewer than `n`.
-        n: questions to ask.
-        top_k: passages read for each.
-        retriever: of the server.
-        reader: of the server; the one in the package by default.
-        precision: of the server.
-        format: of the question file.
+        index: Directory written by `rag index`.
+        questions: Question file: SQuAD, DPR, JSONL … (.gz too); used again if there are fewer than `n`.
+        n: Questions to ask.
+        top_k: Passages to read.
+        retriever: auto, dense, bm25 or hybrid.
+        reader: Folder or hub name of a reader; default: the shipped one.
+        precision: auto, fp32 or bf16.
+        format: Format of the questions; auto looks at the file.
 
     Raises:
         ConfigError: `n` is below 1.
@@ -56,54 +57,29 @@ def run_memory_benchmark(
     """
     if n < 1:
         raise ConfigError(f"--n is {n}, expected at least 1")
-    texts = [question.text for question in sample_questions(questions_path, format=format)]
-    arguments = [
-        "--retriever",
-        retriever,
-        "--precision",
-        precision,
-        *(["--reader", reader] if reader else []),
-    ]
-    settings = {
-        "index": index_dir,
-        "questions": questions_path,
-        "n": n,
-        "top_k": top_k,
-        "retriever": retriever,
-    }
-    report = Report("memory", settings)
+    texts = question_texts(questions, format=format)
+    shown = {"index": index, "questions": questions, "n": n, "top_k": top_k, "retriever": retriever}
+    report = Report("memory", shown)
     with (
-        ServerProcess(index_dir, arguments=arguments) as server,
+        ServerProcess(index, arguments=server_arguments(retriever, reader, precision)) as server,
         Progress(n, "questions", "memory") as progress,
+        closing(HTTPConnection(server.host, server.port, timeout=300)) as connection,
     ):
         before = memory_of(server.pid)
-        connection = HTTPConnection(server.host, server.port, timeout=300)
         for number in range(n):
             post_json(connection, "/v1/ask", {"question": texts[number % len(texts)], "top_k": top_k})
             progress.update()
-        connection.close()
         after = memory_of(server.pid)
-    planned = planned_memory(
-        index_dir, retriever=retriever, reader=reader, precision=precision, questions=n, top_k=top_k
-    )
-    fill_memory(report, before, after, n, planned)
+    fill_memory(report, before, after, n, _planned(index, retriever, reader, precision, n, top_k))
     return report
 
 
-def planned_memory(
-    index_dir: str | Path, *, retriever: str, reader: str | None, precision: str, questions: int, top_k: int
+def _planned(
+    index_dir: Path, retriever: str, reader: str | None, precision: str, questions: int, top_k: int
 ) -> Plan:
-    """The planner's figures for serving this index: its sizes, the models' weights, and nothing measured.
-
-    Args:
-        index_dir: index to serve.
-        retriever: what the server uses; "auto" for all the index has.
-        reader: of the server.
-        precision: of the server.
-        questions: how many are asked.
-        top_k: passages read for each.
-    """
+    """The planner's figures for serving this index: its sizes, the models' weights, and nothing measured."""
     from indexers.index import Index
+    from retrievers.open import open_encoder
 
     with Index.open(index_dir) as index:
         stages = index.manifest["stages"]
@@ -114,6 +90,7 @@ def planned_memory(
         given: dict[str, Any] = {"retriever": kind}
         if kind != "bm25":
             given.update(index_type=dense["index_type"], dtype=index.manifest["embeddings"]["dtype"])
+        load_encoder = None if kind == "bm25" else partial(open_encoder, index, precision=precision)
         step = max(1, len(index.passages) // 1000)
         sample = index.passages.get_many(range(0, len(index.passages), step))
         return plan(
@@ -122,23 +99,11 @@ def planned_memory(
             settings=BuildSettings(**given),
             passage_bytes=sum(len((p.title + p.text).encode()) for p in sample) / len(sample),
             id_bytes=sum(len(p.id.encode()) for p in sample) / len(sample),
-            model_bytes=_weights_bytes(index, kind, reader, precision),
+            model_bytes=loaded_model_bytes(load_encoder, reader=reader, precision=precision),
             questions=questions,
             top_k=top_k if kind != "hybrid" else max(top_k, DEFAULT_DEPTH),
             over_fetch=dense.get("over_fetch"),
         )
-
-
-def _weights_bytes(index: Any, retriever: str, reader: str | None, precision: str) -> float:
-    """Bytes of all tensors that encoder and reader hold once they are loaded."""
-    from retrievers.open import open_encoder
-
-    def load_encoder() -> Any:
-        return open_encoder(index, precision=precision)
-
-    return loaded_model_bytes(
-        load_encoder if retriever != "bm25" else None, reader=reader, precision=precision
-    )
 
 
 def loaded_model_bytes(
@@ -189,12 +154,8 @@ def fill_memory(report: Report, before: dict[str, int], after: dict[str, int], n
     parts.append(("total", format_bytes(planned.serving_total_bytes)))
     report.tables.append(Table(f"what the planner says for {n} questions", ("", "memory"), parts))
     ratio = after["rss"] / planned.serving_total_bytes
-    report.figures.update(
-        when_ready=before,
-        after_questions=after,
-        planned_bytes=planned.serving_bytes,
-        planned_total_bytes=planned.serving_total_bytes,
-        measured_over_planned=ratio,
-    )
+    report.figures.update(when_ready=before, after_questions=after, measured_over_planned=ratio)
+    report.figures["planned_bytes"] = planned.serving_bytes
+    report.figures["planned_total_bytes"] = planned.serving_total_bytes
     report.goals.append(Goal("distance from the planner's figure", abs(ratio - 1.0), "at most", PLAN_GOAL))
     report.notes.append(f"resident memory is {100 * ratio:.0f} % of the planner's figure")

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from rag.bench.common import time_interleaved, working_folder
+from rag.bench.common import corpus_passages, time_interleaved, working_folder
 from rag.bench.report import Goal, Report, Table, format_interval, format_seconds
 from rag.config import load_config
-from rag.core.errors import ConfigError, DataError
-from rag.core.types import Passage
+from rag.core.errors import ConfigError
 
-__all__ = ["TimedEncoder", "corpus_passages", "run_overhead_benchmark"]
+__all__ = ["TimedEncoder", "run_overhead_benchmark"]
 
 OVERHEAD_GOAL = 1.10
 
@@ -29,18 +27,8 @@ class TimedEncoder:
     """
 
     def __init__(self, encoder: Any) -> None:
-        self._encoder = encoder
-        self.seconds = 0.0
-
-    @property
-    def dim(self) -> int:
-        """Vector size D."""
-        return self._encoder.dim
-
-    @property
-    def identity(self) -> Any:
-        """Who makes the vectors."""
-        return self._encoder.identity
+        self._encoder, self.seconds = encoder, 0.0
+        self.dim, self.identity = encoder.dim, encoder.identity
 
     def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Any:
         """See `PassageEncoder.encode_passages`."""
@@ -51,23 +39,8 @@ class TimedEncoder:
             self.seconds += time.perf_counter() - started
 
 
-def corpus_passages(
-    corpus: Sequence[str | Path], *, split: str, n: int, format: str = "auto"
-) -> Iterator[Passage]:
-    """The first `n` passages of a corpus, read and split as `rag index` does it."""
-    from rag.data.corpus import read_documents
-    from rag.data.split import SplitOptions, split_documents
-
-    return islice(split_documents(read_documents(corpus, format=format), SplitOptions(mode=split)), n)
-
-
-def _encode(encoder: Any, passages: Sequence[Passage]) -> None:
-    encoder.encode_passages([passage.title for passage in passages], [passage.text for passage in passages])
-
-
 def run_overhead_benchmark(
-    corpus: Sequence[str | Path],
-    *,
+    corpus: list[str],
     n: int = 10_000,
     split: str = "words100",
     retriever: str = "dense",
@@ -76,24 +49,24 @@ def run_overhead_benchmark(
     precision: str = "auto",
     rounds: int = 3,
     format: str = "auto",
-    work_dir: str | Path | None = None,
+    work_dir: Path | None = None,
 ) -> Report:
-    """Time building an index against encoding alone, in alternating rounds with one loaded encoder.
+    """Corpus to finished index, against encoding the same passages alone, with one loaded encoder.
 
     Building reads the corpus, splits it, writes passages, encodes, writes embeddings, builds and measures the
     index, and writes the manifest with its checksums. Loading the encoder is in neither.
 
     Args:
-        corpus: inputs of `rag index`.
-        n: passages to use.
-        split: how documents become passages.
-        retriever: "dense" or "hybrid".
+        corpus: Input of `rag index`; may be given several times.
+        n: Passages to use.
+        split: words100, sentences or none.
+        retriever: dense or hybrid.
         index_type: FAISS index type.
-        encoder: folder or hub name; the embedded one by default.
-        precision: "auto", "fp32" or "bf16".
-        rounds: interleaved rounds.
-        format: of the corpus.
-        work_dir: where indexes are built; the system's temporary folder by default. Removed afterwards.
+        encoder: Folder or hub name; default: the embedded one.
+        precision: auto, fp32 or bf16.
+        rounds: Interleaved rounds.
+        format: Format of the corpus; auto looks at the file.
+        work_dir: Folder for temporary indexes.
 
     Raises:
         ConfigError: `retriever` needs no encoder.
@@ -105,66 +78,38 @@ def run_overhead_benchmark(
     if retriever not in ("dense", "hybrid"):
         raise ConfigError(f"--retriever {retriever!r} has nothing to encode", hint="use dense or hybrid")
     passages = list(corpus_passages(corpus, split=split, n=n, format=format))
-    if not passages:
-        raise DataError(f"{', '.join(map(str, corpus))}: no passages found")
     loaded = BiEncoder.load(encoder, precision=precision)
     timed = TimedEncoder(loaded)
     given = {"retriever": retriever, "index_type": index_type}
     settings: BuildSettings = load_config(cast(Any, BuildSettings), overrides=given)
-    shard_rows = settings.shard_rows
-    report = Report(
-        "overhead",
-        {
-            "corpus": " ".join(map(str, corpus)),
-            "passages": len(passages),
-            "split": split,
-            "retriever": retriever,
-            "index_type": index_type,
-            "encoder": loaded.identity.name,
-            "precision": precision,
-        },
-    )
+    shown = {"corpus": " ".join(map(str, corpus)), "passages": len(passages), "split": split, **given}
+    report = Report("overhead", {**shown, "encoder": loaded.identity.name, "precision": precision})
     inside: list[float] = []
     with working_folder("overhead", work_dir) as holder:
-        built = 0
 
         def build() -> None:
-            nonlocal built
             before = timed.seconds
             source = corpus_passages(corpus, split=split, n=n, format=format)
-            build_index(source, holder / str(built), encoder=timed, settings=settings)
-            built += 1
+            build_index(source, holder / str(len(inside)), encoder=timed, settings=settings)
             inside.append(timed.seconds - before)
 
-        def encode() -> None:
-            for start in range(0, len(passages), shard_rows):
-                shard = passages[start : start + shard_rows]
-                loaded.encode_passages(
-                    [passage.title for passage in shard], [passage.text for passage in shard]
-                )
+        def encode(most: int = len(passages)) -> None:
+            for start in range(0, most, settings.shard_rows):
+                shard = passages[start : min(most, start + settings.shard_rows)]
+                loaded.encode_passages([p.title for p in shard], [p.text for p in shard])
 
-        _encode(loaded, passages[:256])  # warm up
+        encode(256)  # warm up
         timings = time_interleaved({"build": build, "encode": encode}, rounds=rounds, warm_up=0)
-    ratio = timings.ratio("build", "encode")
-    outside_s = float(
-        np.median([whole - part for whole, part in zip(timings.seconds["build"], inside, strict=True)])
-    )
+    ratio, alone_s = timings.ratio("build", "encode"), timings.median("encode")
+    outside_s = float(np.median(np.subtract(timings.seconds["build"], inside)))
     rows = [
         ("corpus → finished index", format_seconds(timings.median("build")), format_interval(ratio)),
-        ("encoding alone", format_seconds(timings.median("encode")), "1"),
-        (
-            "outside the encoder, while building",
-            format_seconds(outside_s),
-            f"{outside_s / timings.median('encode'):.3f}",
-        ),
+        ("encoding alone", format_seconds(alone_s), "1"),
+        ("outside the encoder, while building", format_seconds(outside_s), f"{outside_s / alone_s:.3f}"),
     ]
     title = f"{len(passages):,} passages, median of {rounds} interleaved rounds"
     report.tables.append(Table(title, ("", "time", "/ encoding alone"), rows))
-    report.figures.update(
-        timings.to_json(),
-        ratio=ratio,
-        outside_encoder_s=outside_s,
-        passages_per_s=len(passages) / timings.median("encode"),
-    )
+    report.figures |= {**timings.to_json(), "ratio": ratio, "outside_encoder_s": outside_s}
+    report.figures["passages_per_s"] = len(passages) / alone_s
     report.goals.append(Goal("corpus → index / encoding alone", ratio.value, "at most", OVERHEAD_GOAL))
     return report

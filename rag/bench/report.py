@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
+import math
 import os
 import platform
 import time
@@ -13,11 +13,13 @@ from typing import Any, Literal
 
 from rag.core.errors import ConfigError
 from rag.core.files import atomic_write_json
+from rag.core.optional import installed_version
 from rag.metrics.significance import Interval
 
 __all__ = ["Goal", "Report", "Table", "environment", "format_bytes", "format_interval", "format_seconds"]
 
 _PACKAGES = ("openqa-rag", "torch", "transformers", "faiss-cpu", "numpy", "pyserini")
+_BF16_FLAGS = {"amx_bf16": "amx", "avx512_bf16": "avx512_bf16"}  # the better one first
 
 
 def environment() -> dict[str, Any]:
@@ -30,53 +32,31 @@ def environment() -> dict[str, Any]:
 
     from rag.runtime.hardware import available_cores
 
-    versions = {}
-    for name in _PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = "not installed"
+    cpu = _cpu()
+    flags = cpu.get("flags", "").split()
+    bf16 = next((name for flag, name in _BF16_FLAGS.items() if flag in flags), "none")
     return {
-        "cpu": _cpu_model(),
+        "cpu": cpu.get("model name") or platform.processor() or platform.machine(),
         "cores": available_cores(),
-        "bf16": _bf16_kind(),
+        "bf16": "cuda" if torch.cuda.is_available() else bf16,
         "torch_threads": torch.get_num_threads(),
-        "memory_gib": round(_memory_bytes() / 2**30, 1),
-        "load_1m": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "load_1m": round(os.getloadavg()[0], 2),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "packages": versions,
+        "packages": {name: installed_version(name) or "not installed" for name in _PACKAGES},
         "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
 
 
-def _cpu_lines() -> dict[str, str]:
+def _cpu() -> dict[str, str]:
+    """What Linux says of the first processor."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return {}
     pairs = (line.partition(":") for line in text.split("\n\n")[0].splitlines())
     return {key.strip(): value.strip() for key, _, value in pairs}
-
-
-def _cpu_model() -> str:
-    return _cpu_lines().get("model name") or platform.processor() or platform.machine()
-
-
-def _bf16_kind() -> str:
-    import torch
-
-    if torch.cuda.is_available():
-        return "cuda"
-    flags = _cpu_lines().get("flags", "").split()
-    return "amx" if "amx_bf16" in flags else "avx512_bf16" if "avx512_bf16" in flags else "none"
-
-
-def _memory_bytes() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +113,10 @@ class Goal:
         """Whether the value keeps the bound."""
         return self.value >= self.bound if self.kind == "at least" else self.value <= self.bound
 
-    @property
-    def _verdict(self) -> str:
-        return "met" if self.is_met else "NOT MET"
-
     def to_text(self) -> str:
         """One line."""
-        return f"{self.name}: {self.value:.3f}, {self.kind} {self.bound:g}: {self._verdict}"
+        verdict = "met" if self.is_met else "NOT MET"
+        return f"{self.name}: {self.value:.3f}, {self.kind} {self.bound:g}: {verdict}"
 
 
 @dataclass(slots=True)
@@ -202,8 +179,6 @@ class Report:
 
 def _plain(value: Any) -> Any:
     """Numbers, strings, lists and dicts only; undefined numbers become None."""
-    import math
-
     if isinstance(value, Interval):
         return value.to_json()
     if isinstance(value, Mapping):
@@ -219,16 +194,13 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def format_interval(interval: Interval, digits: int = 3, *, percent: bool = False) -> str:
-    """The figure with its interval.
+def format_interval(interval: Interval, digits: int = 3, *, factor: float = 1.0) -> str:
+    """The figure, times `factor`, with its interval.
 
     Example:
         >>> format_interval(Interval(0.8912, 0.8821, 0.9, 4958))
         '0.891 [0.882, 0.900]'
-        >>> format_interval(Interval(0.8912, 0.8821, 0.9, 4958), 1, percent=True)
-        '89.1 [88.2, 90.0]'
     """
-    factor = 100.0 if percent else 1.0
     value, low, high = (factor * number for number in (interval.value, interval.low, interval.high))
     return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 

@@ -13,52 +13,29 @@ import numpy as np
 from indexers.embeddings import EmbeddingShards
 from indexers.exact import FlatIndex, perturbed_probes
 from indexers.protocols import FloatArray
-from rag.bench.common import Timings, sample_questions, time_interleaved
+from rag.bench.common import Timings, question_texts, time_interleaved
 from rag.bench.report import Goal, Report, Table, format_interval, format_seconds
 from rag.core.errors import ConfigError
 
-__all__ = ["bare_flat", "open_vectors", "run_search_benchmark", "time_searches"]
+__all__ = ["bare_flat", "open_vectors", "run_search_benchmark", "time_flat", "time_searches"]
 
 FLAT_GOAL = 1.05
 _MIN_ROUND_S = 0.1
 
 
-class _Bare:
-    """`IndexFlatIP` with the search signature of `VectorIndex`."""
-
-    def __init__(self, index: faiss.Index) -> None:
-        self.index = index
-
-    def search(self, queries: FloatArray, top_k: int) -> Any:
-        return self.index.search(queries, top_k)
-
-
-def bare_flat(embeddings: EmbeddingShards) -> _Bare:
+def bare_flat(embeddings: EmbeddingShards) -> Any:
     """FAISS's own flat index over the same vectors, in memory."""
     index = faiss.IndexFlatIP(embeddings.dim)
     for _, block in embeddings.blocks():
         index.add(block)
-    return _Bare(index)
+    return index
 
 
 def open_vectors(
-    index_dir: str | Path,
-    questions_path: str | Path | None,
-    *,
-    encoder: str | None = None,
-    precision: str = "auto",
-    format: str = "auto",
-    limit: int | None = 2000,
-) -> tuple[EmbeddingShards, FloatArray | None]:
-    """The embeddings of an index, and the vectors (n, D) of questions made by its own encoder.
-
-    Args:
-        index_dir: an index with embeddings.
-        questions_path: questions to encode; None for no queries.
-        encoder: folder of the index's encoder, if it moved.
-        precision: "auto", "fp32" or "bf16".
-        format: of the question file.
-        limit: at most this many questions.
+    index_dir: Path, questions: Path | None, limit: int, encoder: str | None, precision: str, format: str
+) -> tuple[EmbeddingShards, FloatArray]:
+    """The embeddings of an index and queries (n, D): at most `limit` questions by its own encoder, or
+    passages with noise.
 
     Raises:
         ConfigError: the index has no dense part.
@@ -71,13 +48,10 @@ def open_vectors(
         raise ConfigError(
             f"{index_dir} has no embeddings", hint="build it with `rag index … --retriever dense`"
         )
-    if questions_path is None:
-        return index.embeddings, None
-    texts = [
-        question.text for question in sample_questions(questions_path, limit=limit, seed=0, format=format)
-    ]
-    loaded = open_encoder(index, encoder=encoder, precision=precision)
-    return index.embeddings, loaded.encode_questions(texts)
+    if questions is None:
+        return index.embeddings, perturbed_probes(index.embeddings, min(1024, len(index.embeddings)), 0)
+    texts = question_texts(questions, limit=limit, format=format)
+    return index.embeddings, open_encoder(index, encoder=encoder, precision=precision).encode_questions(texts)
 
 
 def _batch(queries: FloatArray, size: int) -> FloatArray:
@@ -114,54 +88,60 @@ def time_searches(
 
 
 def run_search_benchmark(
-    embeddings: EmbeddingShards,
-    queries: FloatArray | None = None,
-    *,
+    index: Path,
+    questions: Path | None = None,
     batch_sizes: Sequence[int] = (1, 32, 512),
     top_k: int = 100,
     rounds: int = 15,
-    settings: Mapping[str, Any] | None = None,
+    encoder: str | None = None,
+    precision: str = "auto",
+    format: str = "auto",
 ) -> Report:
-    """Time flat search against bare `faiss.IndexFlatIP` on the same float32 vectors.
+    """Flat search against bare FAISS on the same vectors, for questions or noisy passage vectors.
 
     Args:
-        embeddings: float32 shards of an index.
-        queries: (n, D) float32; noisy passage vectors if None.
-        batch_sizes: queries searched at once.
-        top_k: results wanted.
-        rounds: interleaved rounds; the ratio is of medians.
-        settings: printed with the table.
+        index: Directory written by `rag index`.
+        questions: Real queries.
+        batch_sizes: Queries searched at once.
+        top_k: Results wanted.
+        rounds: Interleaved rounds; the ratio is of medians.
+        encoder: Folder of the index's encoder, if it moved.
+        precision: auto, fp32 or bf16.
+        format: Format of the questions; auto looks at the file.
 
     Raises:
-        ConfigError: the embeddings are float16, so there is no flat search over them.
+        ConfigError: the index has no embeddings, or float16 ones, over which there is no flat search.
     """
-    if queries is None:
-        queries = perturbed_probes(embeddings, min(1024, len(embeddings)), 0)
-    report = Report(
-        "search", {**(settings or {}), "vectors": len(embeddings), "dim": embeddings.dim, "top_k": top_k}
-    )
+    embeddings, queries = open_vectors(index, questions, 2000, encoder, precision, format)
+    report = Report("search", {"index": index, "queries": questions or "noisy passages"})
+    return time_flat(report, embeddings, queries, batch_sizes, top_k, rounds)
+
+
+def time_flat(
+    report: Report,
+    embeddings: EmbeddingShards,
+    queries: FloatArray,
+    batch_sizes: Sequence[int],
+    top_k: int,
+    rounds: int,
+) -> Report:
+    """The report, filled."""
+    report.settings = {**report.settings, "vectors": len(embeddings), "dim": embeddings.dim, "top_k": top_k}
     searchers = {"flat": FlatIndex(embeddings), "bare": bare_flat(embeddings)}
-    report.figures["same_rows"] = _same_rows(searchers, _batch(queries, min(64, len(queries))), top_k)
+    same = _same_rows(searchers, _batch(queries, min(64, len(queries))), top_k)
+    report.figures["same_rows"] = same
     rows = []
     for size in batch_sizes:
         timings = time_searches(searchers, queries, size, top_k, rounds)
         ratio = timings.ratio("flat", "bare")
-        rows.append(
-            (
-                str(size),
-                *(format_seconds(timings.median(name)) for name in searchers),
-                format_interval(ratio),
-                f"{size / timings.median('flat'):,.0f}",
-            )
-        )
+        medians = [format_seconds(timings.median(name)) for name in searchers]
+        rows.append((str(size), *medians, format_interval(ratio), f"{size / timings.median('flat'):,.0f}"))
         report.figures[f"batch_{size}"] = {**timings.to_json(), "ratio": ratio}
         report.goals.append(Goal(f"flat / bare at batch size {size}", ratio.value, "at most", FLAT_GOAL))
     columns = ("batch size", "flat", "bare FAISS", "ratio", "queries/s")
     title = f"one batch, median of {rounds} interleaved rounds, {faiss.omp_get_max_threads()} FAISS threads"
     report.tables.append(Table(title, columns, rows))
-    report.notes.append(
-        f"{100 * report.figures['same_rows']:.2f} % of the results are the same rows as bare FAISS finds"
-    )
+    report.notes.append(f"{100 * same:.2f} % of the results are the same rows as bare FAISS finds")
     return report
 
 

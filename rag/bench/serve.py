@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from rag.bench.common import ratio, sample_questions
+from rag.bench.common import question_texts, ratio, time_interleaved
 from rag.bench.load import LoadResult, latency_interval, run_load, stage_shares
 from rag.bench.report import Goal, Report, Table, format_interval
-from rag.bench.server_process import ServerProcess
+from rag.bench.server_process import ServerProcess, server_arguments
 from rag.core.errors import ConfigError
 from rag.core.progress import Progress
 
@@ -18,9 +19,8 @@ BATCHING_GOAL = 2.0
 
 
 def run_serve_benchmark(
-    index_dir: str | Path,
-    questions_path: str | Path,
-    *,
+    index: Path,
+    questions: Path,
     clients: Sequence[int] = (1, 16),
     requests: int = 480,
     top_k: int = 20,
@@ -30,75 +30,59 @@ def run_serve_benchmark(
     precision: str = "auto",
     format: str = "auto",
 ) -> Report:
-    """Ask a real server, with batching and with batches of one, in alternating rounds.
+    """Latency and throughput of a real server over HTTP, with and without batching, in alternating rounds.
 
     Args:
-        index_dir: index to serve.
-        questions_path: real questions; each request asks one.
-        clients: numbers of clients to try; each client waits for its answer before it asks again.
-        requests: per number of clients and server, over all rounds.
-        top_k: passages read for a question.
-        rounds: the two servers take turns this often.
-        retriever: of the server.
-        reader: of the server; the one in the package by default.
-        precision: of the server.
-        format: of the question file.
+        index: Directory written by `rag index`.
+        questions: Question file: SQuAD, DPR, JSONL … (.gz too); each request asks one.
+        clients: Numbers of clients; each waits for its answer before it asks again.
+        requests: Requests per number of clients and server, over all rounds.
+        top_k: Passages to read.
+        rounds: The two servers take turns this often.
+        retriever: auto, dense, bm25 or hybrid.
+        reader: Folder or hub name of a reader; default: the shipped one.
+        precision: auto, fp32 or bf16.
+        format: Format of the questions; auto looks at the file.
 
     Raises:
         ConfigError: fewer requests than rounds times clients.
         ResourceError: a server did not start.
     """
-    per_round = requests // rounds
+    per_round = requests // max(rounds, 1)
     if rounds < 1 or per_round < max(clients):
         raise ConfigError(
             f"{requests} requests in {rounds} rounds are too few for {max(clients)} clients",
             hint=f"use --requests {3 * max(clients) * max(rounds, 1)} or more",
         )
-    texts = [question.text for question in sample_questions(questions_path, format=format)]
-    arguments = [
-        "--retriever",
-        retriever,
-        "--precision",
-        precision,
-        *(["--reader", reader] if reader else []),
-    ]
+    texts = question_texts(questions, format=format)
+    arguments = server_arguments(retriever, reader, precision)
     settings = {
-        "index": index_dir,
-        "questions": questions_path,
-        "requests": requests,
-        "rounds": rounds,
-        "top_k": top_k,
-        "retriever": retriever,
-        "reader": reader or "shipped",
-        "precision": precision,
-    }
+        "index": index, "questions": questions, "requests": requests, "rounds": rounds, "top_k": top_k,
+        "retriever": retriever, "reader": reader or "shipped", "precision": precision,
+    }  # fmt: skip
     report = Report("serve", settings)
-    runs: dict[tuple[str, int], list[LoadResult]] = {}
+    runs: dict[tuple[str, int], list[LoadResult]] = {
+        (name, count): [] for count in clients for name in ("batching", "one by one")
+    }
     with (
-        ServerProcess(index_dir, arguments=arguments) as batching,
-        ServerProcess(index_dir, arguments=arguments, settings={"batch_max_size": 1}) as single,
+        ServerProcess(index, arguments=arguments) as batching,
+        ServerProcess(index, arguments=arguments, settings={"batch_max_size": 1}) as single,
         Progress(2 * rounds * per_round * len(clients), "requests", "serve") as progress,
     ):
         servers = {"batching": batching, "one by one": single}
+
+        def load(server: ServerProcess, count: int, requests: int, first: int = 0) -> LoadResult:
+            place = server.host, server.port
+            return run_load(*place, texts, clients=count, requests=requests, top_k=top_k, first=first)
+
+        def run(name: str, count: int) -> None:
+            done = runs[name, count]
+            done.append(load(servers[name], count, per_round, len(done) * per_round))
+            progress.update(per_round)
+
         for server in servers.values():
-            run_load(
-                server.host, server.port, texts, clients=max(clients), requests=2 * max(clients), top_k=top_k
-            )
-        for number in range(rounds):
-            for count in clients:
-                names = list(servers) if number % 2 == 0 else list(servers)[::-1]
-                for name in names:
-                    result = run_load(
-                        servers[name].host,
-                        servers[name].port,
-                        texts,
-                        clients=count,
-                        requests=per_round,
-                        top_k=top_k,
-                        first=number * per_round,
-                    )
-                    runs.setdefault((name, count), []).append(result)
-                    progress.update(per_round)
+            load(server, max(clients), 2 * max(clients))  # warm up
+        time_interleaved({f"{key}": partial(run, *key) for key in runs}, rounds=rounds, warm_up=0)
         report.figures["start_s"] = batching.ready_after_s
     _fill(report, runs, clients)
     return report
@@ -112,14 +96,8 @@ def _fill(report: Report, runs: dict[tuple[str, int], list[LoadResult]], clients
             joined.add(result)
         p50, p95 = (latency_interval(joined.latencies_s, percent) for percent in (50, 95))
         label = f"{count} client{'s' if count > 1 else ''}, {name}"
-        rows.append(
-            (
-                label,
-                *(f"{1000 * i.value:.0f} [{1000 * i.low:.0f}, {1000 * i.high:.0f}]" for i in (p50, p95)),
-                f"{joined.requests_per_s:.2f}",
-                str(len(joined.latencies_s)),
-            )
-        )
+        latencies = [format_interval(figure, 0, factor=1000) for figure in (p50, p95)]
+        rows.append((label, *latencies, f"{joined.requests_per_s:.2f}", str(len(joined.latencies_s))))
         shares[label] = stage_shares(joined)
         figures[label] = {
             "clients": count,
@@ -131,25 +109,17 @@ def _fill(report: Report, runs: dict[tuple[str, int], list[LoadResult]], clients
             "stage_shares": shares[label],
         }
     columns = ("", "p50 ms", "p95 ms", "requests/s", "requests")
-    report.tables.append(
-        Table("latency and throughput [95 % bootstrap interval over requests]", columns, rows)
-    )
+    title = "latency and throughput [95 % bootstrap interval over requests]"
+    report.tables.append(Table(title, columns, rows))
     stages = list(dict.fromkeys(stage for share in shares.values() for stage in share))
     stage_rows = [
         (label, *(f"{100 * share.get(s, 0.0):.1f}" for s in stages)) for label, share in shares.items()
     ]
     report.tables.append(Table("share of a request's time by stage, per cent", ("", *stages), stage_rows))
-    report.figures["loads"] = figures
     most = max(clients)
     gain = ratio([r.wall_s for r in runs["one by one", most]], [r.wall_s for r in runs["batching", most]])
-    report.figures["batching_gain"] = gain
-    report.tables.append(
-        Table(
-            "batching",
-            ("", "throughput ratio"),
-            [(f"{most} clients, batching / one by one", format_interval(gain, 2))],
-        )
-    )
-    report.goals.append(
-        Goal(f"batching raises throughput at {most} clients", gain.value, "at least", BATCHING_GOAL)
-    )
+    report.figures |= {"loads": figures, "batching_gain": gain}
+    row = (f"{most} clients, batching / one by one", format_interval(gain, 2))
+    report.tables.append(Table("batching", ("", "throughput ratio"), [row]))
+    name = f"batching raises throughput at {most} clients"
+    report.goals.append(Goal(name, gain.value, "at least", BATCHING_GOAL))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -13,15 +14,14 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
 from rag.core.errors import DataError, ResourceError
 
-__all__ = ["ServerProcess", "memory_of", "post_json"]
+__all__ = ["ServerProcess", "memory_of", "post_json", "server_arguments"]
 
-_LISTENING = "listening on "
+_LISTENING, _START_TIMEOUT_S = "listening on ", 300.0
 
 
 class ServerProcess:
@@ -31,7 +31,6 @@ class ServerProcess:
         index_dir: index to serve.
         arguments: further arguments of `rag serve`.
         settings: RAG_SERVE_… settings by their name in lower case, for example `batch_max_size`.
-        start_timeout_s: longest wait for readiness.
 
     Raises:
         ResourceError: the server ended or was not ready in time; the message has the end of its log.
@@ -43,7 +42,6 @@ class ServerProcess:
         *,
         arguments: Sequence[str] = (),
         settings: Mapping[str, object] | None = None,
-        start_timeout_s: float = 300.0,
     ) -> None:
         self._command = [
             *(sys.executable, "-m", "rag.cli.main", "serve"),
@@ -52,7 +50,6 @@ class ServerProcess:
         ]
         given = {f"RAG_SERVE_{name.upper()}": str(value) for name, value in (settings or {}).items()}
         self._environment = {**os.environ, "RAG_SERVE_LOG_LEVEL": "warning", **given}
-        self._start_timeout_s = start_timeout_s
         self._process: subprocess.Popen[str] | None = None
         self.host, self.port = "127.0.0.1", 0
         self.ready_after_s = 0.0
@@ -70,10 +67,10 @@ class ServerProcess:
             self._command, env=self._environment, stdout=subprocess.PIPE, stderr=self._log, text=True
         )
         try:
-            self._read_address(started + self._start_timeout_s)
-            self._wait_ready(started + self._start_timeout_s)
+            self._read_address(started + _START_TIMEOUT_S)
+            self._wait_ready(started + _START_TIMEOUT_S)
         except BaseException:
-            self._stop()
+            self.__exit__()
             raise
         self.ready_after_s = time.monotonic() - started
         return self
@@ -97,15 +94,11 @@ class ServerProcess:
     def _wait_ready(self, deadline: float) -> None:
         while True:
             self._check_alive(deadline)
-            try:
-                connection = http.client.HTTPConnection(self.host, self.port, timeout=5)
+            connection = http.client.HTTPConnection(self.host, self.port, timeout=5)
+            with contextlib.closing(connection), contextlib.suppress(OSError):
                 connection.request("GET", "/readyz")
                 if connection.getresponse().status == 200:
                     return
-            except OSError:
-                pass
-            finally:
-                connection.close()
             time.sleep(0.1)
 
     def _check_alive(self, deadline: float) -> None:
@@ -114,17 +107,11 @@ class ServerProcess:
             return
         self._log.seek(0)
         tail = self._log.read()[-1500:].strip()
-        state = (
-            "is not ready" if self._process.poll() is None else f"ended with code {self._process.returncode}"
-        )
+        code = self._process.poll()
+        state = "is not ready" if code is None else f"ended with code {code}"
         raise ResourceError(f"the server {state}; the end of its log: {tail or 'empty'}")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop()
-
-    def _stop(self) -> None:
+    def __exit__(self, *raised: object) -> None:
         assert self._process is not None
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
@@ -171,17 +158,18 @@ def memory_of(pid: int | str = "self") -> dict[str, int]:
         raise ResourceError(
             f"{path} cannot be read ({error})", hint="memory is measured on Linux only"
         ) from error
-    values: dict[str, int] = {}
-    for line in lines[1:]:
-        name, _, rest = line.partition(":")
-        number = rest.split()
-        if number and number[0].isdigit():
-            values[name] = int(number[0]) * 1024
-    rss, anonymous = values.get("Rss", 0), values.get("Anonymous", 0)
-    return {
-        "rss": rss,
-        "anonymous": anonymous,
-        "file_backed": rss - anonymous,
-        "private": values.get("Private_Clean", 0) + values.get("Private_Dirty", 0),
-        "pss": values.get("Pss", 0),
+    kib = {line.split()[0].rstrip(":"): int(line.split()[1]) for line in lines if line.endswith(" kB")}
+    found = {
+        "rss": kib["Rss"],
+        "anonymous": kib["Anonymous"],
+        "file_backed": kib["Rss"] - kib["Anonymous"],
+        "private": kib["Private_Clean"] + kib["Private_Dirty"],
+        "pss": kib["Pss"],
     }
+    return {name: size * 1024 for name, size in found.items()}
+
+
+def server_arguments(retriever: str, reader: str | None, precision: str) -> list[str]:
+    """Arguments of `rag serve` that name what answers."""
+    given = {"--retriever": retriever, "--precision": precision, "--reader": reader}
+    return [word for name, value in given.items() if value for word in (name, value)]

@@ -8,10 +8,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rag.bench.common import Timings, ratio
+from rag.bench.common import Timings, time_interleaved
 from rag.bench.report import Goal, Report, Table, format_bytes, format_interval, format_seconds
 from rag.core.errors import ConfigError, ResourceError
 from rag.core.files import atomic_write_json
@@ -34,34 +36,34 @@ DEFAULT_CONTESTANTS = tuple(name for name in CONTESTANTS if name != "ours fp32")
 
 
 def run_train_benchmark(
-    train_file: str | Path,
-    *,
-    encoder: str | None = None,
+    train: Path,
     batch_size: int = 128,
     chunk_size: int = 32,
     tokens: int = 128,
     hard_negative: bool = True,
     rounds: int = 5,
     contestants: Sequence[str] = DEFAULT_CONTESTANTS,
-    memory_goal_bytes: float | None = None,
+    memory_goal_gib: float | None = None,
+    encoder: str | None = None,
     seed: int = 0,
 ) -> Report:
-    """Time training steps of ours and of sentence-transformers' losses, in turn, each in its own process.
+    """Step time and memory of retriever training beside sentence-transformers' two losses.
 
     Peers are `MultipleNegativesRankingLoss` and `CachedMultipleNegativesRankingLoss`, in fp32 and under bf16
-    autocast. All train the same model on the same batches with the same candidates; see `make_step`.
+    autocast. All train the same model on the same batches with the same candidates, in turn, each in its own
+    process.
 
     Args:
-        train_file: training examples (`rag mine`, DPR's JSON).
-        encoder: sentence-transformers folder or hub name; the embedded one by default.
-        batch_size: questions a step.
-        chunk_size: texts that go through the encoder at once, for the cached ones.
-        tokens: longest text.
-        hard_negative: each question brings its first hard negative.
-        rounds: measured steps of each, after one that is not measured.
-        contestants: some of `CONTESTANTS`.
-        memory_goal_bytes: bound for the peak memory of ours with the cache.
-        seed: of the order of the examples.
+        train: Training examples of `rag mine`, or DPR's JSON.
+        batch_size: Questions a step.
+        chunk_size: Texts that go through the encoder at once, for the cached ones.
+        tokens: Longest text.
+        hard_negative: Each question brings its first hard negative.
+        rounds: Measured steps of each, after one that is not measured.
+        contestants: Some of those in the table; default: all but ours fp32.
+        memory_goal_gib: Bound for the peak of ours with the cache.
+        encoder: sentence-transformers folder or hub name; default: the embedded one.
+        seed: Of the order of the examples.
 
     Raises:
         ConfigError: unknown contestant, or no rounds.
@@ -73,34 +75,31 @@ def run_train_benchmark(
             f"{', '.join(CONTESTANTS)}, and at least 1 round"
         )
     common = {
-        "train_file": str(train_file), "encoder": encoder, "batch_size": batch_size, "chunk_size": chunk_size,
+        "train_file": str(train), "encoder": encoder, "batch_size": batch_size, "chunk_size": chunk_size,
         "tokens": tokens, "hard_negative": hard_negative, "threads": use_threads(), "seed": seed,
         "steps": rounds + 1, "questions": batch_size * (rounds + 1),
     }  # fmt: skip
     report = Report("train", {**common, "encoder": encoder or "all-MiniLM-L6-v2", "rounds": rounds})
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    losses: dict[str, list[float]] = {name: [] for name in contestants}
-    peaks: dict[str, int] = {}
     total = len(contestants) * (rounds + 1)
-    with tempfile.TemporaryDirectory() as folder, Progress(total, "steps", "train") as done:
-        workers: dict[str, _Worker] = {}
-        try:
-            for name in contestants:
-                workers[name] = _Worker(name, {**common, **CONTESTANTS[name]}, Path(folder))
-            for number in range(rounds + 1):
-                for name in contestants if number % 2 == 0 else list(contestants)[::-1]:
-                    found = workers[name].step()
-                    losses[name].append(found["loss"])
-                    peaks[name] = found["peak_bytes"]
-                    if number:
-                        seconds[name].append(found["seconds"])
-                    done.update()
-        finally:
-            for worker in workers.values():
-                worker.close()
-    _fill(report, Timings({name: tuple(s) for name, s in seconds.items()}), peaks, losses, batch_size)
-    if memory_goal_bytes is not None and "ours cached" in peaks:
-        share = peaks["ours cached"] / memory_goal_bytes
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ExitStack() as stack,
+        Progress(total, "steps", "train") as done,
+    ):
+        workers = {
+            name: stack.enter_context(_Worker(name, {**common, **CONTESTANTS[name]}, Path(folder)))
+            for name in contestants
+        }
+
+        def step(name: str) -> None:
+            workers[name].step()
+            done.update()
+
+        timings = time_interleaved({name: partial(step, name) for name in workers}, rounds=rounds)
+    peaks = {name: worker.peak_bytes for name, worker in workers.items()}
+    _fill(report, timings, peaks, {name: worker.losses for name, worker in workers.items()}, batch_size)
+    if memory_goal_gib is not None and "ours cached" in peaks:
+        share = peaks["ours cached"] / (memory_goal_gib * 2**30)
         report.goals.append(Goal("peak memory of ours cached / bound", share, "at most", 1.0))
     return report
 
@@ -118,7 +117,7 @@ def _fill(
         kind = "cached" in name
         rivals = [peer for peer in peers if ("cached" in peer) == kind]
         best = min(rivals, key=timings.median) if rivals else None
-        figure = None if best is None else ratio(timings.seconds[best], timings.seconds[name])
+        figure = None if best is None else timings.ratio(best, name)
         rows.append(
             (
                 name,
@@ -140,11 +139,17 @@ def _fill(
     report.notes.append("texts are tokenised before the clock starts; dropout is 0; nothing is masked")
 
 
-class _Worker:
-    """A contestant's process."""
+class _Worker(AbstractContextManager["_Worker"]):
+    """A contestant's process.
+
+    Attributes:
+        losses: of every step.
+        peak_bytes: most memory so far.
+    """
 
     def __init__(self, name: str, settings: Mapping[str, Any], folder: Path) -> None:
-        self.name = name
+        self.name, self.peak_bytes = name, 0
+        self.losses: list[float] = []
         path = folder / f"{name.replace(' ', '-')}.json"
         atomic_write_json(path, dict(settings))
         self._log = path.with_suffix(".log").open("w+", encoding="utf-8")
@@ -152,15 +157,20 @@ class _Worker:
             [sys.executable, "-m", "rag.bench.train_worker", str(path)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
         )  # fmt: skip
-        self._answer()
 
-    def step(self) -> dict[str, Any]:
-        """One step: "seconds", "loss", "peak_bytes"."""
+    def __enter__(self) -> _Worker:
+        self._answer()
+        return self
+
+    def step(self) -> None:
+        """One step, to its end."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # `_answer` says what it died of
             self._process.stdin.write("step\n")
             self._process.stdin.flush()
-        return self._answer()
+        found = self._answer()
+        self.losses.append(found["loss"])
+        self.peak_bytes = found["peak_bytes"]
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -175,16 +185,11 @@ class _Worker:
             hint="with code -9 the memory was not enough: lower --batch-size or leave it out",
         )
 
-    def close(self) -> None:
-        """End the process."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(timeout=60)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process.stdout.close()
-        self._log.close()
+    def __exit__(self, *raised: object) -> None:
+        with self._log, contextlib.suppress(BrokenPipeError), self._process:
+            assert self._process.stdin is not None
+            self._process.stdin.close()  # which ends it
+            try:
+                self._process.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                self._process.kill()

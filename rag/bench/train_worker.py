@@ -1,7 +1,7 @@
-"""One contestant of `rag bench train`, in a process of its own: takes a step when told to and times it.
+"""One contestant of `rag bench train`, in a process of its own: takes a step when told to.
 
 Started as `python -m rag.bench.train_worker SETTINGS.json`. It prints a JSON line when it is ready, then
-answers every line on its standard input with another: seconds, loss, and the peak of its memory so far.
+answers every line on its standard input with another: loss, and the peak of its memory so far.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import resource
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import cycle, islice
 from pathlib import Path
@@ -37,11 +36,10 @@ def main(path: str) -> None:
     use_threads(settings["threads"])
     seed_everything(settings["seed"])
     step = make_step(settings)
-    _say({"ready": True, "peak_bytes": _peak_bytes()})
+    _say({"ready": True})
     for _ in sys.stdin:
-        started = time.perf_counter()
         loss = step()
-        _say({"seconds": time.perf_counter() - started, "loss": loss, "peak_bytes": _peak_bytes()})
+        _say({"loss": loss, "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024})
 
 
 def make_step(settings: Mapping[str, Any]) -> Callable[[], float]:
@@ -161,10 +159,6 @@ def _first_negative(examples: list[TrainingExample]) -> Iterator[TrainingExample
 
 def _joined(passage: Any) -> str:
     return f"{passage.title} {passage.text}" if passage.title else passage.text
-
-
-def _peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _say(record: Mapping[str, Any]) -> None:

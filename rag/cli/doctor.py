@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import platform
 import shutil
@@ -17,20 +16,14 @@ _REQUIRED = (
 _OPTIONAL = {"zstandard": "zstd", "sentence-transformers": "bench"}
 
 
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def collect(*, start_java: bool) -> dict[str, Any]:
     """Everything the command prints, as one dict; `problems` lists what must be mended."""
     from indexers.lucene import java_versions
+    from rag.core.optional import installed_version
     from rag.runtime.model_files import embedded_encoder_dir
 
     problems: list[str] = []
-    versions = {name: _version(name) for name in (*_REQUIRED, *_OPTIONAL)}
+    versions = {name: installed_version(name) for name in (*_REQUIRED, *_OPTIONAL)}
     problems += [f"{name} is missing: pip install {name}" for name in _REQUIRED if versions[name] is None]
     report: dict[str, Any] = {"python": platform.python_version(), "system": platform.platform()}
     report["packages"] = versions

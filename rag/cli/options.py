@@ -1,12 +1,16 @@
-"""Options that several commands take."""
+"""Options that several commands take, and commands whose options are known only when they are made."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
 
 import typer
 
 from retrievers.open import kind_names
+
+REQUIRED = inspect.Parameter.empty
 
 RetrieverSpec = Annotated[
     str, typer.Option(help=f"{kind_names()}; options follow a colon, as in hybrid:depth=500.")
@@ -38,3 +42,27 @@ Wrap = Annotated[bool, typer.Option(help="Fill the last passage with the documen
 MaxBadShare = Annotated[float, typer.Option(help="Highest tolerated share of bad records.")]
 IndexTypeSpec = Annotated[str, typer.Option(help="flat, fp16, sq8, hnsw, ivf, ivfpq or rabitq.")]
 StoredDtype = Annotated[str, typer.Option(help="Embeddings on disk: auto, float16 or float32.")]
+
+
+def command_with(
+    options: Mapping[str, tuple[Any, Any]], run: Callable[..., None], *, like: Callable[..., Any], help: str
+) -> Callable[..., None]:
+    """`run` as a command named like `like`, whose options are given as name → (annotation, default)."""
+
+    def command(**given: Any) -> None:
+        run(**given)
+
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+            for name, (kind, default) in options.items()
+        ]
+    )
+    command.__name__, command.__doc__, command.__annotations__ = like.__name__, help, {}
+    return command
+
+
+def parameters_of(function: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
+    """Name → (annotation, default) of a function's parameters."""
+    found = inspect.signature(function, eval_str=True).parameters
+    return {name: (parameter.annotation, parameter.default) for name, parameter in found.items()}

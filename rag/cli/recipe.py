@@ -1,25 +1,69 @@
-"""What the training commands share: the configuration from all its places, the last line."""
+"""What the training commands share: their options, the configuration from all its places, the last line."""
 
 from __future__ import annotations
 
+import inspect
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from rag.cli.options import REQUIRED, command_with, parameters_of
+
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of the run; an unfinished one is resumed.")]
 ConfigSource = Annotated[str | None, typer.Option(help="YAML or JSON file, or the name of a preset.")]
 Assignments = Annotated[list[str] | None, typer.Option("--set", help="key=value; wins over --config.")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads; default: all cores.")]
-Examples = Annotated[
-    list[Path] | None,
-    typer.Option(help="Training examples of `rag mine` or DPR's JSON (.gz); may be given several times."),
-]
 HeldOut = Annotated[
     Path | None, typer.Option(help="The same, held out; default: a share of the training questions.")
 ]
 Encoder = Annotated[str | None, typer.Option(help="Encoder to start from; default: the embedded one.")]
+
+
+def files(help: str, *flags: str) -> Any:
+    """An option for files that may be given several times."""
+    return Annotated[list[Path] | None, typer.Option(*flags, help=f"{help}; may be given several times.")]
+
+
+def index(help: str) -> Any:
+    """The option for an index."""
+    return Annotated[Path | None, typer.Option("--index", "-i", help=help)]
+
+
+_RETRIEVER = {
+    "train": files("Training examples of `rag mine` or DPR's JSON (.gz)"),
+    "validation": HeldOut,
+    "index": index("Its passages are the corpus."),
+    "encoder": Encoder,
+}
+_SETTINGS = {"train": "train_files", "validation": "validation_file", "encoder": "question_encoder"}
+_RESUMED = "Ctrl-C or a crash loses at most a few minutes: the same command goes on from the last checkpoint."
+
+
+def trains_retriever(**options: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command from a function of a recipe's checked settings; the recipe has the function's name.
+
+    The command has the options of `_RETRIEVER` and those given here, each the annotation of a setting (or of
+    one of the former, to word its help otherwise). What the function takes beside the settings are options
+    too, for itself alone.
+    """
+    kinds = {**_RETRIEVER, **options, "config": ConfigSource, "set_": Assignments, "threads": Threads}
+
+    def make(function: Callable[..., None]) -> Callable[..., None]:
+        own = parameters_of(function)
+        own.pop("settings")
+
+        def run(config: str | None, set_: list[str] | None, **given: Any) -> None:
+            chosen = {name: given.pop(name) for name in own}
+            named = {_SETTINGS.get(name, name): value for name, value in given.items()}
+            function(load_recipe(function.__name__, config, set_, **named), **chosen)
+
+        shown = {"out": (Out, REQUIRED), **{name: (kind, None) for name, kind in kinds.items()}, **own}
+        return command_with(shown, run, like=function, help=f"{inspect.getdoc(function)}\n\n{_RESUMED}")
+
+    return make
 
 
 def load_recipe(recipe: str, source: str | None, assignments: list[str] | None, **given: Any) -> Any:

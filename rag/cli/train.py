@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from rag.cli import train_retrievers as retrievers
-from rag.cli.recipe import Assignments, ConfigSource, Encoder, Out, Threads, load_recipe, run_recipe
-from rag.cli.train_generator import generator
+from rag.cli.recipe import Assignments, ConfigSource, Encoder, HeldOut, Out, Threads, load_recipe, run_recipe
 from rag.core.errors import ConfigError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Train models, one subcommand a recipe.")
@@ -56,8 +55,66 @@ def reader(
     typer.echo(f"reader → {finished}\nuse it: rag ask … --reader {finished}")
 
 
+@app.command()
+def generator(
+    out: Out,
+    train: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Questions with passages: results of `rag retrieve`, FiD's or DPR's files, of `rag mine`; "
+            "with --index any question set. May be given several times."
+        ),
+    ] = None,
+    validation: HeldOut = None,
+    index: Annotated[
+        Path | None,
+        typer.Option(
+            "--index", "-i", help="Passages to denoise, and for questions that come without passages."
+        ),
+    ] = None,
+    top_k: Annotated[int, typer.Option(help="Passages to retrieve for each of these.")] = 20,
+    model: Annotated[
+        str | None, typer.Option(help="Sequence-to-sequence checkpoint (BART, T5 …) to train on.")
+    ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(help='Encoder to warm-start from without one; "shipped": that of the shipped reader.'),
+    ] = None,
+    config: ConfigSource = None,
+    set_: Assignments = None,
+    threads: Threads = None,
+) -> None:
+    """Train a reader that words its answers: Fusion-in-Decoder, or one passage at a time.
+
+    Ctrl-C or a crash loses at most a few minutes: the same command goes on from the last checkpoint. With
+    several GPUs: torchrun --nproc-per-node N -m rag.cli.main train generator …
+    """
+    given: dict[str, Any] = {
+        "out": out, "train_files": train, "validation_file": validation, "index": index, "model": model,
+        "encoder": encoder, "threads": threads,
+    }  # fmt: skip
+    if index is not None and train:
+        given["train_files"] = [_with_passages(path, index, top_k, out) for path in train]
+    finished = run_recipe("generator", load_recipe("generator", config, set_, **given))
+    typer.echo(f"reader → {finished}\nuse it: rag ask … --reader {finished}")
+
+
+def _with_passages(path: Path, index: Path, top_k: int, out: Path) -> Path:
+    """The file, or what is retrieved for its questions if they come without passages."""
+    from rag.cli.retrieve import retrieve
+    from readers.generative.training.data import has_passages
+
+    if has_passages(path):
+        return path
+    found = out / "retrieved" / f"{path.name.partition('.')[0]}-{top_k}.json"
+    if not found.exists():
+        found.parent.mkdir(parents=True, exist_ok=True)
+        retrieve(index=str(index), questions=str(path), out=found, top_k=top_k)
+    return found
+
+
 for _command in (
-    *(retrievers.dpr, retrievers.mdr, retrievers.stop, retrievers.ance, retrievers.adore, retrievers.ict),
-    *(generator, retrievers.distill),
+    *(retrievers.dpr, retrievers.mdr, retrievers.stop),
+    *(retrievers.ance, retrievers.adore, retrievers.ict, retrievers.distill),
 ):
     app.command()(_command)

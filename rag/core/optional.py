@@ -1,13 +1,14 @@
-"""Optional packages: imported where used, with an error that names the extra to install."""
+"""Packages: optional ones imported where used, with an error that names the extra; installed versions."""
 
 from __future__ import annotations
 
 import importlib
+from importlib import metadata
 from types import ModuleType
 
 from rag.core.errors import MissingDependencyError
 
-__all__ = ["DISTRIBUTION", "require"]
+__all__ = ["DISTRIBUTION", "installed_version", "require"]
 
 DISTRIBUTION = "openqa-rag"
 
@@ -29,3 +30,11 @@ def require(module: str, extra: str) -> ModuleType:
             f"this needs the package {module.partition('.')[0]!r}, which is not installed ({error})",
             hint=f"pip install '{DISTRIBUTION}[{extra}]'",
         ) from error
+
+
+def installed_version(distribution: str) -> str | None:
+    """The version of an installed package; None if it is not installed."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None

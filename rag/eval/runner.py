@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from rag.core.files import (
     read_json,
     remove_temporaries,
 )
+from rag.core.optional import installed_version
 from rag.core.progress import Progress
 from rag.core.types import AnswerSet, Hit, Passage, Question
 from rag.data.questions import draw_sample
@@ -302,9 +302,4 @@ def _distinct(questions: Iterable[Question]) -> Iterator[Question]:
 
 def _versions() -> dict[str, str]:
     found = {"python": platform.python_version(), "platform": f"{sys.platform}-{platform.machine()}"}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+    return found | {name: known for name in _PACKAGES if (known := installed_version(name)) is not None}

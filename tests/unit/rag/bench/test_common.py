@@ -63,4 +63,4 @@ def test_a_row_with_missing_cells_is_refused() -> None:
 
 
 def test_intervals_are_printed_with_their_ends() -> None:
-    assert format_interval(Interval(0.5, 0.25, 0.75, 4), 0, percent=True) == "50 [25, 75]"
+    assert format_interval(Interval(0.5, 0.25, 0.75, 4), 0, factor=100) == "50 [25, 75]"

@@ -23,7 +23,7 @@ def test_it_times_all_and_compares_the_vectors(tiny, tmp_path, corpus):
         "\n".join(json.dumps({"question": f"who wrote {n}", "answer": []}) for n in range(5))
     )
     report = run_encode_benchmark(
-        [corpus], n=20, split="none", encoder=str(folder), questions_path=questions, batch_size=4, rounds=2
+        [corpus], n=20, split="none", encoder=str(folder), questions=questions, batch_size=4, rounds=2
     )
     speeds, text = report.figures["passages_per_s"], report.to_text()
     assert "at most 4 texts a batch and 24 tokens a text" in text

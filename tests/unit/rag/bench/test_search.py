@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from indexers.embeddings import EmbeddingShards, EmbeddingWriter
+from indexers.exact import perturbed_probes
 from indexers.protocols import EncoderIdentity
-from rag.bench.lossy import run_lossy_benchmark
-from rag.bench.search import run_search_benchmark
+from rag.bench.lossy import compare_lossy
+from rag.bench.report import Report
+from rag.bench.search import time_flat
 from rag.core.errors import ConfigError
 
 
@@ -20,7 +22,8 @@ def embeddings(directory: Path, rows: int = 400, dim: int = 16) -> EmbeddingShar
 
 
 def test_flat_search_finds_what_bare_faiss_finds_and_is_timed(tmp_path: Path) -> None:
-    report = run_search_benchmark(embeddings(tmp_path), batch_sizes=(1, 8), top_k=10, rounds=2)
+    shards = embeddings(tmp_path)
+    report = time_flat(Report("search", {}), shards, perturbed_probes(shards, 40, 0), (1, 8), 10, 2)
     assert report.figures["same_rows"] == 1.0
     assert report.figures["batch_8"]["ratio"].n == 2
     assert [goal.kind for goal in report.goals] == ["at most", "at most"]
@@ -29,13 +32,8 @@ def test_flat_search_finds_what_bare_faiss_finds_and_is_timed(tmp_path: Path) ->
 
 def test_lossy_types_are_compared_with_exact_search(tmp_path: Path) -> None:
     queries = np.random.default_rng(1).standard_normal((40, 16)).astype(np.float32)
-    report = run_lossy_benchmark(
-        embeddings(tmp_path),
-        queries,
-        index_types=("sq8", "ivf"),
-        batch_sizes=(1, 4),
-        rounds=2,
-        work_dir=tmp_path,
+    report = compare_lossy(
+        Report("lossy", {}), embeddings(tmp_path), queries, ("sq8", "ivf"), (1, 4), 2, tmp_path
     )
     figures = report.figures["sq8"]
     assert figures["recall@100"].value > 0.95
@@ -48,4 +46,5 @@ def test_lossy_types_are_compared_with_exact_search(tmp_path: Path) -> None:
 
 def test_a_corpus_smaller_than_the_deepest_recall_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="too few"):
-        run_lossy_benchmark(embeddings(tmp_path, rows=50), np.zeros((1, 16), np.float32))
+        few = embeddings(tmp_path, rows=50)
+        compare_lossy(Report("lossy", {}), few, np.zeros((1, 16), np.float32), ["sq8"], [1], 2, None)
