@@ -70,7 +70,7 @@ def leave_one_out(seq2seq: Seq2Seq, memory: Memory, answers: Sequence[Sequence[i
         if several:
             kept = labels[several]
             hidden = memory.without(passage).rows(several)
-            found[several, passage] = -_mean(seq2seq.token_log_probs(hidden, kept), kept).cpu()
+            found[several, passage] = -_mean(seq2seq.token_log_probs(hidden, kept), kept).float().cpu()
     return found
 
 

@@ -189,16 +189,19 @@ class Seq2Seq:
             memory: R rows.
             labels: (R, T) int64 as `targets` makes them.
         """
-        logits = self.model(
+        return -functional.cross_entropy(
+            self.logits(memory, labels).transpose(1, 2), labels, ignore_index=-100, reduction="none"
+        )
+
+    def logits(self, memory: Memory, labels: Tensor) -> Tensor:
+        """(R, T, V) float32 at least, of each label's place; teacher forcing, see `token_log_probs`."""
+        found = self.model(
             encoder_outputs=BaseModelOutput(last_hidden_state=memory.states),
             attention_mask=memory.mask,
             decoder_input_ids=self.decoder_inputs(labels),
             use_cache=False,
-        ).logits  # (R, T, V)
-        logp = -functional.cross_entropy(
-            logits.float().transpose(1, 2), labels, ignore_index=-100, reduction="none"
-        )
-        return logp
+        ).logits
+        return found if found.dtype == torch.float64 else found.float()
 
     def words(self, ids: Sequence[int]) -> str:
         """The text of an answer."""

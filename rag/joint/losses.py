@@ -1,0 +1,186 @@
+r"""What retriever and reader learn from together, given the passages that were found.
+
+| objective | the reader's part | the retriever's part |
+|---|---|---|
+| sequence, token | −log p(y|x), marginal over passages that are read apart (RAG) | the same |
+| emdr2 | −log p(y | x, all passages) (Fusion-in-Decoder) | −log p(y|x), marginal, the reader held fixed |
+| pdist, loop, adist | as emdr2 | KL from the reader's signal to p(z|x) |
+
+Whatever goes into the retriever's part of a fused reader is a constant to the reader's parameters.
+
+Source:
+    Lewis et al. 2020, "Retrieval-Augmented Generation" (RAG); Sachan et al. 2021, "End-to-End Training of
+    Multi-Document Reader and Retriever for Open-Domain Question Answering" (EMDR²), equations 4 to 7; Izacard
+    et al. 2022, "Atlas", section 2.2 (PDist, LOOP, ADist).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from readers.generative.attention import passage_attention
+from readers.generative.likelihood import leave_one_out, passage_log_likelihood
+from readers.generative.marginal import Marginal, marginal_loss, posterior
+from readers.generative.model import Memory, Seq2Seq
+from retrievers.training.target_losses import kl_loss
+
+__all__ = ["Fused", "JointLoss", "Signal", "fused_loss", "listed_scores", "rag_loss"]
+
+Rows = Sequence[Sequence[Sequence[int]]]
+"""For each question the token ids of each of its passages, as the reader reads them."""
+
+Fused = Literal["emdr2", "pdist", "loop", "adist"]
+Signal = Callable[[Seq2Seq, Memory, Sequence[Sequence[int]]], Tensor]
+
+_SIGNALS: dict[str, Signal] = {
+    "pdist": passage_log_likelihood,
+    "loop": leave_one_out,
+    "adist": lambda s, memory, answers: passage_attention(s, memory, s.targets(answers), "norm"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class JointLoss:
+    """Summed over B questions.
+
+    Attributes:
+        reader: what the reader minimises; for RAG the whole loss.
+        retriever: what the retriever minimises; for RAG 0, it learns from `reader`.
+        weights: (B, K) how much each passage accounts for the answer, by this loss's own measure; detached.
+    """
+
+    reader: Tensor
+    retriever: Tensor
+    weights: Tensor
+
+
+def listed_scores(questions: Tensor, vectors: Tensor, places: Tensor, scale: float = 1.0) -> Tensor:
+    """(B, K) scaled inner products of each question with the passages of its own list.
+
+    Args:
+        questions: (B, D).
+        vectors: (U, D) of different passages.
+        places: (B, K) int64 rows of `vectors`; −1 where a list is shorter, which scores −inf.
+
+    Example:
+        >>> listed_scores(torch.eye(2), torch.eye(2), torch.tensor([[1, 0], [1, -1]])).tolist()
+        [[0.0, 1.0], [1.0, -inf]]
+    """
+    scores = torch.einsum("bd,bkd->bk", questions, vectors[places.clamp_min(0)]) * scale
+    return scores.masked_fill(places < 0, float("-inf"))
+
+
+def rag_loss(
+    marginal: Marginal,
+    seq2seq: Seq2Seq,
+    rows: Rows,
+    answers: Sequence[Sequence[int]],
+    scores: Tensor,
+    *,
+    smoothing: float = 0.0,
+    batch_tokens: int = 8192,
+) -> JointLoss:
+    """RAG: −log p(y|x), differentiable in the generator and, through the scores, in the retriever.
+
+    Args:
+        marginal: over sequences or tokens, see `readers.generative.marginal`.
+        seq2seq: the generator.
+        rows: at least one passage a question.
+        answers: token ids of each question's answer, without special tokens.
+        scores: (B, K) of the passages, whose softmax is p(z|x); −inf behind a question's last one.
+        smoothing: ε of label smoothing.
+        batch_tokens: tokens of passages that are encoded at a time.
+    """
+    apart = seq2seq.encode([[ids] for passages in rows for ids in passages], batch_tokens)
+    counts = [len(passages) for passages in rows]
+    logp, spoken, everything = _read_apart(seq2seq, apart, counts, answers, words=smoothing > 0)
+    loss = marginal_loss(marginal, scores, logp, smoothing=smoothing, everything=everything, spoken=spoken)
+    weights = posterior(marginal, scores, logp, spoken).detach()
+    return JointLoss(loss.sum(), loss.new_zeros(()), weights)
+
+
+def fused_loss(
+    objective: Fused,
+    seq2seq: Seq2Seq,
+    rows: Rows,
+    answers: Sequence[Sequence[int]],
+    scores: Tensor,
+    *,
+    marginal: Marginal = "token",
+    temperature: float = 1.0,
+    target_temperature: float = 1.0,
+    batch_tokens: int = 8192,
+) -> JointLoss:
+    """EMDR² and its kin: the reader fuses the passages, the retriever learns how each alone would have done.
+
+    Args:
+        objective: the retriever's, see the module.
+        seq2seq, rows, answers, scores, batch_tokens: as for `rag_loss`.
+        marginal: of "emdr2": over whole answers, as in the paper, or over tokens, as in its code.
+        temperature, target_temperature: of the scores and of the signal, for the other objectives.
+    """
+    memory = seq2seq.encode(rows, batch_tokens)
+    reader = -seq2seq.token_log_probs(memory, seq2seq.targets(answers)).sum()
+    fixed = Memory(memory.states.detach(), memory.mask, memory.owner, memory.counts)
+    with torch.no_grad(), _at_rest(seq2seq):
+        if objective == "emdr2":
+            logp, spoken, _ = _read_apart(seq2seq, fixed.apart(), memory.counts, answers)
+        else:
+            signal = _SIGNALS[objective](seq2seq, fixed, answers).to(scores)
+    if objective == "emdr2":
+        weights = posterior(marginal, scores, logp, spoken).detach()
+        return JointLoss(reader, marginal_loss(marginal, scores, logp).sum(), weights)
+    listed = signal.isfinite()
+    divergence = kl_loss(
+        scores, signal.masked_fill(~listed, 0.0), listed,
+        temperature=temperature, target_temperature=target_temperature,
+    )  # fmt: skip
+    return JointLoss(reader, divergence * len(rows), (signal / target_temperature).softmax(1))
+
+
+def _read_apart(
+    seq2seq: Seq2Seq,
+    apart: Memory,
+    counts: Sequence[int],
+    answers: Sequence[Sequence[int]],
+    words: bool = False,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """What each passage alone says of its question's answer.
+
+    Args:
+        apart: one row a passage.
+        counts: passages of each question.
+        words: also of every other word.
+
+    Returns:
+        (B, K, T) log-probabilities of the answer's tokens, 0 behind it and where a question has fewer
+        passages; (B, T) bool, its tokens; and (B, K, T, V) those of all words, or None.
+    """
+    labels = seq2seq.targets(answers)  # (B, T)
+    asked = torch.repeat_interleave(torch.tensor(list(counts)))
+    told = labels[asked.to(labels.device)]  # (R, T)
+    everything = seq2seq.logits(apart, told).log_softmax(-1) if words else None
+    if everything is None:
+        logp = seq2seq.token_log_probs(apart, told)
+    else:
+        logp = everything.gather(2, told.clamp_min(0)[:, :, None])[:, :, 0].masked_fill(told < 0, 0.0)
+
+    def by_question(values: Tensor) -> Tensor:
+        return torch.nn.utils.rnn.pad_sequence(list(values.split(list(counts))), batch_first=True)
+
+    return by_question(logp), labels >= 0, None if everything is None else by_question(everything)
+
+
+@contextmanager
+def _at_rest(seq2seq: Seq2Seq) -> Iterator[None]:
+    """Without dropout inside."""
+    was_training = seq2seq.model.training
+    seq2seq.model.eval()
+    yield
+    seq2seq.model.train(was_training)

@@ -1,0 +1,106 @@
+r"""What several passages say together, each read alone: RAG-Sequence and RAG-Token.
+
+With K passages z of a question x, p(z|x) the softmax of their scores, and an answer y of T tokens:
+
+    sequence    p(y|x) = Σ_z p(z|x) Π_t p(y_t | x, z, y_<t)      one passage tells the whole answer
+    token       p(y|x) = Π_t Σ_z p(z|x) p(y_t | x, z, y_<t)      every token may come from another passage
+
+The prior p(z|x) enters once an answer, or once a token, however short the answer is and whatever it begins
+with.
+
+Source:
+    Lewis et al. 2020, "Retrieval-Augmented Generation for Knowledge-Intensive NLP Tasks", section 2.1.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor
+
+__all__ = ["Marginal", "answer_log_likelihood", "marginal_loss", "posterior"]
+
+Marginal = Literal["sequence", "token"]
+
+
+def answer_log_likelihood(marginal: Marginal, scores: Tensor, logp: Tensor) -> Tensor:
+    """(B,) log p(y|x), differentiable in scores (the retriever) and log-probabilities (the generator).
+
+    Args:
+        marginal: see the module.
+        scores: (B, K) of the passages, on the scale whose softmax is p(z|x); −inf where there is none.
+        logp: (B, K, T) log p(y_t | x, z, y_<t) of the answer's tokens, 0 behind its end.
+
+    Example:
+        >>> import torch
+        >>> scores, logp = torch.zeros(1, 2), torch.tensor([[[0.5, 0.1], [0.1, 0.5]]]).log()
+        >>> [round(float(answer_log_likelihood(m, scores, logp).exp()), 2) for m in ("sequence", "token")]
+        [0.05, 0.09]
+    """
+    prior = scores.log_softmax(1)  # (B, K)
+    if marginal == "sequence":
+        return (prior + logp.sum(2)).logsumexp(1)
+    return (prior[:, :, None] + logp).logsumexp(1).sum(1)
+
+
+def marginal_loss(
+    marginal: Marginal,
+    scores: Tensor,
+    logp: Tensor,
+    *,
+    smoothing: float = 0.0,
+    everything: Tensor | None = None,
+    spoken: Tensor | None = None,
+) -> Tensor:
+    r"""(B,) −log p(y|x), label-smoothed on the marginal:
+
+        L = −(1−ε) log p(y|x) − ε S,   V words
+        token:    S = Σ_t 1/V Σ_v log Σ_z p(z|x) p(v | x, z, y_<t)
+        sequence: S = 1/V log Σ_z Π_t Π_v p(v | x, z, y_<t) · p(z|x)^V
+
+    Args:
+        marginal, scores, logp: as in `answer_log_likelihood`.
+        smoothing: ε.
+        everything: (B, K, T, V) log-probabilities of all words; needed for smoothing.
+        spoken: (B, T) bool, which tokens are the answer's; needed for smoothing.
+
+    Source:
+        Lewis et al. 2020, equation 2 and appendix D; the smoothing term is that of transformers' RAG classes.
+
+    Note:
+        transformers adds log p(z|x) to the second predicted token of RAG-Sequence, and so leaves it out where
+        there is one token only; here it is never lost.
+    """
+    loss = -answer_log_likelihood(marginal, scores, logp)
+    if not smoothing:
+        return loss
+    assert everything is not None
+    assert spoken is not None
+    prior, kept = scores.log_softmax(1), spoken.to(scores.dtype)
+    if marginal == "sequence":
+        words = everything.shape[-1]
+        whole = (everything.sum(3) * kept[:, None]).sum(2) + words * prior  # (B, K)
+        smooth = whole.logsumexp(1) / words
+    else:
+        mixed = (prior[:, :, None, None] + everything).logsumexp(1)  # (B, T, V)
+        smooth = (mixed.mean(2) * kept).sum(1)
+    return (1 - smoothing) * loss - smoothing * smooth
+
+
+def posterior(marginal: Marginal, scores: Tensor, logp: Tensor, spoken: Tensor) -> Tensor:
+    """(B, K) how much of an answer each passage accounts for; rows sum to 1.
+
+        sequence: p(z | x, y);   token: the mean of p(z | x, y_t) over the answer's tokens
+
+    Args:
+        marginal, scores, logp: as in `answer_log_likelihood`.
+        spoken: (B, T) bool, which tokens are the answer's.
+
+    Source:
+        Lewis et al. 2020, figure 2 (the posterior of each token).
+    """
+    prior = scores.log_softmax(1)
+    if marginal == "sequence":
+        return (prior + logp.sum(2)).softmax(1)
+    each = (prior[:, :, None] + logp).softmax(1) * spoken[:, None].to(logp.dtype)  # (B, K, T)
+    return each.sum(2) / spoken.sum(1, keepdim=True).clamp_min(1)
