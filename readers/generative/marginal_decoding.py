@@ -1,0 +1,216 @@
+"""Answers by what several passages say together, each read alone: how RAG-Sequence and RAG-Token decode.
+
+Every hypothesis is a whole answer: what is still open at the longest length is closed there. No score is
+divided by a length, so that what is searched for is the likeliest answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, EncoderDecoderCache
+from transformers.modeling_outputs import BaseModelOutput
+
+from readers.generative.marginal import Marginal, answer_log_likelihood, posterior
+from readers.generative.model import Memory, Seq2Seq
+
+__all__ = ["Decoding", "Hypothesis", "beam_search", "decode"]
+
+Decoding = Literal["thorough", "fast"]
+_ROWS_AT_ONCE = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """An answer as token ids, log p(y|x), and how much of it each passage accounts for."""
+
+    ids: tuple[int, ...]
+    score: float
+    weights: tuple[float, ...]
+
+
+@torch.inference_mode()
+def decode(
+    seq2seq: Seq2Seq,
+    apart: Memory,
+    scores: Sequence[Tensor],
+    *,
+    marginal: Marginal,
+    answer_tokens: int,
+    beams: int = 1,
+    decoding: Decoding = "thorough",
+) -> list[list[Hypothesis]]:
+    """Answers of each question, best first.
+
+    "token" searches with the mixture of all passages' next-token distributions. "sequence" searches passage
+    by passage. What was found is then scored under every passage ("thorough"), or counts as impossible under
+    the passages that did not find it ("fast": no further pass).
+
+    Args:
+        seq2seq: the generator.
+        apart: one row a passage, question by question.
+        scores: for each question (K,) scores of its passages, whose softmax is p(z|x).
+        marginal: see `readers.generative.marginal`.
+        answer_tokens: longest answer.
+        beams: kept at a time; 1 is greedy.
+        decoding: of "sequence".
+
+    Source:
+        Lewis et al. 2020, "Retrieval-Augmented Generation", section 2.5.
+    """
+    counts = [len(mine) for mine in scores]
+    priors = [mine.float().log_softmax(0).to(seq2seq.device) for mine in scores]
+    ends = torch.tensor([0, *counts]).cumsum(0).tolist()
+    rows = [list(range(begin, end)) for begin, end in pairwise(ends)]
+    if marginal == "token":
+        found = beam_search(seq2seq, apart, rows, priors, answer_tokens=answer_tokens, beams=beams)
+        told = [[beam] for beam in found]
+    else:
+        one = priors[0].new_zeros(1)
+        each = [[row] for mine in rows for row in mine]
+        beam = beam_search(seq2seq, apart, each, [one] * len(each), answer_tokens=answer_tokens, beams=beams)
+        told = [[beam[row] for row in mine] for mine in rows]
+    results = []
+    for mine, prior, beams_of in zip(rows, priors, told, strict=True):
+        if marginal == "sequence" and decoding == "fast":
+            hypotheses = _fast(beams_of, prior)
+        else:
+            answers = list(dict.fromkeys(ids for beam in beams_of for ids in beam))
+            hypotheses = _scored(marginal, seq2seq, apart, mine, prior, answers)
+        results.append(sorted(hypotheses, key=lambda h: (-h.score, h.ids)))
+    return results
+
+
+@dataclass(slots=True)
+class _Group:
+    """A search: passages that speak together, hypotheses that are still open and those that are whole."""
+
+    rows: list[int]
+    prior: Tensor  # (M,)
+    open: list[tuple[int, ...]] = field(default_factory=lambda: [()])
+    scores: list[float] = field(default_factory=lambda: [0.0])
+    whole: dict[tuple[int, ...], float] = field(default_factory=dict)
+
+
+@torch.inference_mode()
+def beam_search(
+    seq2seq: Seq2Seq,
+    memory: Memory,
+    groups: Sequence[Sequence[int]],
+    priors: Sequence[Tensor],
+    *,
+    answer_tokens: int,
+    beams: int,
+) -> list[dict[tuple[int, ...], float]]:
+    """For each group of passages at most `beams` answers with Σ_t log Σ_z p(z) p(y_t | z, y_<t), best first.
+
+    Args:
+        memory: one row a passage.
+        groups: rows of each.
+        priors: (M,) log p(z) of each group's.
+
+    Returns:
+        Answers as token ids without what begins and ends them.
+    """
+    searches = [_Group(list(rows), prior) for rows, prior in zip(groups, priors, strict=True)]
+    active = searches
+    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    inputs, kept = [seq2seq.start for g in active for _ in g.rows], [row for g in active for row in g.rows]
+    last = len(seq2seq.prefix) + answer_tokens
+    for step in range(last + 1):
+        found = seq2seq.model(  # all rows stay as wide as their keys in the cache
+            encoder_outputs=BaseModelOutput(last_hidden_state=memory.states[kept]),
+            attention_mask=memory.mask[kept],
+            decoder_input_ids=torch.tensor(inputs, device=seq2seq.device)[:, None], past_key_values=cache,
+            use_cache=True,
+        )  # fmt: skip
+        logp = found.logits[:, -1].float().log_softmax(-1)  # (R, V)
+        inputs, kept, came_from, begin = [], [], [], 0
+        forced = seq2seq.prefix[step] if step < len(seq2seq.prefix) else seq2seq.end if step == last else None
+        for group in active:
+            size = len(group.rows)
+            mine = logp[begin : begin + len(group.open) * size].view(len(group.open), size, -1)
+            mixed = (group.prior[:, None] + mine).logsumexp(1)  # (n, V)
+            for parent in _advance(group, mixed, forced, seq2seq.end, beams):
+                came_from += range(begin + parent * size, begin + (parent + 1) * size)
+                kept += group.rows
+            inputs += [ids[-1] for ids in group.open for _ in range(size)]
+            begin += len(mine) * size
+        active = [group for group in active if group.open]
+        if not active:
+            break
+        cache.reorder_cache(torch.tensor(came_from, device=seq2seq.device))
+    skipped = len(seq2seq.prefix)
+    return [
+        {ids[skipped:]: s for ids, s in sorted(group.whole.items(), key=lambda item: (-item[1], item[0]))}
+        for group in searches
+    ]
+
+
+def _advance(group: _Group, mixed: Tensor, forced: int | None, end: int, beams: int) -> list[int]:
+    """Take the best continuations; returns which hypothesis each open one continues."""
+    total = torch.tensor(group.scores, device=mixed.device)[:, None] + mixed  # (n, V)
+    if forced is not None:
+        only = torch.full_like(total, float("-inf"))
+        only[:, forced] = total[:, forced]
+        total = only
+    words = total.shape[1]
+    best, places = total.flatten().topk(min(2 * beams, total.numel()))
+    parents: list[int] = []
+    opened: list[tuple[int, ...]] = []
+    scores: list[float] = []
+    for rank, (score, place) in enumerate(zip(best.tolist(), places.tolist(), strict=True)):
+        parent, token = divmod(place, words)
+        if score == float("-inf"):
+            break
+        if token == end:
+            if rank < beams:
+                group.whole[group.open[parent]] = score
+        elif len(opened) < beams:
+            parents.append(parent)
+            opened.append((*group.open[parent], token))
+            scores.append(score)
+    kept = sorted(group.whole.items(), key=lambda item: (-item[1], item[0]))[:beams]
+    group.whole = dict(kept)
+    if len(kept) == beams and opened and scores[0] <= kept[-1][1]:  # probabilities only shrink
+        parents, opened, scores = [], [], []
+    group.open, group.scores = opened, scores
+    return parents
+
+
+def _fast(beams: Sequence[dict[tuple[int, ...], float]], prior: Tensor) -> list[Hypothesis]:
+    """Each answer under the passages that found it."""
+    hypotheses = []
+    for ids in dict.fromkeys(ids for beam in beams for ids in beam):
+        known = torch.tensor([beam.get(ids, float("-inf")) for beam in beams]).to(prior)
+        joint = prior + known
+        hypotheses.append(Hypothesis(ids, float(joint.logsumexp(0)), tuple(joint.softmax(0).tolist())))
+    return hypotheses
+
+
+def _scored(
+    marginal: Marginal,
+    seq2seq: Seq2Seq,
+    apart: Memory,
+    rows: Sequence[int],
+    prior: Tensor,
+    answers: Sequence[tuple[int, ...]],
+) -> list[Hypothesis]:
+    """Each answer under every passage."""
+    labels = seq2seq.targets(answers)  # (H, T)
+    pairs = [(number, row) for number in range(len(answers)) for row in rows]
+    parts = []
+    for begin in range(0, len(pairs), _ROWS_AT_ONCE):
+        part = pairs[begin : begin + _ROWS_AT_ONCE]
+        told = labels[[number for number, _ in part]]
+        parts.append(seq2seq.token_log_probs(apart.rows([row for _, row in part]), told))
+    logp = torch.cat(parts).view(len(answers), len(rows), -1)  # (H, K, T)
+    prior = prior.to(logp)[None].expand(len(answers), -1)
+    values = answer_log_likelihood(marginal, prior, logp).tolist()
+    weights = posterior(marginal, prior, logp, labels >= 0).tolist()
+    return [Hypothesis(ids, v, tuple(w)) for ids, v, w in zip(answers, values, weights, strict=True)]

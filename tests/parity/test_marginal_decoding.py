@@ -1,0 +1,132 @@
+"""RAG's decodings against every answer that there is, scored one by one."""
+
+from __future__ import annotations
+
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5ForConditionalGeneration
+
+from readers.generative.marginal import answer_log_likelihood, posterior
+from readers.generative.marginal_decoding import Hypothesis, decode
+from readers.generative.model import Seq2Seq
+
+START, END, PAD, WORDS, LONGEST = 1, 2, 0, 7, 3
+PASSAGES = [[[3, 4, 5, 2], [5, 6, 2], [6, 6, 3, 4, 2]], [[4, 2], [6, 5, 4, 2]]]
+SCORES = [torch.tensor([0.4, -0.2, 0.9]), torch.tensor([1.0, 0.0])]
+ALL = [
+    tuple(ids) for n in range(LONGEST + 1) for ids in product([w for w in range(WORDS) if w != END], repeat=n)
+]
+
+
+def tiny(kind: str, forced: int | None = None) -> Seq2Seq:
+    torch.manual_seed(3)
+    ids = {"pad_token_id": PAD, "eos_token_id": END, "bos_token_id": START, "decoder_start_token_id": START}
+    if kind == "bart":
+        config: Any = BartConfig(
+            vocab_size=WORDS, d_model=16, encoder_layers=1, decoder_layers=2, encoder_attention_heads=2,
+            decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, max_position_embeddings=32,
+            init_std=0.6, forced_eos_token_id=None, dropout=0.0, **ids,
+        )  # fmt: skip
+        model: Any = BartForConditionalGeneration(config)
+    else:
+        config = T5Config(
+            vocab_size=WORDS, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, dropout_rate=0.0, **ids
+        )
+        model = T5ForConditionalGeneration(config)
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.normal_(0.0, 0.5)
+    model.generation_config.forced_bos_token_id = forced
+    names = {"bos_token_id": START, "eos_token_id": END, "pad_token_id": PAD, "sep_token_id": None}
+    return Seq2Seq(model.eval(), SimpleNamespace(**names))
+
+
+def read(ours: Seq2Seq) -> Any:
+    with torch.no_grad():
+        return ours.encode([[ids] for passages in PASSAGES for ids in passages])
+
+
+@torch.no_grad()
+def everything(ours: Seq2Seq, question: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(A, K, T) log-probabilities of all answers under each passage by itself, and which tokens count."""
+    labels = ours.targets(ALL)
+    memory = ours.encode([[ids] for ids in PASSAGES[question]])
+    each = [ours.token_log_probs(memory.rows([k] * len(ALL)), labels) for k in range(len(memory))]
+    return torch.stack(each, 1), labels >= 0
+
+
+def ranked(hypotheses: list[Hypothesis]) -> list[tuple[int, ...]]:
+    return [hypothesis.ids for hypothesis in hypotheses]
+
+
+@pytest.mark.parametrize("forced", [None, 4])
+@pytest.mark.parametrize(("kind", "marginal"), product(("bart", "t5"), ("sequence", "token")))
+def test_wide_beams_find_the_likeliest_answers_of_all(kind: str, marginal: Any, forced: int | None) -> None:
+    ours = tiny(kind, forced)
+    found = decode(ours, read(ours), SCORES, marginal=marginal, answer_tokens=LONGEST, beams=300)
+    for question, hypotheses in enumerate(found):
+        logp, spoken = everything(ours, question)
+        scores = SCORES[question].expand(len(ALL), -1)
+        values = answer_log_likelihood(marginal, scores, logp)
+        best = values.topk(5)
+        assert ranked(hypotheses)[:5] == [ALL[i] for i in best.indices.tolist()]
+        assert [h.score for h in hypotheses[:5]] == pytest.approx(best.values.tolist(), abs=1e-4)
+        weights = posterior(marginal, scores, logp, spoken)[best.indices[0]].tolist()
+        assert list(hypotheses[0].weights) == pytest.approx(weights, abs=1e-4)
+        if forced is None and marginal == "sequence":
+            assert float(values.exp().sum()) < 1.001  # of all whole answers of at most three tokens
+
+
+@pytest.mark.parametrize("kind", ["bart", "t5"])
+def test_greedy_token_decoding_takes_the_mixtures_best_word_each_time(kind: str) -> None:
+    ours = tiny(kind)
+    found = decode(ours, read(ours), SCORES, marginal="token", answer_tokens=LONGEST, beams=1)
+    for question, [best] in enumerate(found):
+        said: list[int] = []
+        for _ in range(LONGEST + 1):
+            mixed = torch.zeros(WORDS)
+            for ids, share in zip(PASSAGES[question], SCORES[question].softmax(0), strict=True):
+                with torch.no_grad():
+                    out = ours.model(
+                        input_ids=torch.tensor([ids]), decoder_input_ids=torch.tensor([[START, *said]])
+                    )
+                mixed += share * out.logits[0, -1].softmax(-1)
+            word = END if len(said) == LONGEST else int(mixed.argmax())
+            if word == END:
+                break
+            said.append(word)
+        assert best.ids == tuple(said)
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_thorough_and_fast_differ_by_what_other_passages_did_not_find(beams: int) -> None:
+    ours = tiny("bart")
+    memory = read(ours)
+    thorough, fast = (
+        decode(ours, memory, SCORES, marginal="sequence", answer_tokens=LONGEST, beams=beams, decoding=how)  # type: ignore[arg-type]
+        for how in ("thorough", "fast")
+    )
+    for question, prior in enumerate(scores.log_softmax(0) for scores in SCORES):
+        logp, _ = everything(ours, question)
+        whole = logp.sum(2)  # (A, K)
+        own = []  # what each passage's own beams find
+        for row in range(len(prior)):
+            offset = sum(map(len, PASSAGES[:question])) + row
+            [mine] = decode(
+                ours, memory.rows([offset]), [torch.zeros(1)], marginal="sequence", answer_tokens=LONGEST,
+                beams=beams,
+            )  # fmt: skip
+            own.append(set(ranked(mine)))
+        assert set(ranked(thorough[question])) == set().union(*own) == set(ranked(fast[question]))
+        for hypothesis in thorough[question]:
+            expected = (prior + whole[ALL.index(hypothesis.ids)]).logsumexp(0)
+            assert hypothesis.score == pytest.approx(float(expected), abs=1e-4)
+        for hypothesis in fast[question]:
+            kept = torch.tensor([hypothesis.ids in mine for mine in own])
+            expected = (prior + whole[ALL.index(hypothesis.ids)])[kept].logsumexp(0)
+            assert hypothesis.score == pytest.approx(float(expected), abs=1e-4)
+            assert [weight > 0 for weight in hypothesis.weights] == kept.tolist()
