@@ -130,7 +130,9 @@ def beam_search(
             use_cache=True,
         )  # fmt: skip
         logp = found.logits[:, -1].float().log_softmax(-1)  # (R, V)
-        inputs, kept, came_from, begin = [], [], [], 0
+        begin = 0
+        inputs, kept = [], []
+        came_from: list[int] = []
         forced = seq2seq.prefix[step] if step < len(seq2seq.prefix) else seq2seq.end if step == last else None
         for group in active:
             size = len(group.rows)
