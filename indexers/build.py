@@ -2,7 +2,7 @@
 
 The directory is locked for the time of the build. Every stage is resumable: what is finished is kept,
 what was cut off is continued, and the manifest comes last. All files have the same bytes however often the
-build was interrupted, except the build log, Lucene's files, and the manifest's entries for these.
+build was interrupted, except Lucene's files and the manifest's entries for these.
 """
 
 from __future__ import annotations
@@ -12,32 +12,22 @@ import itertools
 import json
 import os
 import shutil
-import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pydantic import Field, model_validator
 
-from indexers.embeddings import (
-    EmbeddingShards,
-    EmbeddingWriter,
-    VectorDtype,
-    encode_probes,
-    read_probes,
-    save_probes,
-)
-from indexers.exact import check_queries
+from indexers.embeddings import EmbeddingShards, EmbeddingWriter, VectorDtype, read_probes, save_probes
 from indexers.faiss_index import build_faiss
 from indexers.ledger import LEDGER_NAME, StageLedger
 from indexers.lucene import build_bm25
 from indexers.passages import PassageStore, PassageStoreWriter, passages_digest
 from indexers.presets import INDEX_KINDS, IndexKind, IndexType
-from indexers.protocols import FloatArray, PassageEncoder
+from indexers.protocols import PassageEncoder
 from rag.config import Config
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
-from rag.core.files import atomic_write_json, directory_lock, disk_errors, read_json, remove_temporaries
+from rag.core.files import directory_lock, disk_errors, remove_temporaries
 from rag.core.manifest import MANIFEST_NAME, file_table, write_manifest
 from rag.core.progress import Progress
 from rag.core.types import Passage
@@ -47,7 +37,6 @@ __all__ = ["BuildSettings", "Stage", "build_index", "manifest_checksum"]
 Stage = Literal["passages", "embeddings", "dense", "bm25"]
 STAGES: tuple[Stage, ...] = get_args(Stage)  # each has a folder of its name
 PASSAGES_DIR, EMBEDDINGS_DIR, DENSE_DIR, BM25_DIR = "passages", "embeddings", "dense", "bm25"
-LOG_NAME = "build_log.json"
 INDEX_KIND = "index"
 
 
@@ -111,7 +100,6 @@ def build_index(
     encoder: PassageEncoder | None = None,
     settings: BuildSettings | None = None,
     source: Mapping[str, Any] | None = None,
-    probe_vectors: FloatArray | None = None,
     overwrite: bool = False,
     until: Stage | None = None,
 ) -> Path:
@@ -121,7 +109,6 @@ def build_index(
         passages: what to index, already split; read lazily, and not at all if `source` says they are stored.
         source: what identifies the passages (paths, sizes, split settings). Without it a rerun reads the
             passages again and compares their checksum.
-        probe_vectors: questions (n, D) to measure recall on; pieces of passages if None.
         until: stop after this stage; a later call goes on from there. All stages if None.
 
     Returns:
@@ -155,29 +142,21 @@ def build_index(
         )
     with directory_lock(place):
         _prepare(place, overwrite)
-        ledger, clock = StageLedger(place), _Clock(place / LOG_NAME)
-        with clock.stage("passages"):
-            store = build_passages(passages, place, ledger, source=source)
-        if "embeddings" in wanted:
-            assert encoder is not None
-            with clock.stage("embeddings"):
-                build_embeddings(
-                    store, place, ledger, encoder=encoder, settings=settings, probe_vectors=probe_vectors
-                )
+        ledger = StageLedger(place)
+        store = build_passages(passages, place, ledger, source)
+        if "embeddings" in wanted and encoder is not None:
+            build_embeddings(store, place, ledger, encoder, settings)
         if "dense" in wanted:
-            with clock.stage("dense"):
-                build_dense(place, ledger, settings=settings)
+            build_dense(place, ledger, settings)
         if "bm25" in wanted:
-            with clock.stage("bm25"):
-                build_lucene(store, place, ledger, settings=settings)
+            build_lucene(store, place, ledger, settings)
         if until is None and not (place / MANIFEST_NAME).exists():
-            with clock.stage("manifest"):
-                write_index_manifest(place, ledger)
+            write_index_manifest(place, ledger)
     return place
 
 
 def _prepare(place: Path, overwrite: bool) -> None:
-    known = {PASSAGES_DIR, EMBEDDINGS_DIR, DENSE_DIR, BM25_DIR, LEDGER_NAME, LOG_NAME, MANIFEST_NAME, ".lock"}
+    known = {*STAGES, LEDGER_NAME, "build_log.json", MANIFEST_NAME, ".lock"}  # the log is of older versions
     with disk_errors(place):
         remove_temporaries(place)
         foreign = sorted(entry.name for entry in place.iterdir() if entry.name not in known)
@@ -197,9 +176,9 @@ def _prepare(place: Path, overwrite: bool) -> None:
 
 
 def build_passages(
-    passages: Iterable[Passage], place: Path, ledger: StageLedger, *, source: Mapping[str, Any] | None = None
+    passages: Iterable[Passage], place: Path, ledger: StageLedger, source: Mapping[str, Any] | None
 ) -> PassageStore:
-    """Stage 1: store the passages. See `build_index` for the arguments."""
+    """Stage 1: store the passages."""
     directory = place / PASSAGES_DIR
     if source is not None:
         wanted = json.loads(json.dumps(source, sort_keys=True, default=str))
@@ -231,19 +210,10 @@ def build_passages(
 
 
 def build_embeddings(
-    passages: PassageStore,
-    place: Path,
-    ledger: StageLedger,
-    *,
-    encoder: PassageEncoder,
-    settings: BuildSettings,
-    probe_vectors: FloatArray | None = None,
-) -> EmbeddingShards:
+    passages: PassageStore, place: Path, ledger: StageLedger, encoder: PassageEncoder, settings: BuildSettings
+) -> None:
     """Stage 2: encode the passages, a whole shard in one call, so that the encoder can sort by length."""
-    directory = place / EMBEDDINGS_DIR
     identity = encoder.identity
-    if probe_vectors is not None:
-        probe_vectors = check_queries(probe_vectors, encoder.dim, 1)
     if identity.dim != encoder.dim:
         raise ConfigError(f"the encoder's dim is {encoder.dim}, its identity says {identity.dim}")
     inputs = {
@@ -251,31 +221,24 @@ def build_embeddings(
         "encoder": {**identity.to_json(), "name": "" if identity.weights_sha256 else identity.name},
         "dtype": settings.stored_dtype,
         "shard_rows": settings.shard_rows,
-        "probes": settings.probes
-        if probe_vectors is None
-        else hashlib.sha256(probe_vectors.tobytes()).hexdigest(),
+        "probes": settings.probes,
         "seed": settings.seed,
     }
     if not ledger.begin("embeddings", inputs):
-        return EmbeddingShards.open(directory)
-
+        return
     writer = EmbeddingWriter(
-        directory, rows=len(passages), encoder=identity, dtype=settings.stored_dtype,
+        place / EMBEDDINGS_DIR, rows=len(passages), encoder=identity, dtype=settings.stored_dtype,
         shard_rows=settings.shard_rows,
     )  # fmt: skip
     with Progress(len(passages), "passages", "encode", initial=writer.finished_rows) as progress:
         for rows in writer.write_passages(passages, encoder):
             progress.update(rows)
-    embeddings = EmbeddingShards.open(directory)
-    if probe_vectors is None:
-        probe_vectors = encode_probes(passages, encoder, settings.probes, settings.seed)
-    save_probes(embeddings, probe_vectors)
-    output = {"rows": len(embeddings), "dim": embeddings.dim, "dtype": embeddings.dtype}
+    save_probes(writer.directory, passages, encoder, settings.probes, settings.seed)
+    output = {"rows": len(passages), "dim": encoder.dim, "dtype": settings.stored_dtype}
     ledger.finish("embeddings", {**output, "shard_rows": settings.shard_rows})
-    return embeddings
 
 
-def build_dense(place: Path, ledger: StageLedger, *, settings: BuildSettings) -> None:
+def build_dense(place: Path, ledger: StageLedger, settings: BuildSettings) -> None:
     """Stage 3: the FAISS index over finished embeddings, tuned and measured on the probes."""
     inputs = {
         "embeddings": ledger.fingerprint("embeddings"),
@@ -295,9 +258,7 @@ def build_dense(place: Path, ledger: StageLedger, *, settings: BuildSettings) ->
     ledger.finish("dense", info)
 
 
-def build_lucene(
-    passages: PassageStore, place: Path, ledger: StageLedger, *, settings: BuildSettings
-) -> None:
+def build_lucene(passages: PassageStore, place: Path, ledger: StageLedger, settings: BuildSettings) -> None:
     """Stage 4: the BM25 index."""
     inputs = {"passages": ledger.output("passages"), "k1": settings.k1, "b": settings.b}
     if not ledger.begin("bm25", inputs):
@@ -334,22 +295,3 @@ def manifest_checksum(manifest: Mapping[str, Any]) -> str:
     """Hex sha256 of an index manifest without its own checksum and format version."""
     content = {key: value for key, value in manifest.items() if key not in ("checksum", "format_version")}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-class _Clock:
-    """Wall time of each stage, added up over the runs of a build, in a file outside the checksums."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._seconds: dict[str, float] = {}
-        with suppress(DataError, KeyError, TypeError, ValueError):
-            self._seconds = {str(name): float(value) for name, value in read_json(path)["seconds"].items()}
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Time a stage that ends well."""
-        started = time.monotonic()
-        yield
-        seconds = self._seconds.get(name, 0.0) + time.monotonic() - started
-        self._seconds[name] = round(seconds, 3)
-        atomic_write_json(self.path, {"seconds": self._seconds})

@@ -26,25 +26,9 @@ from indexers.npy import load_npy, read_info, save_npy
 from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity, FloatArray, IntArray, PassageEncoder
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
-from rag.core.files import (
-    atomic_write_bytes,
-    atomic_write_json,
-    disk_errors,
-    remove_temporaries,
-    sha256_file,
-)
+from rag.core.files import atomic_write_bytes, atomic_write_json, clean_directory, disk_errors, sha256_file
 
-__all__ = [
-    "EmbeddingShards",
-    "EmbeddingWriter",
-    "PROBES_NAME",
-    "VectorDtype",
-    "encode_probes",
-    "probe_texts",
-    "read_probes",
-    "save_probes",
-    "shard_name",
-]
+__all__ = ["EmbeddingShards", "EmbeddingWriter", "VectorDtype", "read_probes", "save_probes"]
 
 VectorDtype = Literal["float16", "float32"]
 _TEXTS_AT_ONCE = 4096
@@ -54,13 +38,7 @@ HEADER_NAME, LEDGER_NAME = "embeddings.json", "ledger.jsonl"
 _log = logging.getLogger(__name__)
 
 
-def shard_name(shard: int) -> str:
-    """File name of a shard.
-
-    Example:
-        >>> shard_name(12)
-        'shard-00012.npy'
-    """
+def _shard_name(shard: int) -> str:
     return f"shard-{shard:05d}.npy"
 
 
@@ -130,9 +108,7 @@ class EmbeddingWriter:
     ) -> None:
         self.directory = Path(directory)
         self._header = _Header(rows, encoder.dim, dtype, shard_rows, encoder)
-        with disk_errors(self.directory):
-            self.directory.mkdir(parents=True, exist_ok=True)
-            remove_temporaries(self.directory)
+        clean_directory(self.directory)
         if (self.directory / HEADER_NAME).exists():
             self._refuse_other(_Header.read(self.directory))
         else:
@@ -156,7 +132,7 @@ class EmbeddingWriter:
         damaged = [
             shard
             for shard, line in self._ledger.items()
-            if not (path := self.directory / shard_name(shard)).is_file()
+            if not (path := self.directory / _shard_name(shard)).is_file()
             or sha256_file(path) != line["sha256"]
         ]
         if damaged:
@@ -200,7 +176,7 @@ class EmbeddingWriter:
                 f"({int((~finite).sum())} such rows in shard {shard})",
                 hint="use dtype float32, or check the encoder's weights",
             )
-        sha256 = save_npy(self.directory / shard_name(shard), stored)
+        sha256 = save_npy(self.directory / _shard_name(shard), stored)
         line = {"shard": shard, "rows": stop - start, "sha256": sha256}
         line["encoder"] = self._header.encoder.fingerprint()
         with disk_errors(self.directory), open(self.directory / LEDGER_NAME, "a", encoding="utf-8") as file:
@@ -277,7 +253,7 @@ class EmbeddingShards:
         shards = []
         for shard in range(header.shards):
             start, stop = header.shard_range(shard)
-            path = place / shard_name(shard)
+            path = place / _shard_name(shard)
             shards.append(load_npy(path, dtype=header.dtype, shape=(stop - start, header.dim)))
         return cls(place, header, shards)
 
@@ -302,8 +278,8 @@ class EmbeddingShards:
     def checksums(self) -> dict[str, dict[str, Any]]:
         """Size and sha256 of every shard file, from the ledger."""
         return {
-            shard_name(shard): {
-                "size_bytes": (self.directory / shard_name(shard)).stat().st_size,
+            _shard_name(shard): {
+                "size_bytes": (self.directory / _shard_name(shard)).stat().st_size,
                 "sha256": line["sha256"],
             }
             for shard, line in sorted(_read_ledger(self.directory).items())
@@ -330,8 +306,14 @@ class EmbeddingShards:
             yield shard * self._header.shard_rows, np.ascontiguousarray(values, dtype=np.float32)
 
 
-def probe_texts(passages: PassageStore, count: int, seed: int) -> list[str]:
-    """Pieces of ten words from random passages: as long as questions, and not themselves in the index."""
+def save_probes(
+    directory: Path, passages: PassageStore, encoder: PassageEncoder, count: int, seed: int
+) -> None:
+    """Keep query vectors for tuning beside the embeddings, so that the FAISS stage needs no encoder.
+
+    They are of ten words each from random passages, encoded as passages without a title: as long as
+    questions, and not themselves in the index.
+    """
     generator = np.random.default_rng(seed)
     rows = np.sort(generator.choice(len(passages), min(count, len(passages)), replace=False))
     texts = []
@@ -339,28 +321,18 @@ def probe_texts(passages: PassageStore, count: int, seed: int) -> list[str]:
         words = passage.text.split() or passage.title.split() or [passage.id]
         start = int(generator.integers(0, max(len(words) - _PROBE_WORDS, 0) + 1))
         texts.append(" ".join(words[start : start + _PROBE_WORDS]))
-    return texts
+    vectors = encoder.encode_passages([""] * len(texts), texts)
+    save_npy(directory / PROBES_NAME, np.asarray(vectors, dtype=np.float32))
 
 
-def encode_probes(passages: PassageStore, encoder: PassageEncoder, count: int, seed: int) -> FloatArray:
-    """Vectors (n, D) of `probe_texts`, encoded as passages without a title."""
-    texts = probe_texts(passages, count, seed)
-    return np.asarray(encoder.encode_passages([""] * len(texts), texts), dtype=np.float32)
-
-
-def save_probes(embeddings: EmbeddingShards, probes: FloatArray) -> None:
-    """Keep probes beside the embeddings, so that the FAISS stage needs no encoder."""
-    save_npy(embeddings.directory / PROBES_NAME, probes)
-
-
-def read_probes(embeddings: EmbeddingShards) -> FloatArray | None:
-    """Probes kept beside the embeddings, if any.
+def read_probes(embeddings: EmbeddingShards) -> FloatArray:
+    """Probes (n, D) kept beside the embeddings.
 
     Raises:
-        ArtifactError: the file is damaged.
+        ArtifactError: the file is missing or damaged.
     """
     path = embeddings.directory / PROBES_NAME
-    if not path.exists():
-        return None
-    count = (path.stat().st_size - 128) // (4 * embeddings.dim)
-    return load_npy(path, dtype=np.float32, shape=(count, embeddings.dim))
+    size_bytes = path.stat().st_size if path.exists() else 0
+    return load_npy(
+        path, dtype=np.float32, shape=((size_bytes - 128) // (4 * embeddings.dim), embeddings.dim)
+    )

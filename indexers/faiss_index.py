@@ -31,7 +31,7 @@ from indexers.npy import read_info
 from indexers.presets import HNSW_EF_CONSTRUCTION, Preset, preset_for
 from indexers.protocols import FloatArray, IntArray, VectorIndex
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
-from rag.core.files import atomic_path, atomic_write_json, disk_errors, remove_temporaries
+from rag.core.files import atomic_path, atomic_write_json, clean_directory
 from rag.core.progress import Progress
 
 __all__ = ["FaissIndex", "build_faiss", "open_dense", "recall_at"]
@@ -104,9 +104,7 @@ def build_faiss(
     preset = preset_for(index_type, len(embeddings), embeddings.dim)
     if len(embeddings) == 0:
         raise DataError("there are no embeddings to index")
-    with disk_errors(place):
-        place.mkdir(parents=True, exist_ok=True)
-        remove_temporaries(place)
+    clean_directory(place)
     if probes is None:
         probes = perturbed_probes(embeddings, min(256, len(embeddings)), seed)
     info: dict[str, Any] = {

@@ -30,13 +30,7 @@ from rag.core.errors import (
     ResourceError,
     RetrievalError,
 )
-from rag.core.files import (
-    TEMPORARY_MARK,
-    atomic_path,
-    atomic_write_json,
-    disk_errors,
-    remove_temporaries,
-)
+from rag.core.files import TEMPORARY_MARK, atomic_path, atomic_write_json, clean_directory, disk_errors
 from rag.core.progress import Progress
 
 __all__ = ["LuceneIndex", "build_bm25", "java_versions", "start_java"]
@@ -147,9 +141,7 @@ def build_bm25(
     Source: Robertson & Zaragoza 2009; parameters of DPR's BM25 baseline.
     """
     place = Path(directory)
-    with disk_errors(place):
-        place.mkdir(parents=True, exist_ok=True)
-        remove_temporaries(place)
+    clean_directory(place)
     folder, digits = place / FOLDER_NAME, max(len(str(len(passages))), 1)
     autoclass = start_java(heap_mib=heap_mib)
     source = place / f".documents{TEMPORARY_MARK}json"

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from indexers.npy import load_npy, save_npy
 from rag.core.errors import ArtifactError, DataError, RetrievalError
-from rag.core.files import atomic_path, disk_errors, remove_temporaries
+from rag.core.files import atomic_path, clean_directory, disk_errors
 from rag.core.types import Passage
 
 __all__ = ["BATCH_ROWS", "PassageStore", "PassageStoreWriter", "passages_digest"]
@@ -66,9 +66,7 @@ class PassageStoreWriter:
         self._sha = hashlib.sha256()
 
     def __enter__(self) -> PassageStoreWriter:
-        with disk_errors(self.directory):
-            self.directory.mkdir(parents=True, exist_ok=True)
-            remove_temporaries(self.directory)
+        clean_directory(self.directory)
         self._target = atomic_path(self.directory / ARROW_NAME)
         self._temporary = self._target.__enter__()
         self._writer = pa.ipc.new_file(str(self._temporary), _SCHEMA)

@@ -22,6 +22,7 @@ __all__ = [
     "atomic_write_bytes",
     "atomic_write_json",
     "atomic_write_text",
+    "clean_directory",
     "directory_lock",
     "disk_errors",
     "fsync_path",
@@ -107,6 +108,13 @@ def link_or_copy(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
+
+
+def clean_directory(directory: Path) -> None:
+    """Make `directory` if it is not there, and remove what killed writers left in it."""
+    with disk_errors(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        remove_temporaries(directory)
 
 
 def remove_temporaries(directory: Path) -> None:

@@ -26,7 +26,7 @@ from rag.core.manifest import MANIFEST_NAME
 
 _POLL_S = 0.005
 _LEDGER = "ledger.jsonl"
-_NOT_COMPARED = (".lock", "build_log.json")  # the log holds wall times
+_NOT_COMPARED = (".lock",)
 
 
 def lucene_folders(directory: Path) -> list[Path]:

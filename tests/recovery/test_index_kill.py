@@ -55,7 +55,7 @@ def content(place: Path) -> dict[str, str]:
     return {
         path.relative_to(place).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(place.rglob("*"))
-        if path.is_file() and path.name not in ("build_log.json", ".lock")
+        if path.is_file() and path.name != ".lock"
     }
 
 

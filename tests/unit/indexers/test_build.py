@@ -36,7 +36,7 @@ def content(place: Path) -> dict[str, bytes]:
     return {
         path.relative_to(place).as_posix(): path.read_bytes()
         for path in sorted(place.rglob("*"))
-        if path.is_file() and path.name not in ("build_log.json", ".lock")
+        if path.is_file() and path.name != ".lock"
     }
 
 

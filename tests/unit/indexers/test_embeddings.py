@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from indexers.embeddings import EmbeddingShards, EmbeddingWriter, VectorDtype, shard_name
+from indexers.embeddings import EmbeddingShards, EmbeddingWriter, VectorDtype
 from indexers.protocols import EncoderIdentity, FloatArray
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
 
@@ -67,7 +67,7 @@ def test_finished_shards_are_skipped_and_torn_ledger_lines_mended(tmp_path: Path
 def test_a_damaged_shard_is_made_again(tmp_path: Path) -> None:
     values = vectors(20)
     write(tmp_path, values)
-    path = tmp_path / shard_name(1)
+    path = tmp_path / "shard-00001.npy"
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
@@ -100,7 +100,7 @@ def test_bad_vectors_are_refused(tmp_path: Path) -> None:
             writer.write(0, np.array([[0] * 5, [bad] * 5], np.float32))
 
 
-@pytest.mark.parametrize("name", [shard_name(2), "embeddings.json", "ledger.jsonl"])
+@pytest.mark.parametrize("name", ["shard-00002.npy", "embeddings.json", "ledger.jsonl"])
 @pytest.mark.parametrize("damage", ["truncate", "foreign", "remove"])
 def test_damaged_files_are_refused(tmp_path: Path, name: str, damage: str) -> None:
     write(tmp_path, vectors(20))
