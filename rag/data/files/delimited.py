@@ -1,4 +1,4 @@
-"""Tables, row by row: DPR's `psgs_w100.tsv`, other TSV and CSV files, Parquet."""
+"""Tables, row by row: TSV and CSV files, Parquet."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rag.core.errors import ConfigError, DataError
-from rag.data.files.base import ReadOptions, Records, Source, open_source
-from rag.data.files.fields import ID_FIELDS, TEXT_FIELDS, TITLE_FIELDS, DocumentFields
-from rag.data.files.streams import STDIN, read_lines
+from rag.data.files.streams import STDIN
 from rag.data.records import BadRecord
 
-__all__ = ["parquet_rows", "read_parquet", "read_rows", "read_table", "split_row"]
+__all__ = ["named_rows", "parquet_rows", "read_rows", "split_row"]
 
 _MAX_ROW_LINES = 1_000
 _BATCH_ROWS = 256  # a row may hold the text of many paragraphs
@@ -95,36 +93,30 @@ def read_rows(
         yield number, row
 
 
-def read_table(source: Source, options: ReadOptions, delimiter: str) -> Records:
-    """With a header its names decide; without one the columns are id, text, title (title may be missing)."""
-    fields = DocumentFields(options, source.name)
-    columns: list[str] | None = None
-    with open_source(source) as stream:
-        for number, row in read_rows(read_lines(stream, encoding=options.encoding), delimiter):
-            if isinstance(row, BadRecord):
-                yield number, row
-                continue
-            if columns is None:
-                columns = _header(row, options)
-                if columns is not None:
-                    continue
-                columns = ["id", "text", "title"][: max(2, len(row))]
-            if len(row) != len(columns):
-                found = f"found {len(row)}, expected {len(columns)}"
-                yield number, BadRecord("wrong number of columns", found)
-                continue
-            yield number, fields.document(dict(zip(columns, row, strict=True)), number)
+def named_rows(
+    lines: Iterator[tuple[int, str | BadRecord]],
+    delimiter: str,
+    columns_of: Callable[[list[str]], tuple[list[str], bool]],
+) -> Iterator[tuple[int, dict[str, str] | BadRecord]]:
+    """Rows as mappings; a row of another length is a bad record.
 
-
-def _header(row: list[str], options: ReadOptions) -> list[str] | None:
-    """The column names, if the row looks like names: a text column and another known one."""
-    given = {options.id_field, options.title_field, options.text_field} - {None}
-    if given & set(row):
-        return row
-    names = [cell.strip().lower() for cell in row]
-    if set(names) & set(TEXT_FIELDS) and (set(names) & {*ID_FIELDS, *TITLE_FIELDS} or len(names) == 1):
-        return names
-    return None
+    Args:
+        columns_of: from the first row to the names of the columns, and whether that row was a header.
+    """
+    columns: list[str] = []
+    for number, row in read_rows(lines, delimiter):
+        if isinstance(row, BadRecord):
+            yield number, row
+            continue
+        if not columns:
+            columns, is_header = columns_of(row)
+            if is_header:
+                continue
+        if len(row) == len(columns):
+            yield number, dict(zip(columns, row, strict=True))
+        else:
+            found = f"found {len(row)}, expected {len(columns)} ({', '.join(columns)})"
+            yield number, BadRecord("wrong number of columns", found)
 
 
 def parquet_rows(
@@ -153,26 +145,3 @@ def parquet_rows(
         raise DataError(f"{path}: no such file") from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} is not a readable Parquet file: {error}") from error
-
-
-def read_parquet(source: Source, options: ReadOptions) -> Records:
-    """Positions are 1-based row numbers; columns that no document needs are not read.
-
-    Raises:
-        ConfigError, DataError: as `parquet_rows`; or no text column.
-    """
-    fields = DocumentFields(options, source.name)
-    usual = {*ID_FIELDS, *TITLE_FIELDS, *TEXT_FIELDS, "sentences", "url"}
-    wanted = usual | ({options.id_field, options.title_field, options.text_field} - {None})
-    text_names = (options.text_field,) if options.text_field else (*TEXT_FIELDS, "sentences")
-
-    def columns(names: Sequence[str]) -> list[str]:
-        found = [name for name in names if name in wanted]
-        if not set(found) & set(text_names):
-            raise DataError(
-                f"{source.path}: no text column; found {', '.join(names)}", hint="name it with text_field"
-            )
-        return found
-
-    for position, row in parquet_rows(source.path, columns):
-        yield position, fields.document(row, position)

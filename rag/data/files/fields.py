@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rag.core.types import Passage
-from rag.data.files.base import ReadOptions
+from rag.data.files.sources import ReadOptions
 from rag.data.records import BadRecord, Document
 
 __all__ = [

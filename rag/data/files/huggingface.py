@@ -7,18 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rag.core.errors import ConfigError, DataError, MissingDependencyError, RagError, ResourceError
-from rag.data.files.base import ReadOptions, Records, Source
-from rag.data.files.fields import DocumentFields
 
-__all__ = [
-    "HF_PREFIX",
-    "hub_rows",
-    "is_article",
-    "parse_name",
-    "read_huggingface",
-    "revision_of",
-    "stream_rows",
-]
+__all__ = ["HF_PREFIX", "parse_name", "revision_of", "stream_rows"]
 
 HF_PREFIX = "hf:"
 _USUAL_SPLITS = ("train", "test", "validation", "dev")
@@ -45,13 +35,6 @@ def parse_name(name: str) -> tuple[str, str | None, str | None]:
     if len(parts) == 2:
         return (parts[0], None, parts[1]) if parts[1] in _USUAL_SPLITS else (parts[0], parts[1], None)
     return parts[0], None, None
-
-
-def read_huggingface(source: Source, options: ReadOptions) -> Records:
-    """Positions are 1-based row numbers; the split is "train" if none is named. Raises as `stream_rows`."""
-    fields = DocumentFields(options, source.name)
-    for position, row in stream_rows(source.path, default_split="train"):
-        yield position, fields.document(row, position)
 
 
 def stream_rows(name: str, *, default_split: str | None = None) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -85,32 +68,6 @@ def stream_rows(name: str, *, default_split: str | None = None) -> Iterator[tupl
         raise
     except Exception as error:
         raise _explained(name, error) from error
-
-
-def hub_rows(name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Rows of questions of `hf:owner/name[:config][:split]`.
-
-    Where a repository holds SQuAD's official files, their articles come one by one; see `is_article`.
-    Raises as `stream_rows`.
-    """
-    number = 0
-    for _, row in stream_rows(name):
-        inner = row.get("data")
-        articles = inner if isinstance(inner, list) and inner and is_article(inner[0]) else [row]
-        for item in articles:
-            number += 1
-            yield number, item
-
-
-def is_article(row: Any) -> bool:
-    """Whether a row is an article of SQuAD, with the questions inside its paragraphs."""
-    paragraphs = row.get("paragraphs") if isinstance(row, Mapping) else None
-    return (
-        isinstance(paragraphs, list)
-        and bool(paragraphs)
-        and isinstance(paragraphs[0], Mapping)
-        and "qas" in paragraphs[0]
-    )
 
 
 def revision_of(name: str) -> str:

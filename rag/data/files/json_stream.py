@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,15 @@ from rag.core.errors import DataError
 from rag.data.files.streams import read_chunks, read_lines
 from rag.data.records import BadRecord
 
-__all__ = ["first_mark", "iter_json_array", "json_lines", "load_json", "parse_json"]
+__all__ = [
+    "first_mark",
+    "is_json_record",
+    "iter_json_array",
+    "json_lines",
+    "json_values",
+    "load_json",
+    "parse_json",
+]
 
 MAX_JSON_CHARS = 2 << 30
 _SPACE = " \t\r\n"
@@ -72,6 +81,48 @@ def load_json(stream: io.BufferedReader, source: str, *, encoding: str = "utf-8"
         return parse_json("".join(pieces))
     except ValueError as error:
         raise DataError(f"{source}: not valid JSON ({error})") from error
+
+
+def json_values(
+    stream: io.BufferedReader, source: str, *, encoding: str = "utf-8"
+) -> Iterator[tuple[int, Any]]:
+    """(1-based number, record) of a JSON list, which is streamed, or of an object, which is read whole.
+
+    An object with a list under "data" (SQuAD's files) gives that list's elements. One from id to record gives
+    the records with their "id"; MDR's `[title, text]` is such a record too. Any other is itself the record.
+
+    Raises:
+        DataError: malformed or truncated JSON, or neither list nor object.
+    """
+    if first_mark(stream) == "[":
+        yield from iter_json_array(stream, source, encoding=encoding)
+        return
+    value = load_json(stream, source, encoding=encoding)
+    if not isinstance(value, dict):
+        raise DataError(
+            f"{source}: expected a list of records, SQuAD's articles, or an object from id to record"
+        )
+    if isinstance(value.get("data"), list):
+        yield from enumerate(value["data"], start=1)
+    elif all(isinstance(item, dict | list) for item in value.values()):
+        for number, (key, item) in enumerate(value.items(), start=1):
+            named = item if isinstance(item, dict) else dict(zip(("title", "text"), item, strict=False))
+            yield number, {"id": key, **named}
+    else:
+        yield 1, value
+
+
+def is_json_record(line: bytes, *, is_whole: bool) -> bool:
+    """Whether this first line is a record of JSON lines rather than the start of one JSON object."""
+    text = line.decode("utf-8", errors="replace")
+    if not is_whole:
+        # A single line without end, or longer than was looked at: SQuAD and id → record objects nest at once.
+        return not re.match(r'\{\s*(?:"version"\s*:\s*[^,]*,\s*)?"[^"]*"\s*:\s*[\[{]', text)
+    try:
+        value = parse_json(text)
+    except ValueError:
+        return False
+    return isinstance(value, dict) and bool(value) and not isinstance(value.get("data"), list)
 
 
 def iter_json_array(

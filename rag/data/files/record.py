@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Any, TextIO
 
 from rag.core.errors import DataError
 from rag.core.files import atomic_path, disk_errors
-from rag.data.files.json_stream import first_mark, iter_json_array, json_lines, load_json
+from rag.data.files.json_stream import is_json_record, json_lines, json_values
 from rag.data.files.streams import open_binary, read_lines
 from rag.data.records import BadRecord
 
@@ -25,6 +26,7 @@ __all__ = [
     "as_list",
     "dumps",
     "finite",
+    "good",
     "json_records",
     "open_text",
     "strings",
@@ -126,49 +128,39 @@ class Format:
 
 
 def json_records(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(place, object) for every object of a JSON list, of JSON lines, or of an object by id (key becomes
-    "id").
+    """(place, object) for every object of JSON lines, or of a JSON file; see `json_values`.
 
     Raises:
         DataError: malformed; names the place.
     """
-    name = str(path)
     with open_binary(path) as stream:
-        if first_mark(stream) == "[":
-            for number, value in iter_json_array(stream, name):
-                yield _checked(f"{name}: record {number}", value)
-            return
-        first, line_end, _ = stream.peek(1 << 16).lstrip().partition(b"\n")
-        if line_end and first.rstrip().endswith(b"}") and first.strip() != b"{}":
-            for line, value in json_lines(stream):
-                yield _checked(f"{name}:{line}", value)
-            return
-        whole = load_json(stream, name)
-        if not isinstance(whole, dict):
-            raise DataError(f"{name}: expected JSON objects")
-        if not all(isinstance(value, dict) for value in whole.values()):
-            yield name, whole  # one record
-            return
-        for key, value in whole.items():
-            yield f"{name}: {key!r}", {"id": key, **value}
+        first, line_end, _ = stream.peek(1 << 16).removeprefix(BOM_UTF8).lstrip().partition(b"\n")
+        is_lines = first[:1] == b"{" and is_json_record(first, is_whole=bool(line_end))
+        for number, value in json_lines(stream) if is_lines else json_values(stream, str(path)):
+            place = f"{path}:{number}" if is_lines else f"{path}: record {number}"
+            value = good(value, place)
+            if not isinstance(value, dict):
+                raise DataError(f"{place}: expected an object, found {type(value).__name__}")
+            yield place, value
 
 
-def _checked(place: str, value: Any) -> tuple[str, dict[str, Any]]:
+def good(value: Any, place: str) -> Any:
+    """The value, unless it is a bad record.
+
+    Raises:
+        DataError: it is.
+    """
     if isinstance(value, BadRecord):
         raise DataError(f"{place}: {value.reason} ({value.detail})")
-    if not isinstance(value, dict):
-        raise DataError(f"{place}: expected an object, found {type(value).__name__}")
-    return place, value
+    return value
 
 
 def text_lines(path: str | Path) -> Iterator[tuple[str, str]]:
     """(place, line) of a text file, without line ends; empty lines are left out."""
     with open_binary(path) as stream:
         for number, line in read_lines(stream):
-            if isinstance(line, BadRecord):
-                raise DataError(f"{path}:{number}: {line.reason} ({line.detail})")
-            if line:
-                yield f"{path}:{number}", line
+            if good(line, f"{path}:{number}"):
+                yield f"{path}:{number}", str(line)
 
 
 @contextmanager

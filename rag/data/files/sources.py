@@ -1,21 +1,25 @@
-"""From what a user typed (files, folders, globs, "-", data sets) to a list of sources with formats."""
+"""Where a corpus comes from: files, folders, globs, "-" and data sets as typed; and how it is to be read."""
 
 from __future__ import annotations
 
 import glob
+import io
 import os
 import re
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 from rag.core.errors import ConfigError, DataError
-from rag.data.files.base import Source
 from rag.data.files.huggingface import HF_PREFIX
-from rag.data.files.json_stream import parse_json
-from rag.data.files.streams import STDIN, open_binary, strip_compression
+from rag.data.files.json_stream import is_json_record
+from rag.data.files.streams import COMPRESSED_SUFFIXES, STDIN, check_encoding, open_binary, strip_compression
 from rag.data.records import ReadReport
 
-__all__ = ["CORPUS_FORMATS", "find_sources", "is_json_record", "sniff", "sniff_bytes"]
+__all__ = [
+    "CORPUS_FORMATS", "ReadOptions", "Source", "find_sources", "in_folder", "open_source", "sniff_bytes",
+]  # fmt: skip
 
 CORPUS_FORMATS = ("jsonl", "json", "tsv", "csv", "parquet", "wikiextractor", "hotpot", "beir", "text", "hf")
 _BY_SUFFIX = {
@@ -24,6 +28,62 @@ _BY_SUFFIX = {
 }  # fmt: skip
 _WIKI_FILE = re.compile(r"wiki_\d+$")
 _HEAD_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """How to read a corpus.
+
+    Attributes:
+        id_field: name of the field or column with the id; found by its usual names if None.
+        encoding: of text files; anything in which a line end is one byte 0x0A.
+        max_bad_share: highest tolerated share of bad records, in [0, 1].
+        max_document_chars: a longer document counts as bad, because it is rarely one document.
+        shown_problems: how many bad records are kept to be shown.
+        squad_unit: whether a SQuAD file gives one document per "paragraph" or per "article".
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    id_field: str | None = None
+    title_field: str | None = None
+    text_field: str | None = None
+    encoding: str = "utf-8"
+    max_bad_share: float = 0.01
+    max_document_chars: int = 4_000_000
+    shown_problems: int = 10
+    squad_unit: str = "paragraph"
+
+    def __post_init__(self) -> None:
+        check_encoding(self.encoding)
+        if not 0.0 <= self.max_bad_share <= 1.0:
+            raise ConfigError(f"max_bad_share is {self.max_bad_share}, expected a share between 0 and 1")
+        if self.max_document_chars < 1:
+            raise ConfigError(f"max_document_chars is {self.max_document_chars}, expected at least 1")
+        if self.squad_unit not in ("paragraph", "article"):
+            raise ConfigError(f"squad_unit is {self.squad_unit!r}, expected 'paragraph' or 'article'")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file, stream or data set to read.
+
+    Attributes:
+        path: where it is; "-" for standard input, "hf:…" for a data set.
+        name: how messages and made-up ids call it: relative to the folder that was given, or the file name.
+        stream: its decompressed bytes, if it is open already (standard input cannot be opened twice).
+    """
+
+    path: str
+    format: str
+    name: str
+    stream: io.BufferedReader | None = None
+
+
+def open_source(source: Source) -> AbstractContextManager[io.BufferedReader]:
+    """The bytes of a source, decompressed; see `open_binary`."""
+    return open_binary(source.path) if source.stream is None else nullcontext(source.stream)
 
 
 def find_sources(
@@ -94,15 +154,17 @@ def _file_format(path: str, format: str) -> str:
         return format
     guessed = _guess(Path(path).name)
     if guessed in (None, "json"):
-        return sniff(path) if os.path.getsize(path) else guessed or "jsonl"
+        if not os.path.getsize(path):
+            return guessed or "jsonl"
+        with open_binary(path) as stream:
+            return sniff_bytes(stream.peek(_HEAD_BYTES)[:_HEAD_BYTES], path)
     return guessed or ""
 
 
 def _folder(folder: Path, format: str, ignored: list[str], *, prefix_names: bool) -> list[Source]:
     if format in ("auto", "beir"):
-        for name in ("corpus.jsonl", "corpus.jsonl.gz", "corpus.jsonl.bz2", "corpus.jsonl.zst"):
-            if (folder / name).is_file():
-                return [Source(str(folder / name), "jsonl", name)]
+        if corpus := in_folder(folder, "corpus.jsonl"):
+            return [Source(str(corpus), "jsonl", corpus.name)]
         if format == "beir":
             raise DataError(f"{folder}: no corpus.jsonl, so this is not a BEIR folder")
     found: list[tuple[str, str]] = []
@@ -134,6 +196,11 @@ def _folder(folder: Path, format: str, ignored: list[str], *, prefix_names: bool
     ]
 
 
+def in_folder(folder: Path, name: str) -> Path | None:
+    """The file of this name, or compressed under it, if there is one."""
+    return next((p for end in ("", *COMPRESSED_SUFFIXES) if (p := folder / (name + end)).is_file()), None)
+
+
 def _fits(guessed: str | None, format: str) -> bool:
     alike = {
         "hotpot": ("wikiextractor", "jsonl"),
@@ -141,16 +208,6 @@ def _fits(guessed: str | None, format: str) -> bool:
         "wikiextractor": ("wikiextractor",),
     }
     return guessed in alike.get(format, (format,))
-
-
-def sniff(path: str) -> str:
-    """Format by the first bytes of a file.
-
-    Raises:
-        ConfigError: nothing known looks like this.
-    """
-    with open_binary(path) as stream:
-        return sniff_bytes(stream.peek(_HEAD_BYTES)[:_HEAD_BYTES], path)
 
 
 def sniff_bytes(head: bytes, name: str) -> str:
@@ -175,16 +232,3 @@ def sniff_bytes(head: bytes, name: str) -> str:
         f"{name}: its format cannot be told from its name or its first bytes ({head[:24]!r})",
         hint=f"say which it is with format: {', '.join(CORPUS_FORMATS)}",
     )
-
-
-def is_json_record(line: bytes, *, is_whole: bool) -> bool:
-    """Whether this first line is a record of JSON lines rather than the start of one JSON object."""
-    text = line.decode("utf-8", errors="replace")
-    if not is_whole:
-        # A single line without end, or longer than was looked at: SQuAD and id → record objects nest at once.
-        return not re.match(r'\{\s*(?:"version"\s*:\s*[^,]*,\s*)?"[^"]*"\s*:\s*[\[{]', text)
-    try:
-        value = parse_json(text)
-    except ValueError:
-        return False
-    return isinstance(value, dict) and not isinstance(value.get("data"), list)

@@ -12,10 +12,11 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
+
+import pyarrow as pa
 
 from rag.core.errors import ConfigError, DataError
-from rag.core.optional import require
 from rag.data.records import BadRecord
 
 __all__ = [
@@ -71,18 +72,13 @@ def open_binary(source: str | Path) -> Iterator[io.BufferedReader]:
 
     Raises:
         DataError: no such file, a directory, a damaged or truncated compressed stream, UTF-16 text.
-        MissingDependencyError: zstandard data without the package `zstandard`.
     """
     name = str(source)
     try:
-        raw: BinaryIO
-        if name == STDIN:
-            raw = cast(BinaryIO, sys.stdin.buffer)
-        else:
-            raw = open(source, "rb", buffering=1 << 18)  # noqa: SIM115 - closed below, standard input is not
+        # closed below, standard input is not
+        raw: Any = sys.stdin.buffer if name == STDIN else open(source, "rb", buffering=1 << 18)  # noqa: SIM115
         try:
-            buffered = raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(cast(Any, raw))
-            stream = _decompressed(buffered)
+            stream = _decompressed(raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(raw))
             if stream.peek(2)[:2] in _UTF16_MARKS:
                 raise DataError(
                     f"{name} is UTF-16 text", hint="convert it to UTF-8 first (iconv -f utf-16 -t utf-8)"
@@ -91,23 +87,17 @@ def open_binary(source: str | Path) -> Iterator[io.BufferedReader]:
         finally:
             if name != STDIN:
                 raw.close()
-    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
-        raise _damaged(name, error) from error
     except FileNotFoundError as error:
         raise DataError(f"{name}: no such file") from error
     except IsADirectoryError as error:
         raise DataError(f"{name} is a directory, expected a file") from error
     except PermissionError as error:
         raise DataError(f"{name}: no permission to read it") from error
-    except OSError as error:
-        raise _damaged(name, error) from error
-
-
-def _damaged(name: str, error: Exception) -> DataError:
-    return DataError(
-        f"{name} is damaged or truncated: {error or type(error).__name__}",
-        hint="fetch or write the file again",
-    )
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise DataError(
+            f"{name} is damaged or truncated: {error or type(error).__name__}",
+            hint="fetch or write the file again",
+        ) from error
 
 
 def _decompressed(stream: io.BufferedReader) -> io.BufferedReader:
@@ -116,44 +106,10 @@ def _decompressed(stream: io.BufferedReader) -> io.BufferedReader:
     return stream if kind is None else io.BufferedReader(kind(stream), 1 << 18)
 
 
-class _ZstdReader(io.RawIOBase):
-    """Reads all frames of a zstandard stream; unlike the package's own reader it notices a truncated one."""
-
-    def __init__(self, stream: io.BufferedReader) -> None:
-        self._stream = stream
-        self._package = require("zstandard", extra="zstd")
-        self._frame: Any = self._package.ZstdDecompressor().decompressobj()
-        self._fed = False
-        self._ready = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._ready:
-            data = self._frame.unused_data if self._frame.eof else b""
-            data = data or self._stream.read(1 << 16)
-            if not data:
-                if self._fed and not self._frame.eof:
-                    raise EOFError("the zstandard stream ended in the middle of a frame")
-                return 0
-            if self._frame.eof:
-                self._frame = self._package.ZstdDecompressor().decompressobj()
-            self._fed = True
-            try:
-                self._ready = memoryview(self._frame.decompress(data))
-            except self._package.ZstdError as error:
-                raise OSError(str(error)) from error
-        size = min(len(buffer), len(self._ready))
-        buffer[:size] = self._ready[:size]
-        self._ready = self._ready[size:]
-        return size
-
-
 _KINDS: dict[bytes, Callable[[Any], Any]] = {  # by the first bytes
     b"\x1f\x8b": lambda stream: gzip.GzipFile(fileobj=stream),
     b"BZh": bz2.BZ2File,
-    b"\x28\xb5\x2f\xfd": _ZstdReader,
+    b"\x28\xb5\x2f\xfd": lambda stream: pa.CompressedInputStream(pa.PythonFile(stream, "r"), "zstd"),
     b"\xfd7zXZ": lzma.LZMAFile,
 }
 

@@ -78,7 +78,7 @@ def test_files_of_others(tmp_path: Path) -> None:
         ('[{"question": "q", "ctxs": [{"id": "1"}]}]', "record 1: a passage without text"),
         ('[{"question": "q", "ctxs": [{"id": "1", "text": "x", "title": "", "score": "high"}]}]', "high"),
         ("[3]", "record 1"),
-        ('{"a": 3}', "r.json: no question"),
+        ('{"a": 3}', "r.json:1: no question"),
         ('{"question": "q", "ctxs": []}\n{"x\n', r"r\.json:2"),
     ],
 )

@@ -1,0 +1,202 @@
+"""Documents of every corpus format: rows of a file first, of which `DocumentFields` makes documents."""
+
+from __future__ import annotations
+
+import codecs
+import html
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from rag.core.errors import DataError
+from rag.data.files.delimited import named_rows, parquet_rows
+from rag.data.files.fields import ID_FIELDS, TEXT_FIELDS, TITLE_FIELDS, DocumentFields
+from rag.data.files.huggingface import stream_rows
+from rag.data.files.json_stream import first_mark, json_lines, json_values
+from rag.data.files.sources import ReadOptions, Source, open_source, sniff_bytes
+from rag.data.files.squad import is_article, squad_paragraphs, squad_title
+from rag.data.files.streams import STDIN, bad_encoding, open_binary, read_lines, strip_compression
+from rag.data.records import BadRecord, Document
+
+__all__ = ["documents_of"]
+
+Rows = Iterator[tuple[int, Any]]  # 1-based line or record number; a mapping, a document or a bad record
+
+_HEADING = re.compile(r"\s{0,3}#{1,6}\s+(.+?)\s*#*\s*$")
+_ID = re.compile(r'\bid="([^"]*)"')
+_TITLE = re.compile(r'\btitle="(.*)"')  # greedy: old versions leave quotes in titles as they are
+
+
+def documents_of(source: Source, options: ReadOptions) -> Iterator[tuple[int, Document | BadRecord]]:
+    """What a source holds, with the number of the line or record it stands in.
+
+    Raises:
+        DataError: it is damaged, or of another shape as a whole.
+        ConfigError: standard input of a format that cannot be told.
+    """
+    if source.path == STDIN and source.stream is None:
+        with open_binary(STDIN) as stream:
+            known = source.format != "auto"
+            chosen = source.format if known else sniff_bytes(stream.peek(1), "standard input")
+            yield from documents_of(replace(source, format=chosen, stream=stream), options)
+        return
+    is_hotpot = source.format == "hotpot"  # the text of HotpotQA's abstracts is a list of sentences
+    fields = DocumentFields(options, source.name, text_lists_are_sentences=is_hotpot)
+    for number, row in _ROWS[source.format](source, options):
+        if isinstance(row, Document | BadRecord):
+            yield number, row
+        elif source.format == "json" and is_article(row):
+            for item in _squad(row, options):
+                yield number, item
+        else:
+            yield number, fields.document(row, number)
+
+
+def _json_lines(source: Source, options: ReadOptions) -> Rows:
+    with open_source(source) as stream:
+        yield from json_lines(stream, encoding=options.encoding)
+
+
+def _json_file(source: Source, options: ReadOptions) -> Rows:
+    with open_source(source) as stream:
+        yield from json_values(stream, source.path, encoding=options.encoding)
+
+
+def _squad(article: Any, options: ReadOptions) -> Iterator[Document | BadRecord]:
+    paragraphs = list(squad_paragraphs(article))
+    for paragraph in paragraphs:
+        if paragraph.text is None:
+            yield BadRecord("missing field", f"the paragraph {paragraph.id!r} has no context")
+        elif options.squad_unit == "paragraph":
+            yield Document(paragraph.id, squad_title(paragraph.title), paragraph.text)
+    if options.squad_unit == "article":
+        text = "\n".join(paragraph.text or "" for paragraph in paragraphs)
+        yield Document(str(article.get("title", "")), squad_title(str(article.get("title", ""))), text)
+
+
+def _table(source: Source, options: ReadOptions) -> Rows:
+    """With a header its names decide; without one the columns are id, text, title (title may be missing)."""
+    given = {options.id_field, options.title_field, options.text_field} - {None}
+
+    def columns(row: list[str]) -> tuple[list[str], bool]:
+        names = [cell.strip().lower() for cell in row]
+        if given & set(row):
+            return row, True
+        if set(names) & set(TEXT_FIELDS) and (set(names) & {*ID_FIELDS, *TITLE_FIELDS} or len(names) == 1):
+            return names, True
+        return ["id", "text", "title"][: max(2, len(row))], False
+
+    with open_source(source) as stream:
+        lines = read_lines(stream, encoding=options.encoding)
+        yield from named_rows(lines, "\t" if source.format == "tsv" else ",", columns)
+
+
+def _parquet(source: Source, options: ReadOptions) -> Rows:
+    """Columns that no document needs are not read."""
+    usual = {*ID_FIELDS, *TITLE_FIELDS, *TEXT_FIELDS, "sentences", "url"}
+    wanted = usual | ({options.id_field, options.title_field, options.text_field} - {None})
+    text_names = (options.text_field,) if options.text_field else (*TEXT_FIELDS, "sentences")
+
+    def columns(names: Sequence[str]) -> list[str]:
+        found = [name for name in names if name in wanted]
+        if not set(found) & set(text_names):
+            raise DataError(
+                f"{source.path}: no text column; found {', '.join(names)}", hint="name it with text_field"
+            )
+        return found
+
+    return parquet_rows(source.path, columns)
+
+
+def _wikiextractor(source: Source, options: ReadOptions) -> Rows:
+    """WikiExtractor's output in either form: lines of JSON, or `<doc …>` blocks."""
+    with open_source(source) as stream:
+        if first_mark(stream) == "{":
+            yield from json_lines(stream, encoding=options.encoding)
+        else:
+            yield from _doc_blocks(stream, options)
+
+
+def _doc_blocks(stream: io.BufferedReader, options: ReadOptions) -> Rows:
+    start = 0  # line of the open block; 0 outside of blocks
+    head = ""
+    lines: list[str] = []
+    problem: BadRecord | None = None
+    for number, line in read_lines(stream, encoding=options.encoding):
+        if isinstance(line, BadRecord):
+            if start:
+                problem = problem or line
+            else:
+                yield number, line
+        elif line.startswith("<doc ") and line.rstrip().endswith(">"):
+            if start:
+                yield start, BadRecord("malformed block", "<doc> without </doc>")
+            start, head, lines, problem = number, line, [], None
+        elif line.strip() == "</doc>":
+            if start:
+                yield start, problem or _document(head, lines)
+            else:
+                yield number, BadRecord("malformed block", "</doc> without <doc>")
+            start = 0
+        elif start:
+            lines.append(line)
+        elif line.strip():
+            yield number, BadRecord("malformed block", "text outside <doc> … </doc>")
+    if start:
+        yield start, BadRecord("malformed block", "<doc> without </doc> at the end: truncated")
+
+
+def _document(head: str, lines: list[str]) -> Document | BadRecord:
+    id_match, title_match = _ID.search(head), _TITLE.search(head)
+    if id_match is None:
+        return BadRecord("missing field", "no id in <doc …>")
+    title = html.unescape(title_match.group(1)) if title_match else ""
+    if lines and html.unescape(lines[0]).strip() == title:
+        lines = lines[1:]
+    return Document(id_match.group(1), title, html.unescape("\n".join(lines)).strip())
+
+
+def _text_file(source: Source, options: ReadOptions) -> Rows:
+    """The id is the source's name; the title is the first Markdown heading, else the file's name.
+
+    A heading that opens the file is taken out of the text.
+    """
+    limit_bytes = 4 * options.max_document_chars + 4
+    with open_source(source) as stream:
+        data = stream.read(limit_bytes + 1)
+    if len(data) > limit_bytes:
+        yield 1, BadRecord("document too long", f"more than {limit_bytes:,} bytes")
+        return
+    try:
+        text = data.removeprefix(codecs.BOM_UTF8).decode(options.encoding)
+    except UnicodeDecodeError as error:
+        yield 1, bad_encoding(options.encoding, error)
+        return
+    path = PurePosixPath(strip_compression(source.name))
+    title = "" if source.path == STDIN else path.stem
+    text = text.replace("\r\n", "\n").strip()
+    lines = text.split("\n")
+    for index, line in enumerate(lines if path.suffix.lower() in (".md", ".markdown") else []):
+        heading = _HEADING.match(line)
+        if heading:
+            title = heading.group(1)
+            if index == 0:
+                text = "\n".join(lines[1:]).strip()
+            break
+    yield 1, Document(source.name, title, text)
+
+
+_ROWS: dict[str, Callable[[Source, ReadOptions], Rows]] = {
+    "jsonl": _json_lines,
+    "json": _json_file,
+    "tsv": _table,
+    "csv": _table,
+    "parquet": _parquet,
+    "wikiextractor": _wikiextractor,
+    "hotpot": _json_lines,
+    "text": _text_file,
+    "hf": lambda source, options: stream_rows(source.path, default_split="train"),
+}

@@ -1,0 +1,144 @@
+"""SQuAD's articles, as a corpus, as questions and as a format of conversion know them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from rag.core.errors import DataError
+from rag.data.files.json_stream import load_json
+from rag.data.files.record import QUESTION_PARTS, Context, Format, Record, dumps, open_text
+from rag.data.files.streams import open_binary
+
+__all__ = ["SQUAD", "SquadParagraph", "is_article", "squad_paragraphs", "squad_title"]
+
+_ITEM, _VERSION = "squad_item", "squad_version"  # where a record keeps what SQuAD's format alone says
+
+
+class SquadParagraph(NamedTuple):
+    """A paragraph of an article.
+
+    Attributes:
+        id: in a corpus: the article's title and the 0-based number.
+        title: as the file writes it; see `squad_title`.
+        text: None if it has none.
+        questions: as they stand there.
+    """
+
+    id: str
+    title: str
+    text: str | None
+    questions: list[Any]
+
+
+def is_article(record: Any) -> bool:
+    """Whether a record is an article, with the questions inside its paragraphs."""
+    paragraphs = record.get("paragraphs") if isinstance(record, Mapping) else None
+    return isinstance(paragraphs, list) and all(
+        isinstance(item, Mapping) and ("qas" in item or "context" in item) for item in paragraphs
+    )
+
+
+def squad_paragraphs(article: Any) -> Iterator[SquadParagraph]:
+    """The paragraphs of an article.
+
+    Raises:
+        ValueError: it is none.
+
+    Example:
+        >>> list(squad_paragraphs({"title": "Nikola_Tesla", "paragraphs": [{"context": "He", "qas": []}]}))
+        [SquadParagraph(id='Nikola_Tesla-0', title='Nikola_Tesla', text='He', questions=[])]
+    """
+    if not (isinstance(article, Mapping) and isinstance(paragraphs := article.get("paragraphs"), list)):
+        raise ValueError("expected {title, paragraphs}")
+    title = str(article.get("title", ""))
+    for number, paragraph in enumerate(paragraphs):
+        text = paragraph.get("context") if isinstance(paragraph, Mapping) else None
+        questions = paragraph.get("qas") if isinstance(paragraph, Mapping) else None
+        yield SquadParagraph(
+            f"{title}-{number}", title, text if isinstance(text, str) else None, list(questions or ())
+        )
+
+
+def squad_title(title: str) -> str:
+    """The title of an article as text: without underscores and percent codes.
+
+    Example:
+        >>> squad_title("Beyonc%C3%A9_Knowles")
+        'Beyoncé Knowles'
+    """
+    return unquote(title).replace("_", " ")
+
+
+def _read(path: Path) -> Iterator[Record]:
+    with open_binary(path) as stream:
+        whole = load_json(stream, str(path))
+    count = 0
+    try:
+        for paragraph in (p for article in whole["data"] for p in squad_paragraphs(article)):
+            context = Context(paragraph.id, paragraph.title, paragraph.text)
+            for item in paragraph.questions:
+                count += 1
+                answers = tuple(dict.fromkeys(answer["text"] for answer in item.get("answers", ())))
+                rest = {key: value for key, value in item.items() if key not in ("id", "question")}
+                meta = {_ITEM: rest, _VERSION: whole.get("version", "1.1")}
+                yield Record(str(item["id"]), str(item["question"]), answers, (), (context,), meta=meta)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise DataError(f"{path}: malformed SQuAD data after question {count} ({error})") from error
+
+
+def _write(path: Path, records: Iterable[Record]) -> None:
+    """Questions that follow each other with the same paragraph share it, paragraphs with the same title an
+    article."""
+    with open_text(path) as file:
+        title: str | None = None
+        key: tuple[str, str] | None = None
+        version = "1.1"
+        file.write('{"data": [')
+        for record in records:
+            context, item = _item(record)
+            version = record.meta.get(_VERSION, version)
+            this = (context.id, context.text or "")
+            if title == context.title and key == this:
+                file.write(",\n")
+            else:
+                if title is not None:
+                    file.write("]}")
+                if title == context.title:
+                    file.write(",\n")
+                else:
+                    file.write(
+                        ("" if title is None else "]},\n")
+                        + f'{{"title": {dumps(context.title)}, "paragraphs": [\n'
+                    )
+                file.write(f'{{"context": {dumps(context.text)}, "qas": [\n')
+            title, key = context.title, this
+            file.write(dumps(item))
+        file.write(("]}]}" if title is not None else "") + f'], "version": {dumps(version)}}}\n')
+
+
+def _item(record: Record) -> tuple[Context, dict[str, Any]]:
+    context = record.positives[0]
+    rest = record.meta.get(_ITEM)
+    if rest is None:
+        answers = [
+            {"text": answer, "answer_start": start}
+            for answer in record.answers or ()
+            if (start := (context.text or "").find(answer)) >= 0
+        ]
+        if not answers:
+            raise DataError(
+                f"question {record.id!r}: no answer stands literally in its first positive passage, so there "
+                "is no answer_start for SQuAD's format",
+                hint="drop such questions first, or convert to dpr-train",
+            )
+        rest = {"answers": answers, **record.meta}
+    return context, {"id": record.id, "question": record.question, **rest}
+
+
+SQUAD = Format(
+    "squad", "SQuAD 1.1 and 2.0", QUESTION_PARTS | {"positives", "passage ids", "passage texts", "titles"},
+    frozenset({"id", "question", "positives", "passage texts"}), _read, _write,
+)  # fmt: skip
