@@ -48,7 +48,9 @@ def retrieve(
     """Search for many questions; writes DPR's results JSON, a TREC run, or MDR's paths, by extension."""
     from itertools import islice
 
-    from rag.data.files.results import write_dpr_results, write_paths, write_trec_run
+    from rag.data.files.dpr_family import DPR_RESULTS
+    from rag.data.files.results import write_paths
+    from rag.data.files.tables import TREC_RUN
     from rag.data.questions import read_questions
     from rag.pipeline import Pipeline
     from retrievers.protocols import PathRetriever
@@ -83,13 +85,11 @@ def retrieve(
                 yield from zip(batch, *found, strict=True)
                 progress.update(len(batch))
 
-    if suffix == "json":
-        write_dpr_results(out, (_as_record(question, found, regex) for question, found, _ in results()))
-    elif suffix == "jsonl":
+    if suffix == "jsonl":
         write_paths(out, ((question, list(map(_as_path, paths))) for question, _, paths in results()))
     else:
-        rankings = ((q.id, [(hit.passage_id, hit.score) for hit, _ in found]) for q, found, _ in results())
-        write_trec_run(out, rankings)
+        records = (_as_record(question, found, regex) for question, found, _ in results())
+        (DPR_RESULTS if suffix == "json" else TREC_RUN).write(out, records)
     typer.echo(f"{len(asked):,} questions × top {top_k} → {out}")
 
 

@@ -30,7 +30,7 @@ def split(
 ) -> None:
     """Split documents into passages and write them to one file, for `rag index … --split none`."""
     from rag.data.corpus import ReadOptions, ReadReport, read_documents
-    from rag.data.files.passage_files import write_passages
+    from rag.data.files.results import write_passages
     from rag.data.split import SplitOptions, split_documents
 
     options = SplitOptions(mode=mode, words=words, wrap=wrap, ids=passage_ids)

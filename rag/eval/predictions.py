@@ -10,7 +10,9 @@ from typing import Any, TextIO
 from rag.core.errors import DataError
 from rag.core.files import atomic_path
 from rag.core.log import get_logger
-from rag.data.files.results import write_trec_run
+from rag.data.files.record import Context
+from rag.data.files.record import Record as Ranking
+from rag.data.files.tables import TREC_RUN
 
 __all__ = ["read_records", "write_predictions"]
 
@@ -57,8 +59,8 @@ def write_predictions(records_path: Path, out: Path, profile: str) -> list[str]:
 
     names: list[str] = []
     try:
-        rankings = ((r["id"], [(hit["id"], hit["score"]) for hit in r["hits"]]) for r in records())
-        write_trec_run(out / "run.trec", rankings)
+        hits = ((r["id"], (Context(hit["id"], score=hit["score"]) for hit in r["hits"])) for r in records())
+        TREC_RUN.write(out / "run.trec", (Ranking(name, contexts=tuple(found)) for name, found in hits))
         names.append("run.trec")
     except DataError as error:
         _LOG.warning("run.trec is not written: %s", error.message)

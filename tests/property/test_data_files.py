@@ -14,18 +14,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag.data.files.delimited import read_rows, split_row
+from rag.data.files.dpr_family import DPR_RESULTS
 from rag.data.files.record import Context, Record
-from rag.data.files.results import (
-    read_dpr_results,
-    write_dpr_results,
-    write_trec_run,
-)
+from rag.data.files.results import read_dpr_results
 from rag.data.files.tables import TREC_RUN
 
 lines = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20)
 ids = st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=6)
 scores = st.floats(allow_nan=False, allow_infinity=False, width=32)
 cells = st.text(alphabet='ab"\t, é', max_size=8)
+
+
+def as_records(rankings, tag: str = "rag") -> list[Record]:
+    return [
+        Record(question, contexts=tuple(Context(p, score=s) for p, s in ranking), meta={"tag": tag})
+        for question, ranking in rankings
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +55,7 @@ def place() -> Iterator[Path]:
     )
 )
 def test_dpr_results(place: Path, results: list[Record]) -> None:
-    write_dpr_results(place, results)
+    DPR_RESULTS.write(place, results)
     assert list(read_dpr_results(place)) == results
 
 
@@ -62,7 +66,7 @@ def test_trec_runs_keep_float32_scores_exactly(place: Path, run: dict[str, dict[
         (question, sorted(((p, np.float32(s)) for p, s in passages.items()), key=lambda pair: -pair[1]))
         for question, passages in run.items()
     ]
-    write_trec_run(place, rankings)  # type: ignore[arg-type]
+    TREC_RUN.write(place, as_records(rankings))
     assert {r.id: {c.id: c.score for c in r.contexts} for r in TREC_RUN.read(place)} == run
 
 

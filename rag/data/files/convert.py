@@ -78,7 +78,7 @@ def convert(
         strict: refuse if anything would be lost.
 
     Raises:
-        ConfigError: unknown format, or one that cannot be written.
+        ConfigError: unknown format.
         DataError: a record is malformed, lacks what the target needs, or (strict) would lose something.
 
     Note:
@@ -87,8 +87,6 @@ def convert(
         and the others hard negatives. Training sets become result lists of their positives, then negatives.
     """
     reader, writer = get_format(source_format), get_format(target_format)
-    if writer.write is None:
-        raise ConfigError(f"format {target_format!r} can be read, not written")
     if not Path(source).exists():
         raise DataError(f"{source}: no such file or folder")
     if writer.is_folder and Path(target).exists():

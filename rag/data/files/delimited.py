@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,7 +22,8 @@ _BATCH_ROWS = 256  # a row may hold the text of many paragraphs
 
 
 def split_row(line: str, delimiter: str) -> list[str] | None:
-    """Split one row by CSV rules (fields may be quoted with `"`, doubled inside); None if a quote stays open.
+    """Split one row by CSV rules (fields may be quoted with `"`, doubled inside); None if a quote stays
+    open.
 
     Example:
         >>> split_row('1\\t"He said ""no""."\\tTitle', chr(9))
@@ -28,27 +31,13 @@ def split_row(line: str, delimiter: str) -> list[str] | None:
     """
     if '"' not in line:
         return line.split(delimiter)
-    fields: list[str] = []
-    position = 0
-    while True:
-        value = ""
-        if line.startswith('"', position):
-            close = position + 1
-            while True:
-                close = line.find('"', close)
-                if close < 0:
-                    return None
-                if not line.startswith('"', close + 1):
-                    break
-                close += 2
-            value = line[position + 1 : close].replace('""', '"')
-            position = close + 1
-        end = line.find(delimiter, position)
-        if end < 0:
-            fields.append(value + line[position:])
-            return fields
-        fields.append(value + line[position:end])
-        position = end + len(delimiter)
+    csv.field_size_limit(sys.maxsize)
+    rows = csv.reader([line, ""], delimiter=delimiter)
+    try:
+        row = next(rows)
+    except csv.Error:
+        return None
+    return row if rows.line_num == 1 else None  # an open quote would take the second line in
 
 
 def read_rows(

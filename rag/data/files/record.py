@@ -104,7 +104,7 @@ class Record:
 
 
 Reader = Callable[[Path], Iterator[Record]]
-Writer = Callable[[Path, Iterable[Record]], object]
+Writer = Callable[[Path, Iterable[Record]], object]  # a file or folder that appears whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,6 @@ class Format:
         keeps: parts of a record (see `Record.parts`) the format has a place for.
         needs: parts it cannot be written without: "id", "question" and "answers" of every record, "passage
             ids", "passage texts" and "titles" of every passage, "contexts" or "positives" of one at least.
-        write: a path and records → the file or folder; None if it can only be read.
     """
 
     name: str
@@ -123,7 +122,7 @@ class Format:
     keeps: frozenset[str]
     needs: frozenset[str]
     read: Reader
-    write: Writer | None
+    write: Writer
     is_folder: bool = False
 
 

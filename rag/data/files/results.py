@@ -1,31 +1,63 @@
-"""Files of retrieval results: DPR's JSON, MDR's paths and TREC runs; larger scores are better."""
+"""What commands write for other programs: passages, and MDR's paths; DPR's results, read with their texts."""
 
 from __future__ import annotations
 
+import csv
+import gzip
+import io
+import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from rag.core.errors import DataError
+from rag.core.errors import ConfigError, DataError
+from rag.core.files import atomic_path, disk_errors
 from rag.core.types import Passage, Question
-from rag.data.files.dpr_family import DPR_RESULTS, RESULTS_SHAPE, results_json
-from rag.data.files.record import Context, Record, write_json_lines, write_json_list
-from rag.data.files.tables import TREC_RUN
+from rag.data.files.dpr_family import DPR_RESULTS, RESULTS_SHAPE
+from rag.data.files.record import Record, write_json_lines
 
-__all__ = ["read_dpr_results", "write_dpr_results", "write_paths", "write_trec_run"]
+__all__ = ["read_dpr_results", "write_passages", "write_paths"]
 
 
-def write_dpr_results(path: str | Path, results: Iterable[Record]) -> int:
-    """Write DPR's results JSON, streaming; the file appears whole. Returns how many results it holds.
+def write_passages(path: str | Path, passages: Iterable[Passage]) -> int:
+    """Write passages to one file that is whole or absent, and return their number.
 
-    Each is `{"question", "answers", "ctxs": [{"id", "title", "text", "score", "has_answer"}]}` on a line of
-    its own, with the question's "id" if it has one; scores are numbers (DPR's own script writes strings).
+    `.jsonl` gives `{"id", "title", "text"}` a line, `.tsv` the columns `id`, `text`, `title` with a header
+    and quoting as in `psgs_w100.tsv`; `.gz` after either compresses. `rag index … --split none` reads both.
 
     Raises:
-        DataError: a score that is not finite.
-        ResourceError: the disk is full or not writable.
+        ConfigError: the file name has another extension.
+        DataError: there was no passage to write.
+        ResourceError: the disk is full or the place cannot be written.
     """
-    return write_json_list(Path(path), results_json(results))
+    path = Path(path)
+    is_gzip = path.suffix == ".gz"
+    kind = Path(path.stem).suffix if is_gzip else path.suffix
+    if kind not in (".jsonl", ".tsv"):
+        raise ConfigError(
+            f"cannot tell the format of {path.name!r} from its name",
+            hint="name it .jsonl or .tsv, with .gz after it to compress",
+        )
+    with disk_errors(path), atomic_path(path) as temporary, ExitStack() as stack:
+        raw: Any = stack.enter_context(temporary.open("wb"))
+        if is_gzip:  # no name and no time inside: the same passages give the same bytes
+            raw = stack.enter_context(gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0))
+        stream = stack.enter_context(io.TextIOWrapper(raw, encoding="utf-8", newline=""))
+        table = csv.writer(stream, delimiter="\t", lineterminator="\n")
+        if kind == ".tsv":
+            table.writerow(("id", "text", "title"))
+        n_passages = 0
+        for passage in passages:
+            n_passages += 1
+            if kind == ".tsv":
+                table.writerow((passage.id, passage.text, passage.title))
+            else:
+                stream.write(json.dumps(asdict(passage), ensure_ascii=False) + "\n")
+        if n_passages == 0:
+            raise DataError("no passages to write", hint="every document was empty or refused")
+    return n_passages
 
 
 def write_paths(
@@ -64,26 +96,3 @@ def read_dpr_results(path: str | Path) -> Iterator[Record]:
         if any(context.text is None for context in record.contexts):
             raise DataError(f"{path}: record {number}: a passage without text, expected {RESULTS_SHAPE}")
         yield record
-
-
-def write_trec_run(
-    path: str | Path, rankings: Iterable[tuple[str, Iterable[tuple[str, float]]]], *, tag: str = "rag"
-) -> None:
-    """Write `question_id Q0 passage_id rank score tag` lines; ranks from 1; scores read back exactly.
-
-    `rankings` give for each question its id and (passage id, score), best first.
-
-    Raises:
-        DataError: an id with white space, which the format cannot hold; scores that rise or are not finite; a
-            passage twice for one question.
-    """
-    records = (
-        Record(
-            question_id,
-            contexts=tuple(Context(passage_id, score=float(score)) for passage_id, score in ranking),
-            meta={"tag": tag},
-        )
-        for question_id, ranking in rankings
-    )
-    assert TREC_RUN.write is not None
-    TREC_RUN.write(Path(path), records)

@@ -9,7 +9,7 @@ import pytest
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage
 from rag.data.corpus import read_documents
-from rag.data.files.passage_files import write_passages
+from rag.data.files.results import write_passages
 
 PASSAGES = [
     Passage("1", 'The "Quoted" Title', "A text with\ta tab,\nan end of line and “quotes”."),

@@ -8,12 +8,9 @@ from pathlib import Path
 import pytest
 
 from rag.core.errors import DataError
+from rag.data.files.dpr_family import DPR_RESULTS
 from rag.data.files.record import Context, Record
-from rag.data.files.results import (
-    read_dpr_results,
-    write_dpr_results,
-    write_trec_run,
-)
+from rag.data.files.results import read_dpr_results
 from rag.data.files.tables import TREC_QRELS, TREC_RUN
 
 RESULTS = [
@@ -22,20 +19,27 @@ RESULTS = [
 ]
 
 
+def as_records(rankings, tag: str = "rag") -> list[Record]:
+    return [
+        Record(question, contexts=tuple(Context(p, score=s) for p, s in ranking), meta={"tag": tag})
+        for question, ranking in rankings
+    ]
+
+
 def test_dpr_results_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "out" / "results.json"
-    assert write_dpr_results(path, iter(RESULTS)) == 2
+    assert DPR_RESULTS.write(path, iter(RESULTS)) == 2
     assert list(read_dpr_results(path)) == RESULTS
     first = json.loads(path.read_text())[0]
     assert list(first["ctxs"][0]) == ["id", "title", "text", "score", "has_answer"]
-    assert write_dpr_results(path, []) == 0
+    assert DPR_RESULTS.write(path, []) == 0
     assert json.loads(path.read_text()) == []
     assert list(read_dpr_results(path)) == []
 
 
 def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
-    write_dpr_results(path, RESULTS)
+    DPR_RESULTS.write(path, RESULTS)
     before = path.read_bytes()
 
     def interrupted() -> Iterator[Record]:
@@ -43,7 +47,7 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_dpr_results(path, interrupted())
+        DPR_RESULTS.write(path, interrupted())
     assert path.read_bytes() == before
     assert [item.name for item in tmp_path.iterdir()] == ["results.json"]
 
@@ -90,7 +94,7 @@ def test_malformed_results_are_named(tmp_path: Path, data: str, words: str) -> N
 
 def test_trec_run(tmp_path: Path) -> None:
     run = [("q1", [("b", 0.1 + 0.2), ("a", 1e-17)]), ("q2", [("a", -3.0)])]
-    write_trec_run(tmp_path / "x.run", run, tag="dense")
+    TREC_RUN.write(tmp_path / "x.run", as_records(run, tag="dense"))
     assert (tmp_path / "x.run").read_text().splitlines()[0] == "q1 Q0 b 1 0.30000000000000004 dense"
     found = [(r.id, [(c.id, c.score) for c in r.contexts]) for r in TREC_RUN.read(tmp_path / "x.run")]
     assert found == run
@@ -110,7 +114,7 @@ def test_trec_run(tmp_path: Path) -> None:
 )
 def test_what_a_run_cannot_hold_is_refused(tmp_path: Path, ranking, words: str) -> None:
     with pytest.raises(DataError, match=words):
-        write_trec_run(tmp_path / "x.run", [ranking])
+        TREC_RUN.write(tmp_path / "x.run", as_records([ranking]))
     assert list(tmp_path.iterdir()) == []
 
 
