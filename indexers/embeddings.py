@@ -28,7 +28,7 @@ from indexers.protocols import EncoderIdentity, FloatArray, IntArray, PassageEnc
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import atomic_write_bytes, atomic_write_json, clean_directory, disk_errors, sha256_file
 
-__all__ = ["EmbeddingShards", "EmbeddingWriter", "VectorDtype", "read_probes", "save_probes"]
+__all__ = ["EmbeddingShards", "EmbeddingWriter", "VectorDtype", "probe_texts", "read_probes", "save_probes"]
 
 VectorDtype = Literal["float16", "float32"]
 _TEXTS_AT_ONCE = 4096
@@ -306,14 +306,8 @@ class EmbeddingShards:
             yield shard * self._header.shard_rows, np.ascontiguousarray(values, dtype=np.float32)
 
 
-def save_probes(
-    directory: Path, passages: PassageStore, encoder: PassageEncoder, count: int, seed: int
-) -> None:
-    """Keep query vectors for tuning beside the embeddings, so that the FAISS stage needs no encoder.
-
-    They are of ten words each from random passages, encoded as passages without a title: as long as
-    questions, and not themselves in the index.
-    """
+def probe_texts(passages: PassageStore, count: int, seed: int) -> list[str]:
+    """Pieces of ten words from random passages: as long as questions, and not themselves in the index."""
     generator = np.random.default_rng(seed)
     rows = np.sort(generator.choice(len(passages), min(count, len(passages)), replace=False))
     texts = []
@@ -321,6 +315,17 @@ def save_probes(
         words = passage.text.split() or passage.title.split() or [passage.id]
         start = int(generator.integers(0, max(len(words) - _PROBE_WORDS, 0) + 1))
         texts.append(" ".join(words[start : start + _PROBE_WORDS]))
+    return texts
+
+
+def save_probes(
+    directory: Path, passages: PassageStore, encoder: PassageEncoder, count: int, seed: int
+) -> None:
+    """Keep vectors of `probe_texts`, encoded as passages without a title, beside the embeddings.
+
+    So the FAISS stage needs no encoder.
+    """
+    texts = probe_texts(passages, count, seed)
     vectors = encoder.encode_passages([""] * len(texts), texts)
     save_npy(directory / PROBES_NAME, np.asarray(vectors, dtype=np.float32))
 

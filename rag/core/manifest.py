@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rag.core.errors import ArtifactError, IncompleteArtifactError, MismatchedArtifactError
-from rag.core.files import atomic_write_json, sha256_file
+from rag.core.files import atomic_write_json, read_json, sha256_file
 
-__all__ = ["FORMAT_VERSION", "MANIFEST_NAME", "file_table", "read_manifest", "verify_files", "write_manifest"]
+__all__ = ["MANIFEST_NAME", "claim", "file_table", "read_manifest", "verify_files", "write_manifest"]
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
@@ -70,6 +70,35 @@ def read_manifest(directory: str | Path, *, kind: str | None = None) -> dict[str
             f"{place} is a {manifest.get('kind', 'nameless')!r} artefact, expected {kind!r}"
         )
     return manifest
+
+
+def claim(
+    path: Path,
+    wanted: Mapping[str, Any],
+    what: str,
+    *,
+    hint: str,
+    found: Mapping[str, Any] | None = None,
+    free: Collection[str] = (),
+) -> None:
+    """Let the JSON file `path` say what decides the content of its folder, or check that it says just that.
+
+    Args:
+        what: the folder holds: "rounds".
+        found: what to compare with instead of the file.
+        free: names that may differ.
+
+    Raises:
+        MismatchedArtifactError: it says something else; the names that differ are listed.
+    """
+    if found is None:
+        found = read_json(path) if path.is_file() else wanted
+    names = sorted(key for key in {*found, *wanted} - {*free} if found.get(key) != wanted.get(key))
+    if names:
+        raise MismatchedArtifactError(
+            f"{path.parent} holds {what} with other values of {', '.join(names)}", hint=hint
+        )
+    atomic_write_json(path, wanted)
 
 
 def verify_files(directory: str | Path, table: Mapping[str, Mapping[str, Any]], *, deep: bool) -> None:

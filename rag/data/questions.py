@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import random
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Question
@@ -21,10 +23,11 @@ from rag.data.files.squad import is_article, squad_paragraphs, squad_title
 from rag.data.files.streams import STDIN, open_binary, read_lines, strip_compression
 from rag.data.records import BadRecord
 
-__all__ = ["QUESTION_FORMATS", "draw_sample", "read_questions"]
+__all__ = ["QUESTION_FORMATS", "draw_sample", "hold_out", "read_questions"]
 
 QUESTION_FORMATS = ("jsonl", "json", "csv", "tsv", "parquet", "text", "hf")
 _HEAD_BYTES = 1 << 16
+Item = TypeVar("Item")
 Numbered = Iterator[tuple[str, Question]]  # where it stands, for messages
 
 
@@ -102,6 +105,34 @@ def draw_sample(questions: Iterable[Question], count: int, seed: int) -> list[Qu
         elif (place := generator.randrange(number + 1)) < count:
             kept[place] = (number, question)
     return [question for _, question in sorted(kept, key=lambda item: item[0])]
+
+
+def hold_out(
+    items: Sequence[Item], count: float, seed: int, group: Callable[[Item], str] | None = None
+) -> tuple[list[Item], list[Item]]:
+    """What to learn from and what is held out, each in the order of `items`.
+
+    Args:
+        count: how many groups are held out, or their share if it is below 1; 0 holds nothing out.
+        group: what must not be parted, such as an article; each item for itself if None.
+
+    Raises:
+        DataError: nothing would be left to learn from.
+    """
+    if not count:
+        return list(items), []
+    keys: list[Any] = [group(item) for item in items] if group else list(range(len(items)))
+    groups = sorted(set(keys))
+    wanted = int(count) if count >= 1 else max(1, round(count * len(groups)))
+    if wanted >= len(groups):
+        raise DataError(
+            f"{wanted} of {len(groups)} questions or articles are to be held out: none is left to learn from",
+            hint="give more questions, or hold fewer out",
+        )
+    order = np.random.default_rng([seed, 1]).permutation(len(groups))
+    chosen = {groups[place] for place in order[:wanted]}
+    kept = [item for item, key in zip(items, keys, strict=True) if key not in chosen]
+    return kept, [item for item, key in zip(items, keys, strict=True) if key in chosen]
 
 
 def _checked(numbered: Numbered, path: str) -> Iterator[Question]:
@@ -214,14 +245,14 @@ def _table(
 
     for number, row in named_rows(read_lines(stream, encoding=encoding), delimiter, columns):
         record: Any = row
-        if not isinstance(row, BadRecord):
+        if isinstance(row, dict):
             try:
-                answers = {
+                answers: dict[str, Any] = {
                     name: parse_answer_cell(row[name], must_be_list=is_dpr)
                     for name in ("answers", "answer")
                     if name in row
                 }
             except ValueError as error:
                 raise DataError(f"{path}:{number}: {error}") from error
-            record = {key: value for key, value in {**row, **answers}.items() if value != ""}
+            record = {key: value for key, value in (row | answers).items() if value != ""}
         yield number, record

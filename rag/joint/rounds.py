@@ -15,7 +15,6 @@ OUT/
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -30,12 +29,13 @@ from indexers.index import Index
 from indexers.npy import load_npy, save_npy
 from indexers.presets import IndexType
 from rag.config import Config
-from rag.core.errors import DataError, MismatchedArtifactError
+from rag.core.errors import DataError
 from rag.core.files import atomic_write_json, directory_lock, read_json, sha256_file
 from rag.core.log import get_logger
+from rag.core.manifest import claim
 from rag.core.progress import Progress
 from rag.core.types import Question
-from rag.data.questions import read_questions
+from rag.data.questions import hold_out, read_questions
 from rag.eval.api import evaluate
 from rag.eval.compare import compare_evaluations
 from rag.eval.guard import check_selection_split
@@ -335,17 +335,14 @@ def _retrieve(
 
 
 def _questions(config: RoundsConfig) -> tuple[list[Question], list[Question]]:
-    """Questions to learn from and held-out ones; which are which depends on their texts alone."""
+    """Questions to learn from and held-out ones."""
     asked = [question for question in read_questions(config.questions) if question.answers]
     if config.held_out is not None:
         held_out = [question for question in read_questions(config.held_out) if question.answers]
         known = {question.text for question in held_out}
         train = [question for question in asked if question.text not in known]
     else:
-        places = [hashlib.blake2b(q.text.encode("utf-8", "surrogatepass"), digest_size=4) for q in asked]
-        below = [int.from_bytes(p.digest(), "big") / 2**32 < config.validation_fraction for p in places]
-        held_out = [question for question, out in zip(asked, below, strict=True) if out]
-        train = [question for question, out in zip(asked, below, strict=True) if not out]
+        train, held_out = hold_out(asked, config.validation_fraction, 0, lambda question: question.text)
     train = list(islice(train, config.train_questions or None))
     if not train or not held_out:
         raise DataError(
@@ -367,14 +364,8 @@ def _claim(config: RoundsConfig, training: DistillTrainConfig, *, trained_reader
     said["sha256"] = [sha256_file(path) for path in files if path.is_file()]
     said["training"] = training.model_dump(mode="json", exclude={"out", "train_files", *training.free})
     said["trained_reader"] = trained_reader
-    path = config.out / "config.json"
-    if path.is_file() and (found := read_json(path)) != said:
-        names = sorted(key for key in {*found, *said} if found.get(key) != said.get(key))
-        raise MismatchedArtifactError(
-            f"{config.out} holds rounds with other {', '.join(names)}",
-            hint="choose another --out, or repeat the command that started them",
-        )
-    atomic_write_json(path, said)
+    hint = "choose another --out, or repeat the command that started them"
+    claim(config.out / "config.json", said, "rounds", hint=hint)
 
 
 def _write_table(config: RoundsConfig, results: Sequence[RoundResult]) -> None:

@@ -136,7 +136,8 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def position_limit(config: dict[str, Any]) -> int:
     """Most tokens a model of this configuration can read."""
-    limit = int(config.get("max_position_embeddings") or 512)
+    names = ("max_position_embeddings", "max_encoder_position_embeddings")
+    limit = int(next((found for name in names if (found := config.get(name))), 512))
     if config["model_type"] in _POSITIONS_AFTER_PADDING:
         limit -= int(config.get("pad_token_id", 1)) + 1  # their positions start after the padding index
     return max(2, limit)

@@ -8,8 +8,8 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from rag.config import RECIPE_KEY, Config
-from rag.core.errors import MismatchedArtifactError
-from rag.core.files import atomic_write_json, read_json
+from rag.core.files import read_json
+from rag.core.manifest import claim
 from rag.training.checkpoints import latest_checkpoint
 
 __all__ = ["claim_run"]
@@ -29,15 +29,10 @@ def claim_run(config: Config, out: Path) -> None:
         wanted = {RECIPE_KEY: recipe, **wanted}
     free = {"out"}.union(config.free, *(kind.free for kind in config.groups().values()))
     path = out / "config.json"
-    if path.exists() and latest_checkpoint(out / "checkpoints") is not None:
-        found = {**_unsaid(config), **read_json(path)}
-        differing = sorted(k for k in (wanted.keys() | found.keys()) - free if wanted.get(k) != found.get(k))
-        if differing:
-            raise MismatchedArtifactError(
-                f"{out} holds a run with other values of {', '.join(differing)}",
-                hint="choose another --out, or repeat the command that started the run",
-            )
-    atomic_write_json(path, wanted)
+    is_begun = path.exists() and latest_checkpoint(out / "checkpoints") is not None
+    found = {**_unsaid(config), **read_json(path)} if is_begun else wanted
+    hint = "choose another --out, or repeat the command that started the run"
+    claim(path, wanted, "a run", found=found, free=free, hint=hint)
 
 
 def _unsaid(config: Config) -> dict[str, Any]:

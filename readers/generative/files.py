@@ -21,6 +21,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from rag.core.errors import ArtifactError, ConfigError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.log import get_logger
+from rag.runtime.model_files import position_limit
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
 from readers.manifest import READER_FILE, Calibration, load_manifest, with_overrides
 
@@ -78,9 +79,7 @@ def longest_row(config: Any) -> int | None:
     """Positions of the encoder; None where they are relative, as in T5."""
     if config.model_type in ("t5", "mt5", "umt5", "longt5"):
         return None
-    given = getattr(config, "encoder", None) or config
-    names = ("max_position_embeddings", "max_encoder_position_embeddings")
-    return next((int(found) for name in names if (found := getattr(given, name, None))), None)
+    return position_limit((getattr(config, "encoder", None) or config).to_dict())
 
 
 def check_rows(model: PreTrainedModel, settings: GeneratorSettings) -> None:

@@ -31,7 +31,6 @@ __all__ = [
     "Candidate",
     "Example",
     "ReaderExamples",
-    "hold_out",
     "is_right",
     "load_examples",
     "read_set",
@@ -189,27 +188,6 @@ def _joined(question: Question) -> Iterator[Candidate]:
                 facts.append(number in item.supporting)
         holds = matcher.matches(one.passage.text)
         yield Candidate(one.passage, 0.0, path in right, holds, tuple(sentences), tuple(facts))
-
-
-def hold_out(examples: Sequence[Example], share: float, seed: int) -> tuple[list[Example], list[Example]]:
-    """Training and held-out examples; articles are not parted.
-
-    Raises:
-        DataError: if that would leave nothing to train on.
-    """
-    if share == 0:
-        return list(examples), []
-    groups = sorted({example.group for example in examples})
-    count = max(1, round(share * len(groups)))
-    if count >= len(groups):
-        raise DataError(
-            f"{share:.0%} of {len(groups)} articles is all there is, or none",
-            hint="give more questions, or lower held_out",
-        )
-    order = np.random.default_rng([seed, 1]).permutation(len(groups))
-    chosen = {groups[i] for i in order[:count]}
-    kept = [example for example in examples if example.group not in chosen]
-    return kept, [example for example in examples if example.group in chosen]
 
 
 @dataclass(frozen=True, slots=True)

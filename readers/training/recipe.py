@@ -9,6 +9,7 @@ import torch
 
 from rag.core.files import directory_lock
 from rag.core.log import get_logger
+from rag.data.questions import hold_out
 from rag.runtime.hardware import resolve_device, resolve_precision, use_threads
 from rag.runtime.model_files import embedded_encoder_dir, model_folder, position_limit, read_config
 from rag.runtime.seeds import seed_everything
@@ -19,7 +20,7 @@ from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
 from readers.training.batches import ReaderBatch, ReaderBatches
 from readers.training.config import ReaderTrainConfig
-from readers.training.data import Example, hold_out, load_examples, read_set
+from readers.training.data import Example, load_examples, read_set
 from readers.training.evaluation import reading_scores
 from readers.training.finish import draw, finish
 from readers.training.losses import fact_loss, selection_loss, skim_loss, span_loss
@@ -67,7 +68,9 @@ def _train(config: ReaderTrainConfig) -> Path:
     train: list[Example] = []
     held_out: dict[str, list[Example]] = {}
     for number, one in enumerate(config.train):
-        kept, held_out[one.label] = hold_out(read_set(one, number), one.held_out, config.run.seed)
+        kept, held_out[one.label] = hold_out(
+            read_set(one, number), one.held_out, config.run.seed, lambda example: example.group
+        )
         train += kept
     examples = load_examples(
         train,

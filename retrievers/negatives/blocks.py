@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rag.core.errors import MismatchedArtifactError
 from rag.core.files import atomic_write_json, read_json, remove_temporaries
+from rag.core.manifest import claim
 from rag.data.files.record import json_records, write_json_lines
 from retrievers.examples.records import (
     Candidate,
@@ -44,14 +44,10 @@ class BlockFolder:
         self.finished = 0
         while self._counts(self.finished).is_file():
             self.finished += 1
-        found = read_json(folder / _RUN) if self.finished and (folder / _RUN).is_file() else dict(run)
-        if found != run:
-            names = sorted(key for key in {*found, *run} if found.get(key) != run.get(key))
-            raise MismatchedArtifactError(
-                f"{folder} holds blocks of an unfinished run with other {', '.join(names)}",
-                hint=f"repeat that run's command to finish it, or delete {folder} to begin anew",
-            )
-        atomic_write_json(folder / _RUN, dict(run))
+        claim(
+            folder / _RUN, run, "blocks of an unfinished run", found=None if self.finished else run,
+            hint=f"repeat that run's command to finish it, or delete {folder} to begin anew",
+        )  # fmt: skip
 
     def _block(self, number: int) -> Path:
         return self.folder / f"block-{number:06d}.jsonl"

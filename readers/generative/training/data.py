@@ -13,7 +13,7 @@ from rag.data.files.dpr_family import DPR_TRAINING, FID
 from rag.data.files.record import Context, Record, json_records
 from rag.data.text import AnswerMatcher
 
-__all__ = ["GeneratorExample", "has_passages", "read_examples", "split_examples"]
+__all__ = ["GeneratorExample", "has_passages", "read_examples"]
 
 _SHAPE = (
     "expected {question, answers, ctxs: [{title, text}]} of `rag retrieve` or FiD, or {question, answers, "
@@ -68,26 +68,6 @@ def read_examples(paths: Sequence[Path]) -> list[GeneratorExample]:
             len(parts),
         )
     return made
-
-
-def split_examples(
-    examples: Sequence[GeneratorExample], held_out: int, order: Iterable[int]
-) -> tuple[list[GeneratorExample], list[GeneratorExample]]:
-    """(train, held out): the first `held_out` of `order` are held out.
-
-    Raises:
-        DataError: nothing would be left to train on.
-    """
-    if held_out >= len(examples):
-        raise DataError(
-            f"{held_out} questions were to be held out, but there are only {len(examples)}",
-            hint="set validation_questions to less",
-        )
-    chosen = set(list(order)[:held_out])
-    return (
-        [example for number, example in enumerate(examples) if number not in chosen],
-        [examples[number] for number in sorted(chosen)],
-    )
 
 
 def has_passages(path: Path) -> bool:

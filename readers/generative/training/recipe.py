@@ -14,10 +14,11 @@ from rag.core.errors import ArtifactError, ConfigError
 from rag.core.files import directory_lock
 from rag.core.log import get_logger
 from rag.core.types import Passage
+from rag.data.questions import hold_out
 from rag.runtime.attention import register_math_attention
 from rag.runtime.hardware import resolve_device, resolve_precision, use_threads
 from rag.runtime.model_files import embedded_encoder_dir
-from rag.runtime.seeds import generator, seed_everything
+from rag.runtime.seeds import seed_everything
 from rag.training.claim import claim_run
 from rag.training.distributed import World
 from rag.training.fit import Loss, fit
@@ -32,7 +33,7 @@ from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
 from readers.generative.training.batches import GeneratorBatch, GeneratorBatches
 from readers.generative.training.config import GeneratorTrainConfig
-from readers.generative.training.data import GeneratorExample, read_examples, split_examples
+from readers.generative.training.data import GeneratorExample, read_examples
 from readers.generative.training.finish import answer_scores, calibrate, read_examples_with, save_reader
 from readers.generative.warm_start import warm_start
 from readers.manifest import READER_FILE
@@ -78,8 +79,7 @@ def _train(config: GeneratorTrainConfig, world: World) -> Path:
     # data
     examples = read_examples(config.train_files)
     if config.validation_file is None:
-        order = generator(run.seed, 1).permutation(len(examples)).tolist()
-        examples, held_out = split_examples(examples, config.validation_questions, order)
+        examples, held_out = hold_out(examples, config.validation_questions, run.seed)
     else:
         held_out = read_examples([config.validation_file])[: config.validation_questions]
 

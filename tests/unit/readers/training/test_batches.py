@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from rag.core.errors import ConfigError, DataError
+from rag.data.questions import hold_out
 from rag.data.text import AnswerMatcher
 from readers.training.batches import ReaderBatch, ReaderBatches
 from readers.training.config import ReaderStage, ReaderTrainConfig, TrainingSet
-from readers.training.data import NO, SPAN, YES, hold_out, load_examples, read_set
+from readers.training.data import NO, SPAN, YES, Example, load_examples, read_set
 from tests.tiny_reader import tiny_squad, tiny_tokenizer
 
 TWO_HOPS = [
@@ -205,15 +206,19 @@ def test_hard_em_is_annealed(tmp_path: Path) -> None:
     assert batches_of(always)[0].hard.all()
 
 
+def article(example: Example) -> str:
+    return example.group
+
+
 def test_held_out_articles_are_disjoint_and_seeded(tmp_path: Path) -> None:
     examples = read_set(TrainingSet(questions=tiny_squad(tmp_path / "s.json", 10, 1)))
-    train, held_out = hold_out(examples, 0.3, seed=4)
+    train, held_out = hold_out(examples, 0.3, 4, article)
     assert {e.group for e in train}.isdisjoint({e.group for e in held_out})
     assert len({e.group for e in held_out}) == 3
-    assert hold_out(examples, 0.3, seed=4)[1] == held_out
-    assert hold_out(examples, 0.0, seed=4) == (examples, [])
-    with pytest.raises(DataError, match="10 articles"):
-        hold_out(examples, 0.99, seed=4)
+    assert hold_out(examples, 0.3, 4, article)[1] == held_out
+    assert hold_out(examples, 0.0, 4, article) == (examples, [])
+    with pytest.raises(DataError, match="10 of 10 questions or articles"):
+        hold_out(examples, 0.99, 4, article)
 
 
 def test_questions_nothing_answers_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
