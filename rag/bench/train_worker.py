@@ -64,7 +64,7 @@ def _ours(settings: Mapping[str, Any], examples: list[TrainingExample]) -> Calla
     from rag.config import load_config
     from rag.runtime.hardware import bound_kernel_caches, keep_freed_memory
     from rag.training.distributed import World
-    from retrievers.examples.batches import RetrieverBatches
+    from retrievers.examples.batches import Epochs, RetrieverBatches
     from retrievers.examples.data import TrainingSet
     from retrievers.examples.tokens import RetrieverTokenizer
     from retrievers.training.config import DprTrainConfig
@@ -83,10 +83,9 @@ def _ours(settings: Mapping[str, Any], examples: list[TrainingExample]) -> Calla
     model, master = load_model(config, _DEVICE)
     tokenizer = RetrieverTokenizer(model.settings.question, model.settings.passage)
     data = TrainingSet.build(_first_negative(examples), tokenizer, match_answers=False)
-    batches = RetrieverBatches(
-        data, batch_size=settings["batch_size"], hard_negatives=int(settings["hard_negative"]),
-        mask_false_negatives=False, epochs=1000, seed=settings["seed"],
-    )  # fmt: skip
+    epochs = Epochs(len(data), settings["batch_size"], epochs=1000, seed=settings["seed"])
+    hard = int(settings["hard_negative"])
+    batches = RetrieverBatches(data, epochs, hard_negatives=hard, mask_false_negatives=False)
     optimizer = master.optimizer(2e-5, 0.01)
     chunk = settings["chunk_size"] if settings["cached"] else None
     numbers = iter(range(len(batches)))

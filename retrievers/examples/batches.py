@@ -94,10 +94,10 @@ class Epochs:
 
     Args:
         count: examples there are.
-        batch_size: examples in a batch; fewer if there are fewer.
+        batch_size: examples in a batch, over all processes; fewer if there are fewer.
         epochs: passes over the data, fractions allowed.
         max_batches: ends the run earlier.
-        seed: of the permutations.
+        seed: of the permutations, and of all that is drawn for a batch.
 
     Example:
         >>> epochs = Epochs(7, 2, epochs=2)
@@ -122,7 +122,7 @@ class Epochs:
         self.per_epoch = count // self.batch_size
         wanted = max(1, round(epochs * self.per_epoch))
         self._length = wanted if max_batches is None else min(wanted, max_batches)
-        self._count, self._seed = count, seed
+        self._count, self.seed = count, seed
         self._order: tuple[int, Int64] = (-1, np.zeros(0, np.int64))
 
     def __len__(self) -> int:
@@ -138,7 +138,7 @@ class Epochs:
             raise IndexError(f"batch {step} of a run of {len(self)}")
         epoch, number = divmod(step, self.per_epoch)
         if self._order[0] != epoch:
-            order = generator(self._seed, 21, epoch).permutation(self._count).astype(np.int64)
+            order = generator(self.seed, 21, epoch).permutation(self._count).astype(np.int64)
             self._order = (epoch, order)
         return self._order[1][number * self.batch_size : (number + 1) * self.batch_size]
 
@@ -151,13 +151,10 @@ class RetrieverBatches:
 
     Args:
         data: the training set; every example has a positive.
-        batch_size: questions in a batch, over all processes; fewer if there are fewer examples.
+        examples: which of them each batch holds.
         hard_negatives: of each question, drawn without replacement.
-        epochs: passes over the data, fractions allowed.
-        max_batches: ends the run earlier.
         mask_false_negatives: see `RetrieverBatch.ignored`; off, nothing is ignored, and every question's
             passages stand in the batch for themselves.
-        seed: of every choice.
 
     Raises:
         ConfigError: a batch would hold a single passage.
@@ -171,20 +168,14 @@ class RetrieverBatches:
     def __init__(
         self,
         data: TrainingSet,
+        examples: Epochs,
         *,
-        batch_size: int,
         hard_negatives: int = 1,
-        epochs: float = 1.0,
-        max_batches: int | None = None,
         mask_false_negatives: bool = True,
-        seed: int = 13,
     ) -> None:
-        self.data = data
+        self.data, self.examples, self.batch_size = data, examples, examples.batch_size
         self.hard_negatives = hard_negatives
         self.mask_false_negatives = mask_false_negatives
-        self.seed = seed
-        self.examples = Epochs(len(data), batch_size, epochs=epochs, max_batches=max_batches, seed=seed)
-        self.batch_size = self.examples.batch_size
         self._negatives = data.negatives
         self._check_negatives()
 
@@ -236,7 +227,7 @@ class RetrieverBatches:
         table = self.data.positives
         positives = table.values[table.bounds[examples]].astype(np.int64)  # (B,) the gold ones
         negatives, owners = self._negatives.gather(examples)
-        taken = _drawn(owners, self.hard_negatives, generator(self.seed, 22, step), len(examples))
+        taken = _drawn(owners, self.hard_negatives, generator(self.examples.seed, 22, step), len(examples))
         rows, owners = np.concatenate([positives, negatives[taken].astype(np.int64)]), owners[taken]
         columns = np.arange(len(rows))
         if self.mask_false_negatives:
@@ -265,13 +256,10 @@ class TargetBatches:
 
     Args:
         data: the training set; examples have targets.
-        batch_size: questions in a batch, over all processes; fewer if there are fewer examples.
+        examples: which of them each batch holds.
         per_question: most passages of a list, drawn anew at each visit; None takes all.
         labelled: a question's first positive is always in its list, if it has a target, and the batch says
             where it is and which passages are false negatives.
-        epochs: passes over the data, fractions allowed.
-        max_batches: ends the run earlier.
-        seed: of every choice.
 
     Raises:
         DataError: an example has fewer than two passages with a target.
@@ -280,13 +268,10 @@ class TargetBatches:
     def __init__(
         self,
         data: TrainingSet,
+        examples: Epochs,
         *,
-        batch_size: int,
         per_question: int | None = None,
         labelled: bool = False,
-        epochs: float = 1.0,
-        max_batches: int | None = None,
-        seed: int = 13,
     ) -> None:
         if (few := np.flatnonzero(data.scored.lengths < 2)).size:
             raise DataError(
@@ -294,9 +279,8 @@ class TargetBatches:
                 f"is {data.ids[int(few[0])]}",
                 hint="read them with needs='targets'",
             )
-        self.data, self.per_question, self.labelled, self.seed = data, per_question, labelled, seed
-        self.examples = Epochs(len(data), batch_size, epochs=epochs, max_batches=max_batches, seed=seed)
-        self.batch_size = self.examples.batch_size
+        self.data, self.examples, self.batch_size = data, examples, examples.batch_size
+        self.per_question, self.labelled = per_question, labelled
         count = len(data.scored.values)
         self._places = TokenTable(np.arange(count, dtype=np.int32), data.scored.bounds)
 
@@ -317,7 +301,9 @@ class TargetBatches:
             found, of_found = data.positives.gather(examples)
             gold[of_found[::-1]] = data.canonical[found[::-1]]
             right = data.canonical[data.scored.values[places]] == gold[owners]
-        taken = _drawn(owners, self.per_question, generator(self.seed, 23, step), len(examples), right)
+        taken = _drawn(
+            owners, self.per_question, generator(self.examples.seed, 23, step), len(examples), right
+        )
         places, owners, right = places[taken], owners[taken], right[taken]
         rows, columns = _distinct(data.scored.values[places].astype(np.int64), data.canonical)
         targets = np.full((len(examples), len(rows)), np.nan, np.float32)

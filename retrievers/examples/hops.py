@@ -7,12 +7,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
+from typing import Any
+
+import numpy as np
 
 from rag.core.log import get_logger
 from rag.core.types import Passage, Question
+from rag.runtime.seeds import generator
+from retrievers.examples.batches import Epochs, Int64
 from retrievers.examples.records import Candidate, TrainingExample
 
-__all__ = ["HopReport", "PassageFinder", "hop_examples", "hop_orders", "order_of"]
+__all__ = ["HopEpochs", "HopReport", "PassageFinder", "hop_examples", "hop_orders", "order_of"]
 
 PassageFinder = Callable[[Passage], Passage | None]
 _MOST_ORDERS = 4
@@ -116,6 +121,35 @@ def order_of(example_id: str) -> tuple[str, int, int]:
     question, _, place = example_id.rpartition("#")
     order, _, hop = place.partition(".")
     return question, int(order), int(hop)
+
+
+class HopEpochs(Epochs):
+    """All hops of `batch_size` questions, in one of each question's orders, drawn anew at every visit.
+
+    Args:
+        ids: of the examples (`order_of`).
+        batch_size: in questions.
+        limits: see `Epochs`.
+
+    Example:
+        >>> epochs = HopEpochs(["a#0.0", "a#0.1", "a#1.0", "a#1.1", "b#0.0"], 2)
+        >>> sorted(epochs[0].tolist()) in ([0, 1, 4], [2, 3, 4])
+        True
+    """
+
+    def __init__(self, ids: Sequence[str], batch_size: int, **limits: Any) -> None:
+        orders: dict[str, dict[int, list[int]]] = {}
+        for example, name in enumerate(ids):
+            question, order, _ = order_of(name)
+            orders.setdefault(question, {}).setdefault(order, []).append(example)
+        self._orders = [list(found.values()) for found in orders.values()]
+        super().__init__(len(self._orders), batch_size, **limits)
+
+    def __getitem__(self, step: int) -> Int64:
+        """(N,) examples of batch `step`, question by question, in hop order."""
+        draw = generator(self.seed, 23, step)
+        chosen = [self._orders[question] for question in super().__getitem__(step).tolist()]
+        return np.array([e for orders in chosen for e in orders[draw.integers(len(orders))]], np.int64)
 
 
 def hop_orders(question: str, passages: Sequence[Passage]) -> list[tuple[int, ...]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,48 +15,18 @@ from indexers.protocols import IntArray
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.training.fit import Loss
-from retrievers.examples.batches import Epochs
 from retrievers.examples.records import TrainingExample
-from retrievers.examples.tokens import Int32, TokenTable
+from retrievers.examples.tokens import TokenTable
 from retrievers.training.config import AdoreTrainConfig
-from retrievers.training.frozen import like_index
+from retrievers.training.frozen import like_index, score_rows
 from retrievers.training.losses import ranknet_loss
 from retrievers.training.model import BiEncoderModel
-from retrievers.training.recipe import BiEncoderRun, Method, claimed, train_model
+from retrievers.training.recipe import BiEncoderRun, Method, claimed, epochs_of, train_model
 from retrievers.training.validation import TOP_KS, CorpusSearch, right_rows
 
-__all__ = ["AdoreBatch", "AdoreBatches", "candidates", "train_adore"]
+__all__ = ["candidates", "train_adore"]
 
 log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class AdoreBatch:
-    """B questions as token ids, and the rows of the index that are right for each."""
-
-    questions: list[Int32]
-    right: list[frozenset[int]]
-
-
-class AdoreBatches:
-    """The batches of a run by step.
-
-    Args:
-        questions: token ids of n questions.
-        right: right rows of each.
-        examples: which of them each batch holds.
-    """
-
-    def __init__(self, questions: TokenTable, right: Sequence[frozenset[int]], examples: Epochs) -> None:
-        self._questions, self._right, self._examples = questions, right, examples
-        self.batch_size = examples.batch_size
-
-    def __len__(self) -> int:
-        return len(self._examples)
-
-    def __getitem__(self, step: int) -> AdoreBatch:
-        chosen = self._examples[step].tolist()
-        return AdoreBatch([self._questions[i] for i in chosen], [self._right[i] for i in chosen])
 
 
 def candidates(
@@ -91,20 +60,10 @@ def candidates(
 
 
 def train_adore(config: AdoreTrainConfig) -> Path:
-    """Train the question encoder as `config` says, or resume the run that `config.out` holds.
+    """Train the question encoder as `config` says, in one process; see `train_model`.
 
     Every step searches the index with the question encoder as it is at that step, so negatives are never
-    stale; passages are never encoded. Writes what `train_dpr` writes, and `index/`: the index for the trained
-    encoder, without a copy of its vectors where the file system allows it.
-
-    Returns:
-        The folder of the finished encoder, `config.out / "encoder"`, with both towers.
-
-    Raises:
-        DataError: an input file is wrong, or no question has a positive in the index.
-        ConfigError: the configuration cannot work, or several processes were started.
-        MismatchedArtifactError: `config.out` holds a run with another configuration, or the index's encoder
-            is not the one it was built with any more.
+    stale; passages are never encoded.
 
     Source:
         Zhan et al. 2021, "Optimizing Dense Retrieval Model Training with Hard Negatives", section 4.
@@ -118,31 +77,23 @@ def train_adore(config: AdoreTrainConfig) -> Path:
 
 
 def _method(config: AdoreTrainConfig, run: BiEncoderRun, index: Index) -> Method:
-    assert index.embeddings is not None
     assert index.dense is not None
-    vectors, search, model = index.embeddings, index.dense, run.model
+    search, model = index.dense, run.model
 
     # data
     texts = CorpusTexts(index.passages)
     examples, right = _answerable(list(run.split.training()), texts, index)
     questions = TokenTable.of(run.tokenizer.queries([example.query for example in examples]))
-    epochs = Epochs(
-        len(questions), config.data.batch_size, epochs=config.optim.epochs,
-        max_batches=config.optim.max_batches, seed=config.run.seed,
-    )  # fmt: skip
 
     # objective
-    def compute_loss(batch: AdoreBatch) -> Loss:
-        encoded = model.encode_questions(batch.questions)  # (B, D)
+    def compute_loss(chosen: IntArray) -> Loss:
+        asked = [questions[example] for example in chosen.tolist()]
+        encoded = model.encode_questions(asked)  # (B, D)
         _, found = search.search(encoded.detach().float().cpu().numpy(), config.depth)  # (B, K)
-        rows, relevant = candidates(found, batch.right)  # (B, K + A)
-        distinct, places = np.unique(np.maximum(rows, 0), return_inverse=True)
-        passages = torch.from_numpy(vectors.rows(distinct)).to(encoded.device)  # (U, D)
-        chosen = torch.from_numpy(places.reshape(rows.shape)).to(encoded.device)
-        scores = torch.einsum("bd,bkd->bk", encoded, passages[chosen]) * model.scale
-        scores = scores.masked_fill(torch.from_numpy(rows < 0).to(encoded.device), float("-inf"))
+        rows, relevant = candidates(found, [right[example] for example in chosen.tolist()])  # (B, K + A)
+        scores = score_rows(model, index, encoded, rows)
         value = ranknet_loss(scores, torch.from_numpy(relevant).to(encoded.device), config.metric_cut)
-        return Loss(value, examples=len(batch.questions), tokens=sum(map(len, batch.questions)))
+        return Loss(value, examples=len(asked), tokens=sum(map(len, asked)))
 
     # validation
     held_out = run.split.held_out
@@ -157,8 +108,8 @@ def _method(config: AdoreTrainConfig, run: BiEncoderRun, index: Index) -> Method
         model.train()
         return judge.judge(found)
 
-    described = {"training questions": len(examples), "passages of the index": len(vectors)}
-    return Method(AdoreBatches(questions, right, epochs), compute_loss, evaluate, described=described)
+    described = {"training questions": len(examples), "passages of the index": len(index.passages)}
+    return Method(epochs_of(config, len(examples)), compute_loss, evaluate, described=described)
 
 
 def _answerable(

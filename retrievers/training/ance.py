@@ -57,22 +57,14 @@ log = get_logger(__name__)
 
 
 def train_ance(config: AnceTrainConfig, *, role: Role = "both") -> Path:
-    """Train a retriever with negatives that its own snapshots find, or resume the run in `config.out`.
+    """Train a retriever with negatives that its own snapshots find; see `train_model`.
 
-    Writes what `train_dpr` writes, and `snapshots/` and `negatives/`, where it meets the inferencer.
+    Writes `snapshots/` and `negatives/` too, where it meets the inferencer.
 
     Args:
         config: of the run.
         role: "both" mines in line whenever a refresh is due; "trainer" leaves that to `run_inferencer` in
             another process, and takes up what it publishes without waiting.
-
-    Returns:
-        The folder of the finished encoder, `config.out / "encoder"`.
-
-    Raises:
-        DataError: an input file is wrong.
-        ConfigError: the configuration cannot work.
-        MismatchedArtifactError: `config.out` holds a run with another configuration.
 
     Source:
         Xiong et al. 2021, "Approximate Nearest Neighbor Negative Contrastive Learning for Dense Text

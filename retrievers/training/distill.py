@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from rag.training.fit import FitHooks
-from retrievers.examples.batches import TargetBatches
+from retrievers.examples.batches import Epochs, TargetBatches
 from retrievers.examples.data import TrainingSet
 from retrievers.examples.records import Needed
 from retrievers.training.config import DataConfig, RetrieverTrainConfig
@@ -87,19 +87,10 @@ class DistillTrainConfig(RetrieverTrainConfig):
 
 
 def train_distill(config: DistillTrainConfig) -> Path:
-    """Train a retriever as `config` says, or resume the run that `config.out` holds.
+    """Train a retriever as `config` says; see `train_model`.
 
     Each question comes with its passages and their targets; no passage has to be labelled. Questions whose
-    targets are all alike teach nothing and are left out. Under torchrun every process calls this; the batch
-    is shared among them and the gradients are those of one process.
-
-    Returns:
-        The folder of the finished encoder, `config.out / "encoder"`.
-
-    Raises:
-        DataError: an input file is wrong, or no question has targets that differ.
-        ConfigError: the configuration cannot work.
-        MismatchedArtifactError: `config.out` holds a run with another configuration.
+    targets are all alike teach nothing and are left out.
 
     Source:
         Izacard and Grave 2021, "Distilling Knowledge from Reader to Retriever for Question Answering",
@@ -117,17 +108,9 @@ def train_distill(config: DistillTrainConfig) -> Path:
         )
 
 
-def _batches(
-    config: DistillTrainConfig, data: TrainingSet, *, epochs: float, max_batches: int | None
-) -> TargetBatches:
+def _batches(config: DistillTrainConfig, data: TrainingSet, examples: Epochs) -> TargetBatches:
     return TargetBatches(
-        data,
-        batch_size=config.data.batch_size,
-        per_question=config.data.per_question,
-        labelled=config.nll_weight > 0,
-        epochs=epochs,
-        max_batches=max_batches,
-        seed=config.run.seed,
+        data, examples, per_question=config.data.per_question, labelled=config.nll_weight > 0
     )
 
 

@@ -12,19 +12,10 @@ __all__ = ["train_dpr"]
 
 
 def train_dpr(config: DprTrainConfig) -> Path:
-    """Train a retriever as `config` says, or resume the run that `config.out` holds.
+    """Train a retriever as `config` says; see `train_model`.
 
     Each question's positive is told from the passages of all questions in its batch, and from its own hard
-    negatives. Under torchrun every process calls this; the batch is shared among them and the gradients are
-    those of one process.
-
-    Returns:
-        The folder of the finished encoder, `config.out / "encoder"`.
-
-    Raises:
-        DataError: an input file is wrong, or no held-out question can be judged.
-        ConfigError: the configuration cannot work.
-        MismatchedArtifactError: `config.out` holds a run with another configuration.
+    negatives.
 
     Source:
         Karpukhin et al. 2020, "Dense Passage Retrieval for Open-Domain Question Answering", section 3.

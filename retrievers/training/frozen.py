@@ -7,8 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from indexers.index import Index
-from indexers.protocols import EncoderIdentity
+from indexers.protocols import EncoderIdentity, IntArray
 from indexers.reissue import reissue_index
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.manifest import MANIFEST_NAME
@@ -16,8 +20,9 @@ from rag.training.distributed import World
 from rag.training.fit import FitHooks
 from retrievers.encoders.bi_encoder import TOWER_SEPARATOR, BiEncoder
 from retrievers.training.config import RetrieverTrainConfig
+from retrievers.training.model import BiEncoderModel
 
-__all__ = ["FrozenIndex", "like_index", "reissue"]
+__all__ = ["FrozenIndex", "like_index", "reissue", "score_rows"]
 
 ConfigT = TypeVar("ConfigT", bound=RetrieverTrainConfig)
 
@@ -47,6 +52,17 @@ def like_index(config: ConfigT, index: Index, world: World) -> ConfigT:
         **{name: getattr(identity, name) for name in ("query_prefix", "passage_prefix")},
     }
     return config.model_copy(update={"model": config.model.replaced(**said)})
+
+
+def score_rows(model: BiEncoderModel, index: Index, queries: Tensor, rows: IntArray) -> Tensor:
+    """Scores (B, K), over the temperature, of queries' vectors (B, D) and the vectors in `rows` (B, K) of the
+    index; −inf where a row is −1. Differentiable in the queries."""
+    assert index.embeddings is not None
+    distinct, places = np.unique(np.maximum(rows, 0), return_inverse=True)
+    vectors = torch.from_numpy(index.embeddings.rows(distinct)).to(queries.device)  # (U, D)
+    chosen = vectors[torch.from_numpy(places.reshape(rows.shape)).to(queries.device)]  # (B, K, D)
+    scores = torch.einsum("bd,bkd->bk", queries, chosen) * model.scale
+    return scores.masked_fill(torch.from_numpy(rows < 0).to(queries.device), float("-inf"))
 
 
 class FrozenIndex(FitHooks):

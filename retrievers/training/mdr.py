@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,36 +11,33 @@ import torch
 from indexers.index import Index
 from rag.training.distributed import World
 from rag.training.fit import Loss
-from retrievers.examples.batches import RetrieverBatch
+from retrievers.examples.batches import Int64, RetrieverBatch
 from retrievers.examples.data import TrainingSet
-from retrievers.examples.hop_batches import HopBatches, HopEpochs, IndexedHops, IndexedHopsBatch
 from retrievers.examples.hop_split import split_hops
-from retrievers.training.frozen import like_index
-from retrievers.training.losses import in_batch_loss
+from retrievers.examples.hops import HopEpochs
+from retrievers.training.frozen import like_index, score_rows
+from retrievers.training.losses import in_batch_loss, in_batch_objective
 from retrievers.training.mdr_config import MdrTrainConfig
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.momentum import MomentumQueue
 from retrievers.training.path_scores import PathScores
-from retrievers.training.recipe import BiEncoderRun, Method, claimed, train_model
+from retrievers.training.recipe import (
+    BiEncoderRun,
+    Method,
+    claimed,
+    contrastive_batches,
+    train_model,
+)
 from retrievers.training.step import contrastive_step
 
 __all__ = ["index_step", "train_mdr"]
 
 
 def train_mdr(config: MdrTrainConfig) -> Path:
-    """Train a retriever as `config` says, or resume the run that `config.out` holds.
+    """Train a retriever as `config` says (with negatives "index" in one process); see `train_model`.
 
     Every hop is a query of its own: the first is the question, each later one the question and the passages
-    so far. Under torchrun every process calls this (not with negatives "index", where one is enough). Writes
-    what `train_dpr` writes and, with negatives "index", `index/`: the index for the trained encoder.
-
-    Returns:
-        The folder of the finished encoder, `config.out / "encoder"`.
-
-    Raises:
-        DataError: a question set is wrong, or has no question that can be used.
-        ConfigError: the configuration cannot work.
-        MismatchedArtifactError: `config.out` holds a run with another configuration.
+    so far.
 
     Source:
         Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval".
@@ -81,8 +79,8 @@ def _method(config: MdrTrainConfig, run: BiEncoderRun, bank: Index | None) -> Me
         key=split.key if bank is None else f"{split.key} {bank.version}",
     )
     examples = HopEpochs(
-        data.ids, said.batch_size, epochs=config.optim.epochs, seed=config.run.seed,
-        max_batches=config.optim.max_batches,
+        data.ids, said.batch_size, epochs=config.optim.epochs, max_batches=config.optim.max_batches,
+        seed=config.run.seed,
     )  # fmt: skip
     scores = None
     if world.is_main and split.held_out:
@@ -93,54 +91,49 @@ def _method(config: MdrTrainConfig, run: BiEncoderRun, bank: Index | None) -> Me
         "held-out questions": 0 if scores is None else len(scores.examples),
     }
     if bank is not None:
-        return Method(
-            IndexedHops(data, examples),
-            lambda batch: index_step(model, batch, bank, said.depth),
-            scores,
-            described=described,
+        step = partial(index_step, model, data, index=bank, depth=said.depth)
+        return Method(examples, step, scores, described=described)
+    batches = contrastive_batches(config, data, examples)
+    queue = None
+    if said.queue_size:
+        queue = MomentumQueue(
+            model, run.master, data, size=said.queue_size, momentum=said.momentum, world=world
         )
-    batches = HopBatches(
-        data, examples, hard_negatives=said.hard_negatives, seed=config.run.seed,
-        mask_false_negatives=said.mask_false_negatives,
-    )  # fmt: skip
-    if not said.queue_size:
 
-        def step(batch: RetrieverBatch) -> Loss:
-            return contrastive_step(model, batch, world, said.chunk_size)
-
-        return Method(batches, step, scores, described=described)
-    queue = MomentumQueue(model, run.master, data, size=said.queue_size, momentum=said.momentum, world=world)
-
-    def queued_step(batch: RetrieverBatch) -> Loss:
-        loss = contrastive_step(model, batch, world, said.chunk_size, objective=queue.objective)
-        queue.push(batch)
+    def batch_step(batch: RetrieverBatch) -> Loss:
+        objective = in_batch_objective if queue is None else queue.objective
+        loss = contrastive_step(model, batch, world, said.chunk_size, objective=objective)
+        if queue is not None:
+            queue.push(batch)
         return loss
 
-    return Method(batches, queued_step, scores, queue, described)
+    return Method(batches, batch_step, scores, queue, described)
 
 
-def index_step(model: BiEncoderModel, batch: IndexedHopsBatch, index: Index, depth: int) -> Loss:
+def index_step(
+    model: BiEncoderModel, data: TrainingSet, examples: Int64, *, index: Index, depth: int
+) -> Loss:
     """Each hop's passage against what its query finds in the index now; the question's later ones are masked.
 
         L = −(1/N) Σ_i log( exp s_{i,t(i)} / (exp s_{i,t(i)} + Σ_{j found for i, j not masked} exp s_{ij}) )
 
     Args:
         model: whose question tower is trained.
-        batch: N hops.
+        data: built with the index's passages as its corpus; every positive is one of them.
+        examples: (N,) hops.
         index: its vectors are the passages'.
         depth: passages found for each.
     """
     assert index.dense is not None
-    assert index.embeddings is not None
-    queries = model.encode_questions(batch.queries)  # (N, D)
+    texts = [data.questions[example] for example in examples.tolist()]
+    golds = [data.canonical[data.positives[example]] for example in examples.tolist()]
+    own = np.full((len(golds), max(map(len, golds))), -1, np.int64)  # (N, G) the next passage, later ones
+    for row, gold in enumerate(golds):
+        own[row, : len(gold)] = gold
+    queries = model.encode_questions(texts)  # (N, D)
     _, found = index.dense.search(queries.detach().float().cpu().numpy(), depth)  # (N, K)
-    rows = np.concatenate([batch.targets[:, None], found], axis=1)  # (N, 1 + K)
-    left_out = (found < 0) | (found == batch.targets[:, None])
-    left_out |= (found[:, :, None] == batch.ignored[:, None, :]).any(axis=2)
-    distinct, places = np.unique(np.maximum(rows, 0), return_inverse=True)
-    vectors = torch.from_numpy(index.embeddings.rows(distinct)).to(queries.device)  # (U, D)
-    chosen = vectors[torch.from_numpy(places.reshape(rows.shape)).to(queries.device)]
-    scores = torch.einsum("nd,nkd->nk", queries, chosen) * model.scale
-    ignored = torch.from_numpy(np.pad(left_out, ((0, 0), (1, 0)))).to(queries.device)
-    value = in_batch_loss(scores, torch.zeros(len(rows), dtype=torch.int64, device=queries.device), ignored)
-    return Loss(value, examples=len(rows), tokens=sum(map(len, batch.queries)))
+    left_out = (found[:, :, None] == own[:, None, :]).any(axis=2)
+    rows = np.concatenate([own[:, :1], np.where(left_out, -1, found)], axis=1)  # (N, 1 + K)
+    scores = score_rows(model, index, queries, rows)
+    value = in_batch_loss(scores, torch.zeros(len(rows), dtype=torch.int64, device=queries.device))
+    return Loss(value, examples=len(rows), tokens=sum(map(len, texts)))

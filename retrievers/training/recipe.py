@@ -25,7 +25,7 @@ from rag.training.distributed import World
 from rag.training.fit import BatchSource, FitHooks, Loss, fit
 from rag.training.precision import MasterWeights
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.examples.batches import RetrieverBatches
+from retrievers.examples.batches import Epochs, RetrieverBatches
 from retrievers.examples.data import TrainingSet
 from retrievers.examples.split import ExampleSplit, split_examples
 from retrievers.examples.tokens import RetrieverTokenizer
@@ -45,6 +45,7 @@ __all__ = [
     "Method",
     "claimed",
     "contrastive_batches",
+    "epochs_of",
     "examples_key",
     "train_bi_encoder",
     "train_model",
@@ -57,12 +58,8 @@ class Batches(BatchSource[Any], Protocol):
     batch_size: int
 
 
-class BatchMaker(Protocol):
-    """Makes the batches of a run, and those that held-out questions are scored in."""
-
-    def __call__(self, config: Any, data: TrainingSet, *, epochs: float, max_batches: int | None) -> Batches:
-        """So many passes over `data`, or so many batches if that is less."""
-        ...
+BatchMaker = Callable[[Any, TrainingSet, Epochs], Batches]
+"""Configuration, training set, and which examples each batch holds → the batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,20 +117,20 @@ def claimed(config: RetrieverTrainConfig) -> Iterator[World]:
         yield world
 
 
-def contrastive_batches(
-    config: Any, data: TrainingSet, *, epochs: float, max_batches: int | None
-) -> RetrieverBatches:
+def contrastive_batches(config: Any, data: TrainingSet, examples: Epochs) -> RetrieverBatches:
     """Batches of positives and hard negatives, as the configuration's `ContrastConfig` says."""
-    said = config.data
     return RetrieverBatches(
-        data,
-        batch_size=said.batch_size,
-        hard_negatives=said.hard_negatives,
-        epochs=epochs,
-        max_batches=max_batches,
-        mask_false_negatives=said.mask_false_negatives,
+        data, examples, hard_negatives=config.data.hard_negatives,
+        mask_false_negatives=config.data.mask_false_negatives,
+    )  # fmt: skip
+
+
+def epochs_of(config: RetrieverTrainConfig, count: int) -> Epochs:
+    """Which of `count` examples each batch of the run holds."""
+    return Epochs(
+        count, config.data.batch_size, epochs=config.optim.epochs, max_batches=config.optim.max_batches,
         seed=config.run.seed,
-    )
+    )  # fmt: skip
 
 
 def train_model(
@@ -146,6 +143,9 @@ def train_model(
 ) -> Path:
     """Train a bi-encoder inside `claimed`, or resume the run that `config.out` holds.
 
+    Under torchrun every process calls this; the batch is shared among them, and the gradients are those of
+    one process.
+
     Writes into `config.out`: `config.json`, `metrics.jsonl`, `curves.svg`, `data/` (divided and tokenised),
     `checkpoints/`, `figures.json`, and `encoder/`, the finished encoder with its model card.
 
@@ -154,14 +154,15 @@ def train_model(
         world: the processes; each calls this.
         prepare: the recipe; processes run it one after the other, the main one first.
         bank: an index whose vectors stay as they are: questions alone are learned, and `config.out / "index"`
-            is the index for the trained encoder. The configuration is that of `like_index`.
+            is the index for the trained encoder, without a copy of the vectors where the file system allows
+            it. The configuration is that of `like_index`.
         divide: which examples are trained on, which are held out.
 
     Returns:
         The folder of the finished encoder, `config.out / "encoder"`.
 
     Raises:
-        DataError: an input file is wrong, or no held-out question can be judged.
+        DataError: an input file is wrong, or holds nothing to learn from or to be judged by.
         ConfigError: the configuration cannot work.
     """
     # model
@@ -247,7 +248,7 @@ def train_bi_encoder(
             folder=config.out / "data",
             key=run.split.key if corpus is None else examples_key(run.split, corpus),
         )  # fmt: skip
-        batches = make_batches(config, data, epochs=config.optim.epochs, max_batches=config.optim.max_batches)
+        batches = make_batches(config, data, epochs_of(config, len(data)))
         said = {"training questions": len(data), "passages": len(data.passages), **(described or {})}
         held_out = None
         if world.is_main and run.split.held_out:
@@ -286,7 +287,8 @@ class HeldOut:
         self.config, self.objective = config, objective
         self.judged = [example for example in split.held_out if example.positives]
         data = TrainingSet.build(split.held_out, tokenizer, match_answers=config.matches_answers)
-        self.batches = make_batches(config, data, epochs=1.0, max_batches=None)
+        once = Epochs(len(data), config.data.batch_size, seed=config.run.seed)
+        self.batches = make_batches(config, data, once)
         self.search = None
         if config.index is not None:
             self.search = CorpusSearch(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rag.core.errors import ConfigError
 from rag.core.types import Passage
 from rag.data.text import AnswerMatcher
-from retrievers.examples.batches import RetrieverBatches
+from retrievers.examples.batches import Epochs, RetrieverBatches
 from retrievers.examples.data import TrainingSet, matchable_answers
 from retrievers.examples.records import TrainingExample
 
@@ -53,7 +53,9 @@ def spelled(tokens):
 def test_invariants(examples, batch_size, hard, seed):
     data = TrainingSet.build(examples, Letters())
     try:
-        batches = RetrieverBatches(data, batch_size=batch_size, hard_negatives=hard, epochs=2, seed=seed)
+        batches = RetrieverBatches(
+            data, Epochs(len(data), batch_size, epochs=2, seed=seed), hard_negatives=hard
+        )
     except ConfigError:
         assert min(batch_size, len(examples)) == 1
         return
@@ -127,9 +129,8 @@ def test_long_answers(length):
         TrainingExample.labelled(str(i), "q", (answer,), (Passage("", "", chunks[i % len(chunks)]),))
         for i, answer in enumerate(answers)
     ]
-    batch = RetrieverBatches(
-        TrainingSet.build(examples, Letters()), batch_size=len(examples), hard_negatives=0
-    )[0]
+    data = TrainingSet.build(examples, Letters())
+    batch = RetrieverBatches(data, Epochs(len(data), len(data)), hard_negatives=0)[0]
     for b, number in enumerate(batch.examples.tolist()):
         matcher = AnswerMatcher([answers[number]])
         chunk = chunks[number % len(chunks)]

@@ -10,7 +10,7 @@ from rag.core.errors import ArtifactError, ConfigError, DataError
 from rag.core.types import Passage
 from retrievers.encoders.layout import Query
 from retrievers.encoders.settings import read_settings
-from retrievers.examples.batches import RetrieverBatches
+from retrievers.examples.batches import Epochs, RetrieverBatches
 from retrievers.examples.data import TrainingSet
 from retrievers.examples.records import (
     Candidate,
@@ -237,21 +237,21 @@ def test_batches_depend_on_the_step_alone(tokenizer):
         batch = batches[step]
         return [t.tolist() for t in batch.questions + batch.passages]
 
-    one = RetrieverBatches(data, batch_size=4, epochs=3)
-    other = RetrieverBatches(data, batch_size=4, epochs=3)
+    one = RetrieverBatches(data, Epochs(len(data), 4, epochs=3))
+    other = RetrieverBatches(data, Epochs(len(data), 4, epochs=3))
     assert len(one) == 9
     straight = [texts(one, step) for step in range(9)]
     assert [texts(other, step) for step in reversed(range(9))] == straight[::-1]
     assert straight[0] != straight[3]
-    assert texts(RetrieverBatches(data, batch_size=4, epochs=3, seed=14), 0) != straight[0]
-    assert len(RetrieverBatches(data, batch_size=4, epochs=3, max_batches=5)) == 5
+    assert texts(RetrieverBatches(data, Epochs(len(data), 4, epochs=3, seed=14)), 0) != straight[0]
+    assert len(RetrieverBatches(data, Epochs(len(data), 4, epochs=3, max_batches=5))) == 5
     with pytest.raises(IndexError):
         one[9]
 
 
 def test_other_negatives_between_steps(tokenizer):
     data = TrainingSet.build(examples(), tokenizer)
-    batches = RetrieverBatches(data, batch_size=12, hard_negatives=1, mask_false_negatives=False)
+    batches = RetrieverBatches(data, Epochs(len(data), 12), hard_negatives=1, mask_false_negatives=False)
     target = int(data.negatives[5][0])
     batches.use_negatives(TokenTable.of([[target]] * 11 + [[]]), "step 500")
     batch = batches[0]
@@ -267,8 +267,8 @@ def test_batches_without_negatives_are_refused(tokenizer):
     alone = [TrainingExample.labelled(str(n), "who", ("river",), (passage(0),)) for n in range(4)]
     data = TrainingSet.build(alone, tokenizer)
     with pytest.raises(ConfigError, match="one question without hard negatives"):
-        RetrieverBatches(data, batch_size=1)
+        RetrieverBatches(data, Epochs(len(data), 1))
     with pytest.raises(ConfigError, match="no question has a negative"):
-        RetrieverBatches(data, batch_size=4)[0]  # the same passage for all
+        RetrieverBatches(data, Epochs(len(data), 4))[0]  # the same passage for all
     with pytest.raises(ConfigError, match="4 questions and 4 passages cannot be shared by 8"):
-        RetrieverBatches(data, batch_size=4, mask_false_negatives=False)[0].shard(0, 8)
+        RetrieverBatches(data, Epochs(len(data), 4), mask_false_negatives=False)[0].shard(0, 8)

@@ -16,11 +16,9 @@ from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage
 from retrievers.dense import DenseRetriever
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.examples.batches import Epochs
 from retrievers.examples.records import write_training_examples
 from retrievers.examples.split import split_examples
-from retrievers.examples.tokens import TokenTable
-from retrievers.training.adore import AdoreBatches, candidates, train_adore
+from retrievers.training.adore import candidates, train_adore
 from retrievers.training.config import AdoreTrainConfig, DprTrainConfig
 from retrievers.training.dpr import train_dpr
 from retrievers.training.validation import CorpusSearch
@@ -95,18 +93,6 @@ def test_candidates_hold_the_positives_only_where_search_missed_them() -> None:
     rows, relevant = candidates(found, [frozenset({6, 70}), frozenset({3, 40}), frozenset({4})])
     assert rows.tolist() == [[5, 6, 7, -1, -1], [1, 2, -1, 3, 40], [8, 9, 4, -1, -1]]
     assert [np.flatnonzero(row).tolist() for row in relevant] == [[1], [3, 4], [2]]
-
-
-def test_batches_are_permutations_addressed_by_step() -> None:
-    questions = TokenTable.of([[n] for n in range(10)])
-    right = [frozenset({n}) for n in range(10)]
-    batches = AdoreBatches(questions, right, Epochs(len(questions), 3, epochs=2, seed=1))
-    assert len(batches) == 6
-    seen = [int(ids[0]) for step in range(3) for ids in batches[step].questions]
-    assert len(set(seen)) == 9
-    again = batches[4]
-    assert [ids.tolist() for ids in again.questions] == [ids.tolist() for ids in batches[4].questions]
-    assert [frozenset(ids.tolist()) for ids in again.questions] == again.right
 
 
 def test_what_cannot_work_is_said(tmp_path: Path, warm: tuple[Path, Path]) -> None:

@@ -21,7 +21,7 @@ from rag.training.distributed import World
 from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.vectors import Vectors
-from retrievers.examples.batches import TargetBatches
+from retrievers.examples.batches import Epochs, TargetBatches
 from retrievers.examples.data import TrainingSet
 from retrievers.examples.records import Candidate, TrainingExample, write_training_examples
 from retrievers.training.distill import DistillTrainConfig, train_distill
@@ -191,7 +191,7 @@ def test_labelled_positives_are_always_drawn_and_false_negatives_ignored(tiny_be
         labelled.append(replace(example, answers=answers, candidates=(replace(best, role=role), *others)))
     _, tokenizer = load(tiny_bert)
     data = TrainingSet.build(labelled, tokenizer)
-    batches = TargetBatches(data, batch_size=8, per_question=3, labelled=True, epochs=3)
+    batches = TargetBatches(data, Epochs(len(data), 8, epochs=3), per_question=3, labelled=True)
     for step in range(3):
         batch = batches[step]
         for b, number in enumerate(batch.examples.tolist()):

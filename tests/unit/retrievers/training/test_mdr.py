@@ -19,8 +19,9 @@ from rag.core.types import Passage
 from rag.training.distributed import World
 from rag.training.precision import MasterWeights
 from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.examples.batches import RetrieverBatches
 from retrievers.examples.data import TrainingSet
-from retrievers.examples.hop_batches import HopBatches, HopEpochs, IndexedHops, IndexedHopsBatch
+from retrievers.examples.hops import HopEpochs
 from retrievers.examples.records import TrainingExample
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.open import open_retriever
@@ -148,8 +149,7 @@ def world_of(tiny_bert: Path, bridges: Path) -> tuple[BiEncoderModel, TrainingSe
 
 def test_candidates_of_a_hop_are_all_passages_but_the_later_ones(tiny_bert: Path, bridges: Path) -> None:
     _, data = world_of(tiny_bert, bridges)
-    epochs = HopEpochs(data.ids, 2)
-    batch = HopBatches(data, epochs, hard_negatives=2, mask_false_negatives=True, seed=1)[0]
+    batch = RetrieverBatches(data, HopEpochs(data.ids, 2, seed=1), hard_negatives=2)[0]
     row = {data.ids[e]: n for n, e in enumerate(batch.examples.tolist())}
     names = ["abc"[next(i for i in range(3) if np.array_equal(p, data.passages[i]))] for p in batch.passages]
     left = {name: sorted(np.array(names)[~batch.ignored[n]]) for name, n in row.items()}
@@ -159,12 +159,6 @@ def test_candidates_of_a_hop_are_all_passages_but_the_later_ones(tiny_bert: Path
         "q#0.1": "b",
         "r#0.0": "c",
     }
-    asked = IndexedHops(data, epochs)[0]
-    assert sorted(zip(asked.targets.tolist(), asked.ignored[:, 0].tolist(), strict=True)) == [
-        (0, 1),
-        (1, -1),
-        (2, -1),
-    ]
 
 
 def test_the_loss_over_a_queue_is_that_of_all_its_passages_but_the_questions_own(
@@ -173,7 +167,7 @@ def test_the_loss_over_a_queue_is_that_of_all_its_passages_but_the_questions_own
     model, data = world_of(tiny_bert, bridges)
     world = World.single("cpu")
     queue = MomentumQueue(model, MasterWeights(model), data, size=3, momentum=0.9, world=world)
-    batch = HopBatches(data, HopEpochs(data.ids, 2), hard_negatives=0, mask_false_negatives=True, seed=1)[0]
+    batch = RetrieverBatches(data, HopEpochs(data.ids, 2), hard_negatives=0)[0]
     first = contrastive_step(model, batch, world, objective=queue.objective)
     assert float(first.value) == pytest.approx(float(contrastive_step(model, batch, world).value))  # empty
     queue.push(batch)
@@ -205,7 +199,7 @@ def test_the_copy_follows_and_a_passage_stands_in_the_queue_once(tiny_bert: Path
     model, data = world_of(tiny_bert, bridges)
     master = MasterWeights(model)
     queue = MomentumQueue(model, master, data, size=4, momentum=0.75, world=World.single("cpu"))
-    batch = HopBatches(data, HopEpochs(data.ids, 2), hard_negatives=0, mask_false_negatives=True, seed=1)[0]
+    batch = RetrieverBatches(data, HopEpochs(data.ids, 2), hard_negatives=0)[0]
     queue.push(batch)
     before = queue.vectors.clone()
     torch.testing.assert_close(before, model.eval().encode_passages(batch.passages).detach())
@@ -232,17 +226,17 @@ def test_what_an_index_finds_is_what_a_hop_is_told_from(tiny_bert: Path, bridges
             return vectors[rows]
 
     index: Any = type("Held", (), {"dense": Bank(), "embeddings": Bank()})()
-    batch = IndexedHopsBatch(
-        [data.questions[0], data.questions[1]], np.array([4, 8]), np.array([[1, 2], [-1, -1]])
-    )
-    value = index_step(model, batch, index, 5).value
-    queries = model.encode_questions(batch.queries)
+    examples = np.arange(len(data))
+    value = index_step(model, data, examples, index=index, depth=5).value
+    queries = model.encode_questions([data.questions[n] for n in range(len(data))])
+    golds = {"q#0.0": (0, {1}), "q#0.1": (1, set()), "r#0.0": (2, set())}  # the next one, the later ones
     expected = torch.zeros(())
-    for n, (target, ignored) in enumerate([(4, {1, 2}), (8, set())]):
+    for n, name in enumerate(data.ids):
+        target, later = golds[name]
         scores = queries[n] @ torch.from_numpy(vectors).T
-        found = [row for row in scores.argsort(descending=True)[:5].tolist() if row not in ignored | {target}]
+        found = [row for row in scores.argsort(descending=True)[:5].tolist() if row not in later | {target}]
         expected = expected - scores[target] + torch.logsumexp(scores[[target, *found]], 0)
-    assert float(value) == pytest.approx(float(expected / 2), rel=1e-5)
+    assert float(value) == pytest.approx(float(expected / 3), rel=1e-5)
     queries.sum().backward()  # the bank gets no gradient, the question tower does
 
 

@@ -17,7 +17,7 @@ from rag.training.fit import Loss, fit
 from rag.training.precision import MasterWeights
 from rag.training.run_log import read_metrics
 from retrievers.encoders.vectors import Vectors
-from retrievers.examples.batches import RetrieverBatch, RetrieverBatches, TargetBatches
+from retrievers.examples.batches import Epochs, RetrieverBatch, RetrieverBatches, TargetBatches
 from retrievers.examples.data import TrainingSet
 from retrievers.examples.records import (
     Candidate,
@@ -96,7 +96,9 @@ def test_float_targets_without_positives(tmp_path: Path, tiny_bert: Path) -> Non
 
     model, tokenizer = load(tiny_bert, shared=True, temperature=0.2)
     before = mrr(model, tokenizer, examples[:HELD_OUT])
-    batches = TargetBatches(TrainingSet.build(read, tokenizer), batch_size=20, per_question=6, epochs=8)
+    batches = TargetBatches(
+        TrainingSet.build(read, tokenizer), Epochs(len(read), 20, epochs=8), per_question=6
+    )
     assert all((~np.isnan(batches[0].targets)).sum(1) == 6)
     train(model, batches, tmp_path / "run", objective=target_objective(kl_loss))
     assert mrr(model, tokenizer, examples[:HELD_OUT]) > before + 0.3
@@ -113,7 +115,7 @@ def test_a_query_of_question_and_passage(tmp_path: Path, tiny_bert: Path) -> Non
     alone = [replace(example, context=()) for example in examples[:HELD_OUT]]
     before = mrr(model, tokenizer, examples[:HELD_OUT])
     data = TrainingSet.build(examples[HELD_OUT:], tokenizer)
-    train(model, RetrieverBatches(data, batch_size=40, hard_negatives=0, epochs=20), tmp_path / "run")
+    train(model, RetrieverBatches(data, Epochs(len(data), 40, epochs=20), hard_negatives=0), tmp_path / "run")
     after = mrr(model, tokenizer, examples[:HELD_OUT])
     assert after > before + 0.3
     assert after > mrr(model, tokenizer, alone) + 0.2
@@ -125,7 +127,7 @@ def late_interaction(world: World, folder: Path, out: Path) -> tuple[float, floa
     tokenizer = RetrieverTokenizer(model.settings.question, model.settings.passage)
     before = mrr(model, tokenizer, examples[:HELD_OUT])
     data = TrainingSet.build(examples[HELD_OUT:], tokenizer)
-    train(model, RetrieverBatches(data, batch_size=20, epochs=14), out, world=world, chunk=8)
+    train(model, RetrieverBatches(data, Epochs(len(data), 20, epochs=14)), out, world=world, chunk=8)
     return before, mrr(model, tokenizer, examples[:HELD_OUT])
 
 
