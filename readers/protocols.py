@@ -72,13 +72,17 @@ class Reader(Protocol):
         """Answer each question from its own passages.
 
         Args:
-            questions: B questions.
-            passages: for each question the passages to read, in any order.
+            questions: B questions; over-long ones are cut where the reader's settings say.
+            passages: for each question the passages to read, in any order; maybe none.
             scores: for each passage its retrieval score (larger is better).
             n_best: most answers to return per question.
 
         Returns:
-            B results in the order of the questions.
+            B results in the order of the questions. Without passages, or with empty ones only: no answers and
+            a no-answer confidence of 1.
+
+        Raises:
+            ConfigError, DataError: see `check_request`.
         """
         ...
 

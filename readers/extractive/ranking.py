@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +15,7 @@ from readers.extractive.layout import Row
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.tokens import TokenTable
 from readers.manifest import Calibration
+from readers.protocols import ReadAnswer, ReadResult
 
 __all__ = [
     "Candidate",
@@ -37,7 +38,8 @@ Pair = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A span of one passage: characters `start` to `end` (exclusive), and its score; "yes" has no place."""
+    """An answer in one passage: characters `start` to `end` (exclusive; None: it has no place), and its
+    score."""
 
     passage_index: int
     start: int | None
@@ -90,6 +92,21 @@ class Ranked:
 
     candidates: list[Candidate]
     null: float | None
+
+    @property
+    def scores(self) -> Floats:
+        """Of the candidates."""
+        return np.array([candidate.score for candidate in self.candidates], np.float64)
+
+    def result(
+        self, probabilities: Floats, none: float, n_best: int, cost: Mapping[str, int] | None = None
+    ) -> ReadResult:
+        """The best answers with their probabilities, and that of "no answer here"; 1 without any answer."""
+        answers = tuple(
+            ReadAnswer(c.text, c.score, float(p), c.passage_index, c.start, c.end)
+            for c, p in zip(self.candidates[:n_best], probabilities[:n_best], strict=True)
+        )
+        return ReadResult(answers, none if answers else 1.0, cost or {})
 
 
 def rank(

@@ -20,12 +20,12 @@ from readers.extractive.files import load_parts
 from readers.extractive.inference import RowScores, map_rows, score_rows
 from readers.extractive.layout import Row, RowLayout, pair_template, rows_of_pairs
 from readers.extractive.model import Logits, LogitsModel
-from readers.extractive.ranking import Pair, PassageRows, Ranked, ScoredPassages, confidences, rank
+from readers.extractive.ranking import Pair, PassageRows, ScoredPassages, confidences, rank
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.tokens import tokenize_texts
-from readers.extractive.waves import ReadCost, read_waves
+from readers.extractive.waves import read_waves
 from readers.manifest import Calibration, with_overrides
-from readers.protocols import ReadAnswer, ReadResult, check_request
+from readers.protocols import ReadResult, check_request
 
 __all__ = ["ExtractiveReader"]
 
@@ -132,21 +132,7 @@ class ExtractiveReader:
         scores: Sequence[Sequence[float]],
         n_best: int = 5,
     ) -> list[ReadResult]:
-        """Answer each question from its own passages; all questions share the forward passes.
-
-        Args:
-            questions: B questions; tokens over `settings.question_tokens` are cut.
-            passages: for each question its passages, in any order; may be empty.
-            scores: for each passage its retrieval score (larger is better).
-            n_best: most answers to return per question.
-
-        Returns:
-            B results. Without passages, or with empty ones only: no answers and a no-answer confidence of 1.
-
-        Raises:
-            ConfigError: if `n_best` is below 1 or the lists do not match in length.
-            DataError: if a question is blank, or a question or passage is too long.
-        """
+        """Answer each question from its own passages; see `Reader.read`. All share the forward passes."""
         check_request(questions, passages, scores, n_best)
         read, costs = read_waves(
             self.rows(questions, passages),
@@ -157,7 +143,10 @@ class ExtractiveReader:
             depth=self.model.depth,
         )
         ranked = rank(read, scores, self.settings)
-        return [self._result(*found, n_best) for found in zip(ranked, costs, strict=True)]
+        return [
+            found.result(*confidences(found.scores, found.null, self.calibration), n_best, asdict(cost))
+            for found, cost in zip(ranked, costs, strict=True)
+        ]
 
     def score(self, questions: Sequence[str], passages: Sequence[Sequence[Passage]]) -> ScoredPassages:
         """Run the network over all windows of all passages; `rank` makes answers of it.
@@ -235,17 +224,6 @@ class ExtractiveReader:
     def close(self) -> None:
         """End the network's worker threads; the next `read` starts them again."""
         self.model.close()
-
-    def _result(self, ranked: Ranked, cost: ReadCost, n_best: int) -> ReadResult:
-        if not ranked.candidates:
-            return ReadResult((), 1.0, asdict(cost))
-        values = np.array([candidate.score for candidate in ranked.candidates])
-        probabilities, none = confidences(values, ranked.null, self.calibration)
-        answers = tuple(
-            ReadAnswer(c.text, c.score, float(p), c.passage_index, c.start, c.end)
-            for c, p in zip(ranked.candidates[:n_best], probabilities[:n_best], strict=True)
-        )
-        return ReadResult(answers, none, asdict(cost))
 
 
 def _unique_passages(passages: Sequence[Sequence[Passage]]) -> tuple[list[Pair], list[Passage]]:

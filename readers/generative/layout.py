@@ -8,17 +8,7 @@ from typing import Any
 from rag.core.types import Passage
 from readers.generative.settings import GeneratorSettings
 
-__all__ = ["encode_rows", "fill_template"]
-
-
-def fill_template(template: str, question: str, passage: Passage) -> str:
-    """One row as text.
-
-    Example:
-        >>> fill_template("question: {question} context: {text}", "who?", Passage("1", "", "It was {me}."))
-        'question: who? context: It was {me}.'
-    """
-    return template.format(question=question, title=passage.title, text=passage.text)
+__all__ = ["encode_rows"]
 
 
 def encode_rows(
@@ -34,7 +24,7 @@ def encode_rows(
     """
     asked = [_cut(tokenizer, question, settings.question_tokens) for question in questions]
     texts = [
-        fill_template(settings.template, question, passage)
+        settings.template.format(question=question, title=passage.title, text=passage.text)
         for question, found in zip(asked, passages, strict=True)
         for passage in found
     ]

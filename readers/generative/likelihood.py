@@ -9,18 +9,7 @@ from torch import Tensor
 
 from readers.generative.model import Memory, Seq2Seq
 
-__all__ = ["answer_log_probs", "leave_one_out", "passage_log_likelihood"]
-
-
-def answer_log_probs(seq2seq: Seq2Seq, memory: Memory, answers: Sequence[Sequence[int]]) -> Tensor:
-    """(R,) log p(answer and its end | passages of the row), one answer a row, teacher forcing.
-
-    Args:
-        seq2seq: the model.
-        memory: R rows.
-        answers: R answers as token ids without special tokens.
-    """
-    return seq2seq.token_log_probs(memory, seq2seq.targets(answers)).sum(1)
+__all__ = ["leave_one_out", "passage_log_likelihood"]
 
 
 @torch.inference_mode()

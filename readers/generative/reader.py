@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,36 +14,19 @@ from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.text import normalize_answer
 from rag.runtime.hardware import resolve_device, resolve_precision
-from readers.extractive.ranking import confidences, retrieval_prior
+from readers.extractive.ranking import Candidate, Ranked, confidences, retrieval_prior
 from readers.generative.attention import attend
-from readers.generative.evidence import Support, find_support
 from readers.generative.files import load_generator
 from readers.generative.layout import encode_rows
 from readers.generative.model import Memory, Seq2Seq
 from readers.generative.settings import GeneratorSettings
 from readers.manifest import Calibration
-from readers.protocols import ReadAnswer, ReadResult, check_request
+from readers.protocols import ReadResult, check_request
+from readers.spans import find_span
 
-__all__ = ["Generated", "GenerativeReader", "ReadQuestion"]
+__all__ = ["GenerativeReader", "find_support"]
 
 _DECODED_TOKENS = 65_536  # of passages, in front of the decoder at a time
-
-
-@dataclass(frozen=True, slots=True)
-class Generated:
-    """A candidate answer: its words, log-probability, and what supports it among the passages given."""
-
-    text: str
-    score: float
-    support: Support
-
-
-@dataclass(frozen=True, slots=True)
-class ReadQuestion:
-    """All candidates of a question, best first, and the score of "no answer" (None: never trained)."""
-
-    candidates: tuple[Generated, ...]
-    null: float | None
 
 
 class GenerativeReader:
@@ -112,21 +95,9 @@ class GenerativeReader:
         scores: Sequence[Sequence[float]],
         n_best: int = 5,
     ) -> list[ReadResult]:
-        """Answer each question from its own passages; questions share the forward passes.
+        """Answer each question from its own passages; see `Reader.read`.
 
-        Args:
-            questions: B questions; tokens over `settings.question_tokens` are cut.
-            passages: for each question its passages, in any order; may be empty.
-            scores: for each passage its retrieval score (larger is better).
-            n_best: most answers to return per question; there are never more than `settings.beams` (in mode
-                "single": that many a passage).
-
-        Returns:
-            B results. Without passages, or with empty ones only: no answers and a no-answer confidence of 1.
-
-        Raises:
-            ConfigError: if `n_best` is below 1 or the lists do not match in length.
-            DataError: if a question is blank, or a question or passage is too long.
+        There are never more answers than `settings.beams` (in mode "single": that many a passage).
         """
         found = self.generate(questions, passages, scores, n_best)
         return [self._result(question, n_best) for question in found]
@@ -137,22 +108,23 @@ class GenerativeReader:
         passages: Sequence[Sequence[Passage]],
         scores: Sequence[Sequence[float]],
         n_best: int = 5,
-    ) -> list[ReadQuestion]:
-        """What `read` makes probabilities of: candidates with their scores."""
+    ) -> list[Ranked]:
+        """What `read` makes probabilities of; no null score where "no answer" was never trained."""
         check_request(questions, passages, scores, n_best)
         chosen = [_best(found, given, self.settings) for found, given in zip(passages, scores, strict=True)]
         kept = [[found[i] for i in places] for found, places in zip(passages, chosen, strict=True)]
         rows = encode_rows(self.seq2seq.tokenizer, self.settings, questions, kept)
         self._say_cut(rows)
-        results = [ReadQuestion((), None)] * len(questions)
+        results = [Ranked([], None)] * len(questions)
         for part in _parts(rows):
             with torch.inference_mode():
                 memory = self.seq2seq.encode([rows[b] for b in part], self.settings.batch_tokens)
                 answered = (self._fused if self.settings.mode == "fid" else self._apart)(
                     memory, [kept[b] for b in part], [scores[b] for b in part], [chosen[b] for b in part]
                 )
-            for b, question in zip(part, answered, strict=True):
-                results[b] = _to_given(question, chosen[b])
+            for b, (candidates, null) in zip(part, answered, strict=True):
+                given = [replace(c, passage_index=chosen[b][c.passage_index]) for c in candidates]
+                results[b] = Ranked(given, null)
         return results
 
     def close(self) -> None:
@@ -171,7 +143,7 @@ class GenerativeReader:
 
     def _fused(
         self, memory: Memory, passages: Sequence[Sequence[Passage]], *_: Any
-    ) -> Iterator[ReadQuestion]:
+    ) -> Iterator[tuple[list[Candidate], float | None]]:
         answers = self._answers(memory)
         found = iter(self._scored(memory, answers))
         for row, texts in enumerate(answers):
@@ -180,7 +152,7 @@ class GenerativeReader:
                 score, attention = next(found)
                 candidates.append(_supported(text, score, passages[row], attention))
             null = None if self._no_answer is None else next(found)[0]
-            yield ReadQuestion(_distinct(candidates), null)
+            yield _distinct(candidates), null
 
     def _apart(
         self,
@@ -188,7 +160,7 @@ class GenerativeReader:
         passages: Sequence[Sequence[Passage]],
         scores: Sequence[Sequence[float]],
         chosen: Sequence[Sequence[int]],
-    ) -> Iterator[ReadQuestion]:
+    ) -> Iterator[tuple[list[Candidate], float | None]]:
         apart = memory.apart()
         answers = self._answers(apart)
         found, texts = iter(self._scored(apart, answers)), iter(answers)
@@ -202,7 +174,7 @@ class GenerativeReader:
                 if self._no_answer is not None:
                     nulls.append(next(found)[0] + float(prior[number]))
             best = _distinct(candidates)
-            yield ReadQuestion(best, nulls[best[0].support.passage_index] if best and nulls else None)
+            yield best, nulls[best[0].passage_index] if best and nulls else None
 
     def _answers(self, memory: Memory) -> list[list[tuple[str, list[int]]]]:
         """Words and tokens of each row's different answers; "no answer" and empty ones are left out."""
@@ -234,19 +206,10 @@ class GenerativeReader:
             found += zip(logp.sum(1).tolist(), attention.tolist(), strict=True)
         return found
 
-    def _result(self, question: ReadQuestion, n_best: int) -> ReadResult:
-        if not question.candidates:
-            return ReadResult((), 1.0)
-        values = np.array([candidate.score for candidate in question.candidates])
-        if question.null is None and not self.calibration.questions:
-            probabilities, none = np.exp(np.minimum(values, 0.0)), 0.0
-        else:
-            probabilities, none = confidences(values, question.null, self.calibration)
-        answers = tuple(
-            ReadAnswer(c.text, c.score, float(p), c.support.passage_index, c.support.start, c.support.end)
-            for c, p in zip(question.candidates[:n_best], probabilities[:n_best], strict=True)
-        )
-        return ReadResult(answers, none)
+    def _result(self, ranked: Ranked, n_best: int) -> ReadResult:
+        if ranked.candidates and ranked.null is None and not self.calibration.questions:
+            return ranked.result(np.exp(np.minimum(ranked.scores, 0.0)), 0.0, n_best)
+        return ranked.result(*confidences(ranked.scores, ranked.null, self.calibration), n_best)
 
 
 def _best(passages: Sequence[Passage], scores: Sequence[float], settings: GeneratorSettings) -> list[int]:
@@ -271,28 +234,46 @@ def _parts(rows: Sequence[Sequence[Sequence[int]]]) -> Iterator[list[int]]:
         yield part
 
 
+def find_support(
+    answer: str, passages: Sequence[Passage], attention: Sequence[float]
+) -> tuple[int, int | None, int | None]:
+    """The most attended of the passages that hold the answer literally, else the most attended of all.
+
+    Args:
+        answer: as it was generated.
+        passages: that were read, at least one.
+        attention: of each; larger is more.
+
+    Returns:
+        Its number, and the characters of its text that are the answer; None where it is not there literally.
+
+    Example:
+        >>> oslo, bergen = Passage("1", "", "It rains in Bergen."), Passage("2", "", "Oslo is the capital.")
+        >>> find_support("oslo", [oslo, bergen], [0.7, 0.3])
+        (1, 0, 4)
+        >>> find_support("yes", [oslo, bergen], [0.7, 0.3])
+        (0, None, None)
+    """
+    order = sorted(range(len(passages)), key=lambda number: -attention[number])
+    for number in order:
+        if (span := find_span(answer, passages[number].text)) is not None:
+            return number, *span
+    return order[0], None, None
+
+
 def _supported(
     text: str, score: float, passages: Sequence[Passage], attention: Sequence[float], first: int = 0
-) -> Generated:
+) -> Candidate:
     """A candidate with its passage, whose spelling counts where the answer stands there."""
-    found = find_support(text, passages, attention)
-    if found.start is not None:
-        text = passages[found.passage_index].text[found.start : found.end]
-    return Generated(text, score, Support(first + found.passage_index, found.start, found.end))
+    number, start, end = find_support(text, passages, attention)
+    if start is not None:
+        text = passages[number].text[start:end]
+    return Candidate(first + number, start, end, text, score)
 
 
-def _distinct(candidates: Sequence[Generated]) -> tuple[Generated, ...]:
+def _distinct(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Best first, one of each normalised text."""
-    kept: dict[str, Generated] = {}
+    kept: dict[str, Candidate] = {}
     for candidate in sorted(candidates, key=lambda c: -c.score):
         kept.setdefault(normalize_answer(candidate.text) or candidate.text, candidate)
-    return tuple(kept.values())
-
-
-def _to_given(question: ReadQuestion, chosen: Sequence[int]) -> ReadQuestion:
-    """Passage numbers of what was read → those of the caller's list."""
-    candidates = tuple(
-        Generated(c.text, c.score, Support(chosen[c.support.passage_index], c.support.start, c.support.end))
-        for c in question.candidates
-    )
-    return ReadQuestion(candidates, question.null)
+    return list(kept.values())

@@ -16,9 +16,9 @@ from rag.core.types import Passage
 from rag.data.text import exact_match, f1
 from rag.metrics.calibration import calibration as measure_calibration
 from readers.calibration import fit_calibration
-from readers.extractive.ranking import confidences
+from readers.extractive.ranking import Ranked, confidences
 from readers.generative.model import Seq2Seq
-from readers.generative.reader import GenerativeReader, ReadQuestion
+from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorManifest
 from readers.generative.training.data import GeneratorExample
 from readers.manifest import Calibration
@@ -30,7 +30,7 @@ _CHUNK = 32
 
 def read_examples_with(
     reader: GenerativeReader, examples: Sequence[GeneratorExample], passages: int, *, silent: bool = False
-) -> list[ReadQuestion]:
+) -> list[Ranked]:
     """What a reader generates from the best-ranked passages of held-out questions.
 
     Args:
@@ -39,7 +39,7 @@ def read_examples_with(
         passages: how many of them.
         silent: leave out the passages that hold an answer.
     """
-    found: list[ReadQuestion] = []
+    found: list[Ranked] = []
     for begin in range(0, len(examples), _CHUNK):
         part = examples[begin : begin + _CHUNK]
         chosen: list[Sequence[Passage]] = [e.retrieved(passages) for e in part]
@@ -51,7 +51,7 @@ def read_examples_with(
     return found
 
 
-def answer_scores(read: Sequence[ReadQuestion], examples: Sequence[GeneratorExample]) -> dict[str, float]:
+def answer_scores(read: Sequence[Ranked], examples: Sequence[GeneratorExample]) -> dict[str, float]:
     """{"em", "f1"} in percent of the best answers; a question without any counts as wrong."""
     said = [question.candidates[0].text if question.candidates else "" for question in read]
     pairs = list(zip(said, examples, strict=True))
@@ -83,7 +83,7 @@ def calibrate(
     nulls = np.zeros(len(pairs))
     for row, (question, example) in enumerate(pairs):
         count = len(question.candidates)
-        scores[row, :count] = [candidate.score for candidate in question.candidates]
+        scores[row, :count] = question.scores
         correct[row, :count] = [f1(c.text, example.answers) >= 0.5 for c in question.candidates]
         nulls[row] = -1e4 if question.null is None else question.null
     calibration = fit_calibration(scores, correct, nulls)
