@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from pydantic_core import to_jsonable_python
 
 from rag.config import RECIPE_KEY, Config
-from rag.core.files import read_json
+from rag.core.files import directory_lock, read_json
 from rag.core.manifest import claim
+from rag.runtime.hardware import use_threads
+from rag.runtime.seeds import seed_everything
 from rag.training.checkpoints import latest_checkpoint
+from rag.training.distributed import World
 
-__all__ = ["claim_run"]
+__all__ = ["claim_run", "claimed"]
+
+
+@contextmanager
+def claimed(config: Any) -> Iterator[World]:
+    """The processes of a run, its folder locked and claimed for this configuration, seeds and threads set.
+
+    Args:
+        config: has `out` and `run`.
+
+    Raises:
+        MismatchedArtifactError: `config.out` holds a run with another configuration.
+        ResourceError: another process trains there.
+    """
+    with World.from_environment() as world, directory_lock(config.out) if world.is_main else nullcontext():
+        if world.is_main:
+            claim_run(config, config.out)
+        world.barrier()
+        seed_everything(config.run.seed)
+        use_threads(config.run.threads)
+        yield world
 
 
 def claim_run(config: Config, out: Path) -> None:

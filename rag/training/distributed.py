@@ -101,6 +101,17 @@ class World:
         if self.size > 1 and error is None and dist.is_initialized():
             dist.destroy_process_group()
 
+    def refuse_several(self, why: str) -> None:
+        """For what one process does.
+
+        Raises:
+            ConfigError: there are more.
+        """
+        if self.size > 1:
+            raise ConfigError(
+                f"{self.size} processes were started, one is enough: {why}", hint="start it without torchrun"
+            )
+
     @property
     def is_main(self) -> bool:
         """Whether this is the process that logs, validates and writes files."""

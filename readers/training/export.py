@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,20 @@ import torch
 from safetensors.torch import save_file
 
 from rag.core.files import atomic_path, atomic_write_json, read_json, sha256_file
+from rag.runtime.fast.int8_bert import RangeRecorder
+from readers.extractive.fast import FastSpanModel
+from readers.extractive.files import load_parts
 from readers.extractive.model import SpanModel
 from readers.extractive.quantized import save_int8
-from readers.extractive.settings import ReaderManifest, ReaderSettings
+from readers.extractive.reader import ExtractiveReader
+from readers.extractive.settings import ReaderManifest, ReaderSettings, read_manifest
 from readers.manifest import Calibration
+from readers.training.data import Example
 
-__all__ = ["WEIGHTS_FILE", "export_int8", "export_trained"]
+__all__ = ["add_ranges", "export_int8", "export_trained"]
 
-WEIGHTS_FILE = "weights.int8.safetensors"
+WEIGHTS_FILE, RANGES_FILE = "weights.int8.safetensors", "ranges.safetensors"
+_PASSAGES = 2  # of each question, to measure ranges on
 _KEPT = (
     "position_embeddings",
     "token_type_embeddings",
@@ -93,3 +99,33 @@ def _describe(folder: Path, model: SpanModel, tokenizer: Any) -> None:
     for key in ("is_local", "local_files_only"):  # how it was opened here says nothing about it
         described.pop(key, None)
     atomic_write_json(path, described)
+
+
+def add_ranges(folder: Path, examples: Sequence[Example]) -> bool:
+    """Measure the ranges of a finished reader's activations and put them beside its weights.
+
+    Args:
+        folder: a finished reader.
+        examples: read with their first passages; a few hundred are enough, none of them from a test set.
+
+    Returns:
+        Whether there are ranges now; there are none for a network that int8 inference does not cover.
+    """
+    parts = load_parts(folder)
+    if not FastSpanModel.supports(parts.model):
+        return False
+    encoder: Any = parts.model.encoder
+    recorder = RangeRecorder(encoder.state_dict(), encoder.config)
+    model = FastSpanModel(parts.model, "fp32")
+    model.encoder = recorder
+    reader = ExtractiveReader(model, parts.tokenizer, parts.settings, name=parts.name)
+    passages = [[candidate.passage for candidate in example.candidates[:_PASSAGES]] for example in examples]
+    reader.score([example.question.text for example in examples], passages)
+    reader.close()
+    path = folder / RANGES_FILE
+    with atomic_path(path) as temporary:
+        save_file({name: tensor.clone() for name, tensor in recorder.ranges.items()}, temporary)
+        temporary.chmod(0o644)
+    changes = {"ranges_file": RANGES_FILE, "ranges_sha256": sha256_file(path)}
+    read_manifest(folder).model_copy(update=changes).save(folder)
+    return True

@@ -7,25 +7,29 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from rag.core.files import atomic_write_json, atomic_write_text, read_json
 from rag.core.log import get_logger
+from rag.core.types import Passage
+from rag.data.text import f1
 from rag.runtime.seeds import generator
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings, read_manifest
 from readers.manifest import Calibration
+from readers.protocols import Reader
 from readers.training.calibrate import tune
 from readers.training.card import model_card
 from readers.training.config import ReaderTrainConfig, TrainingSet
-from readers.training.data import Example, read_set
-from readers.training.evaluation import reading_scores
-from readers.training.export import export_int8, export_trained
-from readers.training.ranges import add_ranges
+from readers.training.data import Example, is_right, read_set
+from readers.training.export import add_ranges, export_int8, export_trained
 
-__all__ = ["draw", "finish"]
+__all__ = ["draw", "finish", "reading_scores"]
 
+_CHUNK = 256
+_RETRIEVED = 5  # passages read of a question that has no gold ones
 _RANGE_QUESTIONS = 200  # whose passages show how large activations get
 
 
@@ -162,3 +166,28 @@ def draw(examples: Sequence[Example], count: int, config: ReaderTrainConfig, key
     """`count` examples (or all, if fewer) in an order that depends on the seed and `key` alone."""
     order = generator(config.run.seed, key).permutation(len(examples))[:count]
     return [examples[int(i)] for i in order]
+
+
+def reading_scores(reader: Reader, examples: Sequence[Example]) -> dict[str, float]:
+    """EM and F1 in percent, by the official SQuAD 1.1 rules, of questions with their gold passages alone.
+
+    Questions without gold passages are read with their first few others. An answer that is missing is wrong.
+    """
+    scores: list[tuple[float, float]] = []
+    for begin in range(0, len(examples), _CHUNK):
+        part = examples[begin : begin + _CHUNK]
+        passages = [_passages(example) for example in part]
+        given = [[1.0] * len(found) for found in passages]
+        results = reader.read([example.question.text for example in part], passages, given, n_best=1)
+        for example, result in zip(part, results, strict=True):
+            text = result.answers[0].text if result.answers else ""
+            right = float(is_right(text, example))
+            overlap = right if example.question.answers_are_regex else f1(text, example.question.answers)
+            scores.append((right, overlap))
+    em, overlap = 100.0 * np.array(scores).reshape(-1, 2).sum(axis=0) / max(1, len(examples))
+    return {"em": round(float(em), 2), "f1": round(float(overlap), 2)}
+
+
+def _passages(example: Example) -> list[Passage]:
+    gold = [candidate.passage for candidate in example.candidates if candidate.is_gold]
+    return gold or [candidate.passage for candidate in example.candidates[:_RETRIEVED]]

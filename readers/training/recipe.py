@@ -7,13 +7,11 @@ from typing import Any
 
 import torch
 
-from rag.core.files import directory_lock
 from rag.core.log import get_logger
 from rag.data.questions import hold_out
-from rag.runtime.hardware import resolve_device, resolve_precision, use_threads
+from rag.runtime.hardware import resolve_precision
 from rag.runtime.model_files import embedded_encoder_dir, model_folder, position_limit, read_config
-from rag.runtime.seeds import seed_everything
-from rag.training.claim import claim_run
+from rag.training.claim import claimed
 from rag.training.fit import Loss, fit
 from rag.training.precision import MasterWeights
 from readers.extractive.reader import ExtractiveReader
@@ -21,8 +19,7 @@ from readers.extractive.settings import ReaderSettings
 from readers.training.batches import ReaderBatch, ReaderBatches
 from readers.training.config import ReaderTrainConfig
 from readers.training.data import Example, load_examples, read_set
-from readers.training.evaluation import reading_scores
-from readers.training.finish import draw, finish
+from readers.training.finish import draw, finish, reading_scores
 from readers.training.losses import fact_loss, selection_loss, skim_loss, span_loss
 from readers.training.start import start_model
 
@@ -42,19 +39,16 @@ def train_reader(config: ReaderTrainConfig) -> Path:
     Raises:
         DataError: if an input file is wrong.
         ArtifactError: if the encoder cannot be loaded, or its tokenizer does not fit it.
-        ConfigError: if the configuration cannot work.
+        ConfigError: if the configuration cannot work, or several processes were started.
         MismatchedArtifactError: if `config.out` holds a run with another configuration.
     """
-    with directory_lock(config.out):
-        claim_run(config, config.out)
-        return _train(config)
+    with claimed(config) as world:
+        world.refuse_several("a reader is trained by one")
+        return _train(config, world.device)
 
 
-def _train(config: ReaderTrainConfig) -> Path:
+def _train(config: ReaderTrainConfig, device: str) -> Path:
     log = get_logger(__name__)
-    seed_everything(config.run.seed)
-    use_threads(config.run.threads)
-    device = resolve_device()
 
     # model
     folder = config.model.encoder or str(embedded_encoder_dir())

@@ -34,11 +34,7 @@ def like_index(config: ConfigT, index: Index, world: World) -> ConfigT:
         ConfigError: the index has no vectors, or several processes were started.
         MismatchedArtifactError: its encoder is not the one it was built with any more.
     """
-    if world.size > 1:
-        raise ConfigError(
-            f"{world.size} processes were started, one is enough: only questions are encoded",
-            hint="start it without torchrun",
-        )
+    world.refuse_several("only questions are encoded")
     identity = index.encoder_identity
     if identity is None:
         raise ConfigError(f"{config.index} has no vectors", hint="build it with --retriever dense")

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,11 +15,8 @@ from typing import Any, Protocol
 import torch
 
 from indexers.index import Index
-from rag.core.files import directory_lock
 from rag.core.log import get_logger
-from rag.runtime.hardware import use_threads
-from rag.runtime.seeds import seed_everything
-from rag.training.claim import claim_run
+from rag.training.claim import claimed
 from rag.training.distributed import World
 from rag.training.fit import BatchSource, FitHooks, Loss, fit
 from rag.training.precision import MasterWeights
@@ -98,23 +94,6 @@ class Method:
     evaluate: Callable[[BiEncoderModel], Mapping[str, float]] | None
     hooks: FitHooks | None = None
     described: Mapping[str, object] = field(default_factory=dict)
-
-
-@contextmanager
-def claimed(config: RetrieverTrainConfig) -> Iterator[World]:
-    """The processes of a run, its folder locked and claimed for this configuration, seeds and threads set.
-
-    Raises:
-        MismatchedArtifactError: `config.out` holds a run with another configuration.
-        ResourceError: another process trains there.
-    """
-    with World.from_environment() as world, directory_lock(config.out) if world.is_main else nullcontext():
-        if world.is_main:
-            claim_run(config, config.out)
-        world.barrier()
-        seed_everything(config.run.seed)
-        use_threads(config.run.threads)
-        yield world
 
 
 def contrastive_batches(config: Any, data: TrainingSet, examples: Epochs) -> RetrieverBatches:

@@ -11,15 +11,14 @@ from transformers import AutoModel, AutoTokenizer
 
 from indexers.passages import PassageStore
 from rag.core.errors import ArtifactError, ConfigError
-from rag.core.files import directory_lock
 from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.questions import hold_out
 from rag.runtime.attention import register_math_attention
-from rag.runtime.hardware import resolve_device, resolve_precision, use_threads
+from rag.runtime.hardware import resolve_precision
 from rag.runtime.model_files import embedded_encoder_dir
 from rag.runtime.seeds import seed_everything
-from rag.training.claim import claim_run
+from rag.training.claim import claimed
 from rag.training.distributed import World
 from rag.training.fit import Loss, fit
 from rag.training.precision import MasterWeights
@@ -60,21 +59,13 @@ def train_generator(config: GeneratorTrainConfig) -> Path:
         ConfigError: the configuration cannot work.
         MismatchedArtifactError: `config.out` holds a run with another configuration.
     """
-    device = resolve_device()
-    with World.from_environment(device) as world:
-        if not world.is_main:
-            return _train(config, world)
-        with directory_lock(config.out):
-            claim_run(config, config.out)
-            return _train(config, world)
+    with claimed(config) as world:
+        return _train(config, world)
 
 
 def _train(config: GeneratorTrainConfig, world: World) -> Path:
     log = get_logger(__name__)
-    run = config.run
-    seed_everything(run.seed)
-    use_threads(run.threads)
-    device = str(world.device)
+    run, device = config.run, str(world.device)
 
     # data
     examples = read_examples(config.train_files)

@@ -29,8 +29,7 @@ from readers.extractive.tokens import tokenize_texts
 from readers.manifest import Calibration
 from readers.training.config import TrainingSet
 from readers.training.data import read_set
-from readers.training.export import export_int8, export_trained
-from readers.training.ranges import add_ranges
+from readers.training.export import add_ranges, export_int8, export_trained
 from tests.tiny_reader import tiny_squad, tiny_tokenizer
 
 

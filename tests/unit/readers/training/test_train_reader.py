@@ -18,7 +18,7 @@ from readers.extractive.reader import ExtractiveReader
 from readers.protocols import ReadResult
 from readers.training.config import ObjectiveConfig, ReaderStage, ReaderTrainConfig, TrainingSet
 from readers.training.data import read_set
-from readers.training.evaluation import reading_scores
+from readers.training.finish import reading_scores
 from readers.training.recipe import train_reader
 from tests.tiny_reader import tiny_config, tiny_encoder, tiny_squad, tiny_tokenizer
 
