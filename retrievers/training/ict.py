@@ -263,13 +263,8 @@ def _method(config: IctTrainConfig, store: PassageStore, run: BiEncoderRun) -> M
     )
 
 
-def _held_out_batches(
-    config: IctTrainConfig, data: TrainingSet, *, epochs: float, max_batches: int | None
-) -> RetrieverBatches:
-    return RetrieverBatches(
-        data, batch_size=config.data.batch_size, hard_negatives=0, epochs=epochs, max_batches=max_batches,
-        mask_false_negatives=False, seed=config.run.seed,
-    )  # fmt: skip
+def _held_out_batches(config: IctTrainConfig, data: TrainingSet, examples: Epochs) -> RetrieverBatches:
+    return RetrieverBatches(data, examples, hard_negatives=0, mask_false_negatives=False)
 
 
 def _usable_share(store: PassageStore, config: IctTrainConfig) -> float:
