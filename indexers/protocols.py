@@ -29,6 +29,7 @@ class EncoderIdentity:
         pooling: "cls", "mean", "pooler", …
         similarity: "dot" or "cosine"; both are searched as inner products.
         layout: how title and text are put together: "pair", or a template such as "{title} {text}".
+        interaction: how texts are read where every token has a vector, in words; "" where a text has one.
 
     Example:
         >>> a = EncoderIdentity("tiny", "ab12", dim=4)
@@ -49,10 +50,11 @@ class EncoderIdentity:
     max_length: int = 256
     similarity: str = "dot"
     layout: str = "{title} {text}"
+    interaction: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """A dict ready for `json.dumps`."""
-        return asdict(self)
+        """A dict ready for `json.dumps`; an empty interaction is left out."""
+        return {name: value for name, value in asdict(self).items() if value or name != "interaction"}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> EncoderIdentity:
@@ -62,8 +64,8 @@ class EncoderIdentity:
             ArtifactError: a field is missing or unknown.
         """
         expected = {field.name for field in fields(cls)}
-        if set(value) != expected:
-            odd = ", ".join(sorted(set(value) ^ expected))
+        if {*value, "interaction"} != expected:
+            odd = ", ".join(sorted({*value, "interaction"} ^ expected))
             raise ArtifactError(
                 f"the encoder identity has missing or unknown fields: {odd}", hint="rebuild the index"
             )

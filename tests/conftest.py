@@ -33,6 +33,7 @@ class TinyModels:
         words = ["the", "who", "wrote", "danube", "rises", "in", "black", "forest", "river", "title", "text"]
         special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
         pieces = [*special, *string.punctuation, *letters, *("##" + letter for letter in letters), *words]
+        pieces += ["[unused0]", "[unused1]"]
         vocabulary = {piece: number for number, piece in enumerate(pieces)}
         tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
         tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)

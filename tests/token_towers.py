@@ -22,7 +22,7 @@ class _TokenTower(torch.nn.Module):
         self.encoder = tower.encoder
         self.is_trained, self.dim = True, tower.dim
 
-    def forward(self, texts: Sequence[Any]) -> Vectors:
+    def forward(self, texts: Sequence[Any], *, question: bool = False) -> Vectors:
         """Vectors of token sequences."""
         ids = pad_sequence([torch.from_numpy(text).long() for text in texts], batch_first=True)
         lengths = torch.tensor([len(text) for text in texts])

@@ -168,6 +168,7 @@ class BiEncoder:
             max_length=settings.max_length,
             similarity=settings.similarity,
             layout=settings.layout,
+            interaction="" if settings.interaction is None else settings.interaction.describe(),
         )
         size = batch_size if batch_size is not None else (256 if where.startswith("cuda") else 32)
         if size < 1:
@@ -253,7 +254,7 @@ class BiEncoder:
         def tokenize(start: int, stop: int) -> list[list[int]]:
             return self._query.tokenizer.queries(queries[start:stop], prefix)
 
-        return self._encode(self._query.tower, tokenize, len(queries))
+        return self._encode(self._query.tower, tokenize, len(queries), question=True)
 
     def _one_each(self, found: Vectors) -> FloatArray:
         if found.lengths is not None:
@@ -270,7 +271,9 @@ class BiEncoder:
                 self._pool.close()
                 self._pool = None
 
-    def _encode(self, tower: Tower, tokenize: Callable[[int, int], list[list[int]]], n: int) -> Vectors:
+    def _encode(
+        self, tower: Tower, tokenize: Callable[[int, int], list[list[int]]], n: int, *, question: bool = False
+    ) -> Vectors:
         parts: list[Vectors] = []
         spans = [(start, min(start + WINDOW_ROWS, n)) for start in range(0, n, WINDOW_ROWS)]
         with ThreadPoolExecutor(1, thread_name_prefix="tokenize") as background:
@@ -279,10 +282,10 @@ class BiEncoder:
                 sequences = coming.pop().result()
                 if number + 1 < len(spans):
                     coming.append(background.submit(tokenize, *spans[number + 1]))
-                parts.append(self._encode_window(tower, sequences))
+                parts.append(self._encode_window(tower, sequences, question))
         return Vectors.joined(parts) if parts else Vectors(torch.empty(0, self.dim))
 
-    def _encode_window(self, tower: Tower, sequences: list[list[int]]) -> Vectors:
+    def _encode_window(self, tower: Tower, sequences: list[list[int]], question: bool) -> Vectors:
         on_cpu = tower.device == "cpu"
         batches = plan_batches(
             [len(sequence) for sequence in sequences],
@@ -291,7 +294,7 @@ class BiEncoder:
         )
 
         def run(rows: list[int]) -> Vectors:
-            return tower.run([sequences[row] for row in rows])
+            return tower.run([sequences[row] for row in rows], question=question)
 
         # transformers' models and GPUs are already parallel inside one batch
         results = self._workers().map(run, batches) if tower.is_fast else map(run, batches)

@@ -5,9 +5,9 @@ Two BERT towers that read [CLS] become DPR's layout, which transformers loads:
     DIR/question_encoder/    config.json (model_type dpr), model.safetensors, tokenizer
     DIR/ctx_encoder/         the same
 
-Everything else becomes sentence-transformers' layout: `DIR/` itself where one tower does both, or one such
-folder per tower under `DIR/query_encoder/` and `DIR/passage_encoder/`. `rag index --encoder DIR` takes all
-three. The same weights give the same bytes.
+Everything else becomes sentence-transformers' layout (PyLate's, where tokens keep their vectors): `DIR/`
+itself where one tower does both, or one such folder per tower under `DIR/query_encoder/` and
+`DIR/passage_encoder/`. `rag index --encoder DIR` takes all three. The same weights give the same bytes.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ _TOKENIZER_FILES = (
 )
 _POSITION_BUFFER = "embeddings.position_ids"
 _MODULES = {"linear": "Dense", "norm": "LayerNorm"}
+_PYLATE_DENSE = "pylate.models.Dense.Dense"
 _ACTIVATION_HOMES = {
     "Identity": "linear.Identity",
     **{name: f"activation.{name}" for name in ("Tanh", "ReLU", "GELU")},
@@ -146,11 +147,12 @@ def _write_sentence_tower(folder: Path, tower: TowerWeights, form: EncoderForm) 
         {"max_seq_length": form.max_length, "do_lower_case": form.lower_case},
     )
     modules = [("", "Transformer")]
+    several = form.interaction is not None
 
     def add_layers() -> None:
         for layer in tower.head:
             modules.append((f"{len(modules)}_{_MODULES[layer.kind]}", _MODULES[layer.kind]))
-            _write_layer(folder / modules[-1][0], layer, on_tokens=form.on_tokens or form.pooling == "tokens")
+            _write_layer(folder / modules[-1][0], layer, on_tokens=form.on_tokens and not several)
 
     if form.on_tokens:
         add_layers()
@@ -169,12 +171,19 @@ def _write_sentence_tower(folder: Path, tower: TowerWeights, form: EncoderForm) 
         )
     if not form.on_tokens:
         add_layers()
-    if form.normalize:
+    if form.normalize and not several:
         modules.append((f"{len(modules)}_Normalize", "Normalize"))
     _write_json(
         folder / "modules.json",
         [
-            {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            {
+                "idx": n,
+                "name": str(n),
+                "path": path,
+                "type": _PYLATE_DENSE
+                if several and kind == "Dense"
+                else f"sentence_transformers.models.{kind}",
+            }
             for n, (path, kind) in enumerate(modules)
         ],
     )
@@ -186,6 +195,12 @@ def _write_sentence_tower(folder: Path, tower: TowerWeights, form: EncoderForm) 
             "similarity_fn_name": "MaxSim" if form.pooling == "tokens" else form.similarity,
             "passage_layout": form.layout,
             **({"token_types": True} if form.segments else {}),
+            **(
+                {}
+                if form.interaction is None
+                else {**form.interaction.to_pylate(), "document_length": form.max_length}
+                | ({} if form.normalize else {"normalize": False})
+            ),
         },
     )
 

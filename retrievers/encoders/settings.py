@@ -1,8 +1,9 @@
 """What an encoder folder says about itself: its head, prompts, lengths, segments.
 
-Three kinds of folder are read: sentence-transformers (`modules.json`), DPR (`model_type` "dpr") and plain
-transformers. Pooling and prefixes that do not fit the weights do not fail, they quietly find worse passages:
-everything is taken from the folder where it says so, and what has to be guessed is said in a warning.
+These kinds of folder are read: sentence-transformers and PyLate (`modules.json`), DPR (`model_type` "dpr"),
+original ColBERT checkpoints (`artifact.metadata`) and plain transformers. Pooling and prefixes that do not
+fit the weights do not fail, they quietly find worse passages: everything is taken from the folder where it
+says so, and what has to be guessed is said in a warning.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from rag.core.errors import ArtifactError, ConfigError
 from rag.core.files import read_json
 from rag.runtime.model_files import position_limit, read_config
 from retrievers.encoders.head import ACTIVATIONS, HeadLayer, find_weight, weight_shape
+from retrievers.encoders.interaction import Interaction
 from retrievers.encoders.layout import PAIR
 
 __all__ = ["POOLINGS", "EncoderForm", "EncoderSettings", "read_settings"]
@@ -31,6 +33,7 @@ _OLD_POOLING_KEYS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
 }
 _DPR_MAX_LENGTH = 256
+_COLBERT = "artifact.metadata"  # of original ColBERT checkpoints
 _HUGE = 1 << 20  # tokenizers write absurd lengths for "no limit"
 
 
@@ -48,6 +51,7 @@ class EncoderForm:
         lower_case: texts are lower-cased before tokenisation.
         on_tokens: the head's layers act on every token, before pooling.
         segments: second segments have the token type 1; without, all types are 0.
+        interaction: of the pooling "tokens", and of it alone.
     """
 
     pooling: str
@@ -59,6 +63,7 @@ class EncoderForm:
     lower_case: bool = False
     on_tokens: bool = False
     segments: bool = False
+    interaction: Interaction | None = None
 
     @property
     def similarity(self) -> str:
@@ -73,7 +78,7 @@ class EncoderSettings(EncoderForm):
     """An encoder's form, and where its parts are.
 
     Attributes:
-        kind: "sentence-transformers", "dpr", "ance", "fid" or "transformers".
+        kind: "sentence-transformers", "dpr", "ance", "fid", "colbert" or "transformers".
         weights_dir: folder of config.json and model.safetensors.
         layers: of the head, in order.
         notes: what had to be guessed.
@@ -85,7 +90,7 @@ class EncoderSettings(EncoderForm):
     notes: tuple[str, ...] = ()
 
     def override(self, **changes: Any) -> EncoderSettings:
-        """A copy in which every change that is not None is made."""
+        """A copy in which every change that is not None is made; `query_tokens` is of the interaction."""
         made = {name: value for name, value in changes.items() if value is not None}
         if "pooling" in made and made["pooling"] not in POOLINGS:
             raise ConfigError(f"pooling is {made['pooling']!r}, expected one of {', '.join(POOLINGS)}")
@@ -95,7 +100,14 @@ class EncoderSettings(EncoderForm):
             )
         if made.get("pooling") == "pooler" != self.pooling:
             made["layers"] = (_pooler(self.weights_dir), *self.layers)
-        return replace(self, **made)
+        query_tokens = made.pop("query_tokens", None)
+        if made.get("pooling", self.pooling) != "tokens":
+            return replace(self, **made, interaction=None)
+        how = self.interaction or Interaction()
+        made.setdefault("normalize", self.normalize or self.pooling != "tokens")
+        return replace(
+            self, **made, interaction=replace(how, query_tokens=query_tokens) if query_tokens else how
+        )
 
     @property
     def dim(self) -> int:
@@ -115,7 +127,7 @@ class EncoderSettings(EncoderForm):
 
 
 def read_settings(folder: Path) -> EncoderSettings:
-    """Read a folder of any of the three kinds.
+    """Read a folder of any of these kinds.
 
     Raises:
         ArtifactError: it is not an encoder, or has parts this program does not know.
@@ -142,6 +154,15 @@ def read_settings(folder: Path) -> EncoderSettings:
                     HeadLayer("norm", folder, f"{norm}.weight"),
                 ),
             )  # fmt: skip
+    linear = "linear.weight"
+    named = (folder / _COLBERT).is_file() or "HF_ColBERT" in (config.get("architectures") or ())
+    if named and _has(folder, linear):
+        said = _optional_json(folder / _COLBERT)
+        return EncoderSettings(
+            kind="colbert", weights_dir=folder, pooling="tokens", normalize=True,
+            max_length=min(int(said.get("doc_maxlen") or 220), position_limit(config)),
+            layers=(HeadLayer("linear", folder, linear),), interaction=Interaction.from_colbert(said),
+        )  # fmt: skip
     note = (
         f"{folder.name} does not say how its token vectors are pooled; taking their mean, not normalised. "
         "Set pooling (and normalize) if it was trained otherwise"
@@ -195,13 +216,12 @@ def _sentence_transformers(folder: Path) -> EncoderSettings:
     prompts = {str(name): str(text) for name, text in (own.get("prompts") or {}).items() if text}
     # Empty prompts are passed over: sentence-transformers 6 saves an empty "document" beside a "passage".
     default = prompts.get(own.get("default_prompt_name") or "", "")
-    query = prompts.get("query", str(own.get("query_prefix") or "") if several else default)
-    other = str(own.get("document_prefix") or "") if several else default
-    passage = next((prompts[name] for name in ("document", "passage", "corpus") if name in prompts), other)
+    query = prompts.get("query", default)
+    passage = next((prompts[name] for name in ("document", "passage", "corpus") if name in prompts), default)
     if (query or passage) and pooling_config.get("include_prompt") is False:
         raise ArtifactError(f"{folder} leaves prompts out of pooling, which this program does not do")
     limit = position_limit(config)
-    length = transformer.get("max_seq_length") or own.get("document_length") or _tokenizer_limit(weights_dir)
+    length = own.get("document_length") or transformer.get("max_seq_length") or _tokenizer_limit(weights_dir)
     stated = str(own["similarity_fn_name"]).lower() if own.get("similarity_fn_name") else None
     if stated not in (("maxsim", None) if several else (None, "cosine", "dot", "dot_score")):
         wanted = "MaxSim" if several else "cosine or dot"
@@ -211,14 +231,12 @@ def _sentence_transformers(folder: Path) -> EncoderSettings:
         notes += (
             f"{folder.name} does not say whether it is compared by dot product or cosine; taking dot product",
         )
-    if own.get("do_query_expansion"):
-        notes += (f"{folder.name} fills short questions up with [MASK], which is not done here",)
-    # PyLate normalises without saying so; its `Normalize` may be there all the same.
+    # PyLate normalises without saying so.
     return EncoderSettings(
         kind="sentence-transformers",
         weights_dir=weights_dir,
         pooling="tokens" if several else _pooling(folder, pooling_config),
-        normalize="Normalize" in kinds or stated == "cosine" or (several and not own.get("passage_layout")),
+        normalize="Normalize" in kinds or stated == "cosine" or (several and own.get("normalize", True)),
         max_length=min(int(length), limit),
         query_prefix=query,
         passage_prefix=passage,
@@ -227,6 +245,7 @@ def _sentence_transformers(folder: Path) -> EncoderSettings:
         layers=tuple(_layer(folder / modules[n]["path"], kinds[n]) for n in inner),
         on_tokens=bool(inner) and inner[0] < place,
         segments=bool(own.get("token_types")),
+        interaction=Interaction.from_pylate(own) if several else None,
         notes=notes,
     )
 

@@ -9,37 +9,64 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from rag.core.errors import ArtifactError
+from retrievers.encoders.interaction import TokenRules
 from retrievers.encoders.layout import Query, render_queries
 from retrievers.encoders.settings import EncoderSettings
 
-__all__ = ["TextTokenizer", "separator_id"]
+__all__ = ["TextTokenizer", "separator_id", "token_rules"]
 
 
 class TextTokenizer:
     """Cuts texts into at most `settings.max_length` tokens, special tokens included.
+
+    Where every token has a vector, passages get their marker; questions theirs and their own length.
 
     Padding and truncation that the folder's tokenizer.json may state are replaced: they belong to other uses.
     """
 
     def __init__(self, settings: EncoderSettings) -> None:
         self.lower_case = settings.lower_case
-        self._tokenizer = _load(settings.weights_dir)
-        self._tokenizer.no_padding()
-        self._tokenizer.enable_truncation(settings.max_length, strategy="longest_first")
+        self.rules = token_rules(settings)
+        limits = [settings.max_length] * 2
+        if self.rules is not None:
+            markers = self.rules.passage_marker, self.rules.query_marker
+            limits[1] = self.rules.query_tokens
+            limits = [limit - (marker is not None) for limit, marker in zip(limits, markers, strict=True)]
+        self._passages = _cutting(settings.weights_dir, limits[0])
+        self._queries = self._passages if self.rules is None else _cutting(settings.weights_dir, limits[1])
 
     def __call__(self, first: Sequence[str], second: Sequence[str] | None = None) -> list[list[int]]:
-        """Token ids of each text, or of each pair; a pair whose second segment is empty is one segment."""
+        """Token ids of each passage, or of each pair; a pair whose second segment is empty is one segment."""
+        ids = self._ids(self._passages, first, second)
+        return ids if self.rules is None else [self.rules.passage(each) for each in ids]
+
+    def queries(self, queries: Sequence[Query], prefix: str = "") -> list[list[int]]:
+        """Token ids of questions, alone or with passages; see `render_queries`."""
+        ids = self._ids(self._queries, *render_queries(queries, prefix=prefix))
+        return ids if self.rules is None else [self.rules.question(each) for each in ids]
+
+    def _ids(self, tokenizer: Any, first: Sequence[str], second: Sequence[str] | None) -> list[list[int]]:
         if self.lower_case:
             first = [text.lower() for text in first]
             second = None if second is None else [text.lower() for text in second]
         inputs: list[Any] = list(first)
         if second is not None:
             inputs = [(a, b) if b else a for a, b in zip(first, second, strict=True)]
-        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(inputs)]
+        return [encoding.ids for encoding in tokenizer.encode_batch_fast(inputs)]
 
-    def queries(self, queries: Sequence[Query], prefix: str = "") -> list[list[int]]:
-        """Token ids of questions, alone or with passages; see `render_queries`."""
-        return self(*render_queries(queries, prefix=prefix))
+
+def token_rules(settings: EncoderSettings) -> TokenRules | None:
+    """How token ids are marked, filled up and left out; None where a text has one vector."""
+    if settings.interaction is None:
+        return None
+    return TokenRules(settings.interaction, _load(settings.weights_dir))
+
+
+def _cutting(folder: Path, limit: int) -> Any:
+    tokenizer = _load(folder)
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(limit, strategy="longest_first")
+    return tokenizer
 
 
 def separator_id(folder: Path) -> int:

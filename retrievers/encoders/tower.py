@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from rag.runtime.fast.packing import pack
 from rag.runtime.model_files import backbone_state, read_config
 from retrievers.encoders.head import build_head
 from retrievers.encoders.settings import EncoderSettings
-from retrievers.encoders.tokenization import separator_id
+from retrievers.encoders.tokenization import separator_id, token_rules
 from retrievers.encoders.vectors import Vectors
 
 __all__ = ["Tower"]
@@ -72,34 +73,44 @@ class Tower:
         known = config if self._model is None else self._model.config
         self.pad_id = int(known.pad_token_id or 0)
         self._separator = separator_id(settings.weights_dir) if settings.segments else None
+        self._rules = token_rules(settings)
         self._head = build_head(settings, known.hidden_size).to(device).requires_grad_(False)
         self.dim = self._head.dim
 
     @torch.inference_mode()
-    def run(self, sequences: Sequence[Sequence[int]]) -> Vectors:
-        """Vectors, float32 on the CPU, of token sequences; sort them by length first."""
+    def run(self, sequences: Sequence[Sequence[int]], *, question: bool = False) -> Vectors:
+        """Vectors, float32 on the CPU, of token sequences of passages or questions; sort them by length."""
         if self._fast is not None:
-            return self._run_fast(sequences)
+            return self._run_fast(sequences, question)
         ids, mask = (tensor.to(self.device) for tensor in pad(sequences, self.pad_id))  # (B, L)
+        seen = kept = mask
+        if self._rules is not None:
+            seen, kept = (rule(ids, mask, question=question) for rule in (self._rules.seen, self._rules.kept))
         types = None if self._separator is None else segments_of(ids, mask, self._separator)
         kind = torch.device(self.device).type
         with torch.autocast(kind, dtype=torch.bfloat16, enabled=self.precision == "bf16"):
-            hidden = token_vectors(self._model, ids, mask, types).float()  # (B, L, H)
-        found = self._head(hidden, mask)
+            hidden = token_vectors(self._model, ids, seen, types).float()  # (B, L, H)
+        found = self._head(hidden, kept)
         return Vectors(found.values.cpu(), None if found.lengths is None else found.lengths.cpu())
 
-    def _run_fast(self, sequences: Sequence[Sequence[int]]) -> Vectors:
+    def _run_fast(self, sequences: Sequence[Sequence[int]], question: bool) -> Vectors:
         assert self._fast is not None
         head, types = self._head, None
         if self._separator is not None:
             types = [_types(sequence, self._separator) for sequence in sequences]
         tokens = pack(sequences, types)
+        kept = torch.ones_like(tokens.token_ids)
+        if self._rules is not None:
+            seen = self._rules.seen(tokens.token_ids, kept, question=question)
+            tokens = tokens if seen is kept else replace(tokens, seen=seen.bool())
+            kept = self._rules.kept(tokens.token_ids, kept, question=question)
         first = head.pooling == "cls"
         x: Tensor = self._fast.forward(tokens, first_token_only=first)  # (B, H) or (T, H)
-        if head.on_tokens or head.pooling == "tokens":
-            x = head.transform(x)
         if head.pooling == "tokens":
-            return Vectors(head.finish(x), torch.tensor(tokens.lengths))
+            lengths = torch.tensor([int(part.sum()) for part in kept.split(tokens.lengths)])
+            return Vectors(head.finish(head.transform(x[kept.bool()])), lengths)
+        if head.on_tokens:
+            x = head.transform(x)
         if not first:
             x = self._fast.pool(x, tokens, head.pooling)
         return Vectors(head.finish(x if head.on_tokens else head.transform(x)))

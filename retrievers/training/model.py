@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -113,6 +114,7 @@ class BiEncoderModel(nn.Module):
                     passage_prefix=said.passage_prefix,
                     layout=said.layout,
                     max_length=tokens,
+                    query_tokens=said.question_tokens,
                 )
             )
         of_question, of_passage = sides
@@ -191,17 +193,18 @@ class BiEncoderModel(nn.Module):
 
     def encode_questions(self, texts: Sequence[Int32]) -> Tensor:
         """Vectors (B, D) float32 of questions' token ids, in order; differentiable unless grad is off."""
-        return self.vectors(self.question, texts).values
+        return self.vectors(self.question, texts, question=True).values
 
     def encode_passages(self, texts: Sequence[Int32]) -> Tensor:
         """Vectors (P, D) float32 of passages' token ids, in order; differentiable unless grad is off."""
         return self.vectors(self.passage, texts).values
 
-    def vectors(self, tower: TrainableTower, texts: Sequence[Int32]) -> Vectors:
+    def vectors(self, tower: TrainableTower, texts: Sequence[Int32], *, question: bool = False) -> Vectors:
         """The vector or vectors of each text by one of the towers, in order."""
         rows, tokens = self.chunk()
         plan = plan_batches([len(text) for text in texts], max_rows=rows, max_tokens=tokens)
-        parts = Vectors.joined([tower([texts[row] for row in chunk]) for chunk in plan])
+        encode = partial(tower, question=question)
+        parts = Vectors.joined([encode([texts[row] for row in chunk]) for chunk in plan])
         return parts.take(np.argsort([row for chunk in plan for row in chunk]).tolist())
 
     def score(self, questions: Vectors, passages: Vectors) -> Tensor:
@@ -210,7 +213,9 @@ class BiEncoderModel(nn.Module):
 
     def forward(self, questions: Sequence[Int32], passages: Sequence[Int32]) -> Tensor:
         """Scores (B, P) of token ids."""
-        return self.score(self.vectors(self.question, questions), self.vectors(self.passage, passages))
+        return self.score(
+            self.vectors(self.question, questions, question=True), self.vectors(self.passage, passages)
+        )
 
     def towers(self) -> Iterator[tuple[str, TrainableTower]]:
         """Prefix of the parameter names and tower, once each."""

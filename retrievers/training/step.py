@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -82,7 +83,7 @@ def contrastive_step(
             seed=own_seed, first=first, device=world.device,
         )
         for tower, texts, own_seed, first in (
-            (model.question, shard.questions, seed, shard.first_question),
+            (partial(model.question, question=True), shard.questions, seed, shard.first_question),
             (model.passage, shard.passages, seed ^ 1, shard.first_passage),
         )
     )  # fmt: skip

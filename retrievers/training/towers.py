@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from rag.core.errors import ConfigError
 from rag.runtime.backbone import load_backbone, pad, segments_of, token_vectors
 from retrievers.encoders.head import Head, Linear, Norm, build_head
+from retrievers.encoders.interaction import TokenRules
 from retrievers.encoders.settings import EncoderSettings
-from retrievers.encoders.tokenization import separator_id
+from retrievers.encoders.tokenization import separator_id, token_rules
 from retrievers.encoders.vectors import Vectors
 
 __all__ = ["TrainableTower"]
@@ -35,13 +36,22 @@ class TrainableTower(nn.Module):
         folder: the model's folder, which has the tokenizer too.
         dim: size D of the vectors.
         separator: the token behind which segment 1 begins; None: all token types are 0.
+        rules: which tokens are seen and kept where every token has a vector.
         autocast: run the encoder under bf16 autocast (GPU); on a CPU its weights are bf16 themselves.
     """
 
-    def __init__(self, encoder: nn.Module, head: Head, *, folder: Path, separator: int | None = None) -> None:
+    def __init__(
+        self,
+        encoder: nn.Module,
+        head: Head,
+        *,
+        folder: Path,
+        separator: int | None = None,
+        rules: TokenRules | None = None,
+    ) -> None:
         super().__init__()
         self.encoder, self.head = encoder, head
-        self.folder, self.separator = folder, separator
+        self.folder, self.separator, self.rules = folder, separator, rules
         self.autocast = False
         config: Any = encoder.config
         self.pad_id = int(getattr(config, "pad_token_id", 0) or 0)
@@ -84,11 +94,12 @@ class TrainableTower(nn.Module):
                     hint="leave projection_dim at 0 to train the projection that is there",
                 )
         elif projection_dim:
-            added.append(_drawn(hidden, projection_dim, seed))
+            added.append(_drawn(hidden, projection_dim, seed, bias=settings.interaction is None))
             added += [Norm(projection_dim)] if projection_norm else []
         head = build_head(settings, hidden, added)
         separator = separator_id(folder) if settings.segments else None
-        return cls(encoder, head, folder=folder, separator=separator).to(device)
+        rules = token_rules(settings)
+        return cls(encoder, head, folder=folder, separator=separator, rules=rules).to(device)
 
     @property
     def is_trained(self) -> bool:
@@ -103,15 +114,18 @@ class TrainableTower(nn.Module):
             self.autocast = dtype == torch.bfloat16
         return self
 
-    def forward(self, texts: Sequence[Int32]) -> Vectors:
+    def forward(self, texts: Sequence[Int32], *, question: bool = False) -> Vectors:
         """Vectors, float32, of n token sequences (special tokens included), padded together."""
         device = next(self.encoder.parameters()).device
         ids, mask = pad(texts, self.pad_id)  # (n, L)
         types = None if self.separator is None else segments_of(ids, mask, self.separator).to(device)
-        ids, mask = ids.to(device), mask.to(device)
+        seen = kept = mask
+        if self.rules is not None:
+            seen, kept = (rule(ids, mask, question=question) for rule in (self.rules.seen, self.rules.kept))
+        ids, seen, kept = ids.to(device), seen.to(device), kept.to(device)
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.autocast):
-            hidden = token_vectors(self.encoder, ids, mask, types)  # (n, L, H)
-        found: Vectors = self.head(hidden, mask)
+            hidden = token_vectors(self.encoder, ids, seen, types)  # (n, L, H)
+        found: Vectors = self.head(hidden, kept)
         return found
 
     def bare_state(self, weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -134,10 +148,11 @@ def _present(module: nn.Module, weights: Mapping[str, Tensor], prefix: str) -> d
     return {name: weights.get(prefix + name, tensor) for name, tensor in own.items()}
 
 
-def _drawn(size: int, dim: int, seed: int) -> Linear:
-    layer = Linear(size, dim)
+def _drawn(size: int, dim: int, seed: int, *, bias: bool) -> Linear:
+    layer = Linear(size, dim, bias)
     with torch.no_grad():
         drawn = torch.empty_like(layer.weight)
         layer.weight.copy_(drawn.normal_(0.0, size**-0.5, generator=torch.Generator().manual_seed(seed)))
-        layer.bias.zero_()
+        if bias:
+            layer.bias.zero_()
     return layer

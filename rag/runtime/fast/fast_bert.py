@@ -269,7 +269,10 @@ class FastBert:
                 stop = start + n * length
                 split = qkv[start:stop].view(n, length, 3, heads, size).permute(2, 0, 3, 1, 4)
                 q, k, v = split.reshape(3, n * heads, length, size)
-                mixed = _softmax_product(q, k, v)  # (n·heads, L, d)
+                unseen = None
+                if tokens.seen is not None:
+                    unseen = ~tokens.seen[start:stop].view(n, 1, length).repeat_interleave(heads, 0)
+                mixed = _softmax_product(q, k, v, unseen)  # (n·heads, L, d)
                 context[start:stop].view(n, length, heads, size).copy_(
                     mixed.view(n, heads, length, size).transpose(1, 2)
                 )
@@ -290,8 +293,8 @@ class FastBert:
         return torch.cat(parts)
 
 
-def _softmax_product(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """softmax(q kᵀ) v for (N, Lq, d), (N, L, d), (N, L, d); q is already scaled.
+def _softmax_product(q: Tensor, k: Tensor, v: Tensor, unseen: Tensor | None = None) -> Tensor:
+    """softmax(q kᵀ) v for (N, Lq, d), (N, L, d), (N, L, d); q is already scaled, `unseen` (N, 1, L) left out.
 
     Softmax does not change when its inputs are shifted. Usually they are shifted by their maximum to keep the
     exponentials finite; where |q||k| shows that every exponent is small the shift is left out, which saves
@@ -299,6 +302,8 @@ def _softmax_product(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """
     largest = q.norm(dim=-1).amax() * k.norm(dim=-1).amax()
     scores = torch.bmm(q, k.transpose(1, 2))
+    if unseen is not None:
+        scores.masked_fill_(unseen, float("-inf"))
     if float(largest) < _SAFE_EXPONENT:
         weights = scores.exp_()
         return torch.bmm(weights, v).div_(weights.sum(-1, keepdim=True))

@@ -20,6 +20,7 @@ class PackedTokens:
         token_ids: (T,) int64, all sequences one after the other.
         positions: (T,) int64, position of each token in its own sequence, from 0.
         segment_ids: (T,) int64 token types, or None if all are 0.
+        seen: (T,) bool, tokens that those of their sequence attend to; None: all.
         groups: (rows, length) of each run of neighbours of equal length; attention works run by run.
     """
 
@@ -27,6 +28,7 @@ class PackedTokens:
     positions: torch.Tensor
     segment_ids: torch.Tensor | None
     groups: tuple[tuple[int, int], ...]
+    seen: torch.Tensor | None = None
 
     @property
     def lengths(self) -> list[int]:

@@ -1,0 +1,147 @@
+"""How an encoder of one vector a token reads texts: markers, questions filled up with [MASK], punctuation."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rag.core.errors import ConfigError
+from rag.core.log import get_logger
+
+__all__ = ["Interaction", "TokenRules"]
+
+_MASKS = ("[MASK]", "<mask>")
+
+
+@dataclass(frozen=True, slots=True)
+class Interaction:
+    """The settings of late interaction.
+
+    Attributes:
+        query_tokens: questions are cut to so many tokens, marker and special tokens included.
+        expanded: shorter ones are filled up with [MASK] tokens, whose vectors count like the others.
+        attended: all tokens see those masks; otherwise only the masks' own vectors depend on them.
+        query_marker: a token of the vocabulary that follows [CLS] in questions; "" for none.
+        passage_marker: the same in passages.
+        skipped: tokens of passages that are read, but whose vectors are left out.
+
+    Source:
+        Khattab and Zaharia 2020, "ColBERT: Efficient and Effective Passage Search via Contextualized Late
+        Interaction over BERT", section 3.2.
+
+    Example:
+        >>> Interaction.from_pylate(Interaction(24).to_pylate()) == Interaction(24)
+        True
+        >>> Interaction(24, skipped=(".",)).describe()
+        'questions [unused0] of 24 tokens, filled with masks that are not seen; passages [unused1] without .'
+    """
+
+    query_tokens: int = 32
+    expanded: bool = True
+    attended: bool = False
+    query_marker: str = "[unused0]"
+    passage_marker: str = "[unused1]"
+    skipped: tuple[str, ...] = tuple(string.punctuation)
+
+    @classmethod
+    def from_pylate(cls, said: Mapping[str, Any]) -> Interaction:
+        """Of a PyLate folder's `config_sentence_transformers.json`."""
+        known = {name: said[key] for name, key in _PYLATE.items() if said.get(key) is not None}
+        markers = {"query_marker": "[Q] ", "passage_marker": "[D] "}
+        skipped = known.pop("skipped", string.punctuation)
+        return cls(**{**markers, **known}, skipped=tuple(skipped))
+
+    @classmethod
+    def from_colbert(cls, said: Mapping[str, Any]) -> Interaction:
+        """Of an original checkpoint's `artifact.metadata`."""
+        return cls(
+            query_tokens=int(said.get("query_maxlen") or 32),
+            attended=bool(said.get("attend_to_mask_tokens")),
+            query_marker=str(said.get("query_token_id") or "[unused0]"),
+            passage_marker=str(said.get("doc_token_id") or "[unused1]"),
+            skipped=tuple(string.punctuation) if said.get("mask_punctuation", True) else (),
+        )
+
+    def to_pylate(self) -> dict[str, Any]:
+        """Inverse of `from_pylate`."""
+        return {key: getattr(self, name) for name, key in _PYLATE.items()} | {
+            "skiplist_words": list(self.skipped)
+        }
+
+    def describe(self) -> str:
+        """In words; two encoders that agree in it and in their weights make the same vectors."""
+        seen = "" if self.attended else "not "
+        filled = f", filled with masks that are {seen}seen" if self.expanded else ""
+        skipped = f" without {''.join(self.skipped)}" if self.skipped else ""
+        question, passage = (f" {m.strip()}" if m else "" for m in (self.query_marker, self.passage_marker))
+        return f"questions{question} of {self.query_tokens} tokens{filled}; passages{passage}{skipped}"
+
+
+_PYLATE = {
+    "query_tokens": "query_length",
+    "expanded": "do_query_expansion",
+    "attended": "attend_to_expansion_tokens",
+    "query_marker": "query_prefix",
+    "passage_marker": "document_prefix",
+    "skipped": "skiplist_words",
+}
+
+
+class TokenRules:
+    """An `Interaction` in the token ids of one tokenizer.
+
+    Args:
+        how: the settings.
+        tokenizer: of the `tokenizers` library.
+
+    Raises:
+        ConfigError: questions are to be filled up, and the tokenizer has no mask token.
+    """
+
+    def __init__(self, how: Interaction, tokenizer: Any) -> None:
+        self.query_tokens = how.query_tokens
+        markers = {text: tokenizer.token_to_id(text) for text in (how.query_marker, how.passage_marker)}
+        if missing := [text for text, token in markers.items() if text and token is None]:
+            get_logger(__name__).warning(
+                "the tokenizer has no %s: texts are not marked as question or passage",
+                " and no ".join(missing),
+            )
+        self.query_marker, self.passage_marker = markers[how.query_marker], markers[how.passage_marker]
+        mask = next((i for i in map(tokenizer.token_to_id, _MASKS) if i is not None), None)
+        if how.expanded and mask is None:
+            raise ConfigError(
+                "the tokenizer has no mask token to fill questions up with",
+                hint="use an encoder that was trained with masks, or set do_query_expansion to false",
+            )
+        self._fill = mask if how.expanded else None
+        self._unseen = None if how.attended else self._fill
+        skipped = [token for token in map(tokenizer.token_to_id, how.skipped) if token is not None]
+        self._skipped = torch.tensor(sorted(skipped), dtype=torch.int64)
+
+    def question(self, ids: Sequence[int]) -> list[int]:
+        """A question's ids with marker, filled up."""
+        marked = _marked(ids, self.query_marker)
+        if self._fill is None:
+            return marked
+        return marked + [self._fill] * (self.query_tokens - len(marked))
+
+    def passage(self, ids: Sequence[int]) -> list[int]:
+        """A passage's ids with marker."""
+        return _marked(ids, self.passage_marker)
+
+    def seen(self, ids: Tensor, mask: Tensor, *, question: bool) -> Tensor:
+        """(n, L): the tokens of `mask` that others attend to."""
+        return mask * (ids != self._unseen) if question and self._unseen is not None else mask
+
+    def kept(self, ids: Tensor, mask: Tensor, *, question: bool) -> Tensor:
+        """(n, L): the tokens of `mask` whose vectors count."""
+        return mask if question else mask * ~torch.isin(ids, self._skipped.to(ids.device))
+
+
+def _marked(ids: Sequence[int], marker: int | None) -> list[int]:
+    return list(ids) if marker is None else [*ids[:1], marker, *ids[1:]]

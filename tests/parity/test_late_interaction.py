@@ -1,0 +1,172 @@
+"""Token vectors of every layout of ColBERT against transformers' own class, and through training."""
+
+from __future__ import annotations
+
+import json
+import string
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch.nn import functional
+from transformers import AutoTokenizer, BertConfig, BertModel
+
+from rag.core.errors import ConfigError
+from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.encoders.interaction import Interaction
+from retrievers.encoders.scoring import score
+from retrievers.encoders.settings import read_settings
+from retrievers.encoders.vectors import Vectors
+from retrievers.training.config import DprTrainConfig
+from retrievers.training.model import BiEncoderModel
+from retrievers.training.run import encoder_form, export_model
+
+QUESTIONS = ["who wrote the text?", "danube", "the river " * 20, ""]
+TITLES = ["Danube", "", "River", "!"]
+PASSAGES = ["the river, rises (in) the forest.", "?!... -", "the black forest, " * 30, "text"]
+LENGTH, QUERY = 40, 16
+
+
+def colbert_ir(folder: Path, tiny: Any) -> dict[str, Any]:
+    """The original layout: `bert.` and `linear.weight` in one file, `artifact.metadata` beside it."""
+    tiny.bert(folder)
+    weight = torch.randn(6, 32)
+    state = {f"bert.{name}": t for name, t in load_file(folder / "model.safetensors").items()}
+    save_file(state | {"linear.weight": weight}, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text()) | {"architectures": ["HF_ColBERT"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    said = {"query_maxlen": QUERY, "doc_maxlen": LENGTH, "mask_punctuation": True, "dim": 6}
+    said |= {"query_token_id": "[unused0]", "doc_token_id": "[unused1]", "attend_to_mask_tokens": False}
+    (folder / "artifact.metadata").write_text(json.dumps(said))
+    return {"weight": weight, "markers": ("[unused0]", "[unused1]"), "skipped": string.punctuation}
+
+
+def pylate(folder: Path, tiny: Any, *, attended: bool = False) -> dict[str, Any]:
+    """PyLate's layout, with markers that were added to the vocabulary."""
+    tiny.bert(folder, vocab_size=130)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(["[Q] ", "[D] "])
+    tokenizer.save_pretrained(folder)
+    weight = torch.randn(6, 32)
+    kinds = ("sentence_transformers.models.Transformer", "pylate.models.Dense.Dense")
+    modules = [{"idx": n, "path": "1_Dense" if n else "", "type": kind} for n, kind in enumerate(kinds)]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    own = {"similarity_fn_name": "MaxSim", "query_prefix": "[Q] ", "document_prefix": "[D] "}
+    own |= {"query_length": QUERY, "document_length": LENGTH, "skiplist_words": [".", ","]}
+    own |= {"attend_to_expansion_tokens": attended, "do_query_expansion": True}
+    own |= {"prompts": {"query": "", "document": ""}}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(own))
+    (folder / "1_Dense").mkdir()
+    config = {"activation_function": "torch.nn.modules.linear.Identity", "use_residual": False, "bias": False}
+    (folder / "1_Dense" / "config.json").write_text(json.dumps(config))
+    save_file({"linear.weight": weight}, folder / "1_Dense" / "model.safetensors")
+    return {"weight": weight, "markers": ("[Q] ", "[D] "), "skipped": ".,", "attended": attended}
+
+
+def attending(folder: Path, tiny: Any) -> dict[str, Any]:
+    return pylate(folder, tiny, attended=True)
+
+
+def brute_force(folder: Path, made: dict[str, Any], text: str, *, question: bool) -> torch.Tensor:
+    """(n, 6) vectors that count of one text, by the formulas of the paper."""
+    state = {n.removeprefix("bert."): t for n, t in load_file(folder / "model.safetensors").items()}
+    state.pop("linear.weight", None)
+    model = BertModel(BertConfig.from_pretrained(folder), add_pooling_layer=False).eval()
+    model.load_state_dict(state)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    marker = tokenizer.convert_tokens_to_ids(made["markers"][0 if question else 1])
+    longest = (QUERY if question else LENGTH) - 1
+    ids = tokenizer(text, truncation=True, max_length=longest)["input_ids"]
+    ids = [ids[0], marker, *ids[1:]]
+    seen = [1] * len(ids)
+    if question:
+        filled, attended = QUERY - len(ids), int(made.get("attended", False))
+        ids, seen = ids + [tokenizer.mask_token_id] * filled, seen + [attended] * filled
+    with torch.no_grad():
+        hidden = model(torch.tensor([ids]), attention_mask=torch.tensor([seen])).last_hidden_state[0]
+    skipped = set() if question else set(tokenizer.convert_tokens_to_ids(list(made["skipped"])))
+    kept = [place for place, token in enumerate(ids) if token not in skipped]
+    return functional.normalize(hidden @ made["weight"].T, dim=-1)[kept]
+
+
+def compare(found: Vectors, wanted: list[torch.Tensor]) -> None:
+    assert found.lengths is not None
+    assert found.lengths.tolist() == [len(each) for each in wanted]
+    torch.testing.assert_close(found.values, torch.cat(wanted), atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("layout", [colbert_ir, pylate, attending])
+def test_every_layout_makes_the_vectors_of_the_paper(tmp_path: Path, tiny: Any, layout: Any) -> None:
+    torch.manual_seed(4)
+    folder = tmp_path / "start"
+    made = layout(folder, tiny)
+    texts = [f"{title} {text}" if title else text for title, text in zip(TITLES, PASSAGES, strict=True)]
+    asked = [brute_force(folder, made, text, question=True) for text in QUESTIONS]
+    told = [brute_force(folder, made, text, question=False) for text in texts]
+    assert all(len(each) == QUERY for each in asked)
+    for fast in (True, False):
+        encoder = BiEncoder.load(folder, precision="fp32", fast=fast)
+        compare(encoder.question_tokens(QUESTIONS), asked)
+        compare(encoder.passage_tokens(TITLES, PASSAGES), told)
+    scores = score(encoder.question_tokens(QUESTIONS), encoder.passage_tokens(TITLES, PASSAGES))
+    wanted = torch.tensor([[float((q @ p.T).amax(1).sum()) for p in told] for q in asked])
+    torch.testing.assert_close(scores, wanted, atol=1e-4, rtol=1e-4)
+
+    # trained and written, it is PyLate's layout with the same vectors
+    settings = {"question_tokens": QUERY, "passage_tokens": LENGTH}
+    model = BiEncoderModel.from_folder(folder, **settings, dropout=0.0)
+    rows = encoder._passage.tokenizer(texts)
+    compare(model.vectors(model.passage, [np.asarray(ids, np.int32) for ids in rows]), told)
+    config = DprTrainConfig(
+        out=tmp_path, train_files=(tmp_path,), question_encoder=str(folder), pooling="tokens", **settings
+    )
+    written = export_model(tmp_path / "new", model, {}, encoder_form(config, model))
+    again = BiEncoder.load(written, precision="fp32")
+    compare(again.question_tokens(QUESTIONS), asked)
+    compare(again.passage_tokens(TITLES, PASSAGES), told)
+    said = json.loads((written / "config_sentence_transformers.json").read_text())
+    assert (said["query_length"], said["document_length"], said["query_prefix"]) == (
+        *(QUERY, LENGTH), made["markers"][0],
+    )  # fmt: skip
+    kinds = [module["type"] for module in json.loads((written / "modules.json").read_text())]
+    assert kinds == ["sentence_transformers.models.Transformer", "pylate.models.Dense.Dense"]
+
+
+def test_any_encoder_becomes_one_of_late_interaction(tmp_path: Path, tiny: Any) -> None:
+    tiny.bert(tmp_path / "start")
+    model = BiEncoderModel.from_folder(
+        tmp_path / "start", pooling="tokens", projection_dim=8, question_tokens=12, passage_tokens=30
+    )
+    layer = model.passage.head.layers[0]
+    assert (tuple(layer.weight.shape), layer.bias) == ((8, 32), None)
+    assert model.settings.passage.interaction == Interaction(query_tokens=12)
+    rows = [np.asarray([2, 3], np.int32)]
+    vectors = model.vectors(model.passage, rows).values
+    torch.testing.assert_close(vectors.norm(dim=1), torch.ones(2))
+
+
+def test_what_decides_the_vectors_is_part_of_the_identity(tmp_path: Path, tiny: Any) -> None:
+    pylate(tmp_path / "one", tiny)
+    one = BiEncoder.load(tmp_path / "one").identity
+    path = tmp_path / "one" / "config_sentence_transformers.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"skiplist_words": []}))
+    other = BiEncoder.load(tmp_path / "one").identity
+    assert one.differences(other)[0].startswith("interaction: ")
+    assert type(one).from_json(one.to_json()) == one
+
+
+def test_a_vocabulary_without_masks_is_refused_and_one_without_markers_is_warned_of(
+    tmp_path: Path, tiny: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tiny.bert(tmp_path)
+    path = folder / "tokenizer.json"
+    path.write_text(path.read_text().replace("[unused1]", "unused"))
+    BiEncoderModel.from_folder(folder, pooling="tokens", question_tokens=12, passage_tokens=30)
+    assert "no [unused1]" in caplog.text
+    path.write_text(path.read_text().replace("[MASK]", "mask"))
+    with pytest.raises(ConfigError, match="no mask token"):
+        BiEncoderModel.from_folder(folder, pooling="tokens", question_tokens=12, passage_tokens=30)
+    assert read_settings(folder).interaction is None
