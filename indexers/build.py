@@ -1,4 +1,4 @@
-"""Build an index: passages → embeddings → FAISS → Lucene → manifest, each stage alone or all in one call.
+"""Build an index: passages → embeddings → FAISS (token vectors) → Lucene → manifest, each stage alone or all.
 
 The directory is locked for the time of the build. Every stage is resumable: what is finished is kept,
 what was cut off is continued, and the manifest comes last. All files have the same bytes however often the
@@ -14,17 +14,19 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from pydantic import Field, model_validator
 
 from indexers.embeddings import EmbeddingShards, EmbeddingWriter, VectorDtype, read_probes, save_probes
-from indexers.faiss_index import build_faiss
+from indexers.faiss_index import build_faiss, faiss_threads
 from indexers.ledger import LEDGER_NAME, StageLedger
 from indexers.lucene import build_bm25
 from indexers.passages import PassageStore, PassageStoreWriter, passages_digest
-from indexers.presets import INDEX_KINDS, IndexKind, IndexType
-from indexers.protocols import PassageEncoder
+from indexers.presets import INDEX_KINDS, PLAID, IndexKind, IndexType
+from indexers.protocols import EncoderIdentity, PassageEncoder
+from indexers.token_build import TokenEncoder, build_tokens
+from indexers.token_index import TokenIndex
 from rag.config import Config
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.files import directory_lock, disk_errors, remove_temporaries
@@ -34,9 +36,9 @@ from rag.core.types import Passage
 
 __all__ = ["BuildSettings", "Stage", "build_index", "manifest_checksum"]
 
-Stage = Literal["passages", "embeddings", "dense", "bm25"]
+Stage = Literal["passages", "embeddings", "dense", "tokens", "bm25"]
 STAGES: tuple[Stage, ...] = get_args(Stage)  # each has a folder of its name
-PASSAGES_DIR, EMBEDDINGS_DIR, DENSE_DIR, BM25_DIR = "passages", "embeddings", "dense", "bm25"
+PASSAGES_DIR, EMBEDDINGS_DIR, DENSE_DIR, TOKENS_DIR, BM25_DIR = STAGES
 INDEX_KIND = "index"
 
 
@@ -45,8 +47,9 @@ class BuildSettings(Config):
 
     Attributes:
         retriever: what can be searched afterwards.
-        index_type: FAISS type, see `indexers.presets`.
+        index_type: FAISS type, see `indexers.presets`, or "plaid" for an encoder with a vector a token.
         dtype: of the embeddings on disk; "auto" is float32 for `flat`, which searches them, else float16.
+        token_bits: of each number of a token's vector, for `plaid`.
         shard_rows: passages of one embedding shard, the most a killed run can lose.
         k1: BM25's term saturation.
         probes: queries on which recall is measured.
@@ -55,7 +58,8 @@ class BuildSettings(Config):
     """
 
     retriever: IndexKind = "dense"
-    index_type: IndexType = "flat"
+    index_type: IndexType | Literal["plaid"] = "flat"
+    token_bits: Literal[1, 2, 4] = 2
     dtype: Literal["auto", "float16", "float32"] = "auto"
     shard_rows: int = Field(default=16_384, ge=1)
     k1: float = Field(default=0.9, ge=0)
@@ -76,9 +80,19 @@ class BuildSettings(Config):
         return self
 
     @property
+    def has_encoder(self) -> bool:
+        """Whether passages are encoded."""
+        return "dense" in INDEX_KINDS[self.retriever]
+
+    @property
     def has_dense(self) -> bool:
         """Whether embeddings and FAISS are built."""
-        return "dense" in INDEX_KINDS[self.retriever]
+        return self.has_encoder and not self.has_tokens
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether token vectors are built."""
+        return self.has_encoder and self.index_type == PLAID
 
     @property
     def has_bm25(self) -> bool:
@@ -97,7 +111,7 @@ def build_index(
     passages: Iterable[Passage],
     out: str | Path,
     *,
-    encoder: PassageEncoder | None = None,
+    encoder: PassageEncoder | TokenEncoder | None = None,
     settings: BuildSettings | None = None,
     source: Mapping[str, Any] | None = None,
     overwrite: bool = False,
@@ -131,12 +145,13 @@ def build_index(
         0
     """
     settings, place = settings or BuildSettings(), Path(out)
-    wanted = ["passages", *["embeddings", "dense"] * settings.has_dense, *["bm25"] * settings.has_bm25]
+    wanted = ["passages", *["embeddings", "dense"] * settings.has_dense, *["tokens"] * settings.has_tokens]
+    wanted += ["bm25"] * settings.has_bm25
     if until is not None:
         if until not in wanted:
             raise ConfigError(f"a {settings.retriever} index has no stage {until!r}", hint=f"one of {wanted}")
         wanted = wanted[: wanted.index(until) + 1]
-    if "embeddings" in wanted and encoder is None:
+    if {"embeddings", "tokens"} & set(wanted) and encoder is None:
         raise ConfigError(
             f"retriever {settings.retriever!r} needs an encoder", hint="pass one, or choose retriever bm25"
         )
@@ -144,10 +159,12 @@ def build_index(
         _prepare(place, overwrite)
         ledger = StageLedger(place)
         store = build_passages(passages, place, ledger, source)
-        if "embeddings" in wanted and encoder is not None:
-            build_embeddings(store, place, ledger, encoder, settings)
+        if "embeddings" in wanted:
+            build_embeddings(store, place, ledger, cast("PassageEncoder", encoder), settings)
         if "dense" in wanted:
             build_dense(place, ledger, settings)
+        if "tokens" in wanted:
+            build_token_stage(store, place, ledger, cast("TokenEncoder", encoder), settings)
         if "bm25" in wanted:
             build_lucene(store, place, ledger, settings)
         if until is None and not (place / MANIFEST_NAME).exists():
@@ -214,11 +231,16 @@ def build_embeddings(
 ) -> None:
     """Stage 2: encode the passages, a whole shard in one call, so that the encoder can sort by length."""
     identity = encoder.identity
+    if identity.pooling == "tokens":
+        raise ConfigError(
+            f"{identity.name} makes one vector a token, type {settings.index_type} needs one a text",
+            hint="build it with `rag index … --index-type plaid`",
+        )
     if identity.dim != encoder.dim:
         raise ConfigError(f"the encoder's dim is {encoder.dim}, its identity says {identity.dim}")
     inputs = {
         "passages": ledger.output("passages"),
-        "encoder": {**identity.to_json(), "name": "" if identity.weights_sha256 else identity.name},
+        "encoder": _comparable(identity),
         "dtype": settings.stored_dtype,
         "shard_rows": settings.shard_rows,
         "probes": settings.probes,
@@ -258,8 +280,34 @@ def build_dense(place: Path, ledger: StageLedger, settings: BuildSettings) -> No
     ledger.finish("dense", info)
 
 
+def build_token_stage(
+    passages: PassageStore, place: Path, ledger: StageLedger, encoder: TokenEncoder, settings: BuildSettings
+) -> None:
+    """Stage 4: token vectors, compressed."""
+    inputs = {
+        "passages": ledger.output("passages"),
+        "encoder": _comparable(encoder.identity),
+        "bits": settings.token_bits,
+        "shard_rows": settings.shard_rows,
+        "seed": settings.seed,
+    }
+    if not ledger.begin("tokens", inputs):
+        return
+    with faiss_threads(settings.threads):
+        info = build_tokens(
+            passages, place / TOKENS_DIR, encoder, bits=settings.token_bits, shard_rows=settings.shard_rows,
+            seed=settings.seed,
+        )  # fmt: skip
+    ledger.finish("tokens", info)
+
+
+def _comparable(identity: EncoderIdentity) -> dict[str, Any]:
+    """What must not change when a build goes on: with known weights, the name may."""
+    return {**identity.to_json(), "name": "" if identity.weights_sha256 else identity.name}
+
+
 def build_lucene(passages: PassageStore, place: Path, ledger: StageLedger, settings: BuildSettings) -> None:
-    """Stage 4: the BM25 index."""
+    """Stage 5: the BM25 index."""
     inputs = {"passages": ledger.output("passages"), "k1": settings.k1, "b": settings.b}
     if not ledger.begin("bm25", inputs):
         return
@@ -286,6 +334,8 @@ def write_index_manifest(place: Path, ledger: StageLedger) -> None:
         embeddings = EmbeddingShards.open(place / EMBEDDINGS_DIR)
         known = {f"{EMBEDDINGS_DIR}/{name}": entry for name, entry in embeddings.checksums().items()}
         manifest["encoder"] = embeddings.encoder.to_json()
+    if "tokens" in stages:
+        manifest["encoder"] = TokenIndex.open(place / TOKENS_DIR).encoder.to_json()
     table = {**known, **file_table(place, (present | {LEDGER_NAME}) - set(known))}
     manifest["files"] = dict(sorted(table.items()))
     write_manifest(place, {**manifest, "checksum": manifest_checksum(manifest)})

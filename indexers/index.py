@@ -6,13 +6,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from indexers.build import BM25_DIR, DENSE_DIR, EMBEDDINGS_DIR, INDEX_KIND, PASSAGES_DIR, manifest_checksum
+from indexers.build import (
+    BM25_DIR,
+    DENSE_DIR,
+    EMBEDDINGS_DIR,
+    INDEX_KIND,
+    PASSAGES_DIR,
+    TOKENS_DIR,
+    manifest_checksum,
+)
 from indexers.embeddings import EmbeddingShards
 from indexers.faiss_index import open_dense
 from indexers.lucene import LuceneIndex
 from indexers.passages import PassageStore
 from indexers.presets import PARTS, Part
 from indexers.protocols import EncoderIdentity, VectorIndex
+from indexers.token_index import TokenIndex
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.core.manifest import MANIFEST_NAME, read_manifest, verify_files
 
@@ -27,8 +36,9 @@ class Index:
 
     Attributes:
         version: first 12 hex digits of the manifest's checksum; part of every answer.
-        embeddings: the stored vectors; None for a BM25-only index.
-        dense: vector search; None for a BM25-only index.
+        embeddings: the stored vectors; None without a dense part.
+        dense: vector search; None without a dense part.
+        tokens: search in token vectors; None without them.
     """
 
     def __init__(
@@ -41,15 +51,23 @@ class Index:
         self._expect(PASSAGES_DIR, len(self.passages), manifest["passages"]["count"])
         self.embeddings: EmbeddingShards | None = None
         self.dense: VectorIndex | None = None
+        self.tokens: TokenIndex | None = None
+        if "tokens" in self.parts:
+            self.tokens = TokenIndex.open(directory / TOKENS_DIR)
+            self._expect(TOKENS_DIR, len(self.tokens), len(self.passages))
+            self._expect_encoder(TOKENS_DIR, self.tokens.encoder)
         if "dense" in self.parts:
             self.embeddings = EmbeddingShards.open(directory / EMBEDDINGS_DIR)
             self._expect(EMBEDDINGS_DIR, len(self.embeddings), len(self.passages))
-            if self.embeddings.encoder.to_json() != manifest["encoder"]:
-                raise MismatchedArtifactError(
-                    f"{directory / EMBEDDINGS_DIR} was made by another encoder than {MANIFEST_NAME} says",
-                    hint="rebuild the index",
-                )
+            self._expect_encoder(EMBEDDINGS_DIR, self.embeddings.encoder)
             self.dense = open_dense(directory / DENSE_DIR, self.embeddings, threads=threads)
+
+    def _expect_encoder(self, what: str, found: EncoderIdentity) -> None:
+        if found.to_json() != self.manifest["encoder"]:
+            raise MismatchedArtifactError(
+                f"{self.directory / what} was made by another encoder than {MANIFEST_NAME} says",
+                hint="rebuild the index",
+            )
 
     def _expect(self, what: str, found: int, expected: int) -> None:
         if found != expected:
@@ -109,7 +127,8 @@ class Index:
     @property
     def encoder_identity(self) -> EncoderIdentity | None:
         """The encoder of the stored vectors; None for a BM25-only index."""
-        return self.embeddings.encoder if self.embeddings is not None else None
+        stored = self.embeddings if self.tokens is None else self.tokens
+        return None if stored is None else stored.encoder
 
     def check_encoder(self, identity: EncoderIdentity) -> None:
         """Refuse an encoder whose vectors cannot be compared with the stored ones.

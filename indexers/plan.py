@@ -19,6 +19,8 @@ import numpy as np
 from indexers.build import BuildSettings
 from indexers.passages import PassageStoreWriter
 from indexers.presets import HNSW_LINKS, Preset, preset_for
+from indexers.token_codec import TRAINING_TOKENS, centroid_count, code_dtype
+from indexers.token_index import default_ndocs
 from rag.core.errors import ConfigError
 from rag.core.progress import format_duration
 from rag.core.types import Passage
@@ -34,6 +36,8 @@ JAVA_BYTES = 230e6  # a Java machine with a heap of 512 MiB after 2,000 question
 LUCENE_SHARE = 0.19  # Lucene's files against the bytes of titles and texts (measured on 100-word passages)
 LOOKUP_BYTES = 16  # id hash and row
 ARROW_BYTES = 3 * 8  # offsets of three strings
+TOKEN_BYTES = 5.0  # of title and text for each token vector (measured, without punctuation)
+LISTED_SHARE = 0.8  # of tokens that are the only one of their passage and centroid (measured)
 FAULT_AROUND_BYTES = 65_536  # the kernel maps this much around a page that is touched
 KMEANS_ROUNDS, PQ_ROUNDS, PQ_POINTS = 10, 10, 16_384
 
@@ -198,7 +202,7 @@ def plan(
         (16.1, 32.3)
     """
     settings, rates = settings or BuildSettings(), rates or Rates()
-    if n_passages < 1 or (settings.has_dense and dim < 1):
+    if n_passages < 1 or (settings.has_encoder and dim < 1):
         raise ConfigError(f"cannot plan for {n_passages} passages of size {dim}", hint="both are at least 1")
     text_bytes = n_passages * passage_bytes
     store_bytes = text_bytes + n_passages * (id_bytes + ARROW_BYTES)
@@ -234,6 +238,22 @@ def plan(
             building["dense"] = 150e6 + 2 * index_bytes + 3 * preset.training_rows * dim * 4.0
             working = max(working, index_bytes)
         seconds["dense"] = _dense_seconds(preset, n_passages, dim, settings, rates)
+    if settings.has_tokens:
+        tokens = text_bytes / TOKEN_BYTES
+        centroids = centroid_count(tokens)
+        code_bytes = code_dtype(centroids).itemsize
+        listed_bytes = tokens * (code_bytes + 4 * LISTED_SHARE)
+        residual_bytes = tokens * dim * settings.token_bits / 8
+        disk["tokens"] = listed_bytes + residual_bytes + centroids * (2.0 * dim + 8) + 2.0 * n_passages
+        serving["centroids"] = 4.0 * centroids * dim + 8.0 * n_passages
+        read = questions * default_ndocs(top_k) / 4
+        serving["tokens, mapped"] = listed_bytes + touched_bytes(residual_bytes, read)
+        # The sample as it is encoded, shuffled, and without what is held out.
+        building["tokens"] = PROCESS_BYTES + model_bytes + 10.0 * dim * TRAINING_TOKENS * centroids
+        factory, dtype = f"{centroids} centroids, {settings.token_bits} bits", "token"
+        if encode_per_s is not None:
+            sampled = min(1.0, 1.1 * TRAINING_TOKENS * centroids / tokens)
+            seconds["tokens"] = n_passages * (1 + sampled) / encode_per_s
     if settings.has_bm25:
         lucene_bytes = LUCENE_SHARE * text_bytes
         disk["lucene"] = lucene_bytes
@@ -244,8 +264,8 @@ def plan(
         working = max(working, 1.1 * text_bytes + lucene_bytes)
     return Plan(
         n_passages=n_passages,
-        dim=dim if settings.has_dense else 0,
-        index_type=settings.index_type if settings.has_dense else "",
+        dim=dim if settings.has_encoder else 0,
+        index_type=settings.index_type if settings.has_encoder else "",
         factory=factory,
         dtype=dtype,
         disk_bytes=disk,

@@ -11,6 +11,7 @@
 | rabitq | inverted lists of 1-bit codes, rotated   | D/8 + 16       | smallest memory            |
 
 All but `flat` are lossy; their candidates are re-ranked with exact scores from the embeddings on disk.
+Another lossy one, `plaid`, is for encoders with a vector a token: see `indexers.token_index`.
 """
 
 from __future__ import annotations
@@ -21,20 +22,31 @@ from typing import Literal, get_args
 
 from rag.core.errors import ConfigError
 
-__all__ = ["INDEX_KINDS", "INDEX_TYPES", "PARTS", "IndexKind", "IndexType", "Part", "Preset", "preset_for"]
+__all__ = [
+    "INDEX_KINDS",
+    "INDEX_TYPES",
+    "PARTS",
+    "PLAID",
+    "IndexKind",
+    "IndexType",
+    "Part",
+    "Preset",
+    "preset_for",
+]
 
 # What an index can hold beside its passages, and the names under which it is asked for.
-Part = Literal["dense", "bm25"]
+Part = Literal["dense", "tokens", "bm25"]
 PARTS: tuple[Part, ...] = get_args(Part)
 
 IndexKind = Literal["dense", "bm25", "hybrid"]
 INDEX_KINDS: dict[IndexKind, tuple[Part, ...]] = {
     "dense": ("dense",),
     "bm25": ("bm25",),
-    "hybrid": PARTS,
+    "hybrid": ("dense", "bm25"),
 }
 IndexType = Literal["flat", "fp16", "sq8", "hnsw", "ivf", "ivfpq", "rabitq"]
 INDEX_TYPES: tuple[IndexType, ...] = get_args(IndexType)
+PLAID = "plaid"  # a vector a token: the part "tokens" takes the place of "dense"
 
 HNSW_LINKS = 32
 HNSW_EF_CONSTRUCTION = 160

@@ -16,6 +16,7 @@ from rag.core.errors import ConfigError
 from retrievers.dense import DenseRetriever
 from retrievers.fusion import Fusion
 from retrievers.hybrid import DEFAULT_DEPTH, HybridRetriever
+from retrievers.late_interaction import LateInteractionRetriever, TokenSearchOptions
 from retrievers.multihop import STOP_FILE, HopOptions, LearnedStop, MultiHopRetriever
 from retrievers.protocols import Retriever
 from retrievers.rerank import reranked
@@ -66,6 +67,13 @@ class Opening:
         loaded = open_encoder(self.index, encoder=self.encoder, precision=self.precision, device=self.device)
         return DenseRetriever(self.index.dense, self.index.passages, loaded)
 
+    def colbert(self) -> LateInteractionRetriever:
+        """The index's token vectors behind its encoder."""
+        assert self.index.tokens is not None
+        loaded = open_encoder(self.index, encoder=self.encoder, precision=self.precision, device=self.device)
+        options = self.options if isinstance(self.options, TokenSearchOptions) else None
+        return LateInteractionRetriever(self.index.tokens, self.index.passages, loaded, options)
+
     def bm25(self) -> SparseRetriever:
         """The index's words."""
         assert self.index.lucene is not None
@@ -74,7 +82,8 @@ class Opening:
     def hybrid(self) -> HybridRetriever:
         """Both, fused."""
         depth = getattr(self.options, "depth", DEFAULT_DEPTH)
-        return HybridRetriever([self.dense(), self.bm25()], fusion=self.fusion, depth=depth)
+        vectors = self.dense() if self.index.tokens is None else self.colbert()
+        return HybridRetriever([vectors, self.bm25()], fusion=self.fusion, depth=depth)
 
     def multihop(self) -> MultiHopRetriever:
         """Paths over the index's vectors, from a first hop of any kind."""
@@ -121,11 +130,12 @@ class RetrieverKind:
 
 KINDS: dict[str, RetrieverKind] = {
     "dense": RetrieverKind(("dense",), Opening.dense),
+    "colbert": RetrieverKind(("tokens",), Opening.colbert, TokenSearchOptions),
     "bm25": RetrieverKind(("bm25",), Opening.bm25),
     "hybrid": RetrieverKind(("dense", "bm25"), Opening.hybrid, HybridOptions, fuses=True),
     "multihop": RetrieverKind(("dense",), Opening.multihop, HopOptions, fuses=True),
 }
-_AUTO = ("hybrid", "dense", "bm25")  # the first of which the index has all parts
+_AUTO = ("hybrid", "dense", "colbert", "bm25")  # the first of which the index has all parts
 
 
 def kind_names() -> str:
@@ -192,16 +202,15 @@ def open_retriever(
     """
     name, options = parse_kind(kind)
     if name == "auto":
-        name = next(kind for kind in _AUTO if set(KINDS[kind].needs) <= set(index.parts))
+        name = next(kind for kind in _AUTO if not _missing(kind, index))
         options = KINDS[name].options()
     chosen = KINDS[name]
-    missing = [part for part in chosen.needs if part not in index.parts]
-    if missing:
-        enough = next(kind for kind, parts in INDEX_KINDS.items() if set(chosen.needs) <= set(parts))
+    if missing := _missing(name, index):
+        enough = next((kind for kind, parts in INDEX_KINDS.items() if set(chosen.needs) <= set(parts)), "")
         raise ConfigError(
             f"{name} retrieval needs a {' and a '.join(missing)} index; this one has "
             f"{' and '.join(index.parts) or 'neither'}",
-            hint=f"build it with `rag index … --retriever {enough}`",
+            hint=f"build it with `rag index … {f'--retriever {enough}' if enough else '--index-type plaid'}`",
         )
     if fusion is not None and not chosen.fuses:
         raise ConfigError(
@@ -212,6 +221,12 @@ def open_retriever(
     if rerank is None:
         return made
     return reranked(made, index.passages, rerank, precision=precision, device=device)
+
+
+def _missing(kind: str, index: Index) -> list[Part]:
+    """What the index lacks for a kind; token vectors are as good as others to fuse with BM25."""
+    instead = "tokens" if kind == "hybrid" and "tokens" in index.parts else "dense"
+    return [part for part in KINDS[kind].needs if (instead if part == "dense" else part) not in index.parts]
 
 
 def open_encoder(

@@ -16,6 +16,7 @@ from rag.cli.options import (
     MaxBadShare,
     PassageIds,
     StoredDtype,
+    TokenBits,
     Words,
     Wrap,
 )
@@ -40,6 +41,7 @@ def index(
     ] = None,
     query_encoder: Annotated[str | None, typer.Option(help="Question tower, if it is another model.")] = None,
     index_type: IndexTypeSpec = "flat",
+    token_bits: TokenBits = 2,
     format: CorpusFormat = "auto",
     split: Annotated[
         str | None,
@@ -64,7 +66,7 @@ def index(
     threads: Annotated[int | None, typer.Option(help="Cores for FAISS and Lucene; default: all.")] = None,
     seed: Annotated[int, typer.Option(help="For sampling and clustering.")] = 0,
     until: Annotated[
-        str | None, typer.Option(help="Stop after this stage: passages, embeddings, dense or bm25.")
+        str | None, typer.Option(help="Stop after this stage: passages, embeddings, dense, tokens, bm25.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete what is in --out first.")] = False,
 ) -> None:
@@ -77,8 +79,8 @@ def index(
 
     setup_logging("WARNING")
     given: dict[str, Any] = {
-        "retriever": retriever, "index_type": index_type, "dtype": dtype, "shard_rows": shard_rows,
-        "k1": k1, "b": b, "threads": threads, "seed": seed,
+        "retriever": retriever, "index_type": index_type, "token_bits": token_bits, "dtype": dtype,
+        "shard_rows": shard_rows, "k1": k1, "b": b, "threads": threads, "seed": seed,
     }  # fmt: skip
     settings = load_config(BuildSettings, overrides=given)
     inputs, is_sample = _resolve(corpus)
@@ -90,7 +92,7 @@ def index(
     report = ReadReport()
     documents = read_documents(inputs, format=format, options=read_options, report=report)
     loaded: PassageEncoder | None = None
-    if settings.has_dense and until != "passages":
+    if settings.has_encoder and until != "passages":
         from retrievers.encoders.bi_encoder import BiEncoder
 
         loaded = BiEncoder.load(

@@ -40,7 +40,10 @@ PassageIds = Annotated[str, typer.Option(help="document (doc-0, doc-1, …) or i
 Words = Annotated[int, typer.Option(help="Words a passage, for --split words100.")]
 Wrap = Annotated[bool, typer.Option(help="Fill the last passage with the document's first words.")]
 MaxBadShare = Annotated[float, typer.Option(help="Highest tolerated share of bad records.")]
-IndexTypeSpec = Annotated[str, typer.Option(help="flat, fp16, sq8, hnsw, ivf, ivfpq or rabitq.")]
+IndexTypeSpec = Annotated[
+    str, typer.Option(help="flat, fp16, sq8, hnsw, ivf, ivfpq, rabitq; plaid for ColBERT.")
+]
+TokenBits = Annotated[int, typer.Option(help="Bits a number of a token's vector: 1, 2 or 4 (plaid).")]
 StoredDtype = Annotated[str, typer.Option(help="Embeddings on disk: auto, float16 or float32.")]
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rag.cli.options import IndexKindSpec, IndexTypeSpec, StoredDtype
+from rag.cli.options import IndexKindSpec, IndexTypeSpec, StoredDtype, TokenBits
 
 _WORDS = "the history of the river town where many people met and spoke about trade and weather in old times "
 
@@ -19,6 +19,7 @@ def plan(
     dim: Annotated[int | None, typer.Option(help="Vector size; default: the encoder's.")] = None,
     retriever: IndexKindSpec = "dense",
     index_type: IndexTypeSpec = "flat",
+    token_bits: TokenBits = 2,
     encoder: Annotated[str | None, typer.Option(help="Encoder whose speed is measured.")] = None,
     encode_per_s: Annotated[
         float | None, typer.Option(help="Known passages/s; skips the measurement.")
@@ -36,7 +37,9 @@ def plan(
     from indexers.plan import plan as make_plan
     from rag.config import load_config
 
-    given: dict[str, Any] = {"retriever": retriever, "index_type": index_type, "dtype": dtype}
+    given: dict[str, Any] = {
+        "retriever": retriever, "index_type": index_type, "token_bits": token_bits, "dtype": dtype,
+    }  # fmt: skip
     settings = load_config(BuildSettings, overrides=given)
     from rag.bench.memory import loaded_model_bytes
 
@@ -46,8 +49,8 @@ def plan(
 
         return BiEncoder.load(encoder)
 
-    model_bytes = loaded_model_bytes(load_encoder if settings.has_dense else None)
-    if settings.has_dense and (dim is None or (encode_per_s is None and measure)):
+    model_bytes = loaded_model_bytes(load_encoder if settings.has_encoder else None)
+    if settings.has_encoder and (dim is None or (encode_per_s is None and measure)):
         loaded = load_encoder()
         dim = dim or loaded.dim
         if encode_per_s is None and measure:
@@ -67,7 +70,7 @@ def plan(
         typer.echo(json.dumps({**result.to_json(), "encode_per_s": encode_per_s}, indent=2))
         return
     typer.echo(result.describe())
-    if encode_per_s is not None and settings.has_dense:
+    if encode_per_s is not None and settings.has_encoder:
         typer.echo(f"encoding at {encode_per_s:,.0f} passages/s" + (", measured here" if measure else ""))
 
 
@@ -75,7 +78,9 @@ def _encode_rate(encoder: Any, *, n_passages: int = 128) -> float:
     """Passages of 100 words a second, after a warm-up."""
     titles = ["A title"] * n_passages
     texts = [(_WORDS * 6)[: 560 + number % 80] for number in range(n_passages)]
-    encoder.encode_passages(titles[:16], texts[:16])
+    several = encoder.identity.pooling == "tokens"
+    encode = encoder.passage_tokens if several else encoder.encode_passages
+    encode(titles[:16], texts[:16])
     started = time.perf_counter()
-    encoder.encode_passages(titles, texts)
+    encode(titles, texts)
     return n_passages / (time.perf_counter() - started)

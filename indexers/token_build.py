@@ -1,0 +1,249 @@
+"""Token vectors on disk: encoded, compressed and listed by centroid, shard by shard.
+
+Files in the directory: `centroids.npy`, `buckets.npy`, for each shard of passages `codes-00000.npy`,
+`residuals-00000.npy`, `lengths-00000.npy` and, written last, `shard-00000.json` with their checksums;
+`lists.npy` (the passages of every centroid, end to end) with `list_ends.npy`; `tokens.json`, the last of all.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from indexers.npy import load_npy, save_npy
+from indexers.passages import PassageStore
+from indexers.protocols import EncoderIdentity, FloatArray
+from indexers.token_codec import TRAINING_TOKENS, TokenCodec, centroid_count, train_codec
+from rag.core.errors import ConfigError, DataError
+from rag.core.files import (
+    atomic_path,
+    atomic_write_json,
+    disk_errors,
+    read_json,
+    remove_temporaries,
+    sha256_file,
+)
+from rag.core.progress import Progress
+
+__all__ = ["TOKENS_NAME", "TokenEncoder", "build_tokens", "shard_files"]
+
+TOKENS_NAME, CENTROIDS_NAME, BUCKETS_NAME = "tokens.json", "centroids.npy", "buckets.npy"
+LISTS_NAME, ENDS_NAME = "lists.npy", "list_ends.npy"
+_TEXTS_AT_ONCE = 1024  # passages whose token vectors are in memory together
+_SAMPLED_TOKENS = 1 << 16  # at least, if there are as many
+_log = logging.getLogger(__name__)
+
+
+class TokenVectors(Protocol):
+    """Vectors of n texts end to end; arrays, or what NumPy can read as such."""
+
+    @property
+    def values(self) -> Any:
+        """(T, D) float32."""
+
+    @property
+    def lengths(self) -> Any:
+        """(n,), how many each text has; None: one each."""
+
+
+class TokenEncoder(Protocol):
+    """Turns passages into a vector a token."""
+
+    @property
+    def identity(self) -> EncoderIdentity:
+        """Who made the vectors."""
+
+    def passage_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> TokenVectors:
+        """Vectors of passages, in order; the same call gives the same bytes."""
+
+
+def shard_files(shard: int) -> tuple[str, str, str]:
+    """Names of a shard's codes, residuals and lengths.
+
+    Example:
+        >>> shard_files(3)[0]
+        'codes-00003.npy'
+    """
+    return (f"codes-{shard:05d}.npy", f"residuals-{shard:05d}.npy", f"lengths-{shard:05d}.npy")
+
+
+def build_tokens(
+    passages: PassageStore,
+    directory: Path,
+    encoder: TokenEncoder,
+    *,
+    bits: int = 2,
+    shard_rows: int = 16_384,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Encode, compress and list; what is finished of an interrupted build is kept.
+
+    A random sample of passages is encoded first, for centroids and buckets: 32 tokens for each centroid.
+
+    Args:
+        bits: of each number's residual: 1, 2 or 4.
+        shard_rows: passages of one shard, the most a killed run can lose.
+        seed: of the sample and the centroids.
+
+    Returns:
+        The content of `tokens.json`.
+
+    Raises:
+        ConfigError: the encoder makes one vector a text.
+        DataError: a vector is not finite, or a passage has none.
+    """
+    with disk_errors(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        remove_temporaries(directory)
+    made = _Build(passages, directory, encoder, shard_rows)
+    codec = made.codec(bits, seed)
+    finished = [made.finished(shard) for shard in range(made.shards)]
+    with Progress(
+        len(passages), "passages", "encode", initial=sum(s["rows"] for s in finished if s)
+    ) as progress:
+        for shard, known in enumerate(finished):
+            if known is None:
+                made.write(shard, codec)
+                progress.update(len(range(*made.range_of(shard))))
+    counts = [read_json(directory / f"shard-{shard:05d}.json") for shard in range(made.shards)]
+    entries = made.list_passages(codec, [count["tokens"] for count in counts])
+    info = {
+        "index_type": "plaid",
+        "rows": len(passages),
+        "tokens": sum(count["tokens"] for count in counts),
+        "dim": codec.centroids.shape[1],
+        "bits": codec.bits,
+        "centroids": len(codec.centroids),
+        "list_entries": entries,
+        "shard_rows": shard_rows,
+        "seed": seed,
+    }
+    shards = [count["tokens"] for count in counts]
+    atomic_write_json(
+        directory / TOKENS_NAME, {**info, "shard_tokens": shards, "encoder": encoder.identity.to_json()}
+    )
+    return info
+
+
+@dataclass(frozen=True, slots=True)
+class _Build:
+    passages: PassageStore
+    directory: Path
+    encoder: TokenEncoder
+    shard_rows: int
+
+    @property
+    def shards(self) -> int:
+        return -(-len(self.passages) // self.shard_rows)
+
+    def range_of(self, shard: int) -> tuple[int, int]:
+        return shard * self.shard_rows, min((shard + 1) * self.shard_rows, len(self.passages))
+
+    def _encode(self, texts: Sequence[Any]) -> tuple[FloatArray, np.ndarray]:
+        found = self.encoder.passage_tokens([p.title for p in texts], [p.text for p in texts])
+        if found.lengths is None:
+            raise ConfigError(
+                f"{self.encoder.identity.name} makes one vector a text, an index of tokens needs one a token",
+                hint="give a ColBERT model, or another --index-type",
+            )
+        values, lengths = np.asarray(found.values, dtype=np.float32), np.asarray(found.lengths)
+        if not np.isfinite(values).all():
+            raise DataError("a token vector is not finite", hint="check the encoder's weights")
+        if not lengths.all():
+            empty = texts[int(np.flatnonzero(lengths == 0)[0])]
+            raise DataError(
+                f"passage {empty.id!r} has no token that counts", hint="leave it out of the corpus"
+            )
+        return values, lengths
+
+    def codec(self, bits: int, seed: int) -> TokenCodec:
+        """The one there is, or one learnt from a sample."""
+        names = (CENTROIDS_NAME, BUCKETS_NAME)
+        if all((self.directory / name).is_file() for name in names):
+            centroids, buckets = (np.load(self.directory / name, allow_pickle=False) for name in names)
+            return TokenCodec(centroids.astype(np.float32), buckets, seed)
+        draw = np.random.default_rng(seed)
+        order = draw.permutation(len(self.passages))
+        parts: list[FloatArray] = []
+        tokens, at, wanted = 0, 0, float(_SAMPLED_TOKENS)
+        while at < len(order) and tokens < wanted:
+            rows = np.sort(order[at : at + _TEXTS_AT_ONCE])
+            values, _ = self._encode(self.passages.get_many(rows))
+            parts.append(values.astype(np.float16))
+            at, tokens = at + len(rows), tokens + len(values)
+            in_all = tokens / at * len(self.passages)  # tokens of the corpus, by the mean so far
+            wanted = max(float(_SAMPLED_TOKENS), 1.1 * TRAINING_TOKENS * centroid_count(in_all))
+        sample = np.concatenate(parts)[draw.permutation(tokens)].astype(np.float32)
+        _log.info("%s: %d tokens of %d passages train the centroids", self.directory, tokens, at)
+        codec = train_codec(sample, centroid_count(in_all), bits, seed=seed)
+        save_npy(self.directory / CENTROIDS_NAME, codec.centroids.astype(np.float16))
+        save_npy(self.directory / BUCKETS_NAME, codec.buckets)
+        return codec
+
+    def finished(self, shard: int) -> dict[str, Any] | None:
+        """What a whole shard says of itself; None if it is not there, or not as it was written."""
+        path = self.directory / f"shard-{shard:05d}.json"
+        if not path.is_file():
+            return None
+        said: dict[str, Any] = read_json(path)
+        for name, sha256 in said["sha256"].items():
+            file = self.directory / name
+            if not file.is_file() or sha256_file(file) != sha256:
+                _log.warning("%s does not match its checksum, shard %d is made again", file, shard)
+                return None
+        return said
+
+    def write(self, shard: int, codec: TokenCodec) -> None:
+        codes, residuals, lengths = [], [], []
+        start, stop = self.range_of(shard)
+        for texts in self.passages.batches(_TEXTS_AT_ONCE, start=start, stop=stop):
+            values, counted = self._encode(texts)
+            code, residual = codec.encode(values)
+            codes.append(code)
+            residuals.append(residual)
+            lengths.append(counted.astype(np.uint16))
+        arrays = map(np.concatenate, (codes, residuals, lengths))
+        sha256 = {
+            name: save_npy(self.directory / name, array)
+            for name, array in zip(shard_files(shard), arrays, strict=True)
+        }
+        tokens = sum(map(len, codes))
+        said = {"rows": stop - start, "tokens": tokens, "sha256": sha256}
+        atomic_write_json(self.directory / f"shard-{shard:05d}.json", said)
+
+    def list_passages(self, codec: TokenCodec, tokens: Sequence[int]) -> int:
+        """Write the inverted lists; returns their length in all. Reads the codes twice, shard by shard."""
+        count = len(codec.centroids)
+
+        def pairs(shard: int) -> np.ndarray:
+            """Distinct (centroid, passage), sorted, as one number each."""
+            start, stop = self.range_of(shard)
+            names = shard_files(shard)
+            codes = np.load(self.directory / names[0], mmap_mode="r", allow_pickle=False)
+            lengths = load_npy(self.directory / names[2], dtype=np.uint16, shape=(stop - start,))
+            owners = np.repeat(np.arange(start, stop), lengths)
+            return np.unique(codes.astype(np.int64) * len(self.passages) + owners)
+
+        sizes = np.zeros(count, np.int64)
+        for shard in range(len(tokens)):
+            sizes += np.bincount(pairs(shard) // len(self.passages), minlength=count)
+        ends = np.cumsum(sizes)
+        filled, entries = ends - sizes, int(ends[-1])
+        with atomic_path(self.directory / LISTS_NAME) as temporary:
+            lists = np.lib.format.open_memmap(temporary, "w+", np.dtype(np.uint32), (entries,))
+            for shard in range(len(tokens)):
+                found = pairs(shard)
+                owners = found // len(self.passages)
+                each = np.bincount(owners, minlength=count)
+                # A shard's pairs of one centroid lie together: where they begin there, and where they go.
+                inside = np.arange(len(found)) - np.repeat(np.cumsum(each) - each, each)
+                lists[filled[owners] + inside] = found % len(self.passages)
+                filled += each
+            lists.flush()
+        save_npy(self.directory / ENDS_NAME, ends)
+        return entries

@@ -1,0 +1,187 @@
+"""Token vectors in a few bytes: the nearest of many centroids, and each number's residual in 1, 2 or 4 bits.
+
+A residual's bucket is told by cut-offs, its value is the bucket's mean, both per dimension and learnt from
+tokens that the centroids have not seen. Vectors get unit length again when they are read.
+
+Source: Santhanam et al. 2022, "ColBERTv2: Effective and Efficient Retrieval via Lightweight Late
+    Interaction", section 3.3.
+
+Note: there the buckets of all dimensions are one set.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import faiss as _faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from indexers.protocols import FloatArray, IntArray
+
+__all__ = ["TokenCodec", "centroid_count", "code_dtype", "train_codec"]
+
+faiss: Any = _faiss  # its stubs lack much of what the library has
+Bytes = NDArray[np.uint8]
+TRAINING_TOKENS = 32  # sampled tokens for each centroid
+_ROUNDS = 4
+_HELD_OUT = 65_536  # tokens that buckets are learnt from
+_SCANNED_WHOLE = 1024  # fewer centroids are compared one by one
+
+
+def centroid_count(tokens: float) -> int:
+    """16·√tokens, rounded down to a power of two.
+
+    Example:
+        >>> centroid_count(20_958 * 130), centroid_count(21_015_324 * 110)
+        (16384, 524288)
+    """
+    return 1 << max(0, math.floor(math.log2(16.0 * math.sqrt(max(tokens, 1.0)))))
+
+
+def code_dtype(centroids: int) -> np.dtype[Any]:
+    """Type of the numbers of so many centroids."""
+    return np.dtype(np.uint16 if centroids <= 1 << 16 else np.uint32)
+
+
+def _finder(dim: int, count: int, points: FloatArray, seed: int) -> Any:
+    """A FAISS index that finds the nearest of `count` centroids; of many it looks at a sixteenth and more."""
+    if count <= _SCANNED_WHOLE:
+        return faiss.IndexFlatIP(dim)
+    groups = 1 << round(math.log2(math.sqrt(count)))
+    finder = faiss.IndexIVFFlat(faiss.IndexFlatIP(dim), dim, groups, faiss.METRIC_INNER_PRODUCT)
+    finder.cp.seed, finder.cp.min_points_per_centroid = seed, 1
+    finder.nprobe = max(8, groups // 16)
+    finder.train(points[: 64 * groups])
+    return finder
+
+
+def _nearest(finder: Any, vectors: FloatArray) -> IntArray:
+    found: IntArray = finder.search(np.ascontiguousarray(vectors, dtype=np.float32), 1)[1][:, 0]
+    return np.maximum(found, 0)  # -1 where every group looked at is empty
+
+
+def _spherical_means(points: FloatArray, count: int, seed: int) -> FloatArray:
+    """Unit vectors (count, D): each the direction of the mean of the points nearest to it."""
+    finder = _finder(points.shape[1], count, points, seed)
+    centroids = points[:count].copy()
+    for _ in range(_ROUNDS):
+        finder.reset()
+        finder.add(centroids)
+        codes = _nearest(finder, points)
+        order = np.argsort(codes, kind="stable")
+        used, firsts = np.unique(codes[order], return_index=True)
+        sums = np.add.reduceat(points[order], firsts)  # (used, D)
+        lengths = np.linalg.norm(sums, axis=1, keepdims=True)
+        centroids[used] = np.where(lengths > 1e-6, sums / np.maximum(lengths, 1e-6), centroids[used])
+    return centroids
+
+
+def train_codec(sample: FloatArray, count: int, bits: int, *, seed: int = 0) -> TokenCodec:
+    """Centroids by k-means on the sphere, then the residuals' buckets from tokens that were held out.
+
+    Args:
+        sample: (S, D) unit vectors in random order.
+        count: centroids wanted; at most a quarter of the sample is taken.
+        bits: 1, 2 or 4 a number.
+        seed: of the centroids to begin with.
+    """
+    dim = sample.shape[1]
+    held = min(_HELD_OUT, len(sample) // 8)
+    points = np.ascontiguousarray(sample[held:], dtype=np.float32)
+    count = max(1, min(count, 1 << int(math.log2(max(1, len(points) // 4)))))
+    # Stored in half precision; what is searched is what is stored.
+    centroids = _spherical_means(points, count, seed).astype(np.float16).astype(np.float32)
+    codec = TokenCodec(centroids, np.zeros((0, dim), np.float32), seed)
+    left = sample[:held] if held else points
+    residuals = left - codec.centroids[codec.nearest(left)]  # (R, D)
+    shares = np.arange(1, 1 << bits) / (1 << bits)
+    cuts = np.quantile(residuals, shares, axis=0).astype(np.float32)  # (2^bits - 1, D)
+    edges = np.vstack([residuals.min(0)[None], cuts, residuals.max(0)[None]])
+    buckets = (residuals[None] > cuts[:, None]).sum(0)  # (R, D)
+    means_of = np.empty((1 << bits, dim), np.float32)
+    for bucket in range(1 << bits):
+        inside = buckets == bucket
+        middle = edges[bucket : bucket + 2].mean(0)  # of buckets that ties have emptied
+        means_of[bucket] = np.where(
+            inside.any(0), (residuals * inside).sum(0) / np.maximum(inside.sum(0), 1), middle
+        )
+    return TokenCodec(codec.centroids, np.vstack([cuts, means_of]), seed)
+
+
+@dataclass(frozen=True)
+class TokenCodec:
+    """Centroids and buckets.
+
+    Attributes:
+        centroids: (C, D) float32, unit vectors rounded to half precision.
+        buckets: (2^bits - 1 + 2^bits, D) float32: cut-offs, then what each bucket stands for.
+        seed: of the search for the nearest centroid.
+
+    Example:
+        >>> draw = np.random.default_rng(0)
+        >>> vectors = draw.standard_normal((512, 8), dtype=np.float32)
+        >>> vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        >>> codec = train_codec(vectors, 16, 4)
+        >>> codes, packed = codec.encode(vectors)
+        >>> packed.shape, bool((codec.decode(codes, packed) * vectors).sum(1).min() > 0.97)
+        ((512, 4), True)
+    """
+
+    centroids: FloatArray
+    buckets: FloatArray
+    seed: int
+
+    @property
+    def bits(self) -> int:
+        """Of a number."""
+        return (len(self.buckets) + 1).bit_length() - 2
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of a token's residual."""
+        return -(-self.centroids.shape[1] * self.bits // 8)
+
+    @cached_property
+    def _filled(self) -> Any:
+        finder = _finder(self.centroids.shape[1], len(self.centroids), self.centroids, self.seed)
+        finder.add(self.centroids)
+        return finder
+
+    @cached_property
+    def _table(self) -> FloatArray:
+        """(bytes, 256, numbers a byte): what each byte stands for."""
+        each = 8 // self.bits
+        dim, places = self.centroids.shape[1], self.packed_bytes * each
+        values = np.zeros((1 << self.bits, places), np.float32)
+        values[:, :dim] = self.buckets[(1 << self.bits) - 1 :]
+        parts = (np.arange(256)[:, None] >> (self.bits * np.arange(each))) & ((1 << self.bits) - 1)
+        return np.stack(
+            [values[parts, np.arange(at, at + each)] for at in range(0, places, each)]
+        )  # parts: (256, each)
+
+    def nearest(self, vectors: FloatArray) -> IntArray:
+        """Centroids (T,) of vectors (T, D)."""
+        return _nearest(self._filled, vectors)
+
+    def encode(self, vectors: FloatArray) -> tuple[NDArray[Any], Bytes]:
+        """Centroids (T,) and packed residuals (T, bytes) of vectors (T, D)."""
+        codes = self.nearest(vectors)
+        residuals = vectors - self.centroids[codes]
+        cuts = self.buckets[: (1 << self.bits) - 1]
+        found = np.zeros((len(vectors), self.packed_bytes * 8 // self.bits), np.uint8)
+        for cut in cuts:
+            found[:, : residuals.shape[1]] += residuals > cut
+        shifted = found.reshape(len(found), self.packed_bytes, 8 // self.bits)
+        shifted <<= (self.bits * np.arange(8 // self.bits)).astype(np.uint8)
+        return codes.astype(code_dtype(len(self.centroids))), np.bitwise_or.reduce(shifted, axis=2)
+
+    def decode(self, codes: NDArray[Any], packed: Bytes) -> FloatArray:
+        """Unit vectors (T, D) float32."""
+        vectors = self._table[np.arange(self.packed_bytes), packed].reshape(len(packed), -1)
+        vectors = vectors[:, : self.centroids.shape[1]] + self.centroids[codes]
+        vectors /= np.maximum(np.sqrt(np.einsum("td,td->t", vectors, vectors)), 1e-12)[:, None]
+        return vectors

@@ -1,0 +1,237 @@
+"""Search in compressed token vectors: cells, then centroids, then the vectors themselves.
+
+A question's vectors open the cells of their nearest centroids. A passage found there is worth, for that
+vector, what the best of its open cells scores, and what the best closed cell scores where it was not found:
+this is MaxSim over centroids with everything below the closed cells pruned. The best `ndocs` get MaxSim over
+all their centroids, a quarter of them MaxSim over their decompressed vectors, which is the score that counts.
+
+Source: Santhanam et al. 2022, "PLAID: An Efficient Engine for Late Interaction Retrieval", section 4.
+
+Note: there all centroids of every passage in an open cell are read, with one threshold for all vectors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from indexers.exact import check_queries, select_best
+from indexers.npy import load_npy, read_info
+from indexers.protocols import EncoderIdentity, FloatArray, IntArray
+from indexers.token_build import BUCKETS_NAME, CENTROIDS_NAME, ENDS_NAME, LISTS_NAME, TOKENS_NAME, shard_files
+from indexers.token_codec import TokenCodec, code_dtype
+from rag.core.errors import MismatchedArtifactError, RetrievalError
+
+__all__ = ["NPROBE", "TokenIndex", "default_ndocs"]
+
+NPROBE = 4
+_BLOCK = 256  # centroids of which only the best is compared first
+_LEAST = 1e-6  # what a passage gains by being found at all
+
+
+def default_ndocs(top_k: int) -> int:
+    """Passages of which all centroids are compared: four times what is decompressed.
+
+    Example:
+        >>> default_ndocs(20), default_ndocs(100)
+        (512, 1600)
+    """
+    return max(512, 16 * top_k)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shard:
+    """Mapped codes (T,), residuals (T, bytes), and where each passage's tokens begin (rows + 1,)."""
+
+    codes: Any
+    residuals: Any
+    starts: IntArray
+
+
+class TokenIndex:
+    """Finished token vectors, memory-mapped.
+
+    Attributes:
+        encoder: who made the vectors.
+        info: the content of `tokens.json`.
+    """
+
+    def __init__(self, directory: Path, info: dict[str, Any], codec: TokenCodec) -> None:
+        self.directory, self.info, self.codec = directory, info, codec
+        self.encoder = EncoderIdentity.from_json(info["encoder"])
+        count = len(codec.centroids)
+        self._ends = load_npy(directory / ENDS_NAME, dtype=np.int64, shape=(count,))
+        self._lists = load_npy(directory / LISTS_NAME, dtype=np.uint32, shape=(info["list_entries"],))
+        self._shards = [self._map(shard, tokens) for shard, tokens in enumerate(info["shard_tokens"])]
+        self._block = min(_BLOCK, count)
+
+    @classmethod
+    def open(cls, directory: str | Path) -> TokenIndex:
+        """Map all files and check their headers.
+
+        Raises:
+            IncompleteArtifactError: the stage is not finished.
+            ArtifactError: a file is missing, truncated or foreign; the message names it.
+        """
+        place = Path(directory)
+        info = read_info(
+            place / TOKENS_NAME,
+            lambda it: [it[key] for key in ("rows", "tokens", "bits", "centroids", "encoder")],
+        )
+        count, dim, buckets = info["centroids"], info["dim"], 2 ** (info["bits"] + 1) - 1
+        centroids = load_npy(place / CENTROIDS_NAME, dtype=np.float16, shape=(count, dim)).astype(np.float32)
+        learnt = load_npy(place / BUCKETS_NAME, dtype=np.float32, shape=(buckets, dim))
+        return cls(place, info, TokenCodec(centroids, learnt, info["seed"]))
+
+    def _map(self, shard: int, tokens: int) -> _Shard:
+        codes, residuals, lengths = (self.directory / name for name in shard_files(shard))
+        rows = min(self.info["shard_rows"], len(self) - shard * self.info["shard_rows"])
+        each = load_npy(lengths, dtype=np.uint16, shape=(rows,))
+        starts = np.concatenate([[0], np.cumsum(each, dtype=np.int64)])
+        if starts[-1] != tokens:
+            raise MismatchedArtifactError(
+                f"{lengths} counts {starts[-1]} tokens, expected {tokens}", hint="rebuild the index"
+            )
+        return _Shard(
+            load_npy(codes, dtype=code_dtype(len(self.codec.centroids)), shape=(tokens,)),
+            load_npy(residuals, dtype=np.uint8, shape=(tokens, self.codec.packed_bytes)),
+            starts,
+        )
+
+    def __len__(self) -> int:
+        return int(self.info["rows"])
+
+    @property
+    def dim(self) -> int:
+        """Vector size D."""
+        return int(self.info["dim"])
+
+    def search(
+        self,
+        queries: FloatArray,
+        lengths: IntArray,
+        top_k: int,
+        *,
+        nprobe: int = NPROBE,
+        ndocs: int | None = None,
+    ) -> tuple[FloatArray, IntArray]:
+        """Best passages of questions.
+
+        Args:
+            queries: vectors (T, D) float32 of B questions, end to end.
+            lengths: (B,), how many each has.
+            top_k: results wanted per question.
+            nprobe: cells opened for each vector.
+            ndocs: passages whose centroids are all compared, a quarter of which is decompressed; never so few
+                that a quarter is less than `top_k`. `default_ndocs` if None.
+
+        Returns:
+            Scores (B, top_k) float32 of the decompressed vectors and rows (B, top_k) int64, best first,
+            ties by row. What was not found has row -1 and score -inf.
+
+        Raises:
+            RetrievalError: a question without vectors, wrong shape, or values that are not finite.
+        """
+        values = check_queries(queries, self.dim, top_k)
+        if not np.all(lengths) or np.sum(lengths) != len(values):
+            raise RetrievalError(
+                f"questions have {np.asarray(lengths).tolist()} vectors, {len(values)} are given",
+                hint="every question needs at least one token",
+            )
+        scores = np.full((len(lengths), top_k), -np.inf, dtype=np.float32)
+        rows = np.full((len(lengths), top_k), -1, dtype=np.int64)
+        for number, own in enumerate(np.split(values, np.cumsum(lengths)[:-1])):
+            found, their = self._search(own, nprobe, max(ndocs or default_ndocs(top_k), 4 * top_k))
+            scores[number : number + 1], rows[number : number + 1] = select_best(
+                found[None], their[None], top_k
+            )
+        return scores, rows
+
+    def _search(self, query: FloatArray, nprobe: int, ndocs: int) -> tuple[FloatArray, IntArray]:
+        """Scores and rows of at least `ndocs` / 4 candidates of one question's vectors (q, D)."""
+        similar = self.codec.centroids @ query.T  # (C, q)
+        gained = self._in_open_cells(similar, nprobe)
+        rows = np.flatnonzero(gained)
+        for kept, score in ((ndocs, None), (ndocs // 4, self._of_centroids)):
+            if len(rows) > kept:
+                worth = gained[rows] if score is None else score(similar, rows)
+                rows = np.sort(rows[np.argpartition(-worth, kept - 1)[:kept]])
+        return self.exact(query, rows), rows
+
+    def _in_open_cells(self, similar: FloatArray, nprobe: int) -> FloatArray:
+        """(N,) what each passage gains over one in no open cell, 0 for those; `similar`: (C, q)."""
+        cells = _best_rows(similar, nprobe + 1, self._block)  # (m, q), best first
+        values = np.take_along_axis(similar, cells, axis=0)
+        floor = values[-1] - _LEAST  # what the closed cells score at most
+        if len(cells) > nprobe:
+            cells = cells[:nprobe]
+        gained, best = np.zeros(len(self), np.float32), np.zeros(len(self), np.float32)
+        for vector in range(similar.shape[1]):
+            # From the worst cell to the best: what is written last stays.
+            opened = cells[::-1, vector]
+            ends = self._ends[opened]
+            begins = np.where(opened > 0, self._ends[opened - 1], 0)
+            rows = np.concatenate(
+                [self._lists[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
+            )
+            best[rows] = np.repeat(similar[opened, vector] - floor[vector], ends - begins)
+            gained[rows] = gained[rows] + best[rows]  # a passage in several cells gets the same sum each time
+        return gained
+
+    def _tokens(self, rows: IntArray) -> tuple[list[tuple[_Shard, IntArray]], IntArray]:
+        """For each shard the places of the tokens of its sorted `rows`, and where each row's begin in all."""
+        per_shard = int(self.info["shard_rows"])
+        found, counts = [], []
+        for shard in np.unique(rows // per_shard).tolist():
+            own = rows[rows // per_shard == shard] - shard * per_shard
+            starts = self._shards[shard].starts
+            lengths = starts[own + 1] - starts[own]
+            before = np.cumsum(lengths) - lengths
+            found.append(
+                (self._shards[shard], np.repeat(starts[own] - before, lengths) + np.arange(lengths.sum()))
+            )
+            counts.append(lengths)
+        each = np.concatenate(counts)
+        return found, np.cumsum(each) - each
+
+    def _of_centroids(self, similar: FloatArray, rows: IntArray) -> FloatArray:
+        """MaxSim of centroids."""
+        places, begins = self._tokens(rows)
+        codes = np.concatenate([shard.codes[where] for shard, where in places])
+        best: FloatArray = np.maximum.reduceat(similar[codes], begins, axis=0).sum(1)
+        return best
+
+    def exact(self, query: FloatArray, rows: IntArray) -> FloatArray:
+        """MaxSim (n,) of a question's vectors (q, D) with the decompressed ones of sorted `rows`."""
+        if not len(rows):
+            return np.zeros(0, np.float32)
+        places, begins = self._tokens(rows)
+        codes = np.concatenate([shard.codes[where] for shard, where in places])
+        packed = np.concatenate([shard.residuals[where] for shard, where in places])
+        similar = self.codec.decode(codes, packed) @ query.T  # (T, q)
+        best: FloatArray = np.maximum.reduceat(similar, begins, axis=0).sum(1)
+        return best
+
+
+def _best_rows(values: FloatArray, count: int, block: int) -> IntArray:
+    """Rows (m, q) of the best min(`count`, C) of (C, q) in each column, best first.
+
+    The best `count` lie in the `count` blocks whose best are best, so that few are compared. C is a multiple
+    of `block`.
+
+    Example:
+        >>> _best_rows(np.float32([[1], [4], [3], [2]]), 2, 2).ravel().tolist()
+        [1, 2]
+    """
+    total, columns = values.shape
+    count = min(count, total)
+    blocks = min(count, total // block)
+    heads = values.reshape(-1, block, columns).max(1)  # (C / block, q)
+    chosen = np.argpartition(-heads, blocks - 1, axis=0)[:blocks]
+    rows = (chosen[:, None] * block + np.arange(block)[None, :, None]).reshape(-1, columns)
+    inside = np.take_along_axis(values, rows, axis=0)
+    best = np.argsort(-inside, axis=0, kind="stable")[:count]
+    return np.take_along_axis(rows, best, axis=0)

@@ -1,0 +1,83 @@
+"""Late interaction: a question's token vectors against the compressed ones of all passages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from pydantic import Field
+
+from indexers.protocols import EncoderIdentity
+from indexers.token_index import NPROBE, TokenIndex
+from rag.config import Config
+from rag.core.errors import MismatchedArtifactError
+from rag.core.progress import StageTimer
+from rag.core.types import Hit
+from retrievers.dense import PassageIds, stage, to_hits
+
+__all__ = ["LateInteractionRetriever", "TokenSearchOptions"]
+
+
+class TokenSearchOptions(Config):
+    """How hard token vectors are searched; see `TokenIndex.search`.
+
+    Attributes:
+        nprobe: cells opened for each vector of a question.
+        ndocs: passages whose centroids are all compared; None goes by the number of hits wanted.
+    """
+
+    nprobe: int = Field(default=NPROBE, ge=1)
+    ndocs: int | None = Field(default=None, ge=1)
+
+
+class QuestionTokens(Protocol):
+    """The part of an encoder that searching needs."""
+
+    @property
+    def identity(self) -> EncoderIdentity:
+        """Who makes the vectors."""
+
+    def question_tokens(self, questions: Sequence[str]) -> Any:
+        """Vectors of questions: `values` (T, D) and `lengths` (B,)."""
+
+
+class LateInteractionRetriever:
+    """Searches token vectors; scores are MaxSim.
+
+    Args:
+        tokens: the passages' vectors.
+        passages: the store whose rows they are.
+        encoder: encodes questions.
+        options: how hard it looks.
+
+    Raises:
+        MismatchedArtifactError: the encoder's vectors are of another size.
+    """
+
+    def __init__(
+        self, tokens: TokenIndex, passages: PassageIds, encoder: QuestionTokens,
+        options: TokenSearchOptions | None = None,
+    ) -> None:  # fmt: skip
+        if tokens.dim != encoder.identity.dim:
+            raise MismatchedArtifactError(
+                f"the index holds vectors of {tokens.dim} numbers, the encoder makes {encoder.identity.dim}"
+            )
+        self.tokens, self.passages, self.encoder = tokens, passages, encoder
+        self.options = options or TokenSearchOptions()
+
+    def search(
+        self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
+    ) -> list[list[Hit]]:
+        """Best passages of each question; see `Retriever.search`."""
+        if not questions:
+            return []
+        with stage(timer, "encode_question"):
+            found = self.encoder.question_tokens(questions)
+            values, lengths = np.asarray(found.values, np.float32), np.asarray(found.lengths)
+        with stage(timer, "search_tokens"):
+            options = self.options
+            scores, rows = self.tokens.search(
+                values, lengths, top_k, nprobe=options.nprobe, ndocs=options.ndocs
+            )
+            return to_hits(scores, rows, self.passages)

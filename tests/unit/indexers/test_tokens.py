@@ -1,0 +1,273 @@
+"""Compressed token vectors: codec, build, staged search against brute force, kills, and what is refused."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from indexers.build import BuildSettings, build_index
+from indexers.index import Index
+from indexers.passages import PassageStore
+from indexers.protocols import EncoderIdentity
+from indexers.token_build import build_tokens, shard_files
+from indexers.token_codec import centroid_count, train_codec
+from indexers.token_index import TokenIndex, _best_rows
+from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError, RetrievalError
+from rag.core.types import Passage
+
+DIM = 16
+
+
+class Tokens:
+    """Vectors of one text after the other."""
+
+    def __init__(self, parts: list[np.ndarray]) -> None:
+        self.values = np.concatenate(parts) if parts else np.zeros((0, DIM), np.float32)
+        self.lengths = np.array([len(part) for part in parts])
+
+
+class Words:
+    """A vector a word that depends on the word and a little on its neighbour."""
+
+    def __init__(self, dim: int = DIM, sha256: str = "ab") -> None:
+        self.identity = EncoderIdentity("words", sha256, dim=dim, pooling="tokens", similarity="maxsim")
+        self.dim = dim
+
+    def _vector(self, word: str, beside: str) -> np.ndarray:
+        vector = sum(
+            share * np.random.default_rng(list(text.encode())).standard_normal(self.dim)
+            for share, text in ((1.0, word), (0.3, beside))
+        )
+        return (vector / np.linalg.norm(vector)).astype(np.float32)
+
+    def tokens(self, texts: Any) -> Tokens:
+        split = [text.split() for text in texts]
+        return Tokens(
+            [np.stack([self._vector(w, b) for w, b in zip(s, s[1:] + s[:1], strict=True)]) for s in split]
+        )
+
+    def passage_tokens(self, titles: Any, texts: Any) -> Tokens:
+        return self.tokens(texts)
+
+    question_tokens = tokens
+
+
+def passages(count: int = 150) -> list[Passage]:
+    draw = np.random.default_rng(5)
+    words = [f"w{n}" for n in range(60)]
+    return [
+        Passage(f"p{n}", "", " ".join(draw.choice(words, int(draw.integers(3, 14))))) for n in range(count)
+    ]
+
+
+QUESTIONS = ["w1 w2 w3", "w10 w20", "w5 w5 w33 w41 w7 w8"]
+SETTINGS = BuildSettings(index_type="plaid", shard_rows=64, token_bits=2)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_index(
+        passages(), tmp_path_factory.mktemp("tokens") / "i", encoder=Words(), settings=SETTINGS
+    )
+
+
+def exhaustive(index: TokenIndex, question: np.ndarray) -> np.ndarray:
+    """MaxSim with the decompressed vectors of every passage, one after the other."""
+    scores = []
+    for shard in index._shards:
+        vectors = index.codec.decode(np.array(shard.codes), np.array(shard.residuals))
+        for start, stop in zip(shard.starts[:-1], shard.starts[1:], strict=True):
+            scores.append((question @ vectors[start:stop].T).max(1).sum())
+    return np.array(scores, np.float32)
+
+
+def test_all_cells_open_is_exhaustive_scoring(built: Path) -> None:
+    index = TokenIndex.open(built / "tokens")
+    asked = Words().question_tokens(QUESTIONS)
+    scores, rows = index.search(asked.values, asked.lengths, 10, nprobe=1 << 20, ndocs=1 << 20)
+    for number, own in enumerate(np.split(asked.values, np.cumsum(asked.lengths)[:-1])):
+        wanted = exhaustive(index, own)
+        best = np.lexsort((np.arange(len(wanted)), -wanted))[:10]
+        np.testing.assert_allclose(scores[number], wanted[best], atol=1e-5)
+        np.testing.assert_allclose(wanted[rows[number]], wanted[best], atol=1e-5)
+    _, everything = index.search(asked.values, asked.lengths, 200, nprobe=1 << 20)
+    assert (np.sort(everything, axis=1)[:, 50:] == np.arange(150)).all()
+    assert (everything[:, 150:] == -1).all()
+
+
+def test_staged_search_finds_what_exhaustive_scoring_finds(built: Path) -> None:
+    index = TokenIndex.open(built / "tokens")
+    asked = Words().question_tokens([passage.text for passage in passages()[::3]])
+    full = index.search(asked.values, asked.lengths, 5, nprobe=1 << 20, ndocs=1 << 20)[1]
+    scores, found = index.search(asked.values, asked.lengths, 5, nprobe=4, ndocs=60)
+    assert (found[:, 0] == np.arange(0, 150, 3)).all()
+    shared = [len(set(a) & set(b)) for a, b in zip(full.tolist(), found.tolist(), strict=True)]
+    assert np.mean(shared) / 5 > 0.9
+    one = index.search(asked.values[: asked.lengths[0]], asked.lengths[:1], 5, nprobe=4, ndocs=60)
+    np.testing.assert_array_equal(one[1][0], found[0])
+    np.testing.assert_array_equal(one[0][0], scores[0])
+
+
+def test_what_cells_say_is_pruned_maxsim_of_centroids(built: Path) -> None:
+    index = TokenIndex.open(built / "tokens")
+    query = Words().question_tokens(QUESTIONS[2:]).values
+    similar = index.codec.centroids @ query.T
+    gained = index._in_open_cells(similar, 3)
+    floor = np.sort(similar, axis=0)[-4] - 1e-6
+    codes = np.concatenate([np.array(shard.codes) for shard in index._shards])
+    lengths = np.concatenate([np.diff(shard.starts) for shard in index._shards])
+    for row, own in enumerate(np.split(codes, np.cumsum(lengths)[:-1])):
+        best = similar[own].max(0)
+        assert gained[row] == pytest.approx(np.where(best > floor + 1e-6, best - floor, 0).sum(), abs=1e-5)
+
+
+def test_best_rows_are_those_of_a_full_sort() -> None:
+    draw = np.random.default_rng(0)
+    values = draw.standard_normal((64, 5)).astype(np.float32)
+    for count in (1, 3, 64, 100):
+        np.testing.assert_array_equal(_best_rows(values, count, 8), np.argsort(-values, axis=0)[:count])
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4])
+@pytest.mark.parametrize("dim", [12, 16])
+def test_residuals_come_back_within_their_buckets(bits: int, dim: int) -> None:
+    draw = np.random.default_rng(1)
+    vectors = draw.standard_normal((2000, dim)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    codec = train_codec(vectors, 32, bits)
+    codes, packed = codec.encode(vectors)
+    assert packed.shape == (2000, -(-dim * bits // 8))
+    cuts, values = np.split(codec.buckets, [2**bits - 1])
+    residuals = vectors - codec.centroids[codes]
+    edges = np.vstack(
+        [np.minimum(residuals.min(0), values[0])[None], cuts, np.maximum(residuals.max(0), values[-1])[None]]
+    )
+    bucket = (residuals[:, None] > cuts[None]).sum(1)  # (T, D)
+    low, high = np.take_along_axis(edges, bucket, axis=0), np.take_along_axis(edges, bucket + 1, axis=0)
+    restored = np.take_along_axis(values, bucket, axis=0)
+    assert ((restored >= low - 1e-6) & (restored <= high + 1e-6)).all()
+    assert (np.abs(restored - residuals) <= high - low + 1e-6).all()
+    wanted = codec.centroids[codes] + restored
+    wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
+    np.testing.assert_allclose(codec.decode(codes, packed), wanted, atol=1e-5)
+    assert codec.bits == bits
+
+
+def test_more_bits_are_nearer_and_centroids_fit_few_tokens() -> None:
+    vectors = np.eye(8, dtype=np.float32)[np.random.default_rng(0).integers(0, 8, 500)]
+    vectors += np.random.default_rng(1).standard_normal(vectors.shape).astype(np.float32) / 5
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    errors = []
+    for bits in (1, 2, 4):
+        codec = train_codec(vectors, 8, bits)
+        errors.append(float(np.square(codec.decode(*codec.encode(vectors)) - vectors).sum(1).mean()))
+    assert errors[0] > errors[1] > errors[2]
+    assert len(train_codec(vectors[:5], 1024, 2).centroids) == 1
+    assert centroid_count(0) == 16
+
+
+def contents(place: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(place)): path.read_bytes()
+        for path in sorted(place.rglob("*"))
+        if path.is_file() and path.name not in ("build_log.json", ".lock")
+    }
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import indexers.token_build as module
+from tests.unit.indexers.test_tokens import SETTINGS, Words, passages
+from indexers.build import build_index
+writes = 0
+def save(path, values, plain=module.save_npy):
+    global writes
+    writes += 1
+    if writes == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return plain(path, values)
+module.save_npy = save
+build_index(passages(), Path(sys.argv[1]), encoder=Words(), settings=SETTINGS)
+"""
+
+
+def test_a_killed_build_ends_with_the_same_bytes(built: Path, tmp_path: Path) -> None:
+    for at in (2, 7, 7):  # before the buckets, inside a shard, before the lists' ends
+        ended = subprocess.run([sys.executable, "-c", KILLED, tmp_path / "i", str(at)], check=False)
+        assert ended.returncode == -signal.SIGKILL
+    damaged = tmp_path / "i/tokens" / shard_files(0)[1]
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    build_index(passages(), tmp_path / "i", encoder=Words(), settings=SETTINGS)
+    assert contents(tmp_path / "i") == contents(built)
+    with Index.open(tmp_path / "i", verify="deep") as index:
+        assert index.parts == ("tokens",)
+        assert index.encoder_identity == Words().identity
+
+
+def test_damage_and_other_encoders_are_refused(built: Path, tmp_path: Path) -> None:
+    place = tmp_path / "i"
+    shutil.copytree(built, place)
+    residuals = place / "tokens" / shard_files(1)[1]
+    whole = residuals.read_bytes()
+    residuals.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(ArtifactError, match=r"residuals-00001\.npy does not match its checksum"):
+        Index.open(place)
+    residuals.write_bytes(whole[:-5])
+    with pytest.raises(ArtifactError, match=r"residuals-00001\.npy"):
+        TokenIndex.open(place / "tokens")
+    residuals.unlink()
+    with pytest.raises(ArtifactError, match=r"residuals-00001\.npy is missing"):
+        TokenIndex.open(place / "tokens")
+    with pytest.raises(MismatchedArtifactError, match="weights_sha256"):
+        build_index(passages(), place, encoder=Words(sha256="cd"), settings=SETTINGS)
+    with pytest.raises(MismatchedArtifactError, match="bits"):
+        build_index(passages(), place, encoder=Words(), settings=SETTINGS.replaced(token_bits=4))
+    with (
+        Index.open(built) as index,
+        pytest.raises(MismatchedArtifactError, match="built with the encoder 'words'"),
+    ):
+        index.check_encoder(Words(sha256="cd").identity)
+
+
+def test_questions_that_cannot_be_searched_are_refused(built: Path) -> None:
+    index = TokenIndex.open(built / "tokens")
+    asked = Words().question_tokens(QUESTIONS[:1])
+    with pytest.raises(RetrievalError, match="at least one token"):
+        index.search(asked.values, np.array([3, 0]), 5)
+    with pytest.raises(RetrievalError, match="searches vectors of shape"):
+        index.search(asked.values[:, :8], asked.lengths, 5)
+    with pytest.raises(RetrievalError, match="NaN"):
+        index.search(asked.values * np.nan, asked.lengths, 5)
+
+
+class OneEach:
+    identity = Words().identity
+
+    def passage_tokens(self, titles: Any, texts: Any) -> Any:
+        found = Tokens([np.ones((1, DIM), np.float32) for _ in texts])
+        found.lengths = None  # type: ignore[assignment]
+        return found
+
+
+class Nothing(Words):
+    def passage_tokens(self, titles: Any, texts: Any) -> Tokens:
+        return Tokens([np.zeros((0, DIM), np.float32) if text == "..." else np.ones((1, DIM), np.float32)
+                       for text in texts])  # fmt: skip
+
+
+def test_encoders_and_passages_that_do_not_fit_are_refused(built: Path, tmp_path: Path) -> None:
+    store = PassageStore.open(built / "passages")
+    with pytest.raises(ConfigError, match="one vector a text"):
+        build_tokens(store, tmp_path / "a", OneEach())
+    with pytest.raises(ConfigError, match="--index-type plaid"):
+        build_index(passages(), tmp_path / "b", encoder=Words(), settings=BuildSettings())  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="passage 'dots' has no token"):
+        build_index([Passage("dots", "", "...")], tmp_path / "c", encoder=Nothing(), settings=SETTINGS)

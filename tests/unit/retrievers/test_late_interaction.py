@@ -1,0 +1,85 @@
+"""Token vectors behind their encoder: found like any other retriever, scored as the encoder scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from indexers.build import BuildSettings, build_index
+from indexers.index import Index
+from indexers.protocols import EncoderIdentity
+from indexers.token_index import TokenIndex
+from rag.core.errors import ConfigError, MismatchedArtifactError
+from rag.core.progress import StageTimer
+from rag.core.types import Passage
+from rag.pipeline import Pipeline
+from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.encoders.scoring import max_sim
+from retrievers.hybrid import HybridRetriever
+from retrievers.late_interaction import LateInteractionRetriever
+from retrievers.open import open_retriever
+
+WORDS = ["danube", "forest", "river", "black", "title", "text", "wrote", "who", "rises", "the"]
+
+
+def passages() -> list[Passage]:
+    draw = np.random.default_rng(2)
+    return [Passage(f"p{n}", "", " ".join(draw.choice(WORDS, 6))) for n in range(60)]
+
+
+@pytest.fixture(scope="module")
+def built(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("late")
+    tiny.late_interaction(place / "model", dim=16)
+    settings = BuildSettings(retriever="hybrid", index_type="plaid", token_bits=4)
+    encoder = BiEncoder.load(place / "model", precision="fp32")
+    return build_index(passages(), place / "index", encoder=encoder, settings=settings)
+
+
+def test_the_index_alone_is_enough_and_scores_are_maxsim(built: Path) -> None:
+    pipeline = Pipeline.open(built, retriever="colbert:nprobe=64,ndocs=240", reader=False, precision="fp32")
+    assert isinstance(pipeline.retriever, LateInteractionRetriever)
+    texts, timer = ["who wrote the text", "black river"], StageTimer()
+    found = pipeline.retrieve(texts, 5, timer=timer)
+    assert {"encode_question", "search_tokens"} <= set(timer.timings_ms)
+    encoder = pipeline.retriever.encoder
+    assert isinstance(encoder, BiEncoder)
+    stored = encoder.passage_tokens([""] * 60, [passage.text for passage in passages()])
+    wanted = max_sim(encoder.question_tokens(texts), stored).numpy()
+    for pairs, scores in zip(found, wanted, strict=True):
+        rows = [hit.row for hit, _ in pairs]
+        np.testing.assert_allclose([hit.score for hit, _ in pairs], scores[rows], atol=0.1)
+        assert scores[rows].mean() > np.sort(scores)[-10]
+        assert [hit.score for hit, _ in pairs] == sorted((hit.score for hit, _ in pairs), reverse=True)
+
+
+def test_kinds_of_an_index_of_tokens(built: Path) -> None:
+    with Index.open(built) as index:
+        assert index.parts == ("tokens", "bm25")
+        fused = open_retriever(index)
+        assert isinstance(fused, HybridRetriever)
+        assert isinstance(fused.members[0], LateInteractionRetriever)
+        assert fused.search([], 3) == []
+        for kind in ("dense", "multihop"):
+            with pytest.raises(ConfigError, match="needs a dense index; this one has tokens and bm25"):
+                open_retriever(index, kind)
+        with pytest.raises(ConfigError, match="nprobes"):
+            open_retriever(index, "colbert:nprobes=3")
+
+
+def test_what_does_not_fit_is_refused(tiny: Any, built: Path, tmp_path: Path) -> None:
+    build_index(passages(), tmp_path / "bm25", settings=BuildSettings(retriever="bm25"))
+    with Index.open(tmp_path / "bm25") as index, pytest.raises(ConfigError, match="--index-type plaid"):
+        open_retriever(index, "colbert")
+    tiny.late_interaction(tmp_path / "other", dim=16, seed=7)
+    with Index.open(built) as index, pytest.raises(MismatchedArtifactError, match="weights_sha256"):
+        open_retriever(index, "colbert", encoder=str(tmp_path / "other"))
+
+    class Wide:
+        identity = EncoderIdentity("wide", "ab", dim=32)
+
+    with pytest.raises(MismatchedArtifactError, match="vectors of 16 numbers, the encoder makes 32"):
+        LateInteractionRetriever(TokenIndex.open(built / "tokens"), None, Wide())  # type: ignore[arg-type]
