@@ -23,7 +23,7 @@ from indexers.presets import INDEX_KINDS, IndexKind
 from rag.core.errors import ConfigError, DataError
 from rag.core.progress import StageTimer
 from rag.core.types import AnswerSet, Hit, Passage, Path
-from readers.paths import read_answers, with_paths
+from readers.paths import Steps, read_answers, with_paths
 from readers.protocols import Reader
 from retrievers.fusion import Fusion
 from retrievers.protocols import PathRetriever, Retriever
@@ -196,6 +196,29 @@ class Pipeline:
                 [self._fetch(path.hits) for path in found] for found in paths
             ]
 
+    def read(
+        self,
+        questions: Sequence[str],
+        found: Sequence[Steps],
+        n_best: int,
+        paths: Sequence[Sequence[Steps]] = (),
+    ) -> list[AnswerSet]:
+        """Answers from passages that were found, or from paths of them; questions without any get none.
+
+        Raises:
+            ConfigError: the pipeline has no reader.
+        """
+        reader = self._require_reader()
+        of_questions = paths or [()] * len(questions)
+        return read_answers(reader, questions, found, of_questions, n_best, self.index_version)
+
+    def _require_reader(self) -> Reader:
+        if self.reader is None:
+            raise ConfigError(
+                "this pipeline was opened without a reader", hint="use retrieve(), or give a reader"
+            )
+        return self.reader
+
     def _fetch(self, hits: Sequence[Hit]) -> Found:
         return list(zip(hits, self.index.passages.get_many([hit.row for hit in hits]), strict=True))
 
@@ -220,10 +243,7 @@ class Pipeline:
             One `AnswerSet`, or one a question in the order given. Timings are those of the whole batch.
         """
         batch = [questions] if isinstance(questions, str) else list(questions)
-        if self.reader is None:
-            raise ConfigError(
-                "this pipeline was opened without a reader", hint="use retrieve(), or give a reader"
-            )
+        self._require_reader()
         if not batch:
             return []
         if n_best < 1:
@@ -232,7 +252,7 @@ class Pipeline:
         with timer("total"):
             found, paths = self.retrieve_paths(batch, top_k, timer=timer)
             with timer("read"):
-                read = read_answers(self.reader, batch, found, paths, n_best, self.index_version)
+                read = self.read(batch, found, n_best, paths)
         results = [
             with_paths(replace(answers, timings_ms=dict(timer.timings_ms)), of_question)
             for answers, of_question in zip(read, paths, strict=True)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from inspect import signature
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 from rag.config import load_config
 from rag.core.errors import ConfigError
-from rag.core.types import Hit, Question
+from rag.core.types import Question
 from rag.data.questions import draw_sample, read_questions
 from rag.eval import runner
 from rag.eval.breakdown import TrainingOverlap
@@ -18,12 +19,12 @@ from rag.eval.compare import Comparison, compare_evaluations
 from rag.eval.fact_tuning import FactTuning, collect_examples, tune_facts, write_tuning
 from rag.eval.facts import BOUNDARIES, FactFinder, open_finder
 from rag.eval.fusion_tuning import FusionTuning, tune_fusion
+from rag.eval.gold import GoldResolver
 from rag.eval.guard import check_selection_split
 from rag.eval.report import write_report
-from rag.eval.resolve import GoldResolver
 from rag.eval.results import Evaluation, load_evaluation, load_evaluations
 from rag.eval.settings import EvaluationSettings, QuestionSource
-from rag.eval.systems import Paths, Retrieved, RetrieveThenRead
+from rag.eval.systems import GoldReader
 from rag.pipeline import Pipeline
 from readers.open import open_reader
 from retrievers.hybrid import HybridRetriever
@@ -32,6 +33,7 @@ __all__ = ["REPORT_NAME", "choose_facts", "choose_fusion", "compare", "evaluate"
 
 REPORT_NAME = "report.html"
 Questions = str | Path | Iterable[Question]
+_OF_READER = ("precision", "effort")
 
 
 def evaluate(
@@ -39,20 +41,14 @@ def evaluate(
     questions: Questions = (),
     out: str | Path | None = None,
     *,
-    retriever: str = "auto",
-    fusion: str | None = None,
-    rerank: str | None = None,
-    encoder: str | None = None,
     reader: str | Literal[False] | None = None,
-    precision: str = "auto",
-    effort: str | None = None,
     format: str = "auto",
     split: str | None = None,
     train: str | Path | None = None,
     facts: str = "auto",
     sentences: str | Path | None = None,
     command: str = "",
-    **settings: Any,
+    **options: Any,
 ) -> Evaluation:
     """Ask every question, score every answer.
 
@@ -61,15 +57,15 @@ def evaluate(
         questions: a file, a data set `hf:owner/name[:config][:split]`, or questions.
         out: result folder, continued if an earlier run stopped in it; by default one that is deleted with the
             object returned.
-        retriever, fusion, rerank, encoder, reader, precision, effort: as in `Pipeline.open`; reader False
-            retrieves only.
+        reader: as in `Pipeline.open`; False retrieves only.
         format: of the question file.
         split: "train", "dev" or "test", if the file name does not say.
         train: training questions, to tell what was seen before.
         facts: supporting facts (profile "hotpot"): "auto", "off", or a file of settings.
         sentences: corpus the index was built from, for exact sentence numbers.
         command: the command line, for the report.
-        **settings: fields of `EvaluationSettings`: profile, limit, sample, ks, read_top_k, read, oracle, …
+        **options: what else `Pipeline.open` takes (retriever, fusion, encoder, …), and fields of
+            `EvaluationSettings` (profile, limit, sample, ks, read_top_k, read, oracle, …).
 
     Returns:
         The figures with their intervals, and where records, predictions and the report page lie.
@@ -81,36 +77,26 @@ def evaluate(
     Example:
         `print(rag.evaluate(index="my-index", questions="dev.jsonl", limit=200).figures["em"])`
     """
-    chosen = load_config(EvaluationSettings, overrides=settings)
+    opening = {name: options.pop(name) for name in signature(Pipeline.open).parameters if name in options}
+    chosen = load_config(EvaluationSettings, overrides=options)
     finder = None
     if chosen.profile == "hotpot" and reader is not False:
         finder = open_finder(facts, sentences, read_top_k=chosen.read_top_k)
     source = _source(questions, format, split)
-    if index is None:
-        if chosen.read != "gold" or reader is False:
-            raise ConfigError(
-                "no index was given", hint="give one, or a reader and read='gold' to read the gold passages"
-            )
-        opened = open_reader(reader, precision=precision, **({"effort": effort} if effort else {}))
-        pipeline = None
-        named: dict[str, Any] = {"reader": getattr(opened, "name", type(opened).__name__)}
-        system = RetrieveThenRead(_no_search, opened, "", _identity(named, finder))
-        asked: Iterable[Question] = _read(questions, format)
-        resolver = None
+    asked = read_questions(questions, format=format) if isinstance(questions, str | Path) else questions
+    system: Pipeline | GoldReader
+    lookup = resolver = None
+    if index is not None:
+        system = Pipeline.open(index, reader=reader, **opening)
+        resolver = GoldResolver(system.index.passages)
+        asked, lookup = map(resolver, asked), system.passage
+    elif chosen.read == "gold" and reader is not False:
+        given = {name: value for name in _OF_READER if (value := opening.get(name))}
+        system = GoldReader(open_reader(reader, **given))
     else:
-        pipeline = Pipeline.open(
-            index,
-            retriever=retriever,
-            fusion=fusion,
-            rerank=rerank,
-            encoder=encoder,
-            reader=reader,
-            precision=precision,
-            effort=effort,
+        raise ConfigError(
+            "no index was given", hint="give one, or a reader and read='gold' to read the gold passages"
         )
-        system = _system(pipeline, finder)
-        resolver = GoldResolver(pipeline.index.passages)
-        asked = map(resolver, _read(questions, format))
     holder = tempfile.TemporaryDirectory(prefix="rag-evaluation-") if out is None else None
     place = Path(holder.name if holder is not None else str(out))
     runner.evaluate(
@@ -119,9 +105,10 @@ def evaluate(
         place,
         chosen,
         source=source,
+        identity=_identity(system, finder),
         command=command,
         overlap=TrainingOverlap.from_training(read_questions(train)) if train else None,
-        lookup=pipeline.passage if pipeline is not None else None,
+        lookup=lookup,
         facts=finder,
     )
     notes = []
@@ -193,10 +180,10 @@ def choose_facts(
         )
     source = QuestionSource.of_file(questions, split=split, format=format)
     check_selection_split(source.path, source.split)
-    system = _system(Pipeline.open(index, **opening), finder)
-    examples = collect_examples(system, read_questions(questions, format=format), finder, settings)
+    pipeline = Pipeline.open(index, **opening)
+    examples = collect_examples(pipeline, read_questions(questions, format=format), finder, settings)
     tuning = tune_facts(examples, finder.settings, seed=settings.seed)
-    return tuning, write_tuning(tuning, out, source, system.identity)
+    return tuning, write_tuning(tuning, out, source, _identity(pipeline, finder))
 
 
 def choose_fusion(
@@ -233,10 +220,6 @@ def choose_fusion(
     return tuning
 
 
-def _read(questions: Questions, format: str) -> Iterable[Question]:
-    return read_questions(questions, format=format) if isinstance(questions, str | Path) else questions
-
-
 def _source(questions: Questions, format: str, split: str | None) -> QuestionSource:
     if isinstance(questions, (str, Path)):
         return QuestionSource.of_file(questions, split=split, format=format)
@@ -245,31 +228,5 @@ def _source(questions: Questions, format: str, split: str | None) -> QuestionSou
     return QuestionSource.of_questions(questions, split=split)
 
 
-def _system(pipeline: Pipeline, finder: FactFinder | None) -> RetrieveThenRead:
-    identity = _identity(pipeline.identity, finder)
-    search_both = getattr(pipeline.retriever, "search_both", None)  # of retrievers that find paths
-    passages = pipeline.index.passages
-
-    def fetch(hits: Sequence[Hit]) -> Retrieved:
-        return list(zip(hits, passages.get_many([hit.row for hit in hits]), strict=True))
-
-    def search_paths(questions: Sequence[str], top_k: int) -> tuple[list[Retrieved], list[Paths]]:
-        assert search_both is not None
-        found, paths = search_both(questions, top_k)
-        return [fetch(hits) for hits in found], [[fetch(path.hits) for path in row] for row in paths]
-
-    return RetrieveThenRead(
-        pipeline.retrieve,
-        pipeline.reader,
-        pipeline.index_version,
-        identity,
-        search_paths if search_both is not None else None,
-    )
-
-
-def _identity(named: Mapping[str, Any], finder: FactFinder | None) -> dict[str, Any]:
-    return {**named, **({"facts": finder.identity} if finder is not None else {})}
-
-
-def _no_search(questions: Sequence[str], top_k: int) -> Any:
-    raise ConfigError("there is no index to search", hint="give one, or read the gold passages")
+def _identity(system: Pipeline | GoldReader, finder: FactFinder | None) -> dict[str, Any]:
+    return {**system.identity, **({"facts": finder.identity} if finder is not None else {})}

@@ -11,29 +11,11 @@ import numpy as np
 
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.eval.aggregate import FigureTable
-from rag.eval.predictions import read_records
+from rag.eval.report_labels import compared_figures
 from rag.eval.results import Evaluation
 from rag.metrics.significance import PairedTest, compare_paired, holm
 
-__all__ = ["Comparison", "compare_evaluations", "default_figures"]
-
-_FIGURES = (
-    "em",
-    "f1",
-    "sp_f1",
-    "joint_f1",
-    "kilt_em",
-    "r_precision",
-    "top1",
-    "top5",
-    "top20",
-    "top100",
-    "mrr",
-    "path_em@1",
-    "path_cover@20",
-    "passage_em@2",
-    "passage_em@20",
-)
+__all__ = ["Comparison", "compare_evaluations"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,30 +43,6 @@ class Comparison:
     p_holm: float
     gained: tuple[str, ...]
     lost: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """A dict ready for `json.dumps`."""
-        return {
-            "figure": self.figure,
-            "a": self.a,
-            "b": self.b,
-            "value_a": self.value_a,
-            "value_b": self.value_b,
-            "difference": self.result.difference.to_json(),
-            "test": self.result.test,
-            "p_value": self.result.p_value,
-            "p_holm": self.p_holm,
-            "wins": self.result.wins,
-            "ties": self.result.ties,
-            "losses": self.result.losses,
-            "gained": list(self.gained),
-            "lost": list(self.lost),
-        }
-
-
-def default_figures(evaluations: Sequence[Evaluation]) -> list[str]:
-    """The main figures that all evaluations have."""
-    return [name for name in _FIGURES if all(name in e.metrics["figures"] for e in evaluations)]
 
 
 def compare_evaluations(
@@ -117,7 +75,7 @@ def compare_evaluations(
             f"found {len(names)} evaluations named {', '.join(names)}; expected two or more with "
             "distinct names"
         )
-    chosen = list(figures) if figures else default_figures(evaluations)
+    chosen = list(figures) if figures else compared_figures(*(e.metrics["figures"] for e in evaluations))
     for evaluation in evaluations:
         missing = [name for name in chosen if name not in evaluation.metrics["figures"]]
         if missing:
@@ -140,18 +98,12 @@ def compare_evaluations(
             both = ~np.isnan(a) & ~np.isnan(b)
             result = compare_paired(a, b, resamples=resamples, seed=seed)
             rows.append((name, i, j, float(a[both].mean()), float(b[both].mean()), result))
-    corrected = holm([row[5].p_value for row in rows])
+    corrected = holm([result.p_value for *_, result in rows])
     return [
         Comparison(
-            name,
-            names[i],
-            names[j],
-            value_a,
-            value_b,
-            result,
-            p_holm,
-            tuple(ids[row] for row in result.gained),
-            tuple(ids[row] for row in result.lost),
+            *(name, names[i], names[j], value_a, value_b, result, p_holm),
+            gained=tuple(ids[row] for row in result.gained),
+            lost=tuple(ids[row] for row in result.lost),
         )
         for (name, i, j, value_a, value_b, result), p_holm in zip(rows, corrected, strict=True)
     ]
@@ -171,12 +123,12 @@ def _check_same(evaluations: Sequence[Evaluation]) -> None:
 
 def _aligned(evaluation: Evaluation, first: Evaluation) -> tuple[dict[str, Any], list[str]]:
     """Figures of an evaluation in the order of the questions of the first."""
-    table, order = FigureTable(), [record["id"] for record in read_records(first.records_path)]
+    expected = {r["id"]: hash((r["question"], tuple(r["answers"]))) for r in first.records()}
+    table = FigureTable()
     texts: dict[str, int] = {}
-    for record in read_records(evaluation.records_path):
+    for record in evaluation.records():
         table.add(record["id"], record["scores"])
         texts[record["id"]] = hash((record["question"], tuple(record["answers"])))
-    expected = {r["id"]: hash((r["question"], tuple(r["answers"]))) for r in read_records(first.records_path)}
     if texts != expected:
         odd = sorted(set(texts) ^ set(expected)) or [key for key in expected if texts[key] != expected[key]]
         raise MismatchedArtifactError(
@@ -185,5 +137,5 @@ def _aligned(evaluation: Evaluation, first: Evaluation) -> tuple[dict[str, Any],
             hint="evaluate both on the same question file",
         )
     place = {key: row for row, key in enumerate(table.ids)}
-    rows = np.array([place[key] for key in order])
-    return {name: table.column(name)[rows] for name in table.names}, order
+    rows = np.array([place[key] for key in expected])
+    return {name: table.column(name)[rows] for name in table.names}, list(expected)

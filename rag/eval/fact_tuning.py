@@ -29,8 +29,7 @@ Fact = tuple[str, int]
 _STEP, _LARGEST = 0.35, 8.0
 
 
-class _System(RetrievesPassages, ReadsPassages, Protocol):
-    """Both abilities."""
+class _System(RetrievesPassages, ReadsPassages, Protocol): ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,8 +102,9 @@ def tune_fusion(
     Args:
         retriever: of a dense and a BM25 member.
         passages: that it searches.
-        questions: training questions, never those the result is reported on; their gold ids are the index's
-            (see `rag.eval.resolve`). Gold passages decide where half of the questions have any, else answers.
+        questions: training questions, never those the result is reported on; with gold ids of
+            the index (see `GoldResolver`). Gold passages decide where half of the questions have any, else
+            answers.
         ks: cut-offs; settings are ordered by the third (or the last of fewer), then by MRR.
         depth: hits taken from each list.
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from rag.core.errors import DataError
-from rag.core.files import atomic_path
+from rag.core.files import atomic_write_json
 from rag.core.log import get_logger
-from rag.data.files.record import Context
-from rag.data.files.record import Record as Ranking
+from rag.data.files.record import Context, Record, write_json_lines
 from rag.data.files.tables import TREC_RUN
 
 __all__ = ["read_records", "write_predictions"]
 
-Record = Mapping[str, Any]
 _LOG = get_logger(__name__)
 
 
@@ -60,62 +58,27 @@ def write_predictions(records_path: Path, out: Path, profile: str) -> list[str]:
     names: list[str] = []
     try:
         hits = ((r["id"], (Context(hit["id"], score=hit["score"]) for hit in r["hits"])) for r in records())
-        TREC_RUN.write(out / "run.trec", (Ranking(name, contexts=tuple(found)) for name, found in hits))
+        TREC_RUN.write(out / "run.trec", (Record(name, contexts=tuple(found)) for name, found in hits))
         names.append("run.trec")
     except DataError as error:
         _LOG.warning("run.trec is not written: %s", error.message)
     first = next(iter(records()), None)
     if first is None or "prediction" not in first:
         return names
-    writers: dict[str, Callable[[TextIO], None]] = {
-        "predictions.squad.json": lambda file: _write_object(file, ((r["id"], _text(r)) for r in records())),
-        "predictions.nq_open.jsonl": lambda file: _write_lines(
-            file, ({"question": r["question"], "prediction": _text(r)} for r in records())
-        ),
-    }
+    answers = {record["id"]: record.get("prediction") or "" for record in records()}
+    atomic_write_json(out / "predictions.squad.json", answers)
+    pairs = ({"question": record["question"], "prediction": answers[record["id"]]} for record in records())
+    write_json_lines(out / "predictions.nq_open.jsonl", pairs)
+    names += ["predictions.squad.json", "predictions.nq_open.jsonl"]
     if profile == "hotpot":
-        writers["predictions.hotpot.json"] = lambda file: _write_hotpot(file, records)
+        facts = {record["id"]: record.get("facts") or [] for record in records()}
+        atomic_write_json(out / "predictions.hotpot.json", {"answer": answers, "sp": facts})
+        names.append("predictions.hotpot.json")
     if profile == "kilt":
-        writers["predictions.kilt.jsonl"] = lambda file: _write_lines(file, (_kilt(r) for r in records()))
-    for name, write in writers.items():
-        _write(out / name, write)
-    return [*names, *writers]
-
-
-def _text(record: Record) -> str:
-    return record.get("prediction") or ""
-
-
-def _write(path: Path, write: Callable[[TextIO], None]) -> None:
-    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
-        write(file)
-
-
-def _write_lines(file: TextIO, rows: Iterable[Record]) -> None:
-    for row in rows:
-        file.write(json.dumps(row, ensure_ascii=False) + "\n")
-
-
-def _write_object(file: TextIO, items: Iterable[tuple[str, Any]]) -> None:
-    separator = "{"
-    for key, value in items:
-        file.write(
-            f"{separator}\n  {json.dumps(key, ensure_ascii=False)}: {json.dumps(value, ensure_ascii=False)}"
+        outputs = (
+            {"id": r["id"], "output": [{"answer": answers[r["id"]], "provenance": r.get("provenance", [])}]}
+            for r in records()
         )
-        separator = ","
-    file.write("{}\n" if separator == "{" else "\n}\n")
-
-
-def _write_hotpot(file: TextIO, records: Callable[[], Iterator[Record]]) -> None:
-    file.write('{"answer": ')
-    _write_object(file, ((r["id"], _text(r)) for r in records()))
-    file.write(', "sp": ')
-    _write_object(file, ((r["id"], r.get("facts") or []) for r in records()))
-    file.write("}\n")
-
-
-def _kilt(record: Record) -> Record:
-    return {
-        "id": record["id"],
-        "output": [{"answer": _text(record), "provenance": record.get("provenance", [])}],
-    }
+        write_json_lines(out / "predictions.kilt.jsonl", outputs)
+        names.append("predictions.kilt.jsonl")
+    return names

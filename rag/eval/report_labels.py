@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 __all__ = [
+    "compared_figures",
     "describe",
     "describe_group",
     "main_figures",
@@ -39,10 +40,7 @@ _FIXED = {
     "r_precision": ("R-precision", "gold pages among the first R pages"),
     "n_best_em": ("Any of the n best", "one of all answers returned is right"),
     "answered": ("Answered", "the best answer is more likely than “no answer”"),
-    "gold_passage_em": (
-        "EM from gold passages",
-        "the reader is given the gold passages instead of retrieved ones",
-    ),
+    "gold_passage_em": ("EM from gold passages", "the reader is given the gold passages, not retrieved ones"),
     "gold_passage_f1": ("F1 from gold passages", "the same, token F1"),
     "gold_span_em": ("Ceiling of reading", "an accepted answer stands in the passages that were read"),
     "mrr": ("Reciprocal rank of the answer", "1 / rank of the first passage that holds an answer"),
@@ -74,22 +72,9 @@ _GROUPS = {
     "question level": "Level, as the question set marks it",
     "training overlap": "Seen in training",
 }
-_MAIN = (
-    "em",
-    "f1",
-    "sp_f1",
-    "joint_f1",
-    "kilt_em",
-    "r_precision",
-    "top1",
-    "top5",
-    "top20",
-    "top100",
-    "path_em@1",
-    "path_cover@20",
-    "passage_em@2",
-    "passage_em@20",
-    "passage_em@100",
+_MAIN = (  # most telling first
+    *("em", "f1", "sp_f1", "joint_f1", "kilt_em", "r_precision", "top1", "top5", "top20", "top100", "mrr"),
+    *("path_em@1", "path_cover@20", "passage_em@2", "passage_em@20", "passage_em@100"),
 )
 
 
@@ -159,7 +144,13 @@ def ordered(names: Iterable[str]) -> list[str]:
 
 def main_figures(figures: Mapping[str, Any], limit: int = 5) -> list[str]:
     """The figures for the top of the page: those that exist, most telling first."""
-    return [name for name in _MAIN if name in figures][:limit]
+    return [name for name in _MAIN if name in figures and name != "mrr"][:limit]
+
+
+def compared_figures(*systems: Mapping[str, Any]) -> list[str]:
+    """The main figures that all systems have."""
+    common = (name for name in _MAIN if all(name in figures for figures in systems))
+    return [name for name in common if name != "passage_em@100"]
 
 
 def percent(value: float | None, digits: int = 1) -> str:

@@ -38,7 +38,7 @@ from rag.eval.gold import PassageLookup, gold_passages
 from rag.eval.predictions import read_records, write_predictions
 from rag.eval.scoring import Facts, QuestionOutcome, score_outcomes
 from rag.eval.settings import EvaluationSettings, QuestionSource
-from rag.eval.systems import AsksQuestions, Paths, ReadsPassages, Retrieved, RetrievesPassages
+from rag.eval.systems import Paths, ReadsPassages, Retrieved, RetrievesPassages
 
 __all__ = ["FORMAT_VERSION", "METRICS_NAME", "RECORDS_NAME", "evaluate"]
 
@@ -50,7 +50,7 @@ _PACKAGES = ("torch", "transformers", "faiss-cpu", "pyserini", "ir_measures", "n
 
 
 def evaluate(
-    system: RetrievesPassages | AsksQuestions,
+    system: RetrievesPassages | ReadsPassages,
     questions: Iterable[Question],
     out: str | Path,
     settings: EvaluationSettings | None = None,
@@ -65,8 +65,7 @@ def evaluate(
     """Ask every question, score every answer, write the results.
 
     Args:
-        system: retrieves, asks or both. With `retrieve` and `read` each question is searched once; with `ask`
-            alone only answers and their evidence are scored.
+        system: retrieves and, if it can, reads; one that only reads is given the gold passages.
         questions: streamed; each run must give them in the same order.
         out: result directory; continued if an earlier run with the same settings stopped in it.
         settings: see `EvaluationSettings`.
@@ -81,7 +80,7 @@ def evaluate(
         The content of `metrics.json`.
 
     Raises:
-        ConfigError: the system can neither retrieve nor ask, or the oracle is wanted and it cannot read.
+        ConfigError: the system cannot retrieve, or gold passages are to be read and it cannot read.
         MismatchedArtifactError: `out` holds results of other settings, questions or another system.
         DataError: two questions share an id, or there are none.
         ResourceError: another process writes into `out`.
@@ -133,16 +132,14 @@ class _Asker:
     """Asks a batch with whatever abilities the system has."""
 
     def __init__(self, system: object, settings: EvaluationSettings, lookup: PassageLookup | None) -> None:
-        self.system, self.settings, self.lookup = system, settings, lookup
-        can_read = isinstance(system, ReadsPassages) and getattr(system, "can_answer", True)
-        self.reads: ReadsPassages | None = system if can_read and isinstance(system, ReadsPassages) else None
-        self.retrieves: RetrievesPassages | None = system if isinstance(system, RetrievesPassages) else None
-        self.asks: AsksQuestions | None = system if isinstance(system, AsksQuestions) else None
-        if self.retrieves is None and self.asks is None:
-            raise ConfigError(
-                f"{type(system).__name__} has neither `retrieve` nor `ask`: there is nothing to evaluate"
-            )
-        if (settings.oracle or settings.read == "gold") and self.reads is None:
+        self.settings, self.lookup = settings, lookup
+        can_read = isinstance(system, ReadsPassages) and getattr(system, "reader", system) is not None
+        self.read = system.read if can_read and isinstance(system, ReadsPassages) else None
+        self.retrieve = system.retrieve if isinstance(system, RetrievesPassages) else None
+        self.retrieve_paths = getattr(system, "retrieve_paths", None)
+        if self.retrieve is None and settings.read == "retrieved":
+            raise ConfigError(f"{type(system).__name__} has no `retrieve`: there is nothing to evaluate")
+        if (settings.oracle or settings.read == "gold") and self.read is None:
             raise ConfigError(
                 "reading gold passages needs a system that can read given passages",
                 hint="evaluate with a reader, or leave the gold passages out",
@@ -151,31 +148,28 @@ class _Asker:
     def __call__(self, batch: Sequence[Question]) -> list[QuestionOutcome]:
         settings, texts = self.settings, [question.text for question in batch]
         started = time.perf_counter()
-        retrieved: Sequence[Retrieved] = [()] * len(batch)
         paths: Sequence[Paths] = [()] * len(batch)
         golds = [gold_passages(question, self.lookup) for question in batch]
-        if settings.read == "gold":
+        retrieved: Sequence[Retrieved]
+        if self.retrieve is None or settings.read == "gold":
             retrieved = [_as_retrieved(question, gold) for question, gold in zip(batch, golds, strict=True)]
-        elif (search_paths := getattr(self.system, "search_paths", None)) is not None:
-            retrieved, paths = search_paths(texts, settings.retrieve_top_k)
-        elif self.retrieves is not None:
-            retrieved = self.retrieves.retrieve(texts, settings.retrieve_top_k)
+        elif self.retrieve_paths is not None:
+            retrieved, paths = self.retrieve_paths(texts, settings.retrieve_top_k)
+        else:
+            retrieved = self.retrieve(texts, settings.retrieve_top_k)
         searched = time.perf_counter()
         answers: Sequence[AnswerSet | None] = [None] * len(batch)
-        if self.reads is not None and (self.retrieves is not None or settings.read == "gold"):
-            joined = {"paths": paths} if any(paths) else {}  # systems that know no paths read as ever
-            answers = self.reads.read(
-                texts, [pairs[: settings.read_top_k] for pairs in retrieved], settings.n_best, **joined
-            )
-        elif self.asks is not None:
-            answers = self.asks.ask(texts, top_k=settings.read_top_k, n_best=settings.n_best)
+        if self.read is not None:
+            joined: dict[str, Any] = {"paths": paths} if any(paths) else {}  # others read as ever
+            shown = [pairs[: settings.read_top_k] for pairs in retrieved]
+            answers = self.read(texts, shown, settings.n_best, **joined)
         ended = time.perf_counter()
         share_ms = 1000.0 / len(batch)
         timings_ms = {"total": (ended - started) * share_ms}
-        if self.retrieves is not None and settings.read != "gold":
+        if settings.read != "gold":
             timings_ms["retrieve"] = (searched - started) * share_ms
-        if answers[0] is not None:
-            timings_ms["read" if self.reads is not None else "ask"] = (ended - searched) * share_ms
+        if self.read is not None:
+            timings_ms["read"] = (ended - searched) * share_ms
         oracle = self._oracle(batch, golds) if settings.oracle else [None] * len(batch)
         return [
             QuestionOutcome(question, pairs, answer, from_gold, timings_ms, gold, chains)
@@ -187,12 +181,12 @@ class _Asker:
     def _oracle(
         self, batch: Sequence[Question], golds: Sequence[Sequence[Passage]]
     ) -> list[AnswerSet | None]:
-        assert self.reads is not None
+        assert self.read is not None
         known = [number for number, passages in enumerate(golds) if passages]
         results: list[AnswerSet | None] = [None] * len(batch)
         if known:
             pairs = [_as_retrieved(batch[number], golds[number]) for number in known]
-            read = self.reads.read([batch[number].text for number in known], pairs, self.settings.n_best)
+            read = self.read([batch[number].text for number in known], pairs, self.settings.n_best)
             for number, answer in zip(known, read, strict=True):
                 results[number] = answer
         return results

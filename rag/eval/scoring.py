@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from rag.core.types import AnswerSet, Passage, Question
@@ -12,7 +12,7 @@ from rag.eval.gold import gold_facts, gold_keys, is_yes_no, needs_all, passage_k
 from rag.eval.settings import EvaluationSettings
 from rag.eval.systems import Retrieved
 from rag.metrics.answers import score_answers
-from rag.metrics.hotpot import HotpotGold, score_hotpot
+from rag.metrics.hotpot import score_hotpot
 from rag.metrics.kilt import gold_page, page_of, score_kilt
 from rag.metrics.multihop import multihop_scores, path_scores
 from rag.metrics.ranking import answer_flags, first_true, rank_figures, trec_measures
@@ -178,8 +178,7 @@ def _profile_scores(
     if answers is None or not question.answers:
         return {}
     if settings.profile == "hotpot":
-        gold = HotpotGold(question.id, question.answers[0], gold_facts(question), question.kind)
-        values = asdict(score_hotpot(text, support, gold))
+        values = score_hotpot(text, support, question.answers[0], gold_facts(question))
         return {name: value for name, value in values.items() if support is not None or "_" not in name}
     if settings.profile == "kilt" and question.provenance:
         places = [

@@ -15,15 +15,7 @@ __all__ = ["Calibration", "ReliabilityBin", "RiskCoverage", "calibration", "risk
 
 @dataclass(frozen=True, slots=True)
 class ReliabilityBin:
-    """Predictions of similar confidence.
-
-    Attributes:
-        low: lower edge of confidence.
-        high: upper edge of confidence.
-        n: predictions in the bin.
-        confidence: their mean confidence.
-        accuracy: their mean correctness.
-    """
+    """Predictions of a confidence above `low` and up to `high`: how many, and their means."""
 
     low: float
     high: float
@@ -78,16 +70,13 @@ def _checked(
     return confidence, hit
 
 
-def calibration(
-    confidences: npt.ArrayLike, correct: npt.ArrayLike, *, bins: int = 15, equal_mass: bool = False
-) -> Calibration | None:
+def calibration(confidences: npt.ArrayLike, correct: npt.ArrayLike, *, bins: int = 15) -> Calibration | None:
     """Reliability curve, ECE, largest gap and Brier score.
 
     Args:
         confidences: (n,) in [0, 1]; questions with NaN are left out.
         correct: (n,) 1 if the prediction was right, else 0 (or any figure in [0, 1]).
-        bins: number of bins; a confidence on an edge belongs to the bin below it.
-        equal_mass: bins of equal numbers of predictions instead of equal width.
+        bins: number of bins of equal width; a confidence on an edge belongs to the bin below it.
 
     Returns:
         None if no prediction is left.
@@ -106,24 +95,13 @@ def calibration(
     n = len(confidence)
     if n == 0:
         return None
-    if equal_mass:
-        edges = np.unique(np.quantile(confidence, np.linspace(0.0, 1.0, bins + 1)))
-        edges = edges if len(edges) > 1 else np.array([edges[0], edges[0]])
-    else:
-        edges = np.linspace(0.0, 1.0, bins + 1)
+    edges = np.linspace(0.0, 1.0, bins + 1)
     place = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, len(edges) - 2)
     rows = []
     for index in np.unique(place):
         inside = place == index
-        rows.append(
-            ReliabilityBin(
-                low=float(edges[index]),
-                high=float(edges[index + 1]),
-                n=int(inside.sum()),
-                confidence=float(confidence[inside].mean()),
-                accuracy=float(hit[inside].mean()),
-            )
-        )
+        means = float(confidence[inside].mean()), float(hit[inside].mean())
+        rows.append(ReliabilityBin(float(edges[index]), float(edges[index + 1]), int(inside.sum()), *means))
     gaps = [abs(row.confidence - row.accuracy) for row in rows]
     return Calibration(
         ece=float(sum(gap * row.n for gap, row in zip(gaps, rows, strict=True)) / n),

@@ -8,95 +8,53 @@ Source: Yang et al., HotpotQA, EMNLP 2018, section 5.2, and its evaluation scrip
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from rag.core.errors import DataError
 from rag.data.text import exact_match, overlap, supporting_fact_overlap
 
-__all__ = ["HotpotGold", "HotpotScores", "score_hotpot"]
+__all__ = ["score_hotpot"]
 
 Fact = tuple[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class HotpotGold:
-    """What the set says about one question.
-
-    Attributes:
-        id: question id.
-        answer: the accepted answer.
-        facts: supporting (title, sentence index) pairs.
-        type: "bridge", "comparison", …; empty if unknown.
-    """
-
-    id: str
-    answer: str
-    facts: tuple[Fact, ...] = ()
-    type: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class HotpotScores:
-    """The twelve official figures of one question, each in [0, 1]; a missing part scores 0."""
-
-    em: float = 0.0
-    f1: float = 0.0
-    prec: float = 0.0
-    recall: float = 0.0
-    sp_em: float = 0.0
-    sp_f1: float = 0.0
-    sp_prec: float = 0.0
-    sp_recall: float = 0.0
-    joint_em: float = 0.0
-    joint_f1: float = 0.0
-    joint_prec: float = 0.0
-    joint_recall: float = 0.0
+_PARTS = ("em", "f1", "prec", "recall")
 
 
 def score_hotpot(
-    answer: str | None, facts: Iterable[Sequence[object]] | None, gold: HotpotGold
-) -> HotpotScores:
-    """Score one question.
+    answer: str | None, facts: Iterable[Sequence[object]] | None, gold: str, gold_facts: Iterable[Fact] = ()
+) -> dict[str, float]:
+    """The twelve official figures of one question: em, f1, prec and recall, the same with sp_ and joint_.
 
     Args:
-        answer: predicted answer; None if the prediction file has none.
+        answer: predicted answer; None if the prediction file has none. A missing part scores 0.
         facts: predicted (title, sentence index) pairs; None if the prediction file has none.
-        gold: what the set says.
+        gold: the accepted answer.
+        gold_facts: supporting (title, sentence index) pairs.
 
     Example:
-        >>> gold = HotpotGold("1", "yes", (("A", 0), ("B", 1)))
-        >>> scores = score_hotpot("yes", [["A", 0], ["A", 0], ["B", 2]], gold)
-        >>> scores.em, scores.sp_em, scores.sp_f1, scores.joint_f1
+        >>> scores = score_hotpot("yes", [["A", 0], ["A", 0], ["B", 2]], "yes", [("A", 0), ("B", 1)])
+        >>> scores["em"], scores["sp_em"], scores["sp_f1"], scores["joint_f1"]
         (1.0, 0.0, 0.5, 0.5)
 
     Note: joint figures need both parts, as in the official script.
     """
-    values: dict[str, float] = {}
+    values = {f"{part}{name}": 0.0 for part in ("", "sp_", "joint_") for name in _PARTS}
     if answer is not None:
-        part = overlap(answer, gold.answer, "hotpot")
-        values |= {
-            "em": float(exact_match(answer, [gold.answer], "hotpot")),
-            "f1": part.f1,
-            "prec": part.precision,
-            "recall": part.recall,
-        }
+        found = overlap(answer, gold, "hotpot")
+        exact = float(exact_match(answer, [gold], "hotpot"))
+        values |= dict(zip(_PARTS, (exact, found.f1, found.precision, found.recall), strict=True))
     if facts is not None:
-        same, support = supporting_fact_overlap((_fact(fact) for fact in facts), gold.facts)
-        values |= {
-            "sp_em": float(same),
-            "sp_f1": support.f1,
-            "sp_prec": support.precision,
-            "sp_recall": support.recall,
-        }
+        same, found = supporting_fact_overlap(map(_fact, facts), gold_facts)
+        values |= {"sp_em": float(same), "sp_f1": found.f1}
+        values |= {"sp_prec": found.precision, "sp_recall": found.recall}
     if answer is not None and facts is not None:
         precision, recall = values["prec"] * values["sp_prec"], values["recall"] * values["sp_recall"]
+        both = precision + recall
         values |= {
             "joint_em": values["em"] * values["sp_em"],
             "joint_prec": precision,
             "joint_recall": recall,
-            "joint_f1": 2 * precision * recall / (precision + recall) if precision + recall > 0 else 0.0,
         }
-    return HotpotScores(**values)
+        values["joint_f1"] = 2 * precision * recall / both if both > 0 else 0.0
+    return values
 
 
 def _fact(fact: Sequence[object]) -> Fact:

@@ -85,8 +85,7 @@ def bootstrap(
 
     Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13.
     Note: if all values are 0, or all are 1, resampling shows no spread; then the exact binomial
-        (Clopper-Pearson)
-        interval is given, so that 0 of 5 does not read as "surely 0".
+        (Clopper-Pearson) interval is given, so that 0 of 5 does not read as "surely 0".
     """
     if resamples < 1000:
         raise ConfigError(
@@ -221,17 +220,6 @@ def _sums_by_byte(difference: Floats) -> Floats:
     return groups.reshape(-1, 8) @ signs
 
 
-def _binomial_p(wins: int, losses: int) -> float:
-    from scipy.stats import binomtest
-
-    return 1.0 if wins + losses == 0 else float(binomtest(wins, wins + losses, 0.5).pvalue)
-
-
-def _is_binary(values: npt.ArrayLike) -> bool:
-    table = np.asarray(values, dtype=np.float64)
-    return bool(np.isin(table[~np.isnan(table)], (0.0, 1.0)).all())
-
-
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's step-down correction: p-values adjusted for the number of comparisons, in the order given.
 
@@ -285,23 +273,20 @@ def compare_paired(
         >>> result.test, result.wins, result.ties, result.losses, result.difference.value, result.lost
         ('mcnemar', 2, 1, 1, 0.25, (3,))
     """
+    from scipy.stats import binomtest
+
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     difference = bootstrap_difference(
         first, second, resamples=max(2000, resamples // 5), seed=seed, level=level
     )
     gained = np.flatnonzero(second > first)
     lost = np.flatnonzero(second < first)
-    if _is_binary(first) and _is_binary(second):
-        test, p_value = "mcnemar", _binomial_p(len(gained), len(lost))
+    values = np.concatenate([first, second])
+    if np.isin(values[~np.isnan(values)], (0.0, 1.0)).all():
+        changed = len(gained) + len(lost)
+        test, p_value = "mcnemar", float(binomtest(len(gained), changed).pvalue) if changed else 1.0
     else:
         test, p_value = "randomisation", randomisation_test(first, second, resamples=resamples, seed=seed)
-    return PairedTest(
-        difference=difference,
-        p_value=p_value,
-        test=test,
-        wins=len(gained),
-        ties=difference.n - len(gained) - len(lost),
-        losses=len(lost),
-        gained=tuple(gained.tolist()),
-        lost=tuple(lost.tolist()),
-    )
+    ties = difference.n - len(gained) - len(lost)
+    rows = tuple(gained.tolist()), tuple(lost.tolist())
+    return PairedTest(difference, p_value, test, len(gained), ties, len(lost), *rows)

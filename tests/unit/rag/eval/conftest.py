@@ -69,6 +69,20 @@ class ToySystem:
         return sets
 
 
+class Finds:
+    """Retrieves as another system does, and cannot read."""
+
+    reader = None
+
+    def __init__(self, system: ToySystem, identity: dict[str, str] | None = None) -> None:
+        self.retrieve, self.identity = system.retrieve, identity or {}
+
+
+@pytest.fixture
+def finds(system: ToySystem) -> Finds:
+    return Finds(system)
+
+
 @pytest.fixture
 def system() -> ToySystem:
     return ToySystem()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -66,7 +65,6 @@ def test_comparison_aligns_questions_and_corrects_p_values(pair: list[Evaluation
     assert all(row.p_holm >= row.result.p_value for row in rows.values())
     assert rows["top1"].result.ties == 5
     assert rows["top1"].p_holm == 1.0
-    assert json.dumps([row.to_json() for row in rows.values()])
 
 
 def test_folders_with_equal_names_are_named_by_what_differs(

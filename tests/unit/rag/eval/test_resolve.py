@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from rag.core.types import GoldPassage, Passage, Question
 from rag.data.files.question_fields import question_from_mapping
-from rag.eval.gold import gold_passages
-from rag.eval.resolve import GoldResolver
+from rag.eval.gold import GoldResolver, gold_passages
 
 
 class Store:

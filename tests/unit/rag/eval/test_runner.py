@@ -15,7 +15,6 @@ from rag.eval.breakdown import TrainingOverlap
 from rag.eval.predictions import read_records
 from rag.eval.runner import evaluate
 from rag.eval.settings import EvaluationSettings, QuestionSource
-from rag.eval.systems import RetrieveThenRead
 
 SOURCE = QuestionSource("toy", "toy-dev.jsonl", "dev", "0" * 64)
 
@@ -162,25 +161,22 @@ def test_questions_that_changed_under_a_stopped_run_are_refused(
             evaluate(system, changed, tmp_path, settings(), source=SOURCE)
 
 
-def test_bad_requests_are_refused(tmp_path: Path, system: Any, questions: list[Question]) -> None:
+def test_bad_requests_are_refused(tmp_path: Path, system: Any, finds: Any, questions: list[Question]) -> None:
     with pytest.raises(DataError, match="no questions"):
         evaluate(system, [], tmp_path / "a", settings(), source=SOURCE)
     with pytest.raises(DataError, match="have the id"):
         evaluate(system, [questions[0], questions[0]], tmp_path / "b", settings(), source=SOURCE)
-    with pytest.raises(ConfigError, match="neither"):
+    with pytest.raises(ConfigError, match="no `retrieve`"):
         evaluate(object(), questions, tmp_path / "c", settings(), source=SOURCE)  # type: ignore[arg-type]
-    retrieval_only = RetrieveThenRead(system.retrieve)
     with pytest.raises(ConfigError, match="gold passages needs"):
-        evaluate(retrieval_only, questions, tmp_path / "d", settings(oracle=True), source=SOURCE)
+        evaluate(finds, questions, tmp_path / "d", settings(oracle=True), source=SOURCE)
     with directory_lock(tmp_path / "e"), pytest.raises(ResourceError):
         evaluate(system, questions, tmp_path / "e", settings(), source=SOURCE)
 
 
-def test_retrieval_only_has_no_answer_figures(tmp_path: Path, system: Any, questions: list[Question]) -> None:
+def test_retrieval_only_has_no_answer_figures(tmp_path: Path, finds: Any, questions: list[Question]) -> None:
     out = tmp_path / "r"
-    metrics = evaluate(
-        RetrieveThenRead(system.retrieve, None, "v"), questions, out, settings(limit=3), source=SOURCE
-    )
+    metrics = evaluate(finds, questions, out, settings(limit=3), source=SOURCE)
     assert "em" not in metrics["figures"]
     assert metrics["calibration"] is None
     assert metrics["stages"] == {}
@@ -188,15 +184,6 @@ def test_retrieval_only_has_no_answer_figures(tmp_path: Path, system: Any, quest
     assert metrics["figures"]["top3"]["value"] == 1.0
     assert not (out / "predictions.squad.json").exists()
     assert (out / "run.trec").is_file()
-
-
-def test_a_system_that_only_asks(tmp_path: Path, system: Any, questions: list[Question]) -> None:
-    class Asks:
-        def ask(self, texts: list[str], *, top_k: int, n_best: int) -> Any:
-            return system.read(texts, system.retrieve(texts, top_k), n_best)
-
-    metrics = evaluate(Asks(), questions[:2], tmp_path, settings(), source=SOURCE)
-    assert metrics["figures"]["em"]["value"] == 0.5
 
 
 def test_hotpot_profile_with_facts_and_by_type(tmp_path: Path, system: Any) -> None:
@@ -279,19 +266,19 @@ def test_alternative_positives_are_not_hops(tmp_path: Path, system: Any) -> None
 
 
 def test_paths_are_judged_where_the_retriever_finds_them(
-    tmp_path: Path, system: Any, questions: list[Question]
+    tmp_path: Path, system: Any, finds: Any, questions: list[Question]
 ) -> None:
-    def search_paths(texts: Any, top_k: int) -> Any:
+    def retrieve_paths(texts: Any, top_k: int) -> Any:
         found = system.retrieve(texts, top_k)
         rows = [{hit.passage_id: (hit, passage) for hit, passage in pairs} for pairs in found]
         return found, [[[row["p4"], row["p0"]], [row["p4"], row["p3"]]] for row in rows]
 
-    pathfinder = RetrieveThenRead(system.retrieve, identity={"retriever": "Toy"}, search_paths=search_paths)
-    figures = evaluate(pathfinder, questions, tmp_path / "a", settings(ks=(1, 6)), source=SOURCE)["figures"]
+    plain = evaluate(finds, questions, tmp_path / "b", settings(), source=SOURCE)
+    finds.retrieve_paths = retrieve_paths
+    figures = evaluate(finds, questions, tmp_path / "a", settings(ks=(1, 6)), source=SOURCE)["figures"]
     assert (figures["path_em@1"]["value"], figures["path_em@6"]["value"]) == (0.0, 1.0)
     assert figures["path_em@1"]["n"] == 1  # only q3 needs two passages
     assert (figures["hop1_recall@1"]["value"], figures["hop2_recall@1"]["value"]) == (0.0, 1.0)
     [record] = [r for r in read_records(tmp_path / "a" / "per_question.jsonl") if r["id"] == "q3"]
     assert record["paths"] == [["p4", "p0"], ["p4", "p3"]]
-    plain = evaluate(RetrieveThenRead(system.retrieve), questions, tmp_path / "b", settings(), source=SOURCE)
     assert not any(name.startswith(("path_", "hop")) for name in plain["figures"])
