@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -12,29 +12,10 @@ from indexers.protocols import EncoderIdentity, FloatArray, IntArray, VectorInde
 from rag.core.errors import MismatchedArtifactError, RetrievalError
 from rag.core.progress import StageTimer
 from rag.core.types import Hit
+from retrievers.encoders.layout import Query
+from retrievers.protocols import Passages, TextEncoder
 
-__all__ = ["DenseRetriever", "PassageIds", "QuestionEncoder", "stage", "to_hits"]
-
-
-class QuestionEncoder(Protocol):
-    """The part of a bi-encoder that searching needs."""
-
-    @property
-    def identity(self) -> EncoderIdentity:
-        """Who makes the vectors."""
-        ...
-
-    def encode_questions(self, questions: Sequence[str]) -> FloatArray:
-        """Vectors (n, D) float32."""
-        ...
-
-
-class PassageIds(Protocol):
-    """The part of a passage store that searching needs."""
-
-    def ids(self, rows: Sequence[int] | np.ndarray) -> list[str]:
-        """Passage ids of rows."""
-        ...
+__all__ = ["DenseRetriever", "stage", "to_hits"]
 
 
 class DenseRetriever:
@@ -53,8 +34,8 @@ class DenseRetriever:
     def __init__(
         self,
         vectors: VectorIndex,
-        passages: PassageIds,
-        encoder: QuestionEncoder,
+        passages: Passages,
+        encoder: TextEncoder,
         *,
         built_with: EncoderIdentity | None = None,
     ) -> None:
@@ -77,7 +58,7 @@ class DenseRetriever:
         if not questions:
             return []
         with stage(timer, "encode_question"):
-            queries = self.encoder.encode_questions(questions)  # (B, D)
+            queries = self.encoder.encode_queries([Query(question) for question in questions])  # (B, D)
         with stage(timer, "search_dense"):
             return self.search_vectors(queries, top_k)
 
@@ -89,7 +70,7 @@ class DenseRetriever:
         return to_hits(scores, rows, self.passages)
 
 
-def to_hits(scores: FloatArray, rows: IntArray, passages: PassageIds) -> list[list[Hit]]:
+def to_hits(scores: FloatArray, rows: IntArray, passages: Passages) -> list[list[Hit]]:
     """Hits from scores (B, K) and rows (B, K) in which -1 means nothing; ties get the order of their ids."""
     found = rows >= 0  # (B, K)
     ids = iter(passages.ids(rows[found]))

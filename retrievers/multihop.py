@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path as FilePath
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,43 +17,25 @@ from pydantic import Field
 
 from indexers.protocols import FloatArray
 from rag.config import Config
-from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError
+from rag.core.errors import ArtifactError, DataError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, read_json
 from rag.core.progress import StageTimer
-from rag.core.types import Hit, Passage, Path
+from rag.core.types import Hit, Path
 from retrievers.dense import DenseRetriever, stage
 from retrievers.encoders.layout import Query
-from retrievers.protocols import Retriever
+from retrievers.protocols import Passages, Retriever
 
 __all__ = [
     "STOP_FILE",
     "HopOptions",
     "LearnedStop",
     "MultiHopRetriever",
-    "QueryEncoder",
     "StopRule",
     "hits_of_paths",
 ]
 
 STOP_FILE = "stop.json"
 BoolArray = NDArray[np.bool_]
-
-
-@runtime_checkable
-class QueryEncoder(Protocol):
-    """The part of a bi-encoder that asking with passages needs."""
-
-    def encode_queries(self, queries: Sequence[Query]) -> FloatArray:
-        """Vectors (n, D) float32 of questions with the passages found so far."""
-        ...
-
-
-class PassageTexts(Protocol):
-    """The part of a passage store that asking with passages needs."""
-
-    def get_many(self, rows: Sequence[int]) -> list[Passage]:
-        """The passages in `rows`, in that order."""
-        ...
 
 
 class StopRule(Protocol):
@@ -138,7 +120,7 @@ class MultiHopRetriever:
     """Searches paths over any vector index.
 
     Args:
-        dense: the index's vectors behind their encoder, which must also encode hops.
+        dense: the index's vectors behind their encoder.
         passages: their texts.
         first: finds the first passages; None: `dense` does. The n-th hit of another retriever counts as much
             as the n-th of `dense`, because scores of different kinds cannot be added.
@@ -156,17 +138,14 @@ class MultiHopRetriever:
     def __init__(
         self,
         dense: DenseRetriever,
-        passages: PassageTexts,
+        passages: Passages,
         *,
         first: Retriever | None = None,
         hops: int = 2,
         beam: int = 5,
         stop: StopRule | None = None,
     ) -> None:
-        encoder = dense.encoder
-        if not isinstance(encoder, QueryEncoder):
-            raise ConfigError(f"{type(encoder).__name__} cannot encode a question with passages")
-        self.dense, self.passages, self.first, self.encoder = dense, passages, first, encoder
+        self.dense, self.passages, self.first = dense, passages, first
         self.hops, self.beam, self.stop = hops, beam, stop
 
     def search(
@@ -208,7 +187,7 @@ class MultiHopRetriever:
     ) -> tuple[FloatArray, list[list[Hit]]]:
         """Vectors (B, D) of the questions and their first passages."""
         with stage(timer, "hop_1"):
-            asked = self.dense.encoder.encode_questions(questions)
+            asked = self.dense.encoder.encode_queries([Query(question) for question in questions])
             found = self.dense.search_vectors(asked, width)
             if self.first is None:
                 return asked, found
@@ -249,7 +228,7 @@ class MultiHopRetriever:
     def _encode(self, questions: Sequence[str], paths: Sequence[Path]) -> FloatArray:
         rows = list({hit.row for path in paths for hit in path.hits})
         passages = dict(zip(rows, self.passages.get_many(rows), strict=True))
-        return self.encoder.encode_queries(
+        return self.dense.encoder.encode_queries(
             [
                 Query(question, tuple(passages[hit.row] for hit in path.hits))
                 for question, path in zip(questions, paths, strict=True)

@@ -1,14 +1,39 @@
-"""What a retriever is: questions in, hits out."""
+"""What a retriever is, questions in, hits out; and what it stands on: an encoder, passages by row."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+
+from indexers.protocols import FloatArray, PassageEncoder
 from rag.core.progress import StageTimer
-from rag.core.types import Hit, Path
+from rag.core.types import Hit, Passage, Path
+from retrievers.encoders.layout import Query
 
-__all__ = ["PathRetriever", "Retriever"]
+__all__ = ["Passages", "PathRetriever", "Retriever", "TextEncoder"]
+
+
+class TextEncoder(PassageEncoder, Protocol):
+    """Encodes both sides, as `BiEncoder` does."""
+
+    def encode_queries(self, queries: Sequence[Query]) -> FloatArray:
+        """Vectors (n, D) float32 of questions with the passages found for them so far, in order."""
+        ...
+
+
+class Passages(Protocol):
+    """Passages by row, as a `PassageStore` has them."""
+
+    def __getitem__(self, row: int) -> Passage: ...
+    def ids(self, rows: Sequence[int] | np.ndarray[Any, Any]) -> list[str]:
+        """Ids of rows, in that order."""
+        ...
+
+    def get_many(self, rows: Sequence[int] | np.ndarray[Any, Any]) -> list[Passage]:
+        """The passages in `rows`, in that order."""
+        ...
 
 
 @runtime_checkable

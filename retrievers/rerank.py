@@ -18,7 +18,7 @@ from rag.core.progress import StageTimer
 from rag.core.types import FirstStage, Hit, Passage
 from rag.runtime.model_files import model_folder, weight_files, weights_sha256
 from retrievers.dense import stage
-from retrievers.protocols import PathRetriever, Retriever
+from retrievers.protocols import Passages, PathRetriever, Retriever
 
 __all__ = ["JUDGES", "Judge", "LateInteraction", "RerankingRetriever", "parse_rerank", "reranked"]
 
@@ -34,13 +34,6 @@ class Judge(Protocol):
 
     def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> FloatArray:
         """Scores (n,) of n pairs, larger is better, comparable within a question."""
-
-
-class PassageTexts(Protocol):
-    """The part of a passage store that judging needs."""
-
-    def get_many(self, rows: Sequence[int] | np.ndarray) -> list[Passage]:
-        """Passages of rows, in their order."""
 
 
 class LateInteraction:
@@ -140,7 +133,7 @@ def parse_rerank(text: str) -> tuple[str, str, RerankOptions]:
 
 
 def reranked(
-    first: Retriever, passages: PassageTexts, spec: str, *, precision: str = "auto", device: str = "auto"
+    first: Retriever, passages: Passages, spec: str, *, precision: str = "auto", device: str = "auto"
 ) -> RerankingRetriever:
     """A retriever whose first hits a judge puts in order.
 
@@ -181,7 +174,7 @@ class RerankingRetriever:
     """
 
     def __init__(
-        self, first: Retriever, passages: PassageTexts, judge: Judge, *, depth: int = 100,
+        self, first: Retriever, passages: Passages, judge: Judge, *, depth: int = 100,
         identity: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self.first, self.passages, self.judge, self.depth = first, passages, judge, depth

@@ -9,7 +9,8 @@ import numpy as np
 
 from rag.core.progress import StageTimer
 from rag.core.types import Hit
-from retrievers.dense import PassageIds, stage
+from retrievers.dense import stage
+from retrievers.protocols import Passages
 
 __all__ = ["SparseRetriever", "TermIndex"]
 
@@ -30,7 +31,7 @@ class SparseRetriever:
         passages: the store whose rows it returns.
     """
 
-    def __init__(self, terms: TermIndex, passages: PassageIds) -> None:
+    def __init__(self, terms: TermIndex, passages: Passages) -> None:
         self.terms, self.passages = terms, passages
 
     def search(

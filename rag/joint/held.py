@@ -32,7 +32,7 @@ from rag.training.generations import Generation, Generations
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.layout import Query
 from retrievers.examples.mined import Probes
-from retrievers.training.inferencer import SearchEncoder
+from retrievers.protocols import TextEncoder
 from retrievers.training.staleness import TOP_K, ProbeSet, compare
 
 __all__ = ["HeldIndex", "IndexRefresher", "index_exchange", "index_key"]
@@ -113,7 +113,7 @@ class IndexRefresher(Refresher):
         *,
         temperature: float,
         seed: int,
-        load: Callable[[Path], SearchEncoder] = BiEncoder.load,
+        load: Callable[[Path], TextEncoder] = BiEncoder.load,
     ) -> None:
         super().__init__(
             Generations(out / "snapshots"), Generations(out / "indexes"), key=index_key(index),
@@ -152,7 +152,7 @@ class IndexRefresher(Refresher):
         save_npy(folder / "probe_rows.npy", now.rows)
         atomic_write_json(folder / "figures.json", dict(staleness.record()))
 
-    def _probe(self, embeddings: EmbeddingShards, encoder: SearchEncoder) -> tuple[FloatArray, Probes]:
+    def _probe(self, embeddings: EmbeddingShards, encoder: TextEncoder) -> tuple[FloatArray, Probes]:
         asked = encoder.encode_queries([Query(text) for text in self._asked])
         scores, rows = FlatIndex(embeddings).search(asked, TOP_K)
         return scores, Probes(embeddings.rows(self._watched), rows)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
 from indexers.gold import text_key
 from rag.core.types import Hit, Passage
 from rag.data.text import AnswerMatcher
+from retrievers.protocols import Passages
 
-__all__ = ["Proposal", "NegativeFilter", "PassageRows", "below_margin", "candidates_by_rank", "choose"]
+__all__ = ["Proposal", "NegativeFilter", "below_margin", "candidates_by_rank", "choose"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +55,6 @@ def candidates_by_rank(found: Mapping[str, Sequence[Hit]], first_rank: int, last
     return list(merged.values())
 
 
-class PassageRows(Protocol):
-    """The part of a passage store that filtering needs."""
-
-    def __getitem__(self, row: int) -> Passage:
-        """The passage in `row`."""
-        ...
-
-
 class NegativeFilter:
     """Throws out what is not a negative: the positives themselves, their copies, passages with an answer.
 
@@ -96,7 +88,7 @@ class NegativeFilter:
         return True
 
     def passing(
-        self, candidates: Sequence[Proposal], passages: PassageRows
+        self, candidates: Sequence[Proposal], passages: Passages
     ) -> Iterator[tuple[Proposal, Passage]]:
         """The candidates that pass, in order; texts are read one by one, as they are asked for."""
         for candidate in candidates:

@@ -22,7 +22,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from indexers.embeddings import EmbeddingShards, EmbeddingWriter
 from indexers.exact import exact_search
 from indexers.gold import CorpusTexts
 from indexers.passages import PassageStore
-from indexers.protocols import FloatArray, IntArray, PassageEncoder
+from indexers.protocols import FloatArray, IntArray
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.progress import Progress
@@ -45,25 +45,18 @@ from retrievers.examples.mined import MinedNegatives, Probes
 from retrievers.examples.records import TrainingExample
 from retrievers.examples.tokens import TokenTableWriter
 from retrievers.negatives.select import NegativeFilter
+from retrievers.protocols import TextEncoder
 from retrievers.training.config import AnceTrainConfig
 from retrievers.training.staleness import TOP_K, ProbeSet, compare
 from retrievers.training.validation import TOP_KS, CorpusSearch, right_rows
 
-__all__ = ["Inferencer", "SearchEncoder"]
+__all__ = ["Inferencer"]
 
 _SHARD_ROWS = 16_384
 _QUESTIONS_AT_ONCE = 2048
 _TURN_STREAM = 77_001
 
 log = get_logger(__name__)
-
-
-class SearchEncoder(PassageEncoder, Protocol):
-    """Encodes both sides."""
-
-    def encode_queries(self, queries: Sequence[Query]) -> FloatArray:
-        """Vectors (n, D) float32."""
-        ...
 
 
 class Inferencer(Refresher):
@@ -89,7 +82,7 @@ class Inferencer(Refresher):
         held_out: Sequence[TrainingExample],
         *,
         key: str,
-        load: Callable[[Path], SearchEncoder] = BiEncoder.load,
+        load: Callable[[Path], TextEncoder] = BiEncoder.load,
     ) -> None:
         self.config, self.corpus, self.train, self.held_out = config, corpus, train, held_out
         super().__init__(
@@ -128,7 +121,7 @@ class Inferencer(Refresher):
         }
         log.info("%s", "  ".join(f"{name} {value:.4g}" for name, value in shown.items()))
 
-    def _encode(self, encoder: SearchEncoder) -> EmbeddingShards:
+    def _encode(self, encoder: TextEncoder) -> EmbeddingShards:
         """Vectors of the whole corpus; shards that an earlier, killed attempt finished are kept."""
         work = self.config.out / "inferencer"
         place = work / f"embeddings-{encoder.identity.fingerprint()}"
@@ -146,7 +139,7 @@ class Inferencer(Refresher):
 
     def _mine(
         self,
-        encoder: SearchEncoder,
+        encoder: TextEncoder,
         embeddings: EmbeddingShards,
         snapshot: Generation,
         before: Generation | None,
@@ -194,7 +187,7 @@ class Inferencer(Refresher):
         }
         return MinedNegatives(known.table.replaced(table) if known is not None else table, after, figures)
 
-    def _temperature(self, encoder: SearchEncoder) -> float:
+    def _temperature(self, encoder: TextEncoder) -> float:
         if self.config.model.temperature != "auto":
             return self.config.model.temperature
         return 0.05 if encoder.identity.normalize else 1.0
@@ -208,7 +201,7 @@ class Inferencer(Refresher):
 
     def _search(
         self,
-        encoder: SearchEncoder,
+        encoder: TextEncoder,
         embeddings: EmbeddingShards,
         questions: Sequence[Query],
         chosen: IntArray,
@@ -235,7 +228,7 @@ class Inferencer(Refresher):
         passing = (row for row in ranked if row >= 0 and allowed.accepts(row, self.corpus[row]))
         return list(itertools.islice(passing, self.config.kept))
 
-    def _measure(self, encoder: SearchEncoder, embeddings: EmbeddingShards) -> dict[str, float]:
+    def _measure(self, encoder: TextEncoder, embeddings: EmbeddingShards) -> dict[str, float]:
         """Retrieval of the held-out questions."""
         if self._held_out is None:
             return {}

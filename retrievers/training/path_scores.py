@@ -16,7 +16,8 @@ from retrievers.encoders.layout import Query
 from retrievers.examples.hops import order_of
 from retrievers.examples.records import TrainingExample
 from retrievers.examples.tokens import RetrieverTokenizer
-from retrievers.multihop import MultiHopRetriever, PassageTexts
+from retrievers.multihop import MultiHopRetriever
+from retrievers.protocols import Passages
 from retrievers.training.model import BiEncoderModel
 
 __all__ = ["ModelEncoder", "PathScores"]
@@ -30,20 +31,16 @@ class ModelEncoder:
 
     def __init__(self, model: BiEncoderModel, tokenizer: RetrieverTokenizer) -> None:
         self.model, self.tokenizer = model, tokenizer
+        self.dim = model.dim
         self.identity: Any = SimpleNamespace(dim=model.dim)
-
-    def encode_questions(self, questions: Sequence[str]) -> FloatArray:
-        """Vectors (n, D) of questions."""
-        return self.encode_queries([Query(question) for question in questions])
 
     def encode_queries(self, queries: Sequence[Query]) -> FloatArray:
         """Vectors (n, D) of questions with passages."""
         return self._run(self.model.encode_questions, self.tokenizer.queries(queries))
 
-    def encode_passages(self, passages: Sequence[Passage]) -> FloatArray:
+    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
         """Vectors (n, D) of passages."""
-        ids = self.tokenizer.passages([p.title for p in passages], [p.text for p in passages])
-        return self._run(self.model.encode_passages, ids)
+        return self._run(self.model.encode_passages, self.tokenizer.passages(titles, texts))
 
     @torch.no_grad()
     def _run(self, encode: Any, ids: Sequence[Sequence[int]]) -> FloatArray:
@@ -71,7 +68,7 @@ class PathScores:
         *,
         most: int,
         beam: int = 5,
-        index: tuple[VectorIndex, PassageTexts] | None = None,
+        index: tuple[VectorIndex, Passages] | None = None,
     ) -> None:
         firsts = [example for example in examples if order_of(example.id)[1:] == (0, 0)]
         hops: dict[str, int] = {}
@@ -106,7 +103,8 @@ class _Pool:
     """Some passages and their vectors, searched by brute force."""
 
     def __init__(self, passages: Sequence[Passage], encoder: ModelEncoder) -> None:
-        self._passages, self._vectors = passages, encoder.encode_passages(passages)
+        self._passages = passages
+        self._vectors = encoder.encode_passages([p.title for p in passages], [p.text for p in passages])
         self.dim = self._vectors.shape[1]
 
     def __len__(self) -> int:

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
 from indexers.exact import select_best
-from indexers.gold import CorpusTexts, StoredPassages
-from indexers.protocols import FloatArray, IntArray
+from indexers.gold import CorpusTexts
+from indexers.passages import PassageStore
+from indexers.protocols import IntArray
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.progress import Progress
-from rag.core.types import Passage
 from rag.data.text import AnswerMatcher
 from rag.metrics.ranking import average_rank, first_true, rank_figures
 from rag.runtime.seeds import generator
-from retrievers.encoders.layout import Query
 from retrievers.examples.records import TrainingExample
+from retrievers.protocols import TextEncoder
 
 __all__ = [
     "POOL_QUESTIONS",
     "TOP_KS",
-    "Corpus",
     "CorpusSearch",
-    "Encoder",
     "pool_rank",
     "retrieval_scores",
     "right_rows",
@@ -39,27 +37,7 @@ _QUESTIONS = 256
 _SHOWN = 3
 
 
-class Encoder(Protocol):
-    """The part of a bi-encoder that measuring needs; `BiEncoder` has it."""
-
-    def encode_queries(self, queries: Sequence[Query]) -> FloatArray:
-        """Vectors (n, D)."""
-        ...
-
-    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
-        """Vectors (n, D)."""
-        ...
-
-
-class Corpus(StoredPassages, Protocol):
-    """The part of a passage store that measuring needs; `PassageStore` has it."""
-
-    def get_many(self, rows: IntArray) -> list[Passage]:
-        """The passages of these rows."""
-        ...
-
-
-def pool_rank(encoder: Encoder, examples: Sequence[TrainingExample]) -> float:
+def pool_rank(encoder: TextEncoder, examples: Sequence[TrainingExample]) -> float:
     """`average_rank` in the pool of all positives and up to 30 hard negatives of each of `examples`.
 
     At most 10,000 questions count, as in the published rule. With fewer the pool is smaller and the rank
@@ -112,7 +90,7 @@ class CorpusSearch:
 
     def __init__(
         self,
-        corpus: Corpus,
+        corpus: PassageStore,
         examples: Sequence[TrainingExample],
         *,
         limit: int = 0,
@@ -150,7 +128,7 @@ class CorpusSearch:
         """Passages that are searched."""
         return len(self._rows)
 
-    def measure(self, encoder: Encoder) -> dict[str, float]:
+    def measure(self, encoder: TextEncoder) -> dict[str, float]:
         """Encode pool and questions, search exactly; see `retrieval_scores`."""
         questions = encoder.encode_queries([example.query for example in self.examples])
         scores = np.full((len(questions), _DEPTH), -np.inf, np.float32)

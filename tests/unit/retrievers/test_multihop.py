@@ -53,9 +53,6 @@ class Encoder:
     def __init__(self):
         self.batches = []
 
-    def encode_questions(self, questions):
-        return self.encode_queries([Query(question) for question in questions])
-
     def encode_queries(self, queries):
         self.batches.append(len(queries))
         seeds = [
@@ -159,17 +156,6 @@ def test_first_hits_of_another_retriever_take_the_scores_of_the_dense_list():
     ]
     assert paths[1] == []
     assert retriever(hops=2, first=Words()).search(["nothing"], 5) == [[]]
-
-
-def test_an_encoder_of_questions_alone_is_refused():
-    class OnlyQuestions:
-        identity = EncoderIdentity("toy", "ab", dim=DIM)
-
-        def encode_questions(self, questions):
-            return np.zeros((len(questions), DIM), np.float32)
-
-    with pytest.raises(ConfigError, match="question with passages"):
-        MultiHopRetriever(DenseRetriever(Flat(), Store(), OnlyQuestions()), Store())
 
 
 def test_a_learned_rule_decides_by_the_questions_vector(tmp_path):

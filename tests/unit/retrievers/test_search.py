@@ -45,8 +45,9 @@ class Flat:
 class Encoder:
     identity = EncoderIdentity("toy", "ab", dim=2)
 
-    def encode_questions(self, questions):
-        return np.array([[1, 0] if q == "x" else [0, 1] for q in questions], dtype=np.float32).reshape(-1, 2)
+    def encode_queries(self, queries):
+        found = [[1, 0] if query.question == "x" else [0, 1] for query in queries]
+        return np.array(found, dtype=np.float32).reshape(-1, 2)
 
 
 class Terms:
