@@ -41,7 +41,7 @@ RECIPES = {
         "retrievers.training.distill:DistillTrainConfig", "retrievers.training.distill:train_distill"
     ),
     "ict": Recipe("retrievers.training.ict:IctTrainConfig", "retrievers.training.ict:train_ict"),
-    "mdr": Recipe("retrievers.training.mdr_config:MdrTrainConfig", "retrievers.training.mdr:train_mdr"),
+    "mdr": Recipe("retrievers.training.mdr:MdrTrainConfig", "retrievers.training.mdr:train_mdr"),
     "reader": Recipe("readers.training.config:ReaderTrainConfig", "readers.training.recipe:train_reader"),
     "generator": Recipe(
         "readers.generative.training.config:GeneratorTrainConfig",

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError
 
-from rag.config import Config
-from rag.core.errors import ArtifactError, ConfigError, DataError
+from rag.config import Config, load_config
+from rag.core.errors import ArtifactError, DataError
 from rag.core.files import atomic_write_json, read_json
 
 __all__ = ["READER_FILE", "Calibration", "Manifest", "load_manifest", "read_reader_file", "with_overrides"]
@@ -84,9 +84,4 @@ def with_overrides(settings: SettingsT, overrides: dict[str, Any]) -> SettingsT:
     Raises:
         ConfigError: for an unknown name or a value that does not fit.
     """
-    try:
-        return type(settings).model_validate({**settings.model_dump(), **overrides})
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "reader settings"
-        raise ConfigError(f"{place}: {first['msg']}") from error
+    return load_config(type(settings), overrides={**settings.model_dump(), **overrides})

@@ -31,9 +31,8 @@ from rag.training.exchange import Drift, Exchange, ExchangeSettings, Refresher
 from rag.training.generations import Generation, Generations
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.layout import Query
-from retrievers.examples.mined import Probes
 from retrievers.protocols import TextEncoder
-from retrievers.training.staleness import TOP_K, ProbeSet, compare
+from retrievers.training.staleness import TOP_K, Probes, ProbeSet, compare
 
 __all__ = ["HeldIndex", "IndexRefresher", "index_exchange", "index_key"]
 

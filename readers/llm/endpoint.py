@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from rag.config import load_config
 from rag.core.errors import ConfigError, RetrievalError
 from rag.core.optional import require
 from readers.llm.prompt import Completion
-from readers.llm.reader import LanguageModelReader, LanguageModelSettings, check_settings
+from readers.llm.reader import LanguageModelReader, LanguageModelSettings
 
 __all__ = ["SCHEME", "Endpoint", "open_endpoint"]
 
@@ -48,7 +49,7 @@ def open_endpoint(
             "a reader's address holds a user name or password, which would end up in logs and reports",
             hint=f"put the key into the environment variable {KEY_VARIABLE}",
         )
-    checked = check_settings(settings)
+    checked = load_config(LanguageModelSettings, overrides=settings)
     return LanguageModelReader(Endpoint(base_url, model, checked), checked)
 
 

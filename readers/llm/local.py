@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from rag.config import load_config
 from rag.core.errors import ArtifactError, RetrievalError
 from rag.runtime.hardware import resolve_device, resolve_precision
 from readers.llm.prompt import Completion
-from readers.llm.reader import LanguageModelReader, check_settings
+from readers.llm.reader import LanguageModelReader, LanguageModelSettings
 
 __all__ = ["LocalModel", "open_local"]
 
@@ -32,7 +33,7 @@ def open_local(
         ArtifactError: no such model is there.
         ConfigError: a setting is wrong, or the processor has no bf16 and it was asked for.
     """
-    checked = check_settings(settings)
+    checked = load_config(LanguageModelSettings, overrides=settings)
     where = resolve_device(device)
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)

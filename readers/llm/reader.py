@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from pydantic import Field
 
-from rag.config import Config, load_config
+from rag.config import Config
 from rag.core.errors import RetrievalError
 from rag.core.log import get_logger
 from rag.core.types import Passage
 from readers.llm.prompt import Completion, MalformedReply, grounded_messages, parse_reply, to_result
 from readers.protocols import ReadResult, check_request
 
-__all__ = ["Completer", "LanguageModelReader", "LanguageModelSettings", "check_settings"]
+__all__ = ["Completer", "LanguageModelReader", "LanguageModelSettings"]
 
 log = get_logger(__name__)
 
@@ -37,15 +37,6 @@ class LanguageModelSettings(Config):
     timeout_s: float = Field(default=60.0, gt=0)
     retries: int = Field(default=2, ge=0)
     parallel: int = Field(default=4, ge=1)
-
-
-def check_settings(given: dict[str, Any]) -> LanguageModelSettings:
-    """Settings from keyword arguments.
-
-    Raises:
-        ConfigError: an unknown one, or a wrong value.
-    """
-    return load_config(LanguageModelSettings, overrides=given)
 
 
 class Completer(Protocol):

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from indexers.gold import CorpusTexts
 from indexers.index import Index
@@ -16,7 +17,9 @@ from rag.data.questions import draw_sample, read_questions
 from retrievers.examples.hops import PassageFinder, hop_examples
 from retrievers.examples.records import write_training_examples
 from retrievers.examples.split import ExampleSplit, split_examples
-from retrievers.training.mdr_config import MdrTrainConfig
+
+if TYPE_CHECKING:
+    from retrievers.training.mdr import MdrTrainConfig
 
 __all__ = ["split_hops"]
 

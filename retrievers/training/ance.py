@@ -27,11 +27,10 @@ from rag.training.generations import Generation, Generations
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import RetrieverBatches
 from retrievers.examples.data import TrainingSet
-from retrievers.examples.mined import MinedNegatives
 from retrievers.examples.records import Candidate
 from retrievers.examples.split import ExampleSplit, split_examples
 from retrievers.training.config import AnceTrainConfig
-from retrievers.training.inferencer import Inferencer
+from retrievers.training.inferencer import Inferencer, MinedNegatives
 from retrievers.training.losses import in_batch_objective, pairwise_objective
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.recipe import (

@@ -6,6 +6,13 @@ It shares nothing with the trainer but a folder, and neither waits for the other
     negatives/      what is mined with them, published here
     inferencer/     vectors of the refresh at hand; a killed one goes on shard by shard
 
+A generation of negatives holds
+
+    negatives.values.npy, negatives.bounds.npy   passage rows, hardest first, a list a question
+    probe_vectors.npy       (m, D) vectors of the probe passages
+    probe_rows.npy          (n, K) best rows of the probe questions, -1 where nothing was found
+    figures.json            held-out retrieval, staleness, counts
+
 Source:
     Xiong et al. 2021, "Approximate Nearest Neighbor Negative Contrastive Learning for Dense Text Retrieval",
     section 4, figure 2.
@@ -20,7 +27,8 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +37,11 @@ import numpy as np
 from indexers.embeddings import EmbeddingShards, EmbeddingWriter
 from indexers.exact import exact_search
 from indexers.gold import CorpusTexts
+from indexers.npy import load_npy, save_npy
 from indexers.passages import PassageStore
 from indexers.protocols import FloatArray, IntArray
-from rag.core.errors import DataError
+from rag.core.errors import DataError, MismatchedArtifactError
+from rag.core.files import atomic_write_json, read_json
 from rag.core.log import get_logger
 from rag.core.progress import Progress
 from rag.data.text import AnswerMatcher
@@ -41,22 +51,73 @@ from rag.training.generations import Generation, Generations
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.layout import Query
 from retrievers.examples.data import matchable_answers
-from retrievers.examples.mined import MinedNegatives, Probes
 from retrievers.examples.records import TrainingExample
-from retrievers.examples.tokens import TokenTableWriter
+from retrievers.examples.tokens import TokenTable, TokenTableWriter
 from retrievers.negatives.select import NegativeFilter
 from retrievers.protocols import TextEncoder
 from retrievers.training.config import AnceTrainConfig
-from retrievers.training.staleness import TOP_K, ProbeSet, compare
+from retrievers.training.staleness import TOP_K, Probes, ProbeSet, compare
 from retrievers.training.validation import TOP_KS, CorpusSearch, right_rows
 
-__all__ = ["Inferencer"]
+__all__ = ["Inferencer", "MinedNegatives"]
 
 _SHARD_ROWS = 16_384
 _QUESTIONS_AT_ONCE = 2048
 _TURN_STREAM = 77_001
+_NAME = "negatives"
 
 log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class MinedNegatives:
+    """Negatives of one version of the model.
+
+    Attributes:
+        table: a list of passage rows for every example, maybe empty.
+        probes: of the version that mined them.
+        figures: what was measured.
+    """
+
+    table: TokenTable
+    probes: Probes
+    figures: Mapping[str, Any]
+
+    def write(self, folder: Path) -> None:
+        """Put the files into `folder`."""
+        shape = self.table.write(folder, _NAME)
+        save_npy(folder / "probe_vectors.npy", self.probes.vectors)
+        save_npy(folder / "probe_rows.npy", self.probes.rows)
+        sizes = {"vectors": list(self.probes.vectors.shape), "rows": list(self.probes.rows.shape)}
+        atomic_write_json(folder / "figures.json", {"table": shape, "probes": sizes, "figures": self.figures})
+
+    @classmethod
+    def read(cls, generation: Generation, *, examples: int, key: str) -> MinedNegatives:
+        """Map a published generation into memory.
+
+        Args:
+            generation: as published by an inferencer.
+            examples: how many there are.
+            key: fingerprint of the examples and the corpus that the rows speak of.
+
+        Raises:
+            MismatchedArtifactError: it was mined for other examples or another corpus.
+            ArtifactError: a file is missing or damaged.
+        """
+        described = read_json(generation.path / "figures.json")
+        if generation.meta.get("key") != key or described["table"]["rows"] != examples:
+            raise MismatchedArtifactError(
+                f"{generation.path} holds negatives for {described['table']['rows']} other questions, or of "
+                f"another corpus; expected {examples} (key {key}, found {generation.meta.get('key')})",
+                hint="start trainer and inferencer with the same configuration, or choose another --out",
+            )
+        sizes = described["probes"]
+        probes = Probes(
+            load_npy(generation.path / "probe_vectors.npy", dtype=np.float32, shape=tuple(sizes["vectors"])),
+            load_npy(generation.path / "probe_rows.npy", dtype=np.int64, shape=tuple(sizes["rows"])),
+        )
+        table = TokenTable.read(generation.path, _NAME, described["table"])
+        return cls(table, probes, described["figures"])
 
 
 class Inferencer(Refresher):

@@ -12,13 +12,25 @@ from indexers.npy import load_npy, save_npy
 from indexers.protocols import FloatArray, IntArray
 from rag.runtime.seeds import generator
 from rag.training.refresh import Staleness, distinct_share, mean_cosine, score_entropy, top_k_overlap
-from retrievers.examples.mined import Probes
 
-__all__ = ["DriftMeter", "ProbeSet", "compare"]
+__all__ = ["DriftMeter", "ProbeSet", "Probes", "compare"]
 
 TOP_K = 100
 _DRIFT_NAME = "probe_vectors.npy"
 _PROBE_STREAM = 77_003  # apart from the streams of other uses of the same seed
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """What one version of the model makes of fixed questions and passages.
+
+    Attributes:
+        vectors: (m, D) float32, of passages.
+        rows: (n, K) int64, best passages of questions, -1 where nothing was found.
+    """
+
+    vectors: FloatArray
+    rows: IntArray
 
 
 @dataclass(frozen=True, slots=True)

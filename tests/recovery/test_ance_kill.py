@@ -20,10 +20,10 @@ from rag.core.manifest import verify_files
 from rag.core.types import Passage
 from rag.training.checkpoints import latest_checkpoint
 from rag.training.generations import Generations
-from retrievers.examples.mined import MinedNegatives
 from retrievers.examples.records import TrainingExample, write_training_examples
 from retrievers.training.ance import train_ance
 from retrievers.training.config import AnceTrainConfig
+from retrievers.training.inferencer import MinedNegatives
 
 STEPS = 12
 _CODE = """

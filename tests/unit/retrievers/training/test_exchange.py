@@ -12,11 +12,11 @@ import pytest
 from rag.training.distributed import World
 from rag.training.exchange import Exchange
 from rag.training.generations import Generation, Generations
-from retrievers.examples.mined import MinedNegatives, Probes
 from retrievers.examples.tokens import TokenTable
 from retrievers.training.ance import negatives_exchange
 from retrievers.training.config import AnceTrainConfig
-from retrievers.training.staleness import DriftMeter
+from retrievers.training.inferencer import MinedNegatives
+from retrievers.training.staleness import DriftMeter, Probes
 
 
 class Batches:

@@ -15,10 +15,9 @@ from rag.core.errors import DataError, IncompleteArtifactError, MismatchedArtifa
 from rag.core.types import Passage
 from rag.training.generations import Generation, Generations
 from retrievers.encoders.layout import Query
-from retrievers.examples.mined import MinedNegatives
 from retrievers.examples.records import TrainingExample
 from retrievers.training.config import AnceTrainConfig
-from retrievers.training.inferencer import Inferencer
+from retrievers.training.inferencer import Inferencer, MinedNegatives
 
 DIM = 16
 PASSAGES = [Passage(f"p{n}", f"t{n % 7}", f"word{n} word{n + 1} common") for n in range(40)]

@@ -25,8 +25,7 @@ from retrievers.examples.hops import HopEpochs
 from retrievers.examples.records import TrainingExample
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.open import open_retriever
-from retrievers.training.mdr import index_step, train_mdr
-from retrievers.training.mdr_config import MdrTrainConfig
+from retrievers.training.mdr import MdrTrainConfig, index_step, train_mdr
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.momentum import MomentumQueue
 from retrievers.training.step import contrastive_step
