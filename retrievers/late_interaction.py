@@ -14,7 +14,8 @@ from rag.config import Config
 from rag.core.errors import MismatchedArtifactError
 from rag.core.progress import StageTimer
 from rag.core.types import Hit
-from retrievers.dense import PassageIds, stage, to_hits
+from retrievers.dense import stage, to_hits
+from retrievers.protocols import Passages
 
 __all__ = ["LateInteractionRetriever", "TokenSearchOptions"]
 
@@ -56,7 +57,7 @@ class LateInteractionRetriever:
     """
 
     def __init__(
-        self, tokens: TokenIndex, passages: PassageIds, encoder: QuestionTokens,
+        self, tokens: TokenIndex, passages: Passages, encoder: QuestionTokens,
         options: TokenSearchOptions | None = None,
     ) -> None:  # fmt: skip
         if tokens.dim != encoder.identity.dim:
