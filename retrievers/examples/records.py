@@ -11,9 +11,10 @@ from typing import Any, Literal
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage
-from rag.data.files.fields import QUESTION_ID_FIELDS, first_of, passage_of
+from rag.data.files.dpr_family import TRAINING_ROLES, training_record
+from rag.data.files.fields import QUESTION_ID_FIELDS, first_of
 from rag.data.files.json_stream import first_mark, iter_json_array, json_lines
-from rag.data.files.record import write_json_list
+from rag.data.files.record import Context, write_json_list
 from rag.data.files.streams import open_binary
 from rag.data.records import BadRecord, Problem, ReadReport
 from retrievers.encoders.layout import Query
@@ -33,12 +34,7 @@ __all__ = [
 Role = Literal["positive", "negative", "retrieved"]
 Needed = Literal["positives", "targets", "questions"]
 
-_LISTS: dict[str, Role] = {
-    "positive_ctxs": "positive",
-    "negative_ctxs": "negative",
-    "hard_negative_ctxs": "negative",
-    "ctxs": "retrieved",
-}
+_ROLES = {**TRAINING_ROLES, "ctxs": "contexts", "query_ctxs": "query_contexts"}
 _NEEDED = {
     "positives": "a positive passage",
     "targets": "two passages whose targets differ",
@@ -197,7 +193,7 @@ def read_training_examples(
         for number, record in records:
             try:
                 example = example_from_json(_good(record), f"q{number}")
-            except ValueError as error:
+            except (ValueError, DataError) as error:
                 unit = "record" if is_list else "line"
                 counts.add_bad(Problem(name, number, unit, "malformed record", str(error)))
                 counts.check(max_bad_share, at_end=False)
@@ -240,36 +236,41 @@ def example_from_json(record: Any, fallback_id: str) -> TrainingExample:
     """
     if not isinstance(record, Mapping):
         raise ValueError(f"expected an object, found {type(record).__name__}")
-    question = record.get("question")
-    if not _LISTS.keys() & record.keys() and {"data", "context"} & record.keys():
+    if not _ROLES.keys() & record.keys() and {"data", "context"} & record.keys():
         raise ValueError(
             "a question set such as SQuAD's or HotpotQA's: `rag mine` makes training examples of it"
         )
-    if not isinstance(question, str) or not question.strip():
-        raise ValueError(f"the question is missing or empty ({question!r:.40})")
     answers = record.get("answers", record.get("answer", record.get("target"))) or ()
-    answers = (answers,) if isinstance(answers, str) else tuple(answers)
-    if not all(isinstance(answer, str) for answer in answers):
-        raise ValueError("answers are not a list of texts")
+    found = training_record({**record, "answers": answers}, _ROLES)
+    if not (found.question or "").strip():
+        raise ValueError("the question is missing or empty")
     key, identifier = first_of(record, QUESTION_ID_FIELDS)
-    name = fallback_id if key is None else str(identifier)
-    lists = {key: _list(record, key) for key in _LISTS}
-    if lists["hard_negative_ctxs"]:
-        lists["negative_ctxs"] = []
-    candidates = tuple(_candidate(item, role) for key, role in _LISTS.items() for item in lists[key])
-    context = tuple(_passage(item) for item in _list(record, "query_ctxs"))
-    is_regex = record.get("answers_are_regex") is True
-    return TrainingExample(name, question, answers, candidates, context, is_regex)
+    candidates = (
+        *(_candidate(context, "positive") for context in found.positives),
+        *(_candidate(context, "negative") for context in found.hard_negatives or found.negatives),
+        *(_candidate(context, "retrieved") for context in found.contexts),
+    )
+    return TrainingExample(
+        fallback_id if key is None else str(identifier),
+        str(found.question),
+        found.answers or (),
+        candidates,
+        context=tuple(map(_passage, found.query_contexts)),
+        answers_are_regex=record.get("answers_are_regex") is True,
+    )
 
 
 def example_to_json(example: TrainingExample) -> dict[str, Any]:
     """The record that `example_from_json` reads back."""
-    lists: dict[str, list[dict[str, Any]]] = {
-        key: [_candidate_json(c) for c in example.candidates if c.role == role and key != "negative_ctxs"]
-        for key, role in _LISTS.items()
+    by_role: dict[Role, list[dict[str, Any]]] = {"positive": [], "negative": [], "retrieved": []}
+    for candidate in example.candidates:
+        by_role[candidate.role].append(_candidate_json(candidate))
+    lists = {
+        "positive_ctxs": by_role["positive"],
+        "negative_ctxs": [],
+        "hard_negative_ctxs": by_role["negative"],
+        **({"ctxs": by_role["retrieved"]} if by_role["retrieved"] else {}),
     }
-    if not lists["ctxs"]:
-        del lists["ctxs"]
     if example.context:
         lists["query_ctxs"] = [_passage_json(passage) for passage in example.context]
     head: dict[str, Any] = {"id": example.id, "question": example.question, "answers": [*example.answers]}
@@ -284,39 +285,27 @@ def _good(record: Any) -> Any:
     return record
 
 
-def _list(record: Mapping[str, Any], key: str) -> list[Any]:
-    value = record.get(key) or []
-    if not isinstance(value, list):
-        raise ValueError(f"{key} is not a list")
-    return value
-
-
-def _passage(value: Any) -> Passage:
-    passage = passage_of(value)
-    if not passage.text.strip():
-        raise ValueError(f"a passage has no text ({passage.text!r})")
+def _passage(context: Context) -> Passage:
+    title, text = context.title, context.text or ""
+    if not text.strip():
+        raise ValueError(f"a passage has no text ({text!r})")
     try:
-        (passage.text + passage.title).encode()
+        (text + title).encode()
     except UnicodeEncodeError as error:
         raise ValueError("a passage is not valid Unicode") from error
-    return passage
+    return Passage(context.id, title, text)
 
 
-def _candidate(value: Any, role: Role) -> Candidate:
-    passage = _passage(value)
-    rank, numbers = value.get("rank"), [value.get(key) for key in ("score", "target")]
+def _candidate(context: Context, role: Role) -> Candidate:
+    rank, target = context.extra.get("rank"), context.extra.get("target")
     try:
-        place = None if rank is None else int(rank)
-        score, target = (None if number is None else float(number) for number in numbers)
+        place, wanted = None if rank is None else int(rank), None if target is None else float(target)
     except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"rank, score or target of a passage is not a number ({rank!r}, {numbers})"
-        ) from error
-    if target is not None and not math.isfinite(target):
-        raise ValueError(f"the target of a passage is {target}, expected a finite number")
-    if score is not None and not math.isfinite(score):
-        score = None
-    return Candidate(passage, role, str(value.get("source") or ""), place, score, target)
+        raise ValueError(f"rank or target of a passage is not a number ({rank!r}, {target!r})") from error
+    if wanted is not None and not math.isfinite(wanted):
+        raise ValueError(f"the target of a passage is {wanted}, expected a finite number")
+    source = str(context.extra.get("source") or "")
+    return Candidate(_passage(context), role, source, place, context.score, wanted)
 
 
 def _passage_json(passage: Passage) -> dict[str, Any]:

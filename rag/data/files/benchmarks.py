@@ -68,7 +68,7 @@ def _read_hotpot(path: Path) -> Iterator[Record]:
             tuple(c for c in contexts if c.title in gold),
             (),
             tuple(c for c in contexts if c.title not in gold) if gold else (),
-            rest,
+            meta=rest,
         )
 
 

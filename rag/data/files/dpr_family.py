@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rag.core.errors import DataError
-from rag.data.files.fields import PASSAGE_ID_FIELDS, passage_of
+from rag.data.files.fields import PASSAGE_ID_FIELDS, first_of, passage_of
 from rag.data.files.record import (
     QUESTION_PARTS,
     Context,
     Format,
+    Reader,
     Record,
     as_lines,
     as_list,
@@ -23,12 +24,15 @@ from rag.data.files.record import (
     strings,
 )
 
-__all__ = ["DPR_RESULTS", "DPR_TRAINING", "FID", "NQ_OPEN", "PYSERINI", "RESULTS_SHAPE", "results_json"]
+__all__ = [
+    "DPR_RESULTS", "DPR_TRAINING", "FID", "NQ_OPEN", "PYSERINI", "RESULTS_SHAPE", "TRAINING_ROLES",
+    "training_record",
+]  # fmt: skip
 
 _ALL_CONTEXT_PARTS = frozenset(
     {"passage ids", "passage texts", "titles", "scores", "has_answer", "passage fields"}
 )
-_TRAINING_ROLES = {
+TRAINING_ROLES = {
     "positive_ctxs": "positives",
     "negative_ctxs": "negatives",
     "hard_negative_ctxs": "hard_negatives",
@@ -37,28 +41,25 @@ RESULTS_SHAPE = "{question, answers, ctxs: [{id, title, text, score, has_answer}
 _CONTEXT_FIELDS = frozenset({*PASSAGE_ID_FIELDS, "title", "text", "score", "has_answer"})
 
 
-def _context(value: Any, place: str) -> Context:
-    try:
-        passage = passage_of(value)
-    except ValueError as error:
-        raise DataError(f"{place}: {error}") from error
+def _contexts(record: dict[str, Any], key: str) -> tuple[Context, ...]:
+    values = record.pop(key, None) or ()
+    if not isinstance(values, list | tuple):
+        raise ValueError(f"{key} is not a list")
+    return tuple(map(_context, values))
+
+
+def _context(value: Any) -> Context:
+    passage = passage_of(value)
     rest = {key: held for key, held in value.items() if key not in _CONTEXT_FIELDS}
     has_answer = value.get("has_answer")
     return Context(
         passage.id,
         passage.title,
         passage.text if value.get("text") is not None else None,
-        None if value.get("score") is None else finite(value["score"], place),
+        None if value.get("score") is None else finite(value["score"], "a passage"),
         None if has_answer is None else bool(has_answer),
         rest,
     )
-
-
-def _contexts(record: dict[str, Any], key: str, place: str) -> tuple[Context, ...]:
-    values = record.pop(key, None) or ()
-    if not isinstance(values, Sequence) or isinstance(values, str):
-        raise DataError(f"{place}: {key} is not a list")
-    return tuple(_context(value, place) for value in values)
 
 
 def _context_json(context: Context, id_name: str) -> dict[str, Any]:
@@ -70,35 +71,54 @@ def _context_json(context: Context, id_name: str) -> dict[str, Any]:
     return {**fields, **context.extra}
 
 
-def _question(record: dict[str, Any], place: str) -> tuple[str, str, tuple[str, ...] | None]:
-    question = record.pop("question", None)
+def _nq_record(value: Mapping[str, Any]) -> Record:
+    rest = dict(value)
+    question = rest.pop("question", None)
     if not isinstance(question, str):
-        raise DataError(f"{place}: no question")
-    identifier = next(
-        (str(record.pop(key)) for key in ("id", "_id", "qid") if record.get(key) is not None), ""
-    )
-    given = [record.pop(key) for key in ("answers", "answer") if key in record]
-    return identifier, question, strings(given[0], place) if given else None
+        raise ValueError("no question")
+    key, identifier = first_of(rest, ("id", "_id", "qid"))
+    if key is not None:
+        del rest[key]
+    given = [rest.pop(key) for key in ("answers", "answer") if key in rest]
+    answers = strings(given[0], "the question") if given else None
+    return Record("" if key is None else str(identifier), question, answers, meta=rest)
 
 
-def _read_results(path: Path) -> Iterator[Record]:
-    for place, record in _read_questions(path):
-        if not {"ctxs", "contexts"} & record.meta.keys():
-            raise DataError(f"{place}: no ctxs, expected {RESULTS_SHAPE}")
-        rest = dict(record.meta)
-        if "ctxs" in rest:
-            contexts = _contexts(rest, "ctxs", place)
-        else:  # pyserini's: what has no id is a `docid` too
-            listed = [{"docid": "", **c} if isinstance(c, Mapping) else c for c in rest.pop("contexts") or ()]
-            contexts = _contexts({"contexts": listed}, "contexts", place)
-        yield replace(record, contexts=contexts, meta=rest)
+def _result_record(value: Mapping[str, Any]) -> Record:
+    record = _nq_record(value)
+    rest = dict(record.meta)
+    if not {"ctxs", "contexts"} & rest.keys():
+        raise ValueError(f"no ctxs, expected {RESULTS_SHAPE}")
+    if "ctxs" not in rest:  # pyserini's: what has no id is a `docid` too
+        listed = rest.pop("contexts") or ()
+        rest["ctxs"] = [{"docid": "", **c} if isinstance(c, Mapping) else c for c in listed]
+    return replace(record, contexts=_contexts(rest, "ctxs"), meta=rest)
 
 
-def _read_questions(path: Path) -> Iterator[tuple[str, Record]]:
-    for place, record in json_records(path):
-        rest = dict(record)
-        identifier, question, answers = _question(rest, place)
-        yield place, Record(identifier, question, answers, meta=rest)
+def training_record(value: Mapping[str, Any], roles: Mapping[str, str] = TRAINING_ROLES) -> Record:
+    """A record of DPR's training files.
+
+    Args:
+        roles: key of a list of passages → the field of `Record` that takes them.
+
+    Raises:
+        ValueError, DataError: it has another shape; says what was found.
+    """
+    record = _nq_record(value)
+    rest = dict(record.meta)
+    lists = {role: _contexts(rest, key) for key, role in roles.items()}
+    return replace(record, **lists, meta=rest)  # type: ignore[arg-type]
+
+
+def _reader(parse: Callable[[Mapping[str, Any]], Record]) -> Reader:
+    def read(path: Path) -> Iterator[Record]:
+        for place, value in json_records(path):
+            try:
+                yield parse(value)
+            except (ValueError, DataError) as error:
+                raise DataError(f"{place}: {error}") from error
+
+    return read
 
 
 def _head(record: Record) -> dict[str, Any]:
@@ -106,25 +126,17 @@ def _head(record: Record) -> dict[str, Any]:
     return {**head, "question": record.question, "answers": list(record.answers or ())}
 
 
-def results_json(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
-    """Records as DPR's results and FiD's files hold them."""
+def _results_json(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
     for record in records:
         contexts = [_context_json(context, "id") for context in record.contexts]
         yield {**_head(record), "ctxs": contexts, **record.meta}
-
-
-def _read_training(path: Path) -> Iterator[Record]:
-    for place, record in _read_questions(path):
-        rest = dict(record.meta)
-        lists = {role: _contexts(rest, key, place) for key, role in _TRAINING_ROLES.items()}
-        yield replace(record, **lists, meta=rest)  # type: ignore[arg-type]
 
 
 def _training_json(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
     for record in records:
         contexts = {
             key: [_context_json(c, "passage_id") for c in getattr(record, role)]
-            for key, role in _TRAINING_ROLES.items()
+            for key, role in TRAINING_ROLES.items()
         }
         yield {**_head(record), **contexts, **record.meta}
 
@@ -164,19 +176,21 @@ _TEXTS = frozenset({"question", "contexts", "passage texts"})
 
 DPR_RESULTS = Format(
     "dpr-results", "DPR's retrieval results: a JSON list with ctxs", _RETRIEVED, _TEXTS,
-    _read_results, as_list(results_json),
+    _reader(_result_record), as_list(_results_json),
 )  # fmt: skip
-FID = Format("fid", "FiD's JSON lines with ctxs", _RETRIEVED, _TEXTS, _read_results, as_lines(results_json))
+FID = Format(
+    "fid", "FiD's JSON lines with ctxs", _RETRIEVED, _TEXTS, _reader(_result_record), as_lines(_results_json)
+)
 PYSERINI = Format(
     "pyserini", "pyserini's JSON: question id → contexts with docid and “title\\ntext”", _RETRIEVED, _TEXTS,
-    _read_results, _write_pyserini,
+    _reader(_result_record), _write_pyserini,
 )  # fmt: skip
 DPR_TRAINING = Format(
     "dpr-train", "DPR's training JSON: positive, negative and hard negative ctxs",
     QUESTION_PARTS | {"positives", "negatives", "hard_negatives"} | _ALL_CONTEXT_PARTS,
-    frozenset({"question", "positives", "passage texts"}), _read_training, as_list(_training_json),
+    frozenset({"question", "positives", "passage texts"}), _reader(training_record), as_list(_training_json),
 )  # fmt: skip
 NQ_OPEN = Format(
     "nq-open", "questions with answers as JSON lines", QUESTION_PARTS, frozenset({"question"}),
-    lambda path: (record for _, record in _read_questions(path)), as_lines(_nq_json),
+    _reader(_nq_record), as_lines(_nq_json),
 )  # fmt: skip

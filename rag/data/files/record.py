@@ -70,6 +70,7 @@ class Record:
         answers: None if the source has no place for them.
         contexts: retrieved or given passages, best first.
         hard_negatives: passages that look as if they did.
+        query_contexts: passages that belong to the query.
         meta: what else the source recorded.
     """
 
@@ -80,6 +81,7 @@ class Record:
     positives: tuple[Context, ...] = ()
     negatives: tuple[Context, ...] = ()
     hard_negatives: tuple[Context, ...] = ()
+    query_contexts: tuple[Context, ...] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     @property
