@@ -185,23 +185,16 @@ class EmbeddingWriter:
             os.fsync(file.fileno())
         self._ledger[shard] = line
 
-    def write_missing(
-        self, encode: Callable[[int, int], FloatArray], *, part: tuple[int, int] = (0, 1)
-    ) -> Iterator[int]:
-        """Fill missing shards with `encode(first row, one past the last)`; yields the rows of each when done.
+    def write_missing(self, encode: Callable[[int, int], FloatArray]) -> Iterator[int]:
+        """Fill missing shards with the vectors (n, D) that `encode(first row, one past the last)` gives.
 
-        Args:
-            encode: vectors (n, D).
-            part: (p, n) fills every n-th, from the p-th: n processes share the work, each with a writer that
-                was made before any of them writes.
+        Yields the rows of each when it is done.
         """
-        for shard, start, stop in list(self.missing())[part[0] :: part[1]]:
+        for shard, start, stop in list(self.missing()):
             self.write(shard, encode(start, stop))
             yield stop - start
 
-    def write_passages(
-        self, passages: PassageStore, encoder: PassageEncoder, *, part: tuple[int, int] = (0, 1)
-    ) -> Iterator[int]:
+    def write_passages(self, passages: PassageStore, encoder: PassageEncoder) -> Iterator[int]:
         """Fill missing shards with the vectors of `passages`, a whole shard a call; see `write_missing`."""
 
         def encode(start: int, stop: int) -> FloatArray:
@@ -209,7 +202,7 @@ class EmbeddingWriter:
             texts = list(itertools.chain.from_iterable(batches))
             return encoder.encode_passages([p.title for p in texts], [p.text for p in texts])
 
-        return self.write_missing(encode, part=part)
+        return self.write_missing(encode)
 
 
 def _ledger_line(line: dict[str, Any]) -> str:
@@ -218,6 +211,11 @@ def _ledger_line(line: dict[str, Any]) -> str:
 
 class EmbeddingShards:
     """Reads finished embeddings by memory map.
+
+    Attributes:
+        encoder: who made the vectors.
+        dim: vector size D.
+        dtype: of the numbers on disk.
 
     Example:
         >>> import tempfile
@@ -230,7 +228,8 @@ class EmbeddingShards:
     """
 
     def __init__(self, directory: Path, header: _Header, shards: list[NDArray[Any]]) -> None:
-        self.directory = directory
+        self.directory, self.encoder = directory, header.encoder
+        self.dim, self.dtype = header.dim, header.dtype
         self._header, self._shards = header, shards
 
     @classmethod
@@ -250,30 +249,15 @@ class EmbeddingShards:
                 f"{place} lacks {len(absent)} of {header.shards} embedding shards",
                 hint="run the command that builds the index again; it continues where it stopped",
             )
-        shards = []
-        for shard in range(header.shards):
-            start, stop = header.shard_range(shard)
-            path = place / _shard_name(shard)
-            shards.append(load_npy(path, dtype=header.dtype, shape=(stop - start, header.dim)))
+        shapes = [(stop - start, header.dim) for start, stop in map(header.shard_range, range(header.shards))]
+        shards = [
+            load_npy(place / _shard_name(shard), dtype=header.dtype, shape=shape)
+            for shard, shape in enumerate(shapes)
+        ]
         return cls(place, header, shards)
 
     def __len__(self) -> int:
         return self._header.rows
-
-    @property
-    def dim(self) -> int:
-        """Vector size D."""
-        return self._header.dim
-
-    @property
-    def dtype(self) -> VectorDtype:
-        """Type of the numbers on disk."""
-        return self._header.dtype
-
-    @property
-    def encoder(self) -> EncoderIdentity:
-        """Who made the vectors."""
-        return self._header.encoder
 
     def checksums(self) -> dict[str, dict[str, Any]]:
         """Size and sha256 of every shard file, from the ledger."""

@@ -191,12 +191,7 @@ class FlatIndex:
                 f"flat search needs float32 embeddings, these are {embeddings.dtype}",
                 hint="use dtype float32, or index type fp16",
             )
-        self._embeddings, self._threads = embeddings, threads
-
-    @property
-    def dim(self) -> int:
-        """Vector size D."""
-        return self._embeddings.dim
+        self._embeddings, self._threads, self.dim = embeddings, threads, embeddings.dim
 
     def __len__(self) -> int:
         return len(self._embeddings)

@@ -257,14 +257,9 @@ class FaissIndex:
         *,
         threads: int | None = None,
     ) -> None:
-        self._index, self._embeddings, self._threads = index, embeddings, threads
+        self._index, self._embeddings, self._threads, self.dim = index, embeddings, threads, embeddings.dim
         self._effort, self._over_fetch = int(info["effort"]), int(info["over_fetch"])
         self._configured = threading.local()
-
-    @property
-    def dim(self) -> int:
-        """Vector size D."""
-        return self._embeddings.dim
 
     def __len__(self) -> int:
         return len(self._embeddings)

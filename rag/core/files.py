@@ -26,6 +26,7 @@ __all__ = [
     "directory_lock",
     "disk_errors",
     "fsync_path",
+    "fsync_tree",
     "link_or_copy",
     "read_json",
     "remove_temporaries",
@@ -42,6 +43,13 @@ def fsync_path(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def fsync_tree(path: Path) -> None:
+    """Flush a file, or a directory with all that is in it."""
+    for inner in path.rglob("*") if path.is_dir() else ():
+        fsync_path(inner)
+    fsync_path(path)
 
 
 @contextmanager
@@ -88,11 +96,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         temporary = Path(tempfile.mktemp(prefix=f".{target.name}{TEMPORARY_MARK}", dir=target.parent))
         try:
             yield temporary
-            if temporary.is_dir():
-                for file in temporary.rglob("*"):
-                    if file.is_file():
-                        fsync_path(file)
-            fsync_path(temporary)
+            fsync_tree(temporary)
             os.replace(temporary, target)
             fsync_path(target.parent)
         finally:
@@ -157,31 +161,28 @@ def read_json(path: str | Path) -> Any:
         raise DataError(f"{path}: not valid JSON ({error})") from error
 
 
-def sha256_file(path: str | Path, *, chunk_bytes: int = 4 << 20) -> str:
-    """Hex sha256 of a file, read in chunks of `chunk_bytes` bytes."""
-    digest = hashlib.sha256()
+def sha256_file(path: str | Path) -> str:
+    """Hex sha256 of a file."""
     try:
         with open(path, "rb") as file:
-            while chunk := file.read(chunk_bytes):
-                digest.update(chunk)
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError as error:
         raise ArtifactError(f"{path}: no such file") from error
-    return digest.hexdigest()
 
 
 @contextmanager
-def directory_lock(directory: str | Path, *, timeout_s: float = 0.0) -> Iterator[None]:
+def directory_lock(directory: str | Path) -> Iterator[None]:
     """Hold the only right to write into `directory` (a `.lock` file in it, released by the system on exit).
 
     Raises:
-        ResourceError: if another process holds it for longer than `timeout_s`.
+        ResourceError: another process holds it.
     """
     place = Path(directory)
     with disk_errors(place):
         place.mkdir(parents=True, exist_ok=True)
         lock = FileLock(place / ".lock")
         try:
-            lock.acquire(timeout=timeout_s)
+            lock.acquire(timeout=0)
         except Timeout as error:
             raise ResourceError(
                 f"{place}: another process is writing here",

@@ -31,7 +31,7 @@ Item = TypeVar("Item")
 Numbered = Iterator[tuple[str, Question]]  # where it stands, for messages
 
 
-def read_questions(path: str | Path, format: str = "auto", *, encoding: str = "utf-8") -> Iterator[Question]:
+def read_questions(path: str | Path, format: str = "auto") -> Iterator[Question]:
     """Stream the questions of one file, or of a data set of the Hugging Face Hub.
 
     | format | holds |
@@ -87,7 +87,7 @@ def read_questions(path: str | Path, format: str = "auto", *, encoding: str = "u
             if found is None:
                 raise DataError(f"{path} is a directory without queries.jsonl, expected a file of questions")
             place = found
-    return _read(str(place), format, encoding)
+    return _read(str(place), format)
 
 
 def draw_sample(questions: Iterable[Question], count: int, seed: int) -> list[Question]:
@@ -149,21 +149,21 @@ def _checked(numbered: Numbered, path: str) -> Iterator[Question]:
         raise DataError(f"{path}: no questions in it")
 
 
-def _read(path: str, format: str, encoding: str) -> Iterator[Question]:
+def _read(path: str, format: str) -> Iterator[Question]:
     with open_binary(path) as stream:
         chosen = _detect(stream, path) if format == "auto" else format
         if chosen == "jsonl":
-            numbered = _records(json_lines(stream, encoding=encoding), path, ":")
+            numbered = _records(json_lines(stream), path, ":")
         elif chosen == "json":
-            numbered = _records(json_values(stream, path, encoding=encoding), path)
+            numbered = _records(json_values(stream, path), path)
         elif chosen == "parquet":
             numbered = _records(parquet_rows(path), path)
         elif chosen == "text":
-            lines = read_lines(stream, encoding=encoding)
+            lines = read_lines(stream)
             asked = ((n, {"question": s.strip()} if isinstance(s, str) else s) for n, s in lines)
             numbered = _records((pair for pair in asked if pair[1] != {"question": ""}), path, ":")
         else:
-            numbered = _records(_table(stream, path, encoding, "\t" if chosen == "tsv" else ","), path, ":")
+            numbered = _records(_table(stream, path, "\t" if chosen == "tsv" else ","), path, ":")
         yield from _checked(numbered, path)
 
 
@@ -223,7 +223,7 @@ def _question(record: Any, fallback_id: str, place: str) -> Question:
 
 
 def _table(
-    stream: io.BufferedReader, path: str, encoding: str, delimiter: str
+    stream: io.BufferedReader, path: str, delimiter: str
 ) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
     is_dpr = False
 
@@ -243,7 +243,7 @@ def _table(
             hint="expected: question and ['answer', …]; id and question; or a header with 'question'",
         )
 
-    for number, row in named_rows(read_lines(stream, encoding=encoding), delimiter, columns):
+    for number, row in named_rows(read_lines(stream), delimiter, columns):
         record: Any = row
         if isinstance(row, dict):
             try:

@@ -29,6 +29,7 @@ from rag.core.files import (
     directory_lock,
     disk_errors,
     fsync_path,
+    fsync_tree,
     read_json,
     remove_temporaries,
 )
@@ -241,15 +242,11 @@ class Generations:
         table = file_table(staging, (path.relative_to(staging).as_posix() for path in paths))
         content = json.dumps([step, meta, table], sort_keys=True)
         version = hashlib.sha256(content.encode()).hexdigest()[:12]
-        for path in paths:
-            fsync_path(path)
-        for folder in [path for path in staging.rglob("*") if path.is_dir()]:
-            fsync_path(folder)
+        fsync_tree(staging)
         write_manifest(
             staging,
             {"kind": KIND, "number": number, "step": step, "version": version, "meta": meta, "files": table},
         )
-        fsync_path(staging)
 
     def _point_to(self, target: Path) -> None:
         atomic_write_json(self.directory / POINTER_NAME, {"newest": target.name})

@@ -92,7 +92,7 @@ def test_read_json_names_the_file(tmp_path: Path) -> None:
 def test_sha256_matches_hashlib_over_chunks(tmp_path: Path) -> None:
     data = os.urandom(100_000)
     atomic_write_bytes(tmp_path / "data", data)
-    assert sha256_file(tmp_path / "data", chunk_bytes=4096) == hashlib.sha256(data).hexdigest()
+    assert sha256_file(tmp_path / "data") == hashlib.sha256(data).hexdigest()
     with pytest.raises(ArtifactError, match="no such file"):
         sha256_file(tmp_path / "missing")
 
@@ -115,7 +115,7 @@ def test_one_writer_a_directory_and_the_lock_dies_with_its_owner(tmp_path: Path)
     owner.kill()
     owner.wait()
     owner.stdout.close()
-    with directory_lock(tmp_path, timeout_s=5):
+    with directory_lock(tmp_path):
         pass
 
 
