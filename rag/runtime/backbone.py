@@ -15,8 +15,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from rag.core.errors import ArtifactError, ConfigError
-from rag.runtime.attention import register_math_attention
-from rag.runtime.dropout import use_fast_dropout
+from rag.runtime.cpu_training import register_math_attention, use_fast_dropout
 from rag.runtime.model_files import backbone_state, is_wrapped, read_config, weight_files
 
 __all__ = [

@@ -106,7 +106,7 @@ def has_fast_bf16(device: str = "cpu") -> bool:
 
 
 def has_fast_int8(device: str = "cpu") -> bool:
-    """Whether int8 linear layers (`rag.runtime.fast.int8_linear`) are the fastest there are on `device`.
+    """Whether int8 linear layers (`rag.runtime.fast.int8_bert`) are the fastest there are on `device`.
 
     They are with VNNI instructions: int8 products then run twice as fast as bf16 and four times as fast as
     fp32.

@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from rag.core.types import Passage
-from rag.runtime.attention import register_math_attention
+from rag.runtime.cpu_training import register_math_attention
 from readers.extractive.fast import FastSpanModel
 from readers.extractive.inference import best_spans
 from readers.extractive.model import SpanModel

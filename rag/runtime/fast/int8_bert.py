@@ -1,4 +1,17 @@
-"""`FastBert` with its linear layers in int8."""
+"""`FastBert` with linear layers in int8: uint8 inputs times int8 weights on VNNI instructions.
+
+Weights have one scale per output. Inputs are quantised in one of two ways, and neither lets a row's result
+depend on which other rows are computed with it:
+
+* `CalibratedLinear`: every input channel has a range of its own, measured beforehand. Its scale is folded
+  into the weights, so the product comes out right and bias and activation are fused into it. Values outside
+  the range are cut off.
+* `RowLinear`: every row gets its own scale as it comes. The scale is applied after the product, together
+  with the sum that follows in a transformer, so this costs no extra pass.
+
+Source: SmoothQuant (Xiao et al. 2023) for moving the inputs' ranges into the weights; LLM.int8() (Dettmers et
+al. 2022) for scales by row.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +24,142 @@ from torch import Tensor
 
 from rag.core.errors import ConfigError
 from rag.runtime.fast.fast_bert import FUSED_ACTIVATIONS, FastBert, Layer
-from rag.runtime.fast.int8_linear import CalibratedLinear, RowLinear
 
-__all__ = ["Int8Bert", "RangeRecorder"]
+__all__ = ["CalibratedLinear", "Int8Bert", "RangeRecorder", "RowLinear"]
 
 _LEAST = {"gelu": -0.17, "gelu_new": -0.1701, "gelu_pytorch_tanh": -0.1701, "relu": 0.0}
 _BLOCK_TOKENS = 512  # tokens whose (tokens, 4H) float32 intermediates stay in the cache of one core
+_HALF = 128  # from signed to unsigned codes: oneDNN's fast kernels take unsigned inputs
+_SMOOTHING = 0.75  # share of a channel's range that moves into the weights
+_MARGIN = 1.05  # room above the ranges measured
+_TINY = 1e-12
+_SMALLEST = 0.02  # a channel's range counts as at least this share of the widest one
+
+
+class _Int8Weight:
+    """(N, K) weights prepared for uint8 inputs (M, K)."""
+
+    def __init__(self, weight: Tensor) -> None:
+        scale = weight.abs().amax(1).clamp_min(_TINY) / 127.0  # (N,)
+        codes = (weight / scale[:, None]).round().to(torch.int8)
+        self._weight = torch.ops.onednn.qlinear_prepack(codes, None)
+        self._scale = scale
+        self._zeros = torch.zeros(len(scale), dtype=torch.int32)
+
+    def product(
+        self,
+        codes: Tensor,
+        zero: int,
+        *,
+        bias: Tensor | None = None,
+        dtype: torch.dtype = torch.float32,
+        activation: str = "none",
+        algorithm: str = "",
+    ) -> Tensor:
+        """activation((codes − zero) Wᵀ + b), (M, N) from (M, K) uint8."""
+        result: Tensor = torch.ops.onednn.qlinear_pointwise(
+            codes, 1.0, zero, self._weight, self._scale, self._zeros, bias,
+            1.0, 0, dtype, activation, [], algorithm,
+        )  # fmt: skip
+        return result
+
+
+class CalibratedLinear:
+    """activation(x Wᵀ + b) with x quantised by ranges measured beforehand.
+
+    Args:
+        weight: (N, K) float32.
+        bias: (N,) float32.
+        low, high: (K,) least and greatest value of each input channel.
+        dtype: of the result, float32 or bfloat16.
+        activation, algorithm: what oneDNN fuses: "none" and "", "gelu" and "none" or "tanh", "relu" and "".
+
+    Example:
+        >>> linear = CalibratedLinear(torch.eye(2), torch.ones(2), -torch.ones(2), torch.ones(2))
+        >>> linear(torch.tensor([[0.5, -0.25]])).round(decimals=2)
+        tensor([[1.5000, 0.7500]])
+    """
+
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor,
+        low: Tensor,
+        high: Tensor,
+        *,
+        dtype: torch.dtype = torch.float32,
+        activation: str = "none",
+        algorithm: str = "",
+    ) -> None:
+        middle, reach = (high + low) / 2, (high - low) / 2
+        reach = reach.clamp_min(max(_SMALLEST * float(reach.max()), 1e-6))
+        smooth = reach.pow(_SMOOTHING)
+        step = smooth * (float((reach / smooth).max()) * _MARGIN / 127.0)  # (K,) value of one code
+        self._factor = 1.0 / step
+        self._offset = -middle / step
+        self._weight = _Int8Weight(weight * step)
+        self._bias = bias + weight @ middle
+        self._dtype, self._activation, self._algorithm = dtype, activation, algorithm
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(T, N) from (T, K) float32."""
+        codes = _unsigned(torch.addcmul(self._offset, x, self._factor).clamp_(-127.0, 127.0))
+        return self._weight.product(
+            codes,
+            _HALF,
+            bias=self._bias,
+            dtype=self._dtype,
+            activation=self._activation,
+            algorithm=self._algorithm,
+        )
+
+
+class RowLinear:
+    """total + x Wᵀ + b with a scale for each row of x.
+
+    Args:
+        weight: (N, K) float32.
+        bias: (N,) float32.
+        least: a lower bound of all inputs, if there is a close one (−0.17 for GELU): the codes then cover
+            [least, greatest] of a row instead of ±(greatest magnitude).
+
+    Example:
+        >>> linear = RowLinear(torch.eye(2), torch.ones(2))
+        >>> linear.add_to(torch.zeros(1, 2), torch.tensor([[0.5, -0.25]])).round(decimals=2)
+        tensor([[1.5000, 0.7500]])
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor, *, least: float | None = None) -> None:
+        self._weight = _Int8Weight(weight)
+        self._least = least
+        self._bias = bias.clone() if least is None else bias + least * weight.sum(1)
+
+    def add_to(self, total: Tensor, x: Tensor) -> Tensor:
+        """(T, N) float32 sum, from (T, N) float32 `total`, which is overwritten, and (T, K) `x`."""
+        x = x.float()
+        if self._least is None:
+            top = x.abs().amax(1, keepdim=True).clamp_min_(_TINY)  # (T, 1)
+            steps, zero = 127.0, _HALF
+            values = torch.mul(x, steps / top)
+        else:
+            top = x.amax(1, keepdim=True).sub_(self._least).clamp_min_(_TINY)
+            steps, zero = 254.0, 1
+            factor = steps / top
+            values = torch.mul(x, factor).sub_(factor.mul_(self._least).add_(127.0))
+        product = self._weight.product(_unsigned(values), zero)
+        return total.add_(self._bias).addcmul_(product, top.div_(steps))
+
+
+def _unsigned(values: Tensor) -> Tensor:
+    """uint8 codes of values in [−127, 127], which are overwritten; the code of zero is 128."""
+    return values.round_().to(torch.int8).view(torch.uint8).bitwise_xor_(_HALF)
 
 
 class Int8Bert(FastBert):
     """A `FastBert` whose linear layers compute in int8; sums and LayerNorm stay in fp32.
 
     The inputs of the first product of each half layer (outputs of a LayerNorm) are quantised with ranges that
-    were measured on text, the others row by row as they come; see `rag.runtime.fast.int8_linear`. Integer
+    were measured on text, the others row by row as they come; see above. Integer
     products are exact, so a token's numbers do not depend on how many others are computed with it.
 
     Args:

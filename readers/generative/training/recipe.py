@@ -14,7 +14,7 @@ from rag.core.errors import ArtifactError, ConfigError
 from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.questions import hold_out
-from rag.runtime.attention import register_math_attention
+from rag.runtime.cpu_training import register_math_attention
 from rag.runtime.hardware import resolve_precision
 from rag.runtime.model_files import embedded_encoder_dir
 from rag.runtime.seeds import seed_everything

@@ -10,9 +10,8 @@ import torch
 from transformers import BertConfig, BertModel, LongformerConfig, LongformerModel
 
 from rag.core.errors import ArtifactError, ConfigError
-from rag.runtime.attention import MATH_ATTENTION
 from rag.runtime.backbone import load_backbone, pad, pool, run_backbone, segments_of, token_vectors
-from rag.runtime.dropout import FastDropout
+from rag.runtime.cpu_training import MATH_ATTENTION, FastDropout
 
 
 def longformer(folder: Path) -> LongformerModel:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rag.runtime.dropout import FastDropout, dropout, use_fast_dropout
+from rag.runtime.cpu_training import FastDropout, dropped_out, use_fast_dropout
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("probability", [0.1, 0.5, 0.9])
 def test_rate_and_scale(dtype: torch.dtype, probability: float) -> None:
     torch.manual_seed(1)
-    found = dropout(torch.ones(401, 503, dtype=dtype), probability)
+    found = dropped_out(torch.ones(401, 503, dtype=dtype), probability)
     assert found.dtype == dtype
     kept = found[found != 0].float()
     assert 1 - len(kept) / found.numel() == pytest.approx(probability, abs=0.005)
@@ -24,7 +24,7 @@ def test_rate_and_scale(dtype: torch.dtype, probability: float) -> None:
 def test_the_seed_decides() -> None:
     def drawn(seed: int) -> list[torch.Tensor]:
         torch.manual_seed(seed)
-        return [dropout(torch.ones(7, 9), 0.5) for _ in range(2)]
+        return [dropped_out(torch.ones(7, 9), 0.5) for _ in range(2)]
 
     first, second = drawn(3)
     assert not torch.equal(first, second)
@@ -34,7 +34,7 @@ def test_the_seed_decides() -> None:
 
 def test_gradients_pass_where_values_do() -> None:
     values = torch.randn(31, 17).T.requires_grad_()  # not contiguous
-    found = dropout(values, 0.3)
+    found = dropped_out(values, 0.3)
     found.sum().backward()
     assert values.grad is not None
     torch.testing.assert_close(values.grad * values.detach(), found.detach())
@@ -42,8 +42,8 @@ def test_gradients_pass_where_values_do() -> None:
 
 def test_nothing_is_dropped_without_training_or_probability() -> None:
     values = torch.randn(5)
-    assert dropout(values, 0.5, training=False) is values
-    assert dropout(values, 0.0) is values
+    assert dropped_out(values, 0.5, training=False) is values
+    assert dropped_out(values, 0.0) is values
     assert FastDropout(0.5).eval()(values) is values
 
 

@@ -16,7 +16,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertModel
 from rag.cli.main import app
 from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage
-from rag.runtime.attention import register_math_attention
+from rag.runtime.cpu_training import register_math_attention
 from rag.training.distributed import World
 from readers.generative.model import Seq2Seq
 from readers.generative.training.batches import GeneratorBatch, infill

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rag.runtime.dropout import FastDropout
+from rag.runtime.cpu_training import FastDropout
 from retrievers.encoders.vectors import Vectors
 from retrievers.training.step import ChunkedEncoding
 

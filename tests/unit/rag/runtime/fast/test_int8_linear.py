@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from rag.runtime import hardware
-from rag.runtime.fast.int8_linear import CalibratedLinear, RowLinear
+from rag.runtime.fast.int8_bert import CalibratedLinear, RowLinear
 from rag.runtime.hardware import has_fast_int8, has_int8
 
 
