@@ -1,0 +1,212 @@
+"""Compressed token vectors beside exhaustive late interaction over the same vectors: size, recall, time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from indexers.passages import PassageStore
+from indexers.protocols import EncoderIdentity, FloatArray, IntArray
+from indexers.token_build import build_tokens
+from indexers.token_index import TokenIndex
+from rag.bench.common import time_interleaved, working_folder
+from rag.bench.report import Goal, Report, Table, format_bytes, format_interval, format_seconds
+from rag.core.progress import Progress
+from rag.core.types import Question
+from rag.data.text import AnswerMatcher
+from rag.metrics.significance import bootstrap
+
+__all__ = ["StoredTokens", "exhaustive", "run_tokens_benchmark"]
+
+TOP_K = 20
+SIZE_GOAL, RECALL_GOAL, TIME_GOAL_S = 24.0, 0.99, 0.030
+_PASSAGES_AT_ONCE = 512
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTokens:
+    """Token vectors that were encoded once, given out again as an encoder would.
+
+    Attributes:
+        identity: of the encoder.
+        rows: (title, text) → passage.
+        values: (T, D) float16, mapped.
+        lengths: (N,), tokens of each passage.
+    """
+
+    identity: EncoderIdentity
+    rows: dict[tuple[str, str], int]
+    values: Any
+    lengths: IntArray
+
+    @classmethod
+    def encode(cls, passages: PassageStore, encoder: Any, path: Path) -> StoredTokens:
+        """Encode all passages into a file."""
+        lengths: list[IntArray] = []
+        rows: dict[tuple[str, str], int] = {}
+        with open(path, "wb") as file, Progress(len(passages), "passages", "encode") as progress:
+            for texts in passages.batches(1024):
+                titles = [passage.title for passage in texts]
+                found = encoder.passage_tokens(titles, [passage.text for passage in texts])
+                np.asarray(found.values).astype(np.float16).tofile(file)
+                lengths.append(np.asarray(found.lengths))
+                for row, passage in enumerate(texts, progress.count):
+                    rows.setdefault((passage.title, passage.text), row)
+                progress.update(len(texts))
+        each = np.concatenate(lengths)
+        mapped = np.memmap(path, np.float16, "r", shape=(int(each.sum()), encoder.dim))
+        return cls(encoder.identity, rows, mapped, each)
+
+    @property
+    def starts(self) -> IntArray:
+        """(N,), where each passage's vectors begin."""
+        return np.cumsum(self.lengths) - self.lengths
+
+    def passage_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> Any:
+        """Those of some passages."""
+        starts = self.starts
+        rows = np.array([self.rows[key] for key in zip(titles, texts, strict=True)])
+        parts = [self.values[starts[row] : starts[row] + self.lengths[row]] for row in rows]
+        return _Vectors(np.concatenate(parts).astype(np.float32), self.lengths[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class _Vectors:
+    values: FloatArray
+    lengths: IntArray
+
+
+def exhaustive(stored: StoredTokens, queries: FloatArray, lengths: IntArray) -> FloatArray:
+    """MaxSim (B, N) of every question with every passage, from vectors as they were encoded."""
+    begins, starts = np.cumsum(lengths) - lengths, stored.starts
+    scores = np.empty((len(lengths), len(starts)), np.float32)
+    for first in range(0, len(starts), _PASSAGES_AT_ONCE):
+        own = starts[first : first + _PASSAGES_AT_ONCE]
+        stop = own[-1] + stored.lengths[first + len(own) - 1]
+        similar = stored.values[own[0] : stop].astype(np.float32) @ queries.T
+        best = np.maximum.reduceat(similar, own - own[0], axis=0)  # (passages, T)
+        scores[:, first : first + len(own)] = np.add.reduceat(best, begins, axis=1).T
+    return scores
+
+
+def run_tokens_benchmark(
+    index: Path,
+    questions: Path,
+    encoder: str,
+    bits: Sequence[int] = (1, 2, 4),
+    nprobes: Sequence[int] = (1, 2, 4, 8),
+    max_queries: int = 200,
+    rounds: int = 3,
+    precision: str = "auto",
+    format: str = "auto",
+    work_dir: Path | None = None,
+) -> Report:
+    """Compressed token vectors against exhaustive late interaction: bytes, recall, build and search time.
+
+    Passages are encoded once; build times are without it. Search times are a question's alone, after it has
+    been encoded.
+
+    Args:
+        index: An index of any kind; its passages are taken.
+        questions: File of questions with answers.
+        encoder: Folder of a ColBERT model.
+        bits: Bits a number.
+        nprobes: Cells opened for each vector of a question.
+        max_queries: Recall is measured on at most this many.
+        rounds: Interleaved rounds; all settings take part in each.
+        precision: auto, fp32 or bf16.
+        format: Format of the questions; auto looks at the file.
+        work_dir: Folder for temporary vectors and indexes.
+    """
+    from rag.data.questions import draw_sample, read_questions
+    from retrievers.encoders.bi_encoder import BiEncoder
+
+    passages = PassageStore.open(index / "passages")
+    asked = draw_sample(read_questions(questions, format=format), max_queries, 0)
+    loaded = BiEncoder.load(encoder, precision=precision)
+    found = loaded.question_tokens([question.text for question in asked])
+    queries, lengths = np.asarray(found.values, np.float32), np.asarray(found.lengths)
+    with working_folder("tokens", work_dir) as holder:
+        started = time.perf_counter()
+        stored = StoredTokens.encode(passages, loaded, holder / "vectors.f16")
+        report = Report("tokens", {"index": index, "questions": questions, "encoder": encoder})
+        counts = {"passages": len(passages), "tokens": len(stored.values), "queries": len(asked)}
+        report.settings = {**report.settings, **counts}
+        report.figures["encode_s"] = time.perf_counter() - started
+        return compare_tokens(
+            report, passages, stored, asked, queries, lengths, bits, nprobes, rounds, holder
+        )
+
+
+def compare_tokens(
+    report: Report, passages: PassageStore, stored: StoredTokens, asked: Sequence[Question],
+    queries: FloatArray, lengths: IntArray, bits: Sequence[int], nprobes: Sequence[int], rounds: int,
+    holder: Path,
+) -> Report:  # fmt: skip
+    """The report, filled."""
+    matchers = [AnswerMatcher(q.answers, "regex" if q.answers_are_regex else "tokens") for q in asked]
+
+    def answered(rows: IntArray) -> FloatArray:
+        """(B,) whether one of the passages holds an answer."""
+        texts = [[passage.text for passage in passages.get_many(own[own >= 0])] for own in rows]
+        return np.array(
+            [any(map(m.matches, own)) for m, own in zip(matchers, texts, strict=True)], np.float32
+        )
+
+    started = time.perf_counter()
+    scores = exhaustive(stored, queries, lengths)
+    report.figures["exhaustive_s_a_question"] = (time.perf_counter() - started) / len(asked)
+    truth = np.argsort(-scores, axis=1, kind="stable")[:, :TOP_K]
+    right = answered(truth)
+    report.figures[f"exhaustive answer@{TOP_K}"] = bootstrap(right[:, None])[0]
+    splits = np.split(queries, np.cumsum(lengths)[:-1])
+    rows, searches = [], {}
+    for each in bits:
+        place = holder / f"bits-{each}"
+        started = time.perf_counter()
+        info = build_tokens(passages, place, stored, bits=each)
+        figures: dict[str, Any] = {"build_s": time.perf_counter() - started, "centroids": info["centroids"]}
+        figures["size_bytes"] = sum(file.stat().st_size for file in place.iterdir())
+        figures["bytes_a_token"] = figures["size_bytes"] / info["tokens"]
+        opened = TokenIndex.open(place)
+        for nprobe in nprobes:
+            name = f"{each} bits, nprobe {nprobe}"
+            got = opened.search(queries, lengths, TOP_K, nprobe=nprobe)[1]
+            same = np.array([len(set(a) & set(b)) for a, b in zip(got.tolist(), truth.tolist(), strict=True)])
+            hits = answered(got)
+            share = float(hits.sum() / max(1.0, right.sum()))
+            overlap, accuracy = bootstrap(np.stack([same / TOP_K, hits], axis=1))
+            figures[name] = {"overlap": overlap, f"answer@{TOP_K}": accuracy, "of_exhaustive": share}
+            rows.append((name, f"{figures['bytes_a_token']:.1f}", format_bytes(figures["size_bytes"]),
+                         format_seconds(figures["build_s"]), format_interval(overlap),
+                         format_interval(accuracy), f"{100 * share:.1f} %"))  # fmt: skip
+            searches[name] = _searching(opened, splits, nprobe)
+            report.goals.append(Goal(f"{name}: answer@{TOP_K} / exhaustive", share, "at least", RECALL_GOAL))
+        report.goals.append(
+            Goal(f"{each} bits: bytes a token", figures["bytes_a_token"], "at most", SIZE_GOAL)
+        )
+        report.figures[f"{each} bits"] = figures
+    timings = time_interleaved(searches, rounds=rounds)
+    per_question = {name: timings.median(name) / len(splits) for name in searches}
+    report.figures["search_s"] = per_question
+    report.goals += [
+        Goal(f"{name}: s a question", s, "at most", TIME_GOAL_S) for name, s in per_question.items()
+    ]
+    columns = ("codes", "bytes/token", "on disk", "built in", f"of the best {TOP_K}", f"answer@{TOP_K}",
+               "of exhaustive", "a question")  # fmt: skip
+    shown = [(*row, format_seconds(per_question[row[0]])) for row in rows]
+    report.tables.append(Table("token vectors against exhaustive scoring [95 % bootstrap]", columns, shown))
+    return report
+
+
+def _searching(index: TokenIndex, questions: Sequence[FloatArray], nprobe: int) -> Any:
+    def run() -> None:
+        for own in questions:
+            index.search(own, np.array([len(own)]), TOP_K, nprobe=nprobe)
+
+    return run
