@@ -22,7 +22,8 @@ from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.core.files import sha256_file
 from rag.core.log import get_logger
 from rag.runtime.model_files import embedded_encoder_dir, model_folder, read_config
-from retrievers.encoders.export import LayerWeights, TowerWeights, replaced_folder, write_dpr_tower
+from retrievers.encoders.export import TowerWeights, replaced_folder, write_dpr_tower
+from retrievers.encoders.head import Linear, linear_of
 from retrievers.encoders.pickled_weights import read_pickled
 
 __all__ = ["import_checkpoint"]
@@ -89,7 +90,7 @@ def _weights(found: Any, source: Path) -> dict[str, torch.Tensor]:
 
 def _towers(
     weights: Mapping[str, torch.Tensor], source: Path
-) -> dict[str, tuple[dict[str, torch.Tensor], tuple[LayerWeights, ...]]]:
+) -> dict[str, tuple[dict[str, torch.Tensor], tuple[Linear, ...]]]:
     """Role → weights under BERT's names, and the head: the projection if there is one."""
     extra = [name for name in weights if not name.startswith(tuple(_TOWERS))]
     if extra or not weights:
@@ -117,7 +118,7 @@ def _towers(
             raise MismatchedArtifactError(f"{source} has no weights {prefix}*, expected two towers")
         if projection.keys() - {"weight", "bias"} or (projection and "weight" not in projection):
             raise MismatchedArtifactError(f"{source}: unknown projection {_list(list(projection))}")
-        head = (LayerWeights(projection["weight"], projection.get("bias")),) if projection else ()
+        head = (linear_of(projection["weight"], projection.get("bias")),) if projection else ()
         towers[role] = (state, head)
     return towers
 

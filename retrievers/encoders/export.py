@@ -25,32 +25,22 @@ from safetensors.torch import save_file
 
 from rag.core.errors import ArtifactError
 from rag.core.files import atomic_path
+from retrievers.encoders.head import Linear, Norm
 from retrievers.encoders.layout import PAIR
 from retrievers.encoders.settings import EncoderForm
 
-__all__ = ["LayerWeights", "TowerWeights", "replaced_folder", "write_dpr_tower", "write_encoder"]
+__all__ = ["TowerWeights", "replaced_folder", "write_dpr_tower", "write_encoder"]
 
 _TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model"),
 )
 _POSITION_BUFFER = "embeddings.position_ids"
-_MODULES = {"linear": "Dense", "norm": "LayerNorm"}
 _PYLATE_DENSE = "pylate.models.Dense.Dense"
 _ACTIVATION_HOMES = {
     "Identity": "linear.Identity",
     **{name: f"activation.{name}" for name in ("Tanh", "ReLU", "GELU")},
 }
-
-
-@dataclass(frozen=True, slots=True)
-class LayerWeights:
-    """A layer of a head: "linear" with an activation, or "norm" (LayerNorm)."""
-
-    weight: torch.Tensor
-    bias: torch.Tensor | None = None
-    kind: str = "linear"
-    activation: str = "Identity"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +57,7 @@ class TowerWeights:
     config: Mapping[str, Any]
     state: Mapping[str, torch.Tensor]
     tokenizer_dir: Path
-    head: tuple[LayerWeights, ...] = ()
+    head: tuple[Linear | Norm, ...] = ()
 
 
 def _is_dpr(form: EncoderForm, towers: Iterable[TowerWeights]) -> bool:
@@ -77,7 +67,9 @@ def _is_dpr(form: EncoderForm, towers: Iterable[TowerWeights]) -> bool:
     return plain and all(
         tower.config.get("model_type") == "bert"
         and len(tower.head) <= 1
-        and all(e.bias is not None and (e.kind, e.activation) == ("linear", "Identity") for e in tower.head)
+        and all(
+            isinstance(e, Linear) and e.bias is not None and e.activation == "Identity" for e in tower.head
+        )
         for tower in towers
     )
 
@@ -151,7 +143,8 @@ def _write_sentence_tower(folder: Path, tower: TowerWeights, form: EncoderForm) 
 
     def add_layers() -> None:
         for layer in tower.head:
-            modules.append((f"{len(modules)}_{_MODULES[layer.kind]}", _MODULES[layer.kind]))
+            kind = "Dense" if isinstance(layer, Linear) else "LayerNorm"
+            modules.append((f"{len(modules)}_{kind}", kind))
             _write_layer(folder / modules[-1][0], layer, on_tokens=form.on_tokens and not several)
 
     if form.on_tokens:
@@ -205,12 +198,12 @@ def _write_sentence_tower(folder: Path, tower: TowerWeights, form: EncoderForm) 
     )
 
 
-def _write_layer(folder: Path, layer: LayerWeights, *, on_tokens: bool) -> None:
+def _write_layer(folder: Path, layer: Linear | Norm, *, on_tokens: bool) -> None:
     """A Dense or LayerNorm module."""
-    part = "norm" if layer.kind == "norm" else "linear"
+    part = "linear" if isinstance(layer, Linear) else "norm"
     state = {f"{part}.weight": layer.weight} | ({} if layer.bias is None else {f"{part}.bias": layer.bias})
     config: dict[str, Any] = {"dimension": len(layer.weight)}
-    if part == "linear":
+    if isinstance(layer, Linear):
         config = {
             "in_features": layer.weight.shape[1],
             "out_features": layer.weight.shape[0],

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,9 @@ from rag.runtime.backbone import pool
 from rag.runtime.model_files import weight_files
 from retrievers.encoders.vectors import Vectors
 
+if TYPE_CHECKING:
+    from retrievers.encoders.settings import EncoderSettings
+
 __all__ = [
     "ACTIVATIONS",
     "Head",
@@ -34,6 +37,7 @@ __all__ = [
     "Norm",
     "build_head",
     "find_weight",
+    "linear_of",
     "read_weight",
     "weight_shape",
 ]
@@ -136,27 +140,7 @@ class Head(nn.Module):
         return functional.normalize(x, dim=-1) if self.normalize else x
 
 
-class Description(Protocol):
-    """What `build_head` needs to know; `EncoderSettings` says it."""
-
-    @property
-    def pooling(self) -> str:
-        """One of `settings.POOLINGS`."""
-
-    @property
-    def layers(self) -> tuple[HeadLayer, ...]:
-        """In order."""
-
-    @property
-    def normalize(self) -> bool:
-        """Unit length at the end."""
-
-    @property
-    def on_tokens(self) -> bool:
-        """Layers before pooling."""
-
-
-def build_head(described: Description, size: int, added: Iterable[Linear | Norm] = ()) -> Head:
+def build_head(described: EncoderSettings, size: int, added: Iterable[Linear | Norm] = ()) -> Head:
     """The head of an encoder with its weights, on token vectors of `size` numbers; `added` layers follow.
 
     Raises:
@@ -187,11 +171,19 @@ def _read_layer(layer: HeadLayer) -> Linear | Norm:
     weight = read_weight(layer.folder, layer.weight)
     bias_name = layer.weight.removesuffix("weight") + "bias"
     bias = read_weight(layer.folder, bias_name) if bias_name in _shapes(layer.folder) else None
-    made: Linear | Norm = (
-        Norm(weight.shape[0])
-        if layer.kind == "norm"
-        else Linear(weight.shape[1], weight.shape[0], bias is not None, layer.activation)
-    )
+    if layer.kind == "linear":
+        return linear_of(weight, bias, layer.activation)
+    made = Norm(weight.shape[0])
+    with torch.no_grad():
+        made.weight.copy_(weight)
+        if bias is not None:
+            made.bias.copy_(bias)
+    return made
+
+
+def linear_of(weight: Tensor, bias: Tensor | None = None, activation: str = "Identity") -> Linear:
+    """A linear layer with these weights (out, in) and (out,)."""
+    made = Linear(weight.shape[1], weight.shape[0], bias is not None, activation)
     with torch.no_grad():
         made.weight.copy_(weight)
         if bias is not None:

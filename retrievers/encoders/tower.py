@@ -1,26 +1,32 @@
-"""One encoder tower: tokens in, vectors out; fast path on CPU, transformers everywhere else."""
+"""One encoder tower: token ids in, a text's vector or vectors out; in training, and in inference."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from rag.core.errors import ConfigError
 from rag.runtime.backbone import load_backbone, pad, refuse_missing, segments_of, token_vectors
 from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.fast.packing import pack
 from rag.runtime.model_files import backbone_state, read_config
-from retrievers.encoders.head import build_head
+from retrievers.encoders.head import Head, Linear, Norm, build_head, linear_of
+from retrievers.encoders.interaction import TokenRules
 from retrievers.encoders.settings import EncoderSettings
 from retrievers.encoders.tokenization import separator_id, token_rules
 from retrievers.encoders.vectors import Vectors
 
-__all__ = ["Tower"]
+__all__ = ["Tower", "TowerModel"]
+
+Int32 = npt.NDArray[np.int32]
 
 _CONFIG_DEFAULTS = {  # transformers' BertConfig; files may leave them out
     "hidden_act": "gelu",
@@ -38,8 +44,132 @@ _FAMILY_DEFAULTS = {
 }
 
 
+class TowerModel(nn.Module):
+    """Encoder and head (pooling, perhaps layers, perhaps normalisation). Made by `load`.
+
+    The head computes in fp32, whatever dtype the encoder has. Parameters are named `encoder.…`, as the bare
+    transformers model names them, and `head.layers.0.weight`, …
+
+    Attributes:
+        encoder: the bare transformers model, without BERT's pooler.
+        head: what follows its token vectors.
+        folder: the model's folder, which has the tokenizer too.
+        dim: size D of the vectors.
+        separator: the token behind which segment 1 begins; None: all token types are 0.
+        rules: which tokens are seen and kept where every token has a vector.
+        autocast: run the encoder under bf16 autocast (GPU); on a CPU its weights are bf16 themselves.
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        head: Head,
+        *,
+        folder: Path,
+        separator: int | None = None,
+        rules: TokenRules | None = None,
+    ) -> None:
+        super().__init__()
+        self.encoder, self.head = encoder, head
+        self.folder, self.separator, self.rules = folder, separator, rules
+        self.autocast = False
+        config: Any = encoder.config
+        self.pad_id = int(getattr(config, "pad_token_id", 0) or 0)
+        self.dim = head.dim
+
+    @classmethod
+    def load(
+        cls,
+        settings: EncoderSettings,
+        *,
+        projection_dim: int = 0,
+        projection_norm: bool = False,
+        dropout: float | None = None,
+        seed: int = 0,
+        device: str = "cpu",
+        train: bool = True,
+    ) -> TowerModel:
+        """Load weights in fp32.
+
+        Args:
+            settings: what the folder says, after overrides.
+            projection_dim: size of a new linear layer at the end of the head; 0 keeps what the folder has.
+            projection_norm: LayerNorm behind it.
+            dropout: replaces the configuration's dropout probabilities, if given.
+            seed: of a new layer's weights.
+            device: "cpu" or "cuda:N"; decides which attention is used.
+            train: in training mode, with attention and dropout that have fast backward passes.
+
+        Raises:
+            ArtifactError: the folder holds no loadable encoder.
+            ConfigError: the folder's head makes vectors of another size than the wanted one.
+        """
+        folder = settings.weights_dir
+        encoder = load_backbone(folder, train=train, dropout=dropout, device=device)
+        hidden = int(encoder.config.hidden_size)
+        added: list[Linear | Norm] = []
+        if settings.layers and settings.pooling != "pooler":
+            if projection_dim not in (0, settings.dim):
+                raise ConfigError(
+                    f"{folder} has a projection to {settings.dim} numbers, "
+                    f"projection_dim is {projection_dim}",
+                    hint="leave projection_dim at 0 to train the projection that is there",
+                )
+        elif projection_dim:
+            added.append(_drawn(hidden, projection_dim, seed, bias=settings.interaction is None))
+            added += [Norm(projection_dim)] if projection_norm else []
+        head = build_head(settings, hidden, added)
+        separator = separator_id(folder) if settings.segments else None
+        rules = token_rules(settings)
+        return cls(encoder, head, folder=folder, separator=separator, rules=rules).to(device)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether any of its parameters takes gradients."""
+        return any(parameter.requires_grad for parameter in self.parameters())
+
+    def to_compute(self, dtype: torch.dtype) -> TowerModel:
+        """bf16: on a CPU the encoder's weights themselves, on a GPU autocast over fp32 weights."""
+        if next(self.encoder.parameters()).device.type == "cpu":
+            self.encoder.to(dtype)
+        else:
+            self.autocast = dtype == torch.bfloat16
+        return self
+
+    def forward(self, texts: Sequence[Int32 | Sequence[int]], *, question: bool = False) -> Vectors:
+        """Vectors, float32, of n token sequences (special tokens included), padded together."""
+        device = next(self.encoder.parameters()).device
+        ids, mask = pad(texts, self.pad_id)  # (n, L)
+        types = None if self.separator is None else segments_of(ids, mask, self.separator).to(device)
+        seen = kept = mask
+        if self.rules is not None:
+            seen, kept = (rule(ids, mask, question=question) for rule in (self.rules.seen, self.rules.kept))
+        ids, seen, kept = ids.to(device), seen.to(device), kept.to(device)
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.autocast):
+            hidden = token_vectors(self.encoder, ids, seen, types)  # (n, L, H)
+        found: Vectors = self.head(hidden, kept)
+        return found
+
+    def bare(
+        self, part: Literal["encoder", "head"], weights: Mapping[str, Tensor], prefix: str
+    ) -> dict[str, Tensor]:
+        """The tensors of a part under its own names, in fp32.
+
+        Args:
+            part: the bare encoder, or the head (`layers.0.weight`, …).
+            weights: fp32 values by the model's parameter names, such as a fit's result; parameters that are
+                not among them (frozen ones) keep their present values.
+            prefix: this tower's name in those names, such as "question.".
+        """
+        own = getattr(self, part).state_dict()
+        return {
+            name: weights.get(f"{prefix}{part}.{name}", tensor.detach().float())
+            for name, tensor in own.items()
+        }
+
+
 class Tower:
-    """A loaded tower.
+    """A loaded tower for inference: fast path on CPU, `TowerModel` everywhere else.
 
     Args:
         settings: what its folder says, after overrides.
@@ -61,36 +191,25 @@ class Tower:
         config = SimpleNamespace(**{**_CONFIG_DEFAULTS, **family, **raw})
         self.is_fast = fast and device == "cpu" and FastBert.supports(config)
         self._fast: FastBert | None = None
-        self._model: Any = None
         if self.is_fast:
             try:
                 self._fast = FastBert(backbone_state(settings.weights_dir), config, precision=precision)
             except KeyError as error:
                 refuse_missing(settings.weights_dir, [str(error.args[0])])
+            self._separator = separator_id(settings.weights_dir) if settings.segments else None
+            self._rules = token_rules(settings)
+            self._head = build_head(settings, config.hidden_size).requires_grad_(False)
         else:
-            self._model = load_backbone(settings.weights_dir).to(device)
-        # transformers knows every family's own name for the padding token
-        known = config if self._model is None else self._model.config
-        self.pad_id = int(known.pad_token_id or 0)
-        self._separator = separator_id(settings.weights_dir) if settings.segments else None
-        self._rules = token_rules(settings)
-        self._head = build_head(settings, known.hidden_size).to(device).requires_grad_(False)
-        self.dim = self._head.dim
+            self._model = TowerModel.load(settings, device=device, train=False)
+            self._model.autocast = precision == "bf16"
+        self.dim = self._head.dim if self.is_fast else self._model.dim
 
     @torch.inference_mode()
     def run(self, sequences: Sequence[Sequence[int]], *, question: bool = False) -> Vectors:
         """Vectors, float32 on the CPU, of token sequences of passages or questions; sort them by length."""
         if self._fast is not None:
             return self._run_fast(sequences, question)
-        ids, mask = (tensor.to(self.device) for tensor in pad(sequences, self.pad_id))  # (B, L)
-        seen = kept = mask
-        if self._rules is not None:
-            seen, kept = (rule(ids, mask, question=question) for rule in (self._rules.seen, self._rules.kept))
-        types = None if self._separator is None else segments_of(ids, mask, self._separator)
-        kind = torch.device(self.device).type
-        with torch.autocast(kind, dtype=torch.bfloat16, enabled=self.precision == "bf16"):
-            hidden = token_vectors(self._model, ids, seen, types).float()  # (B, L, H)
-        found = self._head(hidden, kept)
+        found = self._model(sequences, question=question)
         return Vectors(found.values.cpu(), None if found.lengths is None else found.lengths.cpu())
 
     def _run_fast(self, sequences: Sequence[Sequence[int]], question: bool) -> Vectors:
@@ -121,3 +240,8 @@ def _types(sequence: Sequence[int], separator: int) -> list[int]:
     ids = np.asarray(sequence)
     found: list[int] = ((ids == separator).cumsum() - (ids == separator) > 0).astype(int).tolist()
     return found
+
+
+def _drawn(size: int, dim: int, seed: int, *, bias: bool) -> Linear:
+    drawn = torch.empty(dim, size).normal_(0.0, size**-0.5, generator=torch.Generator().manual_seed(seed))
+    return linear_of(drawn, torch.zeros(dim) if bias else None)

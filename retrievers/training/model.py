@@ -19,9 +19,9 @@ from rag.runtime.fast.packing import plan_batches
 from rag.runtime.model_files import model_folder, tower_folders
 from retrievers.encoders.scoring import score
 from retrievers.encoders.settings import EncoderSettings, read_settings
+from retrievers.encoders.tower import TowerModel
 from retrievers.encoders.vectors import Vectors
 from retrievers.training.config import ModelConfig
-from retrievers.training.towers import TrainableTower
 
 __all__ = ["BiEncoderModel", "Sides"]
 
@@ -55,8 +55,8 @@ class BiEncoderModel(nn.Module):
 
     def __init__(
         self,
-        question: TrainableTower,
-        passage: TrainableTower,
+        question: TowerModel,
+        passage: TowerModel,
         settings: Sides,
         *,
         temperature: float = 1.0,
@@ -125,7 +125,7 @@ class BiEncoderModel(nn.Module):
                 hint="set pooling and normalize",
             )
         towers = [
-            TrainableTower.load(
+            TowerModel.load(
                 side,
                 projection_dim=said.projection_dim,
                 projection_norm=said.projection_norm,
@@ -199,7 +199,7 @@ class BiEncoderModel(nn.Module):
         """Vectors (P, D) float32 of passages' token ids, in order; differentiable unless grad is off."""
         return self.vectors(self.passage, texts).values
 
-    def vectors(self, tower: TrainableTower, texts: Sequence[Int32], *, question: bool = False) -> Vectors:
+    def vectors(self, tower: TowerModel, texts: Sequence[Int32], *, question: bool = False) -> Vectors:
         """The vector or vectors of each text by one of the towers, in order."""
         rows, tokens = self.chunk()
         plan = plan_batches([len(text) for text in texts], max_rows=rows, max_tokens=tokens)
@@ -217,7 +217,7 @@ class BiEncoderModel(nn.Module):
             self.vectors(self.question, questions, question=True), self.vectors(self.passage, passages)
         )
 
-    def towers(self) -> Iterator[tuple[str, TrainableTower]]:
+    def towers(self) -> Iterator[tuple[str, TowerModel]]:
         """Prefix of the parameter names and tower, once each."""
         yield "question.", self.question
         if not self.shared:

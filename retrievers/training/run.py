@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +18,12 @@ from rag.training.fit import FitResult
 from rag.training.precision import MasterWeights
 from rag.training.run_log import read_metrics
 from retrievers.encoders.card import model_card
-from retrievers.encoders.export import LayerWeights, TowerWeights, write_encoder
-from retrievers.encoders.head import Linear, find_weight, read_weight
+from retrievers.encoders.export import TowerWeights, write_encoder
+from retrievers.encoders.head import find_weight, read_weight
 from retrievers.encoders.settings import EncoderForm, read_settings
+from retrievers.encoders.tower import TowerModel
 from retrievers.training.config import RetrieverTrainConfig
 from retrievers.training.model import BiEncoderModel
-from retrievers.training.towers import TrainableTower
 
 __all__ = ["encoder_form", "export_model", "finish_run", "load_model"]
 
@@ -68,7 +69,7 @@ def export_model(
     return write_encoder(folder, towers[0], towers[1] if len(towers) > 1 else None, form, card=card)
 
 
-def _tower_weights(tower: TrainableTower, weights: Mapping[str, Tensor], prefix: str) -> TowerWeights:
+def _tower_weights(tower: TowerModel, weights: Mapping[str, Tensor], prefix: str) -> TowerWeights:
     stated = read_config(tower.folder)  # as the folder states it: dropout may be another in training
     config: dict[str, Any] = {k: v for k, v in stated.items() if k != "projection_dim"}
     if config["model_type"] == "dpr":
@@ -78,16 +79,10 @@ def _tower_weights(tower: TrainableTower, weights: Mapping[str, Tensor], prefix:
     unused = {}
     for name in () if pooler is None else (pooler, pooler.removesuffix("weight") + "bias"):
         unused["pooler.dense." + name.rpartition(".")[2]] = read_weight(tower.folder, name)
-    head = tower.bare_head(weights, prefix)
-    layers = [
-        LayerWeights(
-            head[f"layers.{n}.weight"],
-            head.get(f"layers.{n}.bias"),
-            *(("linear", layer.activation) if isinstance(layer, Linear) else ("norm",)),
-        )
-        for n, layer in enumerate(tower.head.layers)
-    ]
-    return TowerWeights(config, {**unused, **tower.bare_state(weights, prefix)}, tower.folder, tuple(layers))
+    head = copy.deepcopy(tower.head)
+    head.load_state_dict(tower.bare("head", weights, prefix))
+    state = {**unused, **tower.bare("encoder", weights, prefix)}
+    return TowerWeights(config, state, tower.folder, tuple(head.layers))  # type: ignore[arg-type]
 
 
 def finish_run(

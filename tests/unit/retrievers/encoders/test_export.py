@@ -16,7 +16,8 @@ from transformers import AutoModel, AutoTokenizer, DPRContextEncoder, DPRQuestio
 from rag.config import parse_overrides
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.card import model_card
-from retrievers.encoders.export import LayerWeights, TowerWeights, write_encoder
+from retrievers.encoders.export import TowerWeights, write_encoder
+from retrievers.encoders.head import Linear, linear_of
 from retrievers.encoders.layout import PAIR
 from retrievers.encoders.settings import EncoderForm
 from retrievers.training.config import DprTrainConfig
@@ -29,10 +30,10 @@ _TEXTS = ["the danube rises in the black forest", "a river"]
 def _tower(folder: Path, *, projection: tuple[int, bool] | None = None, seed: int = 0) -> TowerWeights:
     model = AutoModel.from_pretrained(folder)
     torch.manual_seed(seed)
-    head: tuple[LayerWeights, ...] = ()
+    head: tuple[Linear, ...] = ()
     if projection is not None:
         size, biased = projection
-        head = (LayerWeights(torch.randn(size, 32), torch.randn(size) if biased else None),)
+        head = (linear_of(torch.randn(size, 32), torch.randn(size) if biased else None),)
     return TowerWeights(json.loads((folder / "config.json").read_text()), model.state_dict(), folder, head)
 
 
@@ -73,7 +74,8 @@ def test_a_shared_tower_is_the_same_for_all_three(
 
     expected = _pooled(folder, [f"the {question}" for question in _QUESTIONS], pooling)
     for layer in tower.head:
-        weight, bias = layer.weight.numpy(), None if layer.bias is None else layer.bias.numpy()
+        weight = layer.weight.detach().numpy()
+        bias = None if layer.bias is None else layer.bias.detach().numpy()
         expected = expected @ weight.T + (0 if bias is None else bias)
     if normalize:
         expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)

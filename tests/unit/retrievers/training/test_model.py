@@ -144,13 +144,13 @@ def test_export_gets_bare_names(tiny: TinyModels, tmp_path: Path) -> None:
     master = MasterWeights(model)
     changed = {name: tensor + 1 for name, tensor in master.state().items()}
     for prefix, tower in model.towers():
-        state = tower.bare_state(changed, prefix)
+        state = tower.bare("encoder", changed, prefix)
         names = set(dict(BertModel(tiny_config(tower)).named_parameters()))
         assert {name for name in state if "pooler" not in name} == {n for n in names if "pooler" not in n}
         before = dict(tower.encoder.named_parameters())
         name = "embeddings.word_embeddings.weight"
         assert torch.equal(state[name], before[name] + 1)
-        head = tower.bare_head(changed, prefix)
+        head = tower.bare("head", changed, prefix)
         assert sorted(head) == ["layers.0.bias", "layers.0.weight"]
         assert torch.equal(head["layers.0.weight"], tower.head.layers[0].weight + 1)  # type: ignore[operator]
 
