@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
 from rag.core.errors import ConfigError
+from rag.runtime.backbone import pad
 from rag.runtime.fast.packing import plan_batches
 
 __all__ = ["Memory", "Seq2Seq"]
@@ -137,12 +138,7 @@ class Seq2Seq:
 
     def pad_rows(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """(R, L) ids and mask, padded on the right."""
-        width = max(len(row) for row in rows)
-        ids = torch.full((len(rows), width), self.pad, dtype=torch.long)
-        mask = torch.zeros_like(ids)
-        for number, row in enumerate(rows):
-            ids[number, : len(row)] = torch.tensor(row)
-            mask[number, : len(row)] = 1
+        ids, mask = pad(rows, self.pad)
         return ids.to(self.device), mask.to(self.device)
 
     @torch.inference_mode()

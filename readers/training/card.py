@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from rag.runtime.model_files import EMBEDDED_ENCODER_NAMES
 from readers.extractive.settings import ReaderManifest
 from readers.training.config import ReaderTrainConfig, TrainingSet
 
@@ -18,9 +19,6 @@ starting encoder `all-MiniLM-L6-v2` is Apache-2.0. Weights trained on the first 
 CC BY-SA 4.0; the code around them is Apache-2.0."""
 
 _SAYS = "; it also answers yes or no, which has no place in a passage"
-
-_EMBEDDED = "all-MiniLM-L6-v2"
-
 
 _DEQUANTISED = " They are dequantised when loaded."
 _INT8 = """
@@ -58,7 +56,7 @@ def model_card(config: ReaderTrainConfig, manifest: ReaderManifest, figures: Map
         figures: name → value or table of values, as `train_reader` measured them.
     """
     shown = config.model_dump(mode="json", exclude={"notes", "out", "test_file", "train", "calibrate"})
-    encoder = _title(config.model.encoder or _EMBEDDED)
+    encoder = _title(config.model.encoder or EMBEDDED_ENCODER_NAMES[0])
     shown["model"]["encoder"] = encoder
     shown |= {
         "train": [_set(one) for one in config.train],

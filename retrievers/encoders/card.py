@@ -11,13 +11,13 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
+from rag.runtime.model_files import EMBEDDED_ENCODER_NAMES
 from retrievers.encoders.layout import PAIR
 from retrievers.encoders.settings import EncoderForm
 from retrievers.training.config import RetrieverTrainConfig
 
 __all__ = ["model_card"]
 
-_EMBEDDED = "all-MiniLM-L6-v2"
 _PATHS = ("out", "train_files", "validation_file", "index")
 _UNSAID = frozenset({*_PATHS, "name", "notes", "threads", "save_every_s", "log_every_steps", "tensorboard"})
 
@@ -114,7 +114,7 @@ The weights follow the licences of the data and of the encoder they were started
 def _model_name(given: str | None) -> str:
     """Of a folder its last part: a card does not tell where things lay."""
     if given is None:
-        return _EMBEDDED
+        return EMBEDDED_ENCODER_NAMES[0]
     return Path(given).name if Path(given).exists() or given.startswith((".", "/")) else given
 
 

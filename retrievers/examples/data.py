@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import hashlib
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +120,9 @@ class TrainingSet:
             Passages are told apart by 64-bit hashes of title and text: among a million, two differ and are
             taken for one with probability 3e-8.
         """
+        make = partial(_build, examples, tokenizer, corpus, max_negatives, match_answers)
         if folder is None:
-            return _build(cls, examples, tokenizer, corpus, max_negatives, match_answers, None)
+            return make(None)
         if not key:
             raise DataError(
                 "a training set can only be kept under a key that says which examples it holds",
@@ -134,7 +136,7 @@ class TrainingSet:
             try:
                 with atomic_path(place) as temporary:
                     temporary.mkdir()
-                    _build(cls, examples, tokenizer, corpus, max_negatives, match_answers, temporary)
+                    make(temporary)
             except OSError as error:  # another process finished the same set first
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
@@ -204,7 +206,6 @@ class _Passages:
 
 
 def _build(
-    kind: type[TrainingSet],
     examples: Iterable[TrainingExample],
     tokenizer: RetrieverTokenizer,
     corpus: Iterable[Passage],
@@ -230,8 +231,8 @@ def _build(
             patterns, pattern, matched = patterns + 1, AnswerMatcher(example.answers, "regex"), ()
             negatives = tuple(n for n in negatives if not pattern.matches(n.passage.text))
         negatives = negatives[:max_negatives]
-        writers["positives"].append([_unique(passages.add(passage) for passage in positives)])
-        writers["negatives"].append([_unique(passages.add(negative.passage) for negative in negatives)])
+        for role, listed in (("positives", positives), ("negatives", [n.passage for n in negatives])):
+            writers[role].append([list(dict.fromkeys(map(passages.add, listed)))])
         scored = {passages.add(c.passage): c.target for c in example.candidates if c.target is not None}
         writers["scored"].append([list(scored)])
         targets.extend(scored.values())
@@ -256,7 +257,7 @@ def _build(
     tables = {name: writer.finish() for name, writer in writers.items()}
     tables |= {"passages": passages.tokens.finish(), "words": passages.words.finish()}
     canonical = np.frombuffer(passages.canonical, np.int32)
-    built = kind(
+    built = TrainingSet(
         ids=tuple(ids),
         canonical=canonical,
         targets=np.frombuffer(targets, np.float32),
@@ -270,10 +271,6 @@ def _build(
         *(len(ids), len(canonical), corpus_rows, len(built.passages.values) / max(1, len(canonical))),
     )
     return built
-
-
-def _unique(rows: Iterable[int]) -> Sequence[int]:
-    return list(dict.fromkeys(rows))
 
 
 def _write(built: TrainingSet, folder: Path) -> None:

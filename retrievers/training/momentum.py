@@ -80,7 +80,7 @@ class MomentumQueue(FitHooks):
         rows, _ = self.model.chunk()
         texts = shard.passages
         parts = [self._tower(texts[start : start + rows]) for start in range(0, len(texts), rows)]
-        found = self.world.all_gather(torch.cat([_values(part) for part in parts]).float())
+        found = self.world.all_gather(torch.cat([part.values for part in parts]).float())
         keys = _keys(batch.passages)
         kept = torch.from_numpy(~np.isin(self.keys, keys)).to(found.device)
         self.vectors = torch.cat([self.vectors[kept], found])[-self.size :]
@@ -103,10 +103,6 @@ class MomentumQueue(FitHooks):
         self.keys = tensors["keys"].numpy()
         for name, tensor in self._names.items():
             tensor.copy_(self._weights[name].copy_(tensors[name]))
-
-
-def _values(vectors: Tensor | Vectors) -> Tensor:
-    return vectors.values if isinstance(vectors, Vectors) else vectors
 
 
 def _keys(texts: Sequence[Int32]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
