@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from indexers.protocols import EncoderIdentity, FloatArray, IntArray, VectorIndex
+from indexers.protocols import FloatArray, IntArray, VectorIndex
 from rag.core.errors import MismatchedArtifactError, RetrievalError
 from rag.core.progress import StageTimer
 from rag.core.types import Hit
@@ -25,10 +25,9 @@ class DenseRetriever:
         vectors: the passage vectors.
         passages: the store whose rows the vectors are.
         encoder: encodes questions.
-        built_with: identity of the encoder that made `vectors`; None skips the check.
 
     Raises:
-        MismatchedArtifactError: `encoder` is not the one the index was built with.
+        MismatchedArtifactError: `encoder` makes vectors of another size.
     """
 
     def __init__(
@@ -36,15 +35,7 @@ class DenseRetriever:
         vectors: VectorIndex,
         passages: Passages,
         encoder: TextEncoder,
-        *,
-        built_with: EncoderIdentity | None = None,
     ) -> None:
-        if built_with is not None and (differences := encoder.identity.differences(built_with)):
-            raise MismatchedArtifactError(
-                f"encoder {encoder.identity.name} is not the one this index was built with "
-                f"({built_with.name}): {'; '.join(differences)}",
-                hint="open the index with its own encoder and settings, or build it again with this one",
-            )
         if vectors.dim != encoder.identity.dim:
             raise MismatchedArtifactError(
                 f"the index holds vectors of {vectors.dim} numbers, the encoder makes {encoder.identity.dim}"

@@ -40,7 +40,10 @@ POOLINGS = ("cls", "mean", "max", "lasttoken", "tokens")
 LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
 """What transformers raises for folders that it cannot load."""
 
-_DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")
+_DROPOUTS = (
+    *("hidden_dropout_prob", "attention_probs_dropout_prob"),
+    *("dropout", "attention_dropout", "dropout_rate"),
+)
 _MATH_ATTENTION = {"bert", "roberta", "electra", "xlm-roberta", "camembert", "distilbert", "albert"}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -21,6 +21,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from rag.core.errors import ArtifactError, ConfigError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.log import get_logger
+from rag.runtime.backbone import LOADING_ERRORS, set_dropout
 from rag.runtime.model_files import position_limit
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
 from readers.manifest import READER_FILE, Calibration, load_manifest, with_overrides
@@ -28,11 +29,7 @@ from readers.manifest import READER_FILE, Calibration, load_manifest, with_overr
 __all__ = ["GeneratorParts", "load_generator", "load_seq2seq", "read_weights"]
 
 _CROSS_BIAS = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
-_DROPOUTS = (
-    "dropout", "attention_dropout", "dropout_rate", "hidden_dropout_prob", "attention_probs_dropout_prob",
-)  # fmt: skip
 _WRAPPED = "encoder.encoder."  # FiD's own code saved the encoder inside a wrapper
-_LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +104,7 @@ def load_seq2seq(
     """
     try:
         config = AutoConfig.from_pretrained(name_or_path)
-    except _LOADING_ERRORS as error:
+    except LOADING_ERRORS as error:
         raise ArtifactError(f"{name_or_path}: no checkpoint there ({error})", hint=_HINT) from error
     if config.model_type not in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
         raise ArtifactError(
@@ -115,12 +112,10 @@ def load_seq2seq(
             hint=_HINT,
         )
     for part in (config, getattr(config, "encoder", None), getattr(config, "decoder", None)):
-        for name in _DROPOUTS:
-            if dropout is not None and hasattr(part, name):
-                setattr(part, name, dropout)
+        set_dropout(part, dropout)
     try:
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, use_fast=True)
-    except _LOADING_ERRORS as error:
+    except LOADING_ERRORS as error:
         raise ArtifactError(
             f"{name_or_path}: no tokenizer beside the weights ({error})",
             hint="copy tokenizer.json or the vocabulary files of the model it was trained from",
@@ -137,7 +132,7 @@ def load_seq2seq(
             model, report = AutoModelForSeq2SeqLM.from_pretrained(
                 name_or_path, config=config, output_loading_info=True, dtype=torch.float32
             )
-    except _LOADING_ERRORS as error:
+    except LOADING_ERRORS as error:
         raise IncompleteArtifactError(
             f"{name_or_path}: the weights cannot be read ({str(error)[:300]})",
             hint="the checkpoint is damaged or cut short: copy the whole folder again",
@@ -183,7 +178,7 @@ def _weight_names(folder: Path) -> list[str]:
                 names += list(file.keys())
         if not names:
             names = list(read_weights(folder))
-    except _LOADING_ERRORS as error:
+    except LOADING_ERRORS as error:
         raise IncompleteArtifactError(
             f"{folder}: the weights cannot be read ({error})",
             hint="the checkpoint is damaged or cut short: copy the whole folder again",

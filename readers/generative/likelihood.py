@@ -11,11 +11,11 @@ from readers.generative.model import Memory, Seq2Seq
 
 __all__ = ["leave_one_out", "passage_log_likelihood"]
 
+_ROWS_AT_ONCE = 64
+
 
 @torch.inference_mode()
-def passage_log_likelihood(
-    seq2seq: Seq2Seq, memory: Memory, answers: Sequence[Sequence[int]], *, rows_at_once: int = 64
-) -> Tensor:
+def passage_log_likelihood(seq2seq: Seq2Seq, memory: Memory, answers: Sequence[Sequence[int]]) -> Tensor:
     """Mean log-probability of the answer's tokens given each passage alone: g_i = 1/|y| log p(y | q, z_i).
 
     The encoder is not run again: passages were encoded apart.
@@ -29,8 +29,8 @@ def passage_log_likelihood(
     apart = memory.apart()
     asked = [b for b, count in enumerate(memory.counts) for _ in range(count)]
     values = []
-    for begin in range(0, len(apart), rows_at_once):
-        part = range(begin, min(begin + rows_at_once, len(apart)))
+    for begin in range(0, len(apart), _ROWS_AT_ONCE):
+        part = range(begin, min(begin + _ROWS_AT_ONCE, len(apart)))
         labels = seq2seq.targets([answers[asked[i]] for i in part])
         values.append(_mean(seq2seq.token_log_probs(apart.rows(part), labels), labels))
     return _by_question(torch.cat(values), memory.counts)

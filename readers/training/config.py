@@ -108,7 +108,6 @@ class ReaderModelConfig(Config):
         skim_layer: a head on this layer says early where the answer may be; 0: there is none.
         dropout: of hidden states and attention weights.
         freeze_word_embeddings: leave the word embedding matrix as it is.
-        freeze_layers: leave the embeddings and so many layers above them as they are.
         question_tokens, title_tokens: cuts of over-long questions and titles.
     """
 
@@ -117,7 +116,6 @@ class ReaderModelConfig(Config):
     skim_layer: int = Field(default=0, ge=0)
     dropout: float = Field(default=0.0, ge=0, lt=1)
     freeze_word_embeddings: bool = True
-    freeze_layers: int = Field(default=0, ge=0)
     question_tokens: int = Field(default=40, ge=4, le=128)
     title_tokens: int = Field(default=16, ge=0, le=64)
 

@@ -56,10 +56,6 @@ def start_model(folder: str, config: ReaderTrainConfig) -> tuple[SpanModel, Any]
     encoder: Any = model.encoder
     if config.model.freeze_word_embeddings:
         encoder.get_input_embeddings().weight.requires_grad_(False)
-    if config.model.freeze_layers:
-        parts = [encoder.embeddings, *encoder.encoder.layer[: config.model.freeze_layers]]
-        for part in parts:
-            part.requires_grad_(False)
     return model, tokenizer
 
 
@@ -86,6 +82,3 @@ def _check(folder: str, model: SpanModel, tokenizer: Any, config: ReaderTrainCon
             f"full_tokens is {asked}, the encoder reads at most {longest} tokens",
             hint="lower full_tokens and max_tokens of the stages",
         )
-    layers = encoder.config.num_hidden_layers
-    if config.model.freeze_layers > layers:
-        raise ConfigError(f"freeze_layers is {config.model.freeze_layers}, the encoder has {layers} layers")

@@ -93,7 +93,6 @@ class TrainingSet:
         tokenizer: RetrieverTokenizer,
         *,
         corpus: Iterable[Passage] = (),
-        max_negatives: int | None = None,
         match_answers: bool = True,
         folder: Path | None = None,
         key: str = "",
@@ -104,7 +103,6 @@ class TrainingSet:
             examples: read once; not at all if `folder` holds the finished set already.
             tokenizer: of the encoder to train.
             corpus: passages to put first, for example an index's, so that mined rows can be used as they are.
-            max_negatives: keep so many of each question's, the hardest; None keeps all.
             match_answers: keep passages as words too, so that batches can mask passages that hold an answer.
                 Answers that are regular expressions need the texts, which are not kept: for them a question's
                 own negatives are looked through here, and left out if they match.
@@ -120,7 +118,7 @@ class TrainingSet:
             Passages are told apart by 64-bit hashes of title and text: among a million, two differ and are
             taken for one with probability 3e-8.
         """
-        make = partial(_build, examples, tokenizer, corpus, max_negatives, match_answers)
+        make = partial(_build, examples, tokenizer, corpus, match_answers)
         if folder is None:
             return make(None)
         if not key:
@@ -129,7 +127,7 @@ class TrainingSet:
                 hint="pass the checksums of the files",
             )
         name = hashlib.sha256(
-            "\n".join([key, tokenizer.fingerprint, str(max_negatives), str(match_answers), _FORMAT]).encode()
+            "\n".join([key, tokenizer.fingerprint, str(match_answers), _FORMAT]).encode()
         ).hexdigest()[:16]
         place = folder / name
         if not (place / MANIFEST_NAME).is_file():
@@ -209,7 +207,6 @@ def _build(
     examples: Iterable[TrainingExample],
     tokenizer: RetrieverTokenizer,
     corpus: Iterable[Passage],
-    max_negatives: int | None,
     match_answers: bool,
     folder: Path | None,
 ) -> TrainingSet:
@@ -230,7 +227,6 @@ def _build(
         if matched and example.answers_are_regex:
             patterns, pattern, matched = patterns + 1, AnswerMatcher(example.answers, "regex"), ()
             negatives = tuple(n for n in negatives if not pattern.matches(n.passage.text))
-        negatives = negatives[:max_negatives]
         for role, listed in (("positives", positives), ("negatives", [n.passage for n in negatives])):
             writers[role].append([list(dict.fromkeys(map(passages.add, listed)))])
         scored = {passages.add(c.passage): c.target for c in example.candidates if c.target is not None}

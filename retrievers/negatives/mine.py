@@ -30,7 +30,7 @@ from retrievers.examples.records import Candidate, TrainingExample, write_traini
 from retrievers.negatives.blocks import BlockFolder, merge_examples
 from retrievers.negatives.search import MiningSearch
 from retrievers.negatives.select import NegativeFilter, Proposal, below_margin, candidates_by_rank, choose
-from retrievers.negatives.settings import MiningSettings
+from retrievers.negatives.settings import WEAK_DEPTH, MiningSettings
 
 __all__ = ["MiningReport", "mine", "mine_block"]
 
@@ -193,7 +193,7 @@ def mine_block(
         found = {source: lists[number] for source, lists in hits.items()}
         positives = gold[number] if settings.gold == "given" else gold[number].without_missing()
         if positives.how == "none" and settings.weak_positives:
-            ranked = [hit.row for hit in next(iter(found.values()))[: settings.weak_depth]]
+            ranked = [hit.row for hit in next(iter(found.values()))[:WEAK_DEPTH]]
             weak = next((row for row in ranked if matcher.matches(passages[row].text)), None)
             positives = positives if weak is None else FoundGold((weak,), how="weak")
         counts[f"positive {positives.how}"] += 1

@@ -9,7 +9,9 @@ from pydantic import Field, model_validator
 from rag.config import Config
 from rag.core.errors import ConfigError
 
-__all__ = ["MiningSettings", "parse_depth"]
+__all__ = ["WEAK_DEPTH", "MiningSettings", "parse_depth"]
+
+WEAK_DEPTH = 100
 
 
 class MiningSettings(Config):
@@ -30,9 +32,8 @@ class MiningSettings(Config):
         cross_encoder_depth: candidates of a question that the cross-encoder reads, best-ranked first.
         gold: "given" keeps a gold passage that is not in the corpus as positive, by its text; "corpus" takes
             positives from the corpus alone.
-        weak_positives: where no gold passage is known, take the best hit that holds an answer (of the first
-            `weak_depth`).
-        weak_depth: see there.
+        weak_positives: where no gold passage is known, take the best of the first 100 hits that
+            holds an answer.
         seed: of random picks.
 
     Source: Karpukhin et al. 2020 (BM25 negatives without an answer; weak positives); Xiong et al. 2020, ANCE
@@ -55,7 +56,6 @@ class MiningSettings(Config):
     cross_encoder_depth: int = Field(default=40, ge=1)
     gold: Literal["given", "corpus"] = "given"
     weak_positives: bool = True
-    weak_depth: int = Field(default=100, ge=1)
     seed: int = 13
 
     @model_validator(mode="after")
@@ -72,7 +72,7 @@ class MiningSettings(Config):
     @property
     def top_k(self) -> int:
         """How deep searches go."""
-        return max(self.last_rank, self.weak_depth if self.weak_positives else 0)
+        return max(self.last_rank, WEAK_DEPTH if self.weak_positives else 0)
 
 
 def parse_depth(text: str) -> tuple[int, int]:

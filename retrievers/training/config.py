@@ -57,14 +57,12 @@ class ContrastConfig(DataConfig):
 
     Attributes:
         hard_negatives: mined passages beside each question's positive; fewer where a question has fewer.
-        negatives_depth: they are drawn from so many of a question's mined passages, the hardest; 0 is all.
         mask_false_negatives: leave passages out of a question's denominator that are one of its positives or
             hold one of its answers; answers that are regular expressions are looked for in its own negatives
             alone, not in the passages of the batch's other questions.
     """
 
     hard_negatives: int = Field(default=1, ge=0)
-    negatives_depth: int = Field(default=0, ge=0)
     mask_false_negatives: bool = True
 
     @model_validator(mode="after")

@@ -140,7 +140,6 @@ def _method(config: MdrTrainConfig, run: BiEncoderRun, bank: Index | None) -> Me
         split.training(),
         run.tokenizer,
         corpus=() if bank is None else bank.passages,
-        max_negatives=said.negatives_depth or None,
         match_answers=said.mask_false_negatives and bank is None,
         folder=config.out / "data",
         key=split.key if bank is None else f"{split.key} {bank.version}",

@@ -222,7 +222,6 @@ def train_bi_encoder(
         data = TrainingSet.build(
             run.split.training(), run.tokenizer,
             corpus=() if corpus is None else corpus.passages,
-            max_negatives=getattr(config.data, "negatives_depth", 0) or None,
             match_answers=config.matches_answers,
             folder=config.out / "data",
             key=run.split.key if corpus is None else examples_key(run.split, corpus),

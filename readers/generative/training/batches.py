@@ -19,6 +19,8 @@ from readers.generative.training.data import GeneratorExample
 
 __all__ = ["GeneratorBatch", "GeneratorBatches", "choose_passages", "infill"]
 
+_SPAN_TOKENS = 3.0  # mean length of a masked span
+
 
 @dataclass(frozen=True, slots=True)
 class GeneratorBatch:
@@ -119,7 +121,7 @@ class GeneratorBatches:
             ids[:room] for ids in self._tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
         ]
         mask = self._tokenizer.mask_token_id
-        noisy = [infill(ids, mask, stage.masked, stage.span_tokens, draw) for ids in whole]
+        noisy = [infill(ids, mask, stage.masked, _SPAN_TOKENS, draw) for ids in whole]
         before, after = self._frame
         rows = [[[*before, *ids, *after]] for ids in noisy]
         return GeneratorBatch(rows, whole)

@@ -28,7 +28,6 @@ class GeneratorStage(Config):
             takes the last place (with one passage: the best that holds the answer is read).
         no_answer_fraction: share of the questions that are read with passages without the answer alone.
         masked: share of the tokens that are masked while denoising.
-        span_tokens: mean length of a masked span (Poisson).
     """
 
     task: Literal["questions", "denoise"] = "questions"
@@ -39,7 +38,6 @@ class GeneratorStage(Config):
     ensure_answer: bool = False
     no_answer_fraction: float = Field(default=0.0, ge=0, lt=1)
     masked: float = Field(default=0.3, gt=0, lt=1)
-    span_tokens: float = Field(default=3.0, gt=0)
 
 
 class GeneratorTrainConfig(Config):

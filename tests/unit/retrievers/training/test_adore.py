@@ -67,7 +67,7 @@ def test_retrieval_rises_and_the_index_needs_no_rebuild(tmp_path: Path, warm: tu
             assert index.dense is not None
             assert records[0]["index_version"] != index.version or place == config.index
             encoder = BiEncoder.load_like(identity, precision="fp32")
-            retriever = DenseRetriever(index.dense, index.passages, encoder, built_with=identity)
+            retriever = DenseRetriever(index.dense, index.passages, encoder)
             hits = retriever.search([example.question for example in held_out], 100)
             rows = np.array([[hit.row for hit in found] for found in hits])
             figures.append(CorpusSearch(index.passages, held_out).judge(rows)["mrr"])
