@@ -96,7 +96,6 @@ def open_reader(
             of `KINDS`.
         precision: "auto", "fp32", "bf16" or "int8".
         device: "auto", "cpu" or "cuda".
-        settings: of that kind of reader.
 
     Raises:
         ArtifactError: there is no reader, or its files are damaged.

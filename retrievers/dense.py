@@ -23,8 +23,6 @@ class DenseRetriever:
 
     Args:
         vectors: the passage vectors.
-        passages: the store whose rows the vectors are.
-        encoder: encodes questions.
 
     Raises:
         MismatchedArtifactError: `encoder` makes vectors of another size.

@@ -121,7 +121,6 @@ class MultiHopRetriever:
 
     Args:
         dense: the index's vectors behind their encoder.
-        passages: their texts.
         first: finds the first passages; None: `dense` does. The n-th hit of another retriever counts as much
             as the n-th of `dense`, because scores of different kinds cannot be added.
         hops: passages in a path at most.
@@ -160,7 +159,6 @@ class MultiHopRetriever:
         """Best paths of each question, best first; those of one question have the same number of passages.
 
         Args:
-            questions: B questions.
             top_k: most paths per question.
             timer: gets the time of each hop.
         """

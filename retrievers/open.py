@@ -186,7 +186,6 @@ def open_retriever(
     """The retriever of an index.
 
     Args:
-        index: an open index.
         kind: one of `KINDS`, perhaps with options (`parse_kind`), or "auto": hybrid if the index has both
             parts, else what it has.
         encoder: the index's encoder, if it is not where the index says: a folder, a name, or a loaded one.

@@ -46,7 +46,6 @@ class Retriever(Protocol):
         """Best passages of each question, best first, ties by passage id.
 
         Args:
-            questions: B questions.
             top_k: most hits per question; there are fewer if fewer passages match or exist.
             timer: gets the time of each stage.
 

@@ -28,7 +28,6 @@ class SparseRetriever:
 
     Args:
         terms: the Lucene index.
-        passages: the store whose rows it returns.
     """
 
     def __init__(self, terms: TermIndex, passages: Passages) -> None:

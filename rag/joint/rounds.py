@@ -155,7 +155,6 @@ def run_rounds(
     A round whose gain on the held-out questions is within noise is the last.
 
     Args:
-        config: of the rounds.
         training: of every round's retriever; its paths are set here.
         make_reader: trains a reader anew in every round, as published; None takes `config.reader`.
 

@@ -64,12 +64,10 @@ def score_rows(
     """Run all rows and keep the best spans of each.
 
     Args:
-        model, layout, rows: the network, and what to run through it.
         max_answer_tokens: longest span.
         spans_per_row: K.
         continues: (V,) bool, tokens that continue a word; if given, spans consist of whole words.
         floors: (R,) rows whose early head says less are dropped: they have no spans.
-        device: where the network is.
     """
     count = len(rows)
     spans = np.full((count, spans_per_row), -np.inf, np.float32)
@@ -110,11 +108,9 @@ def map_rows(
     """Run all rows, longest first, in even batches of about `model.batch_tokens` tokens.
 
     Args:
-        model, layout, rows: the network, and what to run through it.
         use: called for each batch of r rows, in any order and maybe from several threads, with their numbers,
             token ids (r, L), which of these are text (r, L) bool, and the logits.
         floors: see `score_rows`.
-        device: where the network is.
     """
 
     @torch.inference_mode()

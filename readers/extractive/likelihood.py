@@ -33,9 +33,6 @@ def span_log_likelihood(
     tokens and its [CLS], "not here", as the reader was trained. Windows of a long passage share the softmax.
 
     Args:
-        reader: the network and its layout.
-        questions: B questions.
-        passages: of each.
         answers: finds the answers of each.
 
     Returns:

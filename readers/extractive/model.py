@@ -132,7 +132,6 @@ class SpanModel(LogitsModel):
 
         Args:
             folder: Hugging Face name or local folder.
-            seed: of the head's weights.
             dropout: replaces the configuration's dropout probabilities, if given.
 
         Raises:

@@ -115,7 +115,6 @@ def rank(
     """Rank the spans of every question across its passages.
 
     Args:
-        scored: output of the network.
         retrieval: for each question the retrieval scores of its passages.
         settings: `select`, `answer_types`, `retrieval_weight`, `merge`, `null` and `candidates` are read.
     """

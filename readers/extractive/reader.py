@@ -39,10 +39,7 @@ class ExtractiveReader:
     Args:
         model: network, already on its device and in its dtype.
         tokenizer: fast tokenizer (it gives character offsets).
-        settings: layout, search and ranking.
         calibration: turns scores into probabilities.
-        name: shown in logs and manifests.
-        device: where `model` is.
 
     Raises:
         ConfigError: if the tokenizer gives no offsets.

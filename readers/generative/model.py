@@ -71,7 +71,6 @@ class Seq2Seq:
 
     Args:
         model: any `AutoModelForSeq2SeqLM`, in its compute dtype and on its device.
-        tokenizer: of the model.
 
     Raises:
         ConfigError: the tokenizer and the configuration do not say how answers begin, end and are padded.
@@ -182,7 +181,6 @@ class Seq2Seq:
         """(R, T) log p(y_t | y_<t, passages) of the labels, 0 at padding; teacher forcing.
 
         Args:
-            memory: R rows.
             labels: (R, T) int64 as `targets` makes them.
         """
         return -functional.cross_entropy(

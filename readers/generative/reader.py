@@ -36,10 +36,7 @@ class GenerativeReader:
     words that the model was trained to say then.
 
     Args:
-        seq2seq: model and tokenizer.
-        settings: layout and search.
         calibration: turns scores into probabilities.
-        name: shown in logs and reports.
 
     Source:
         Izacard & Grave 2021, "Leveraging Passage Retrieval with Generative Models for Open Domain Question

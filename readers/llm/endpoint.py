@@ -29,9 +29,6 @@ def open_endpoint(
 
     Args:
         source: such as "openai:http://localhost:11434/v1#qwen3:8b".
-        precision: the endpoint's own affair.
-        device: likewise.
-        settings: see `LanguageModelSettings`.
 
     Raises:
         ConfigError: the source names no address or no model, or a setting is wrong.

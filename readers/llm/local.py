@@ -27,7 +27,6 @@ def open_local(
         source: folder or name.
         precision: "auto", "fp32" or "bf16".
         device: "auto", "cpu" or "cuda".
-        settings: see `LanguageModelSettings`.
 
     Raises:
         ArtifactError: no such model is there.

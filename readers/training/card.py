@@ -51,8 +51,6 @@ def model_card(config: ReaderTrainConfig, manifest: ReaderManifest, figures: Map
     """Markdown with a YAML head: what it is, data, command, figures, limits, licence.
 
     Args:
-        config: of the run.
-        manifest: of the finished reader.
         figures: name → value or table of values, as `train_reader` measured them.
     """
     shown = config.model_dump(mode="json", exclude={"notes", "out", "test_file", "train", "calibrate"})

@@ -236,9 +236,7 @@ def load_examples(
     """Tokenise everything once. Questions that no passage answers are left out and counted.
 
     Args:
-        examples: of all sets.
         sets: which passages are positive.
-        tokenizer: fast.
         answer_types: keep questions whose answer is "yes" or "no".
         negatives_top_k: keep so many passages without the answer, the first ones.
 

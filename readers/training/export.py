@@ -41,10 +41,7 @@ def export_trained(
     """Write fp32 weights under Hugging Face's names: `AutoModelForQuestionAnswering` loads the folder.
 
     Args:
-        folder: created if needed.
-        model: gives configuration and names.
         weights: fp32 tensors by the model's names.
-        tokenizer: saved beside the weights.
     """
     encoder: Any = model.encoder
     prefix = encoder.base_model_prefix
@@ -105,7 +102,6 @@ def add_ranges(folder: Path, examples: Sequence[Example]) -> bool:
     """Measure the ranges of a finished reader's activations and put them beside its weights.
 
     Args:
-        folder: a finished reader.
         examples: read with their first passages; a few hundred are enough, none of them from a test set.
 
     Returns:

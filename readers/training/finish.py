@@ -44,10 +44,7 @@ def finish(
     """Write `trained/`, `reader/` and `figures.json` into `config.out`; what was measured is not redone.
 
     Args:
-        config: of the run.
-        model: gives configuration and names.
         weights: the trained fp32 weights by the model's names.
-        tokenizer: of the encoder.
         held_out: by set, questions that were not learnt from.
         settings: what the ranking is tuned from.
 

@@ -32,7 +32,6 @@ def model_card(
     """Markdown with a YAML head: what it is, data, command, figures, licence; folders are not named.
 
     Args:
-        config: of the run.
         form: how texts become vectors.
         data: what was trained on, as name → value.
         figures: what was measured on held-out questions, as name → value.

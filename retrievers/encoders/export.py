@@ -90,11 +90,7 @@ def write_encoder(
     """Write a bi-encoder; what `folder` held before is replaced.
 
     Args:
-        folder: to be written.
         question: question tower, or the only one.
-        passage: passage tower; None if it is the same.
-        form: pooling, lengths, prefixes.
-        card: README.md of the folder.
 
     Returns:
         `folder`.

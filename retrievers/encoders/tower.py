@@ -96,7 +96,6 @@ class TowerModel(nn.Module):
             projection_dim: size of a new linear layer at the end of the head; 0 keeps what the folder has.
             projection_norm: LayerNorm behind it.
             dropout: replaces the configuration's dropout probabilities, if given.
-            seed: of a new layer's weights.
             device: "cpu" or "cuda:N"; decides which attention is used.
             train: in training mode, with attention and dropout that have fast backward passes.
 
@@ -172,7 +171,6 @@ class Tower:
     """A loaded tower for inference: fast path on CPU, `TowerModel` everywhere else.
 
     Args:
-        settings: what its folder says, after overrides.
         device: "cpu", "cuda" or "cuda:0".
         precision: "fp32" or "bf16".
         fast: use `FastBert` where the model allows it; False forces transformers.

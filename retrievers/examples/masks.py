@@ -29,7 +29,6 @@ def same_passage_mask(data: TrainingSet, examples: Int64, rows: Int64) -> BoolAr
     """Which passages are one of a question's positives, by title and text.
 
     Args:
-        data: the training set.
         examples: (B,) questions.
         rows: (P,) passages.
 
@@ -53,7 +52,6 @@ def answer_mask(data: TrainingSet, examples: Int64, rows: Int64) -> BoolArray:
     other; what is found is then compared word by word.
 
     Args:
-        data: the training set.
         examples: (B,) questions.
         rows: (P,) passages.
 

@@ -97,7 +97,6 @@ def mine(
         index_dir: the corpus as `rag index` built it.
         questions: whatever `read_questions` reads from files.
         out: the result; `OUT.report.json` beside it says how it was made.
-        settings: what is mined.
         encoder: the index's encoder, if it is not where the index says.
         format: of the questions.
         limit: only the first so many questions.
@@ -174,11 +173,6 @@ def mine_block(
     """Examples of one block; questions without a positive are left out and counted.
 
     Args:
-        questions: the block.
-        search: the index.
-        settings: what is mined.
-        lookup: finds gold passages in it.
-        judge: the cross-encoder, if one is used.
         counts: what `MiningReport.counts` says is added here.
     """
     passages = search.index.passages

@@ -23,7 +23,6 @@ class MiningSearch:
     """Searches an index for mining.
 
     Args:
-        index: an open index.
         settings: which sources are asked, how deep, and whether the model must score candidates.
         encoder: the index's encoder, if it is not where the index says: a folder, a name, or a loaded one.
 

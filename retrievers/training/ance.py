@@ -61,7 +61,6 @@ def train_ance(config: AnceTrainConfig, *, role: Role = "both") -> Path:
     Writes `snapshots/` and `negatives/` too, where it meets the inferencer.
 
     Args:
-        config: of the run.
         role: "both" mines in line whenever a refresh is due; "trainer" leaves that to `run_inferencer` in
             another process, and takes up what it publishes without waiting.
 
@@ -152,11 +151,9 @@ def negatives_exchange(
     """Hooks of the fit loop; the trainer never waits, except for the first negatives if its file has none.
 
     Args:
-        config: of the run.
         batches: whose negatives are exchanged.
         write_encoder: puts the encoder as it is now into a folder; called in the main process.
         key: fingerprint of examples and corpus, the same in the inferencer.
-        world: the processes.
         in_line: mine at once, in the main process, whenever a snapshot goes out; otherwise another process
             mines.
         inline: what mines, if `in_line` and this is the main process.

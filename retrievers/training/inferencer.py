@@ -97,7 +97,6 @@ class MinedNegatives:
 
         Args:
             generation: as published by an inferencer.
-            examples: how many there are.
             key: fingerprint of the examples and the corpus that the rows speak of.
 
         Raises:
@@ -124,7 +123,6 @@ class Inferencer(Refresher):
     """Makes negatives out of snapshots.
 
     Args:
-        config: of the run.
         corpus: passages that are searched; their rows are what is published.
         train: questions to mine for, in the trainer's order.
         held_out: questions to measure on; never mined for.

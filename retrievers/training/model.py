@@ -83,9 +83,7 @@ class BiEncoderModel(nn.Module):
             question_encoder: folder or Hugging Face name; None is the embedded all-MiniLM-L6-v2. A folder
                 with two towers gives both.
             passage_encoder: another one for passages; None: the same.
-            seed: of a new layer's weights.
             device: "cpu" or "cuda:N".
-            settings: see `ModelConfig`.
 
         Raises:
             ArtifactError: an encoder cannot be loaded.

@@ -30,7 +30,6 @@ class MomentumQueue(FitHooks):
     the same.
 
     Args:
-        model: in training.
         master: its fp32 weights.
         data: gives the positives of a batch's examples: those are never negatives.
         size: most vectors.

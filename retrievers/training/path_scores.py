@@ -54,7 +54,6 @@ class PathScores:
     """Scores a model on held-out questions.
 
     Args:
-        tokenizer: of the model.
         examples: of `hop_examples`; the first hop of each question says which passages it needs.
         most: questions at most.
         beam: of the search.

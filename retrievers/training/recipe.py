@@ -129,8 +129,6 @@ def train_model(
     `checkpoints/`, `figures.json`, and `encoder/`, the finished encoder with its model card.
 
     Args:
-        config: of the run.
-        world: the processes; each calls this.
         prepare: the recipe; processes run it one after the other, the main one first.
         bank: an index whose vectors stay as they are: questions alone are learned, and `config.out / "index"`
             is the index for the trained encoder, without a copy of the vectors where the file system allows
@@ -208,8 +206,6 @@ def train_bi_encoder(
     """Train by an objective over the vectors of whole batches; see `train_model`.
 
     Args:
-        config: of the run.
-        world: the processes; each calls this.
         make_batches: what is learned from.
         objective: what is minimised.
         held_out_objective: what `nll` measures on held-out questions.

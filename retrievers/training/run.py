@@ -61,8 +61,6 @@ def export_model(
         folder: to be written; what it held is replaced.
         model: gives configuration, tokenizers and the weights that are not in `weights`.
         weights: fp32, by the model's parameter names; empty takes the model's present ones.
-        form: see `encoder_form`.
-        card: README.md.
     """
     with torch.no_grad():
         towers = [_tower_weights(tower, weights, prefix) for prefix, tower in model.towers()]
@@ -97,10 +95,6 @@ def finish_run(
     """Write `figures.json` and the finished encoder with its model card; returns the encoder's folder.
 
     Args:
-        config: of the run.
-        model: what was trained.
-        result: how its fit ended.
-        form: see `encoder_form`.
         described: what the card says of the data and the run.
         exported: the model that gives what was not trained, if it is not `model`.
     """

@@ -137,7 +137,6 @@ class ChunkedEncoding:
         keep_graphs: True computes each chunk once and holds all graphs; False is the gradient cache.
         seed: of the dropout; chunk k draws from `seed` and the number of its first text.
         first: number of `texts[0]` in the batch of all processes.
-        device: what `encode` computes on.
 
     Attributes:
         vectors: detached, in the order of the texts.

@@ -76,7 +76,6 @@ def learn_stop(
         hops: most hops of the search that the rule is for.
         lost: tolerated share of the questions that need more and are stopped.
         most: questions of each set.
-        seed: of the draw.
 
     Returns:
         The rule, and its figures on the held-out folds.

@@ -154,10 +154,6 @@ def margin_loss(
 
         L = 1/M Σ_b Σ_{i,j: g_bi > g_bj} max(0, γ·(g_bi − g_bj) + s_bj − s_bi),   M such pairs
 
-    Args:
-        scores, targets, listed: as for all.
-        margin: γ.
-
     Source:
         Izacard and Grave 2021, section 3.2 (there the sum over pairs).
 

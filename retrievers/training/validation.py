@@ -75,9 +75,7 @@ class CorpusSearch:
 
     Args:
         corpus: passage store of an index.
-        examples: held-out questions.
         limit: search a pool of about so many passages: the right ones and a random sample; 0 searches all.
-        seed: of the sample.
         texts: the corpus by text, if that is known already.
 
     Attributes:

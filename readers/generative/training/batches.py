@@ -39,10 +39,7 @@ class GeneratorBatches:
     """The batches of all stages; `self[number]` depends on configuration, data and number alone.
 
     Args:
-        config: stages and seed.
         settings: layout of rows; each stage has its own `passage_tokens`.
-        tokenizer: of the model.
-        examples: questions to train on.
         corpus: number → passage to denoise, and how many there are.
     """
 

@@ -34,9 +34,6 @@ def read_examples_with(
     """What a reader generates from the best-ranked passages of held-out questions.
 
     Args:
-        reader: any.
-        examples: questions.
-        passages: how many of them.
         silent: leave out the passages that hold an answer.
     """
     found: list[Ranked] = []
@@ -109,7 +106,6 @@ def save_reader(
     Args:
         folder: replaced if it exists.
         seq2seq: its model is made fp32 and given `weights`.
-        weights: of all parameters, by name.
         manifest: content of `reader.json`.
         figures: for the card and `figures.json`.
     """
