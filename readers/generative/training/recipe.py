@@ -27,14 +27,13 @@ from readers.extractive.model import SpanModel
 from readers.generative.files import check_rows, load_seq2seq
 from readers.generative.layout import encode_rows
 from readers.generative.model import Seq2Seq
-from readers.generative.pointer import start_as_pointer
 from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
 from readers.generative.training.batches import GeneratorBatch, GeneratorBatches
 from readers.generative.training.config import GeneratorTrainConfig
 from readers.generative.training.data import GeneratorExample, read_examples
 from readers.generative.training.finish import answer_scores, calibrate, read_examples_with, save_reader
-from readers.generative.warm_start import warm_start
+from readers.generative.warm_start import start_as_pointer, warm_start
 from readers.manifest import READER_FILE
 
 __all__ = ["batch_loss", "train_generator"]

@@ -10,8 +10,7 @@ from transformers import BertModel
 
 from rag.core.errors import ArtifactError
 from readers.generative.model import Seq2Seq
-from readers.generative.pointer import start_as_pointer
-from readers.generative.warm_start import warm_start
+from readers.generative.warm_start import start_as_pointer, warm_start
 from tests.tiny_reader import tiny_encoder, tiny_tokenizer
 
 

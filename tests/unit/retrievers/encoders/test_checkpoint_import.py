@@ -19,8 +19,7 @@ from transformers import BertConfig, BertModel, DPRContextEncoder, DPRQuestionEn
 from rag.cli.main import main
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError, RagError
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.encoders.checkpoint_import import import_checkpoint
-from retrievers.encoders.pickled_weights import CHECKPOINT_FIELDS, read_pickled
+from retrievers.encoders.checkpoint_import import CHECKPOINT_FIELDS, import_checkpoint, read_pickled
 
 _CONFIG = {
     "vocab_size": 30522, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 1,
