@@ -128,7 +128,7 @@ class Opened(SimpleNamespace):
 def index(dense=None, lucene=None, identity=None):
     return Opened(
         dense=dense, lucene=lucene, parts=("dense",) * (dense is not None) + ("bm25",) * (lucene is not None),
-        passages=Store(), encoder_identity=identity,
+        passages=Store(), encoder_identity=identity, tokens=None,
     )  # fmt: skip
 
 
