@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,7 +15,9 @@ from rag.core.types import Hit
 __all__ = ["Fusion"]
 
 _NUMBER = r"\d+(?:\.\d+)?"
-_SPEC = re.compile(rf"(?:rrf(?P<k>{_NUMBER})?|(?P<name>minmax|raw)):(?P<weights>{_NUMBER}(?:,{_NUMBER})*)")
+_SPEC = re.compile(
+    rf"(?:rrf(?P<k>{_NUMBER})?|(?P<name>minmax|std|raw)):(?P<weights>{_NUMBER}(?:,{_NUMBER})*)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,9 @@ class Fusion:
         method: "rrf" or "weighted".
         weights: one weight a list.
         k: rank constant of "rrf".
-        normalize: for "weighted": None, or "minmax" to bring every list to 0…1 first.
+        normalize: for "weighted": None; "minmax" to bring every list to 0…1 first; "std" to bring the first
+            (dense scores, on the scale of their encoder) to mean 0 and deviation 1 and leave the others
+            (BM25) as they are: a list whose scores lie far apart then counts more.
 
     Raises:
         ConfigError: unknown method, a negative weight, or k below 0.
@@ -48,13 +52,13 @@ class Fusion:
     method: Literal["rrf", "weighted"] = "rrf"
     weights: tuple[float, ...] = (1.0, 1.0)
     k: float = 60.0
-    normalize: Literal["minmax"] | None = None
+    normalize: Literal["minmax", "std"] | None = None
 
     def __post_init__(self) -> None:
         if self.method not in ("rrf", "weighted"):
             raise ConfigError(f"fusion method is {self.method!r}, expected 'rrf' or 'weighted'")
-        if self.normalize not in (None, "minmax"):
-            raise ConfigError(f"fusion normalize is {self.normalize!r}, expected None or 'minmax'")
+        if self.normalize not in (None, "minmax", "std"):
+            raise ConfigError(f"fusion normalize is {self.normalize!r}, expected None, 'minmax' or 'std'")
         if self.normalize is not None and self.method == "rrf":
             raise ConfigError("fusion by rank has no scores to normalise", hint="use method 'weighted'")
         if not self.weights or any(not weight >= 0 or weight == float("inf") for weight in self.weights):
@@ -64,9 +68,9 @@ class Fusion:
 
     @classmethod
     def parse(cls, spec: str) -> Fusion:
-        """From "minmax:0.7,0.3", "raw:1,0.02" or "rrf60:1,1": how, then the weights in the lists' order.
+        """From "std:1,0.6", "minmax:0.7,0.3", "raw:1,0.02" or "rrf60:1,1": how, then the lists' weights.
 
-        "minmax" and "raw" are weighted sums with and without normalisation; the number after "rrf" is k.
+        The first three are weighted sums, "raw" without normalisation; the number after "rrf" is k.
 
         Raises:
             ConfigError: not of this form.
@@ -79,12 +83,13 @@ class Fusion:
         if found is None:
             raise ConfigError(
                 f"fusion is {spec!r}, expected a method and its weights, dense first",
-                hint='for example "minmax:0.7,0.3", "raw:1,0.02" or "rrf60:1,1"',
+                hint='for example "std:1,0.6", "minmax:0.7,0.3", "raw:1,0.02" or "rrf60:1,1"',
             )
         weights = tuple(float(part) for part in found["weights"].split(","))
         if found["name"] is None:
             return cls("rrf", weights, k=float(found["k"] or 60))
-        return cls("weighted", weights, normalize="minmax" if found["name"] == "minmax" else None)
+        name: Any = found["name"]
+        return cls("weighted", weights, normalize=None if name == "raw" else name)
 
     def __str__(self) -> str:
         """What `parse` reads.
@@ -124,13 +129,14 @@ class Fusion:
         _, first, place = np.unique(rows, return_index=True, return_inverse=True)
         totals = np.zeros(len(first))  # (U,) one per distinct passage
         start = 0
-        for hits, count, weight in zip(hit_lists, counts, self.weights, strict=True):
+        for number, (hits, count, weight) in enumerate(zip(hit_lists, counts, self.weights, strict=True)):
             mine = place[start : start + count]
             start += count
             if self.method == "rrf":
                 totals[mine] += weight / (self.k + np.arange(1, count + 1))
             elif count:
-                scores = self._scaled(np.fromiter((hit.score for hit in hits), dtype=np.float64, count=count))
+                scores = np.fromiter((hit.score for hit in hits), dtype=np.float64, count=count)
+                scores = self._scaled(scores, is_first=number == 0)
                 column = np.full(len(first), scores.min())
                 column[mine] = scores
                 totals += weight * column
@@ -140,8 +146,11 @@ class Fusion:
         fused = [Hit(flat[first[i]].row, flat[first[i]].passage_id, float(totals[i])) for i in kept]
         return sorted(fused, key=Hit.sort_key)[:top_k]
 
-    def _scaled(self, scores: np.ndarray) -> np.ndarray:
-        if self.normalize is None:
+    def _scaled(self, scores: np.ndarray, *, is_first: bool) -> np.ndarray:
+        if self.normalize is None or (self.normalize == "std" and not is_first):
             return scores
+        if self.normalize == "std":
+            deviation = float(scores.std()) if scores.max() > scores.min() else 0.0
+            return (scores - scores.mean()) / deviation if deviation > 0 else np.zeros_like(scores)
         low, high = scores.min(), scores.max()
         return (scores - low) / (high - low) if high > low else np.ones_like(scores)

@@ -16,7 +16,7 @@ RetrieverSpec = Annotated[
     str, typer.Option(help=f"{kind_names()}; options follow a colon, as in hybrid:depth=500.")
 ]
 FusionSpec = Annotated[
-    str | None, typer.Option(help='Of hybrid retrieval: "minmax:DENSE,BM25", "raw:…" or "rrf60:…".')
+    str | None, typer.Option(help='Of hybrid retrieval: "std:DENSE,BM25", "minmax:…", "raw:…" or "rrf60:…".')
 ]
 RerankSpec = Annotated[
     str | None, typer.Option(help="ColBERT or cross-encoder folder that re-ranks; FOLDER,depth=100.")

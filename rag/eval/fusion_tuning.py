@@ -26,6 +26,7 @@ __all__ = ["FusionRow", "FusionTuning", "fusion_candidates", "tune_fusion"]
 RRF_KS = (1.0, 5.0, 10.0, 20.0, 40.0, 60.0, 100.0)
 RRF_BM25_WEIGHTS = (0.5, 1.0, 2.0)
 MINMAX_BM25_SHARES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+STD_BM25_WEIGHTS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0)
 RAW_BM25_WEIGHTS = (0.005, 0.01, 0.02, 0.04, 0.08)
 MRR_DEPTH = 100
 _QUESTIONS = 256  # searched at once
@@ -38,6 +39,8 @@ def fusion_candidates() -> Iterator[Fusion]:
             yield Fusion("rrf", (1.0, weight), k=k)
     for share in MINMAX_BM25_SHARES:
         yield Fusion("weighted", (round(1.0 - share, 2), share), normalize="minmax")
+    for weight in STD_BM25_WEIGHTS:
+        yield Fusion("weighted", (1.0, weight), normalize="std")
     for weight in RAW_BM25_WEIGHTS:
         yield Fusion("weighted", (1.0, weight))
 
@@ -156,7 +159,7 @@ def tune_fusion(
 def _right_rows(question: Question, rows: Sequence[int], passages: PassageStore, by_gold: bool) -> set[int]:
     found = passages.get_many(list(rows))
     if not by_gold:
-        matcher = AnswerMatcher(question.answers)
+        matcher = AnswerMatcher(question.answers, "regex" if question.answers_are_regex else "tokens")
         return {row for row, passage in zip(rows, found, strict=True) if matcher.matches(passage.text)}
     kind, keys = gold_keys(question)
     return {row for row, passage in zip(rows, found, strict=True) if passage_key(passage, kind) in keys}

@@ -1,5 +1,6 @@
 """Fusion against formulas written out one passage at a time."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,7 +28,7 @@ def brute_force(fusion, lists):
     names = {hit.row: hit.passage_id for hits in lists for hit in hits}
     for row in names:
         total = 0.0
-        for weight, hits in zip(fusion.weights, lists, strict=True):
+        for number, (weight, hits) in enumerate(zip(fusion.weights, lists, strict=True)):
             if fusion.method == "rrf":
                 ranks = [rank for rank, hit in enumerate(hits, start=1) if hit.row == row]
                 total += sum(weight / (fusion.k + rank) for rank in ranks)
@@ -35,7 +36,10 @@ def brute_force(fusion, lists):
                 values = [hit.score for hit in hits]
                 low, high = min(values), max(values)
                 score = next((hit.score for hit in hits if hit.row == row), low)
-                if fusion.normalize:
+                if fusion.normalize == "std" and number == 0:
+                    deviation = np.std(values) if high > low else 0.0
+                    score = (score - np.mean(values)) / deviation if deviation > 0 else 0.0
+                elif fusion.normalize == "minmax":
                     score = (score - low) / (high - low) if high > low else 1.0
                 total += weight * score
         totals[row] = total
@@ -43,11 +47,11 @@ def brute_force(fusion, lists):
 
 
 @settings(max_examples=150, deadline=None)
-@given(LISTS, st.data(), st.integers(1, 20), st.sampled_from(["rrf", "weighted", "minmax"]))
+@given(LISTS, st.data(), st.integers(1, 20), st.sampled_from(["rrf", "weighted", "minmax", "std"]))
 def test_scores_are_those_of_the_formula(lists, data, top_k, kind):
     weights = tuple(data.draw(st.lists(WEIGHTS, min_size=len(lists), max_size=len(lists))))
     method = "rrf" if kind == "rrf" else "weighted"
-    fusion = Fusion(method=method, weights=weights, normalize="minmax" if kind == "minmax" else None)
+    fusion = Fusion(method=method, weights=weights, normalize=kind if kind in ("minmax", "std") else None)
     (fused,) = fusion.fuse([[hits] for hits in lists], top_k)
     expected = dict(brute_force(fusion, lists))
     assert len(fused) == min(top_k, len(expected))
@@ -105,6 +109,7 @@ def test_bad_settings(arguments):
     ("spec", "fusion"),
     [
         ("minmax:0.7,0.3", Fusion("weighted", (0.7, 0.3), normalize="minmax")),
+        ("std:1,0.6", Fusion("weighted", (1.0, 0.6), normalize="std")),
         ("raw:1,0.02", Fusion("weighted", (1.0, 0.02))),
         ("rrf20:1,0.5", Fusion("rrf", (1.0, 0.5), k=20.0)),
         ("rrf0.5:2,1,1", Fusion("rrf", (2.0, 1.0, 1.0), k=0.5)),
@@ -115,6 +120,14 @@ def test_specs_go_both_ways(spec, fusion):
     assert Fusion.parse(spec) == fusion
     assert str(fusion) == spec
     assert Fusion.parse("rrf: 1, 1") == Fusion()
+
+
+def test_a_question_whose_bm25_scores_lie_far_apart_follows_them():
+    fusion = Fusion.parse("std:1,0.6")
+    dense = [Hit(0, "a", 0.52), Hit(1, "b", 0.50), Hit(2, "c", 0.48)]
+    sure, unsure = [Hit(1, "b", 9.0), Hit(0, "a", 2.0)], [Hit(1, "b", 2.4), Hit(0, "a", 2.0)]
+    orders = [[hit.passage_id for hit in fusion.fuse([[dense], [bm25]], 3)[0]] for bm25 in (sure, unsure)]
+    assert orders == [["b", "a", "c"], ["a", "b", "c"]]
 
 
 @pytest.mark.parametrize("spec", ["", "borda:1,1", "minmax", "minmax:", "minmax5:1,1", "raw:1,-1", "raw:1;1"])
