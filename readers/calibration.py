@@ -9,7 +9,7 @@ import torch
 from rag.core.errors import DataError
 from readers.manifest import Calibration
 
-__all__ = ["fit_calibration"]
+__all__ = ["fit_calibration", "fit_first"]
 
 _PULL = 1e-4  # keeps T and b finite where the outcomes are separated perfectly
 
@@ -67,3 +67,35 @@ def fit_calibration(
     return Calibration(
         temperature=round(float(np.exp(log_temperature)), 4), null_bias=round(bias, 4), questions=len(scores)
     )
+
+
+def fit_first(signs: Floats, right: npt.NDArray[np.bool_], weights: Floats) -> tuple[float, float, float]:
+    r"""Bias a and slopes b of p = σ(a + b·s) that make it most likely which first answers are right.
+
+    One temperature serves all ranks at once; this asks about the first alone, the one that is shown.
+
+    Args:
+        signs: (Q, 2) s, `readers.extractive.ranking.first_signs`.
+        right: (Q,) whether the first answer is right.
+        weights: (Q,) of the questions.
+
+    Source:
+        Platt 1999, "Probabilistic Outputs for Support Vector Machines", with two scores.
+    """
+    inputs = torch.from_numpy(np.column_stack([np.ones(len(signs)), signs]))  # (Q, 3)
+    share, wanted = torch.from_numpy(weights / weights.sum()), torch.from_numpy(right.astype(np.float64))
+    parameters = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([parameters], max_iter=200, line_search_fn="strong_wolfe")
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        losses = torch.nn.functional.binary_cross_entropy_with_logits(
+            inputs @ parameters, wanted, reduction="none"
+        )
+        loss = (share * losses).sum() + _PULL * parameters.square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    bias, rest, none = (round(value, 4) for value in parameters.detach().tolist())
+    return bias, rest, none

@@ -24,6 +24,9 @@ class Calibration(Config):
 
     temperature: float = Field(default=1.0, gt=0)
     null_bias: float = 0.0
+    first: tuple[float, float, float] | None = Field(
+        default=None, description="bias and slopes of `first_signs`: how likely the first answer is"
+    )
     questions: int = Field(default=0, ge=0, description="held-out questions it was fitted on; 0 = not fitted")
 
 

@@ -23,8 +23,10 @@ __all__ = [
     "PassageRows",
     "Ranked",
     "ScoredPassages",
+    "confidence_of_first",
     "confidences",
     "distinct",
+    "first_signs",
     "rank",
     "retrieval_prior",
 ]
@@ -265,6 +267,7 @@ def confidences(scores: Floats, null: float | None, calibration: Calibration) ->
         p_i = exp(z_i / T) / (Σ_j exp(z_j / T) + exp(z_0 / T + b)),  p_0 likewise
 
     with z_0 the null score, T the temperature and b the null bias; without a null score p_0 = 0.
+    `Calibration.first` then corrects the first, see `first_signs`; the others share what it leaves.
 
     Example:
         >>> p, none = confidences(np.array([2.0, 0.0]), 0.0, Calibration())
@@ -278,4 +281,27 @@ def confidences(scores: Floats, null: float | None, calibration: Calibration) ->
         return np.zeros(len(logits)), 1.0
     weights = np.exp(everything - everything.max())
     weights /= weights.sum()
+    if calibration.first is not None and null is not None and len(logits):
+        bias, *slopes = calibration.first
+        first = 1.0 / (1.0 + float(np.exp(-bias - first_signs(weights) @ np.array(slopes))))
+        weights[1:] *= (1.0 - first) / max(1.0 - weights[0], 1e-12)
+        weights[:-1] = np.minimum(weights[:-1], first)  # none is likelier than the first
+        weights[0], weights[-1] = first, 1.0 - first - weights[1:-1].sum()
     return weights[:-1], float(weights[-1])
+
+
+def first_signs(chances: Floats) -> Floats:
+    """What tells whether the first answer is right: ln(p_1 / Σ of the other answers), ln(p_1 / p_0); (2,).
+
+    Args:
+        chances: of all candidates, best first, and of "no answer here".
+    """
+    first, others, none = (max(float(p), 1e-12) for p in (chances[0], chances[1:-1].sum(), chances[-1]))
+    return np.clip(np.log([first / others, first / none]), -20.0, 20.0)
+
+
+def confidence_of_first(found: Ranked, calibration: Calibration) -> float:
+    """How likely a question's best answer is; 0 without any."""
+    if not found.candidates:
+        return 0.0
+    return float(confidences(found.scores, found.null, calibration)[0][0])

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from readers.extractive.inference import RowScores
 from readers.extractive.layout import Row
-from readers.extractive.ranking import PassageRows, ScoredPassages, confidences, rank
+from readers.extractive.ranking import PassageRows, ScoredPassages, confidence_of_first, rank
 from readers.extractive.settings import ReaderSettings
 from readers.manifest import Calibration
 
@@ -76,12 +76,11 @@ def read_waves(
         np.maximum.at(best, owner[part], scores.skims)
         layers[part] = np.where(kept, depth, settings.skim_layer)
         parts.append((part[kept], scores.take(np.nonzero(kept)[0])))
-        if number + 1 < len(ends):
+        if number + 1 < len(ends) and effort.enough[number] < 1:
             found = rank(_gathered(unread, parts), retrieval, settings)
             for question in np.nonzero(open_)[0]:
-                values = np.array([candidate.score for candidate in found[question].candidates])
-                likely = confidences(values, found[question].null, calibration)[0]
-                open_[question] = len(likely) == 0 or likely[0] < effort.enough[number]
+                likely = confidence_of_first(found[question], calibration)
+                open_[question] = likely < effort.enough[number]
     return _gathered(unread, parts), _costs(unread, owner, layers, depth)
 
 

@@ -11,12 +11,13 @@ import numpy.typing as npt
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.metrics.calibration import calibration as measure_calibration
-from readers.calibration import fit_calibration
-from readers.extractive.ranking import Ranked, ScoredPassages, confidences, rank
+from readers.calibration import fit_calibration, fit_first
+from readers.extractive.ranking import Ranked, ScoredPassages, confidences, first_signs, rank
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
 from readers.manifest import Calibration
 from readers.training.data import Example, is_right
+from readers.training.efforts import choose_efforts
 
 __all__ = ["Case", "Tuned", "fit_and_measure", "tune"]
 
@@ -118,7 +119,9 @@ def tune(
     if len(sets) > 1:
         own = {label: np.array([label == other for other in labels]) for label in sets}
         em |= {f"em {label}": round(100 * float(right[mine].mean()), 2) for label, mine in own.items()}
-    return Tuned(settings, calibration, {**em, **figures})
+    efforts, kept = choose_efforts(scored, parts, weights, settings, calibration, reader.model.depth)
+    changes = {"efforts": efforts, "effort": "normal" if "normal" in efforts else "full"}
+    return Tuned(settings.model_copy(update=changes), calibration, {**em, **figures, **kept})
 
 
 def fit_and_measure(cases: Sequence[Case], candidates: int) -> tuple[float, Calibration, dict[str, float]]:
@@ -145,7 +148,7 @@ def fit_and_measure(cases: Sequence[Case], candidates: int) -> tuple[float, Cali
         scores[index, : len(found)] = [candidate.score for candidate in found]
         if case.answerable:
             correct[index, : len(found)] = [is_right(candidate.text, case.example) for candidate in found]
-    calibration = fit_calibration(scores, correct, nulls, weight)
+    calibration = _fit(scores, correct, nulls, weight, answerable)
     chances = _chances(scores, correct, nulls, calibration)
     loss = float(-(weight * np.log(chances[:, 2])).sum() / weight.sum())
 
@@ -154,7 +157,7 @@ def fit_and_measure(cases: Sequence[Case], candidates: int) -> tuple[float, Cali
         here, there = number % 2 == side, number % 2 != side  # a question's pairs stay together
         if not (here.any() and there.any()):
             raise DataError("fewer than two held-out questions to fit and to measure the confidence on")
-        fitted = fit_calibration(scores[there], correct[there], nulls[there], weight[there])
+        fitted = _fit(scores[there], correct[there], nulls[there], weight[there], answerable[there])
         crossed[here] = _chances(scores[here], correct[here], nulls[here], fitted)
     top, none, right = crossed.T
     silent = none > top
@@ -171,6 +174,26 @@ def fit_and_measure(cases: Sequence[Case], candidates: int) -> tuple[float, Cali
         own = {label: answerable & (labels == label) for label in dict.fromkeys(labels.tolist())}
         figures |= {f"ece {label}": _error(top[mine], correct[mine, 0]) for label, mine in own.items()}
     return loss, calibration, figures
+
+
+def _fit(
+    scores: npt.NDArray[np.float64],
+    correct: npt.NDArray[np.bool_],
+    nulls: npt.NDArray[np.float64],
+    weight: npt.NDArray[np.float64],
+    answerable: npt.NDArray[np.bool_],
+) -> Calibration:
+    """Temperature and bias on all cases; the first answer's chance on those that a user would meet."""
+    fitted = fit_calibration(scores, correct, nulls, weight)
+    if not (answerable.any() and (nulls > -1e4).all()):
+        return fitted
+    chances = [
+        np.append(*confidences(row[np.isfinite(row)], float(null), fitted))
+        for row, null in zip(scores[answerable], nulls[answerable], strict=True)
+    ]
+    signs = np.array([first_signs(one) for one in chances])
+    first = fit_first(signs, correct[answerable, 0], weight[answerable])
+    return fitted.model_copy(update={"first": first})
 
 
 def _error(confidence: npt.NDArray[np.float64], correct: npt.NDArray[np.bool_]) -> float:

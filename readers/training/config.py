@@ -106,6 +106,8 @@ class ReaderModelConfig(Config):
             `all-MiniLM-L6-v2`.
         answer_types: the network also says "yes" and "no", which need no span.
         skim_layer: a head on this layer says early where the answer may be; 0: there is none.
+        keep_start: share of the weights it starts from in the finished ones, where both have them: what was
+            learnt before is forgotten less (Wortsman et al. 2022, "Robust fine-tuning of zero-shot models").
         dropout: of hidden states and attention weights.
         freeze_word_embeddings: leave the word embedding matrix as it is.
         question_tokens, title_tokens: cuts of over-long questions and titles.
@@ -114,6 +116,7 @@ class ReaderModelConfig(Config):
     encoder: str | None = None
     answer_types: bool = False
     skim_layer: int = Field(default=0, ge=0)
+    keep_start: float = Field(default=0.0, ge=0, lt=1)
     dropout: float = Field(default=0.0, ge=0, lt=1)
     freeze_word_embeddings: bool = True
     question_tokens: int = Field(default=40, ge=4, le=128)

@@ -52,7 +52,7 @@ def _train(config: ReaderTrainConfig, device: str) -> Path:
 
     # model
     folder = config.model.encoder or str(embedded_encoder_dir())
-    model, tokenizer = start_model(folder, config)
+    model, tokenizer, known = start_model(folder, config)
     model.to(device)
     full = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     model.to_compute(resolve_precision(config.optim.precision, device))
@@ -106,6 +106,11 @@ def _train(config: ReaderTrainConfig, device: str) -> Path:
         evaluate=evaluate if watched else None,
     )
     weights = {**full, **result.weights}
+    if config.model.keep_start:
+        weights |= {
+            name: torch.lerp(weights[name].float(), full[name].float(), config.model.keep_start)
+            for name in known
+        }
     return finish(config, model, weights, tokenizer, held_out, settings)
 
 

@@ -18,8 +18,11 @@ from readers.training.config import ReaderTrainConfig
 __all__ = ["start_model"]
 
 
-def start_model(folder: str, config: ReaderTrainConfig) -> tuple[SpanModel, Any]:
-    """Load what `folder` holds, with the heads that `config` asks for, and its tokenizer.
+def start_model(folder: str, config: ReaderTrainConfig) -> tuple[SpanModel, Any, frozenset[str]]:
+    """Load what `folder` holds, with the heads that `config` asks for, its tokenizer, and what was loaded.
+
+    Returns:
+        The network, the tokenizer, and the names of those weights that came with the folder.
 
     Raises:
         ArtifactError: nothing there can be trained.
@@ -41,8 +44,10 @@ def start_model(folder: str, config: ReaderTrainConfig) -> tuple[SpanModel, Any]
                 hint="start from the encoder that it was made from",
             )
         model = loaded
+        known = frozenset(model.state_dict())
     else:
         model = SpanModel.from_encoder(folder, seed=config.run.seed)
+        known = frozenset(name for name in model.state_dict() if name.startswith("encoder."))
     model.add_heads(
         passage=config.model.answer_types or config.objective.selection_weight > 0,
         skim_layer=config.model.skim_layer,
@@ -56,7 +61,7 @@ def start_model(folder: str, config: ReaderTrainConfig) -> tuple[SpanModel, Any]
     encoder: Any = model.encoder
     if config.model.freeze_word_embeddings:
         encoder.get_input_embeddings().weight.requires_grad_(False)
-    return model, tokenizer
+    return model, tokenizer, known
 
 
 def _answers_questions(folder: str) -> bool:
