@@ -56,7 +56,7 @@ def choose_efforts(
         depth: layers of the network.
 
     Returns:
-        Efforts by name, and figures: of each its share of the token-layers and of the right answers, in percent.
+        Efforts by name, and figures in percent: of each its share of the token-layers and of right answers.
     """
     whole, cost = _read(scored, parts, settings, calibration, Effort(), depth)[:2]
     results = list(_outcomes(scored, parts, weights, settings, calibration, depth, whole, cost))

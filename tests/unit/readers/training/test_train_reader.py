@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from pydantic import ValidationError
+from safetensors.torch import load_file
 from transformers import BertModel
 
 from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage
+from readers.extractive.files import load_parts
 from readers.extractive.model import LogitsModel
 from readers.extractive.reader import ExtractiveReader
 from readers.protocols import ReadResult
@@ -164,6 +167,21 @@ def test_a_reader_learns_to_say_yes_and_no_and_another_goes_on_from_it(tmp_path:
     [same] = again.read(["is the tower near?"], [both], [[1.0, 1.0]])
     assert same.answers[0].text == "no"
     assert same.answers[0].score == pytest.approx(first.score, abs=0.1)
+
+    def trained(out: str, keep: float) -> dict[str, torch.Tensor]:
+        train_reader(
+            ReaderTrainConfig(
+                **{**values, "out": tmp_path / out, "optim": {"learning_rate": 1e-2, "max_steps": 1},
+                   "model": {**values["model"], "encoder": str(finished), "keep_start": keep}}
+            )
+        )  # fmt: skip
+        return load_file(tmp_path / out / "trained" / "model.safetensors")
+
+    far, half, start = trained("far", 0.0), trained("half", 0.5), load_parts(finished).model.state_dict()
+    for name, tensor in start.items():
+        key = name.replace("encoder.", "bert.", 1)
+        torch.testing.assert_close(half[key], (far[key] + tensor) / 2)
+    assert not torch.equal(far["qa_outputs.weight"], half["qa_outputs.weight"])
 
 
 def test_configurations_that_cannot_work_are_refused(tmp_path: Path) -> None:

@@ -1,0 +1,71 @@
+"""Efforts are chosen by what they lose and cost; what is simulated is what the reader then does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from rag.core.types import Passage, Question
+from readers.calibration import fit_first
+from readers.extractive.fast import FastSpanModel
+from readers.extractive.model import SpanModel
+from readers.extractive.ranking import confidences, first_signs
+from readers.extractive.reader import ExtractiveReader
+from readers.manifest import Calibration, with_overrides
+from readers.training.data import Candidate, Example
+from readers.training.efforts import BUDGETS, choose_efforts
+from tests.tiny_reader import tiny_tokenizer
+from tests.unit.readers.conftest import SMALL
+
+
+def test_chosen_efforts_cost_and_keep_what_they_say(encoder_folder: Path) -> None:
+    model = SpanModel.from_encoder(encoder_folder, seed=3)
+    model.add_heads(passage=True, skim_layer=1, facts=False, seed=5)
+    settings = with_overrides(SMALL, {"skim_layer": 1, "retrieval_weight": 1.0})
+    reader = ExtractiveReader(FastSpanModel(model.eval(), "fp32"), tiny_tokenizer(), settings)
+    passages = [Passage(str(n), "City", f"city {n} has {n + 10} meters of river near {n}") for n in range(20)]
+    questions = [f"how many meters has city {n}?" for n in range(12)]
+    found = [[passages[i] for i in np.random.default_rng(n).permutation(20)] for n in range(12)]
+    scores = [[float(-rank) for rank in range(20)]] * 12
+    first = [read.answers[0].text for read in reader.read(questions, found, scores)]
+    examples = []
+    for text, right, own in zip(questions, first, found, strict=True):
+        candidates = tuple(Candidate(p, -float(rank), False, True) for rank, p in enumerate(own))
+        examples.append(Example(Question(text, text, (right,)), candidates))
+    weights = np.full(12, 1 / 12)
+    efforts, figures = choose_efforts(
+        [reader.score(questions, found)],
+        [examples],
+        weights,
+        settings,
+        reader.calibration,
+        reader.model.depth,
+    )
+    assert efforts.keys() == BUDGETS.keys()
+    full = reader.read(questions, found, scores)
+    for name, budget in BUDGETS.items():
+        settings_then = with_overrides(settings, {"efforts": efforts, "effort": name})
+        less = ExtractiveReader(reader.model, tiny_tokenizer(), settings_then).read(questions, found, scores)
+        cost = sum(read.reading["token_layers"] for read in less)
+        share = cost / sum(read.reading["token_layers"] for read in full)
+        kept = [bool(a.answers) and a.answers[0].text == right for a, right in zip(less, first, strict=True)]
+        assert share <= budget
+        assert figures[f"token-layers {name}"] == round(100 * share, 1)
+        assert figures[f"right answers kept {name}"] == round(100 * float(np.mean(kept)), 2)
+
+
+def test_the_chance_of_the_first_answer_is_found_and_the_others_share_the_rest() -> None:
+    draw = np.random.default_rng(1)
+    signs = draw.normal(0, 2, (4000, 2))
+    right = draw.random(4000) < 1 / (1 + np.exp(-(0.5 + signs @ np.array([0.3, 0.8]))))
+    fitted = fit_first(signs, right, np.ones(4000))
+    np.testing.assert_allclose(fitted, (0.5, 0.3, 0.8), atol=0.12)
+    plain, none = confidences(np.array([2.0, 1.0, 0.0]), 0.5, Calibration())
+    calibrated, rest = confidences(np.array([2.0, 1.0, 0.0]), 0.5, Calibration(first=fitted))
+    first = 1 / (1 + np.exp(-(fitted[0] + first_signs(np.append(plain, none)) @ np.array(fitted[1:]))))
+    assert calibrated[0] == np.float64(first)
+    np.testing.assert_allclose(calibrated.sum() + rest, 1)
+    np.testing.assert_allclose(calibrated[1] / calibrated[2], plain[1] / plain[2])
+    low, rest = confidences(np.array([2.0, 2.0]), 0.0, Calibration(first=(-5.0, 0.0, 0.0)))
+    assert low[1] <= low[0] < 0.01 < 0.98 < rest
