@@ -139,15 +139,8 @@ def preset_for(name: str, rows: int, dim: int) -> Preset:
         efforts = _doubling(max(1, nlist // 128), nlist)
     else:
         efforts = (128, 256, 512, 1024, 2048, 4096) if name == "hnsw" else (0,)
-    over_fetches = {
-        "flat": (1,),
-        "fp16": (1,),
-        "sq8": (1, 2, 4),
-        "hnsw": (1,),  # a deeper search finds more by itself: efSearch is what is tuned
-        "ivf": (1, 2, 4),
-        "ivfpq": (2, 4, 8, 16, 32),
-        "rabitq": (2, 4, 8, 16, 32),
-    }
+    over_fetches: dict[str, tuple[int, ...]] = dict.fromkeys(("sq8", "ivf"), (1, 2, 4))
+    over_fetches |= dict.fromkeys(("ivfpq", "rabitq"), (2, 4, 8, 16, 32))
     return Preset(
         name=name,
         factory=factories[name],
@@ -155,5 +148,5 @@ def preset_for(name: str, rows: int, dim: int) -> Preset:
         pq_bytes=pq_bytes,
         training_rows=0 if name == "flat" else min(rows, max(_CODE_POINTS, _LIST_POINTS * nlist)),
         efforts=efforts,
-        over_fetches=over_fetches[name],
+        over_fetches=over_fetches.get(name, (1,)),  # hnsw: efSearch is what is tuned
     )

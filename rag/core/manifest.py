@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rag.core.errors import ArtifactError, IncompleteArtifactError, MismatchedArtifactError
+from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, read_json, sha256_file
 
 __all__ = ["MANIFEST_NAME", "claim", "file_table", "read_manifest", "verify_files", "write_manifest"]
@@ -49,15 +48,15 @@ def read_manifest(directory: str | Path, *, kind: str | None = None) -> dict[str
         raise IncompleteArtifactError(
             f"{place}: no such directory", hint="build it with `rag index CORPUS --out DIR`"
         )
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+    if not path.exists():
         raise IncompleteArtifactError(
             f"{place} has no {MANIFEST_NAME}: it is not a finished artefact",
             hint="run the command that builds it again; it continues where it stopped",
-        ) from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ArtifactError(f"{path} is damaged: {error}", hint="rebuild the artefact") from error
+        )
+    try:
+        manifest = read_json(path)
+    except DataError as error:
+        raise ArtifactError(f"{path} is damaged: {error.message}", hint="rebuild the artefact") from error
     if not isinstance(manifest, dict) or not isinstance(manifest.get("format_version"), int):
         raise ArtifactError(f"{path} is not a manifest of this system", hint="point to another directory")
     if manifest["format_version"] > FORMAT_VERSION:

@@ -116,10 +116,10 @@ def exact_match(prediction: str, answers: Iterable[str], profile: Profile = "squ
         False
     """
     if profile in _REGEX_PROFILES:
-        patterns = (_compiled(answer) for answer in answers)
-        if profile == "trec_match":
-            return any(pattern is not None and pattern.match(prediction) is not None for pattern in patterns)
-        return any(pattern is not None and pattern.search(prediction) is not None for pattern in patterns)
+        found = regex.Pattern.match if profile == "trec_match" else regex.Pattern.search
+        return any(
+            found(pattern, prediction) is not None for pattern in filter(None, map(_compiled, answers))
+        )
     normalized = normalize_answer(prediction, profile)
     return any(normalized == normalize_answer(answer, profile) for answer in answers)
 
@@ -214,8 +214,7 @@ class AnswerMatcher:
         self._patterns: tuple[regex.Pattern[str], ...] = ()
         self._needles: tuple[tuple[str, str], ...] = ()  # (what to find, a cheap necessary condition)
         if mode == "regex":
-            compiled = (_compiled(nfd(answer)) for answer in answers)
-            self._patterns = tuple(pattern for pattern in compiled if pattern is not None)
+            self._patterns = tuple(filter(None, (_compiled(nfd(answer)) for answer in answers)))
         elif mode == "kilt":
             normalized = (normalize_answer(answer, "kilt") for answer in answers)
             self._needles = tuple((needle, needle) for needle in dict.fromkeys(normalized) if needle)

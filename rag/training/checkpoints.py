@@ -1,4 +1,6 @@
-"""Training checkpoints: a folder per step, written whole or not at all, resumed exactly.
+"""What a run keeps: checkpoints, and the weights with the best held-out score.
+
+A checkpoint is a folder, written whole or not at all, from which a run resumes exactly:
 
 checkpoints/step-00001200/
     weights.safetensors     fp32 master weights of the trained parameters
@@ -14,22 +16,26 @@ checkpoints/step-00001200/
 from __future__ import annotations
 
 import json
+import math
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
-from rag.core.errors import IncompleteArtifactError, MismatchedArtifactError
-from rag.core.files import atomic_path, remove_temporaries
+from rag.core.errors import ConfigError, IncompleteArtifactError, MismatchedArtifactError
+from rag.core.files import atomic_path, link_or_copy, remove_temporaries
 from rag.training.distributed import World
 from rag.training.precision import MasterWeights
 
 __all__ = [
     "Checkpoint",
+    "Selection",
     "generator_states",
     "latest_checkpoint",
     "load_checkpoint",
@@ -181,3 +187,115 @@ def restore_generators(checkpoint: Checkpoint, world: World) -> None:
     torch.set_rng_state(row["cpu"])
     if "cuda" in row and world.device.startswith("cuda"):
         torch.cuda.set_rng_state(row["cuda"], world.device)
+
+
+class Selection:
+    """Keeps the best weights of a run in a file, and stops a run that no longer improves.
+
+    Args:
+        path: safetensors file for the best weights; its metadata say the step and the score.
+        name: score to select by; "" keeps nothing: the last weights count.
+        patience: validations in a row without a better score after which the run ends; 0 never ends it.
+
+    Attributes:
+        step: of the best weights, None before the first validation.
+    """
+
+    def __init__(self, path: Path, name: str, *, lowest: bool, patience: int) -> None:
+        self.path, self.name = path, name
+        self._sign = -1.0 if lowest else 1.0
+        self._patience = patience
+        self._waited = 0
+        self.step: int | None = None
+        self.score = math.nan
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the run should end."""
+        return bool(self._patience) and self._waited >= self._patience
+
+    def update(
+        self, step: int, scores: Mapping[str, float], weights: Mapping[str, torch.Tensor], *, write: bool
+    ) -> bool:
+        """Look at a validation's scores.
+
+        Returns:
+            Whether they are the best so far. A score that is not a number never is.
+
+        Raises:
+            ConfigError: there is no score of that name.
+        """
+        if not self.name:
+            return False
+        if self.name not in scores:
+            raise ConfigError(
+                f"weights are selected by {self.name!r}, but a validation measures {', '.join(scores)}",
+                hint="set select_by to one of these",
+            )
+        score = float(scores[self.name])
+        if not (self.step is None or self._sign * score > self._sign * self.score) or math.isnan(score):
+            self._waited += 1
+            return False
+        self.step, self.score, self._waited = step, score, 0
+        if write:
+            with atomic_path(self.path) as temporary:
+                kept = {name: tensor.contiguous() for name, tensor in weights.items()}
+                save_file(kept, temporary, metadata={"step": str(step), "score": json.dumps(score)})
+        return True
+
+    def best(self, last: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The best weights, or `last` where nothing was selected.
+
+        Raises:
+            IncompleteArtifactError: the file is missing, or holds the weights of another step.
+        """
+        if self.step is None:
+            return dict(last)
+        with self._open() as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+    def keep(self, folder: Path) -> None:
+        """Put the best weights into a checkpoint's folder: those of later steps will replace `path`."""
+        if self.step is not None:
+            link_or_copy(self.path, folder / self.path.name)
+
+    def restore(self, folder: Path) -> None:
+        """Take the best weights back that `keep` put into a checkpoint's folder.
+
+        Raises:
+            IncompleteArtifactError: they are not there, and `path` holds none or those of another step.
+        """
+        kept = folder / self.path.name
+        if self.step is None:
+            return
+        if kept.exists():
+            with atomic_path(self.path) as temporary:
+                link_or_copy(kept, temporary)
+        with self._open():
+            pass
+
+    @contextmanager
+    def _open(self) -> Iterator[Any]:
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                found = (file.metadata() or {}).get("step")
+                if found != str(self.step):
+                    raise IncompleteArtifactError(
+                        f"{self.path} holds the weights of step {found}, expected those of step {self.step}",
+                        hint="train again in another folder",
+                    )
+                yield file
+        except (OSError, SafetensorError) as error:
+            raise IncompleteArtifactError(
+                f"{self.path}, the best weights (of step {self.step}), cannot be read ({error})",
+                hint="train again in another folder, or without select_by",
+            ) from error
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"step": self.step, "score": None if self.step is None else self.score, "waited": self._waited}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.step, self._waited = state["step"], state["waited"]
+        self.score = math.nan if state["score"] is None else state["score"]

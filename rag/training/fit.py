@@ -20,6 +20,7 @@ from rag.core.log import get_logger
 from rag.runtime.hardware import bound_kernel_caches, keep_freed_memory
 from rag.training.checkpoints import (
     Checkpoint,
+    Selection,
     generator_states,
     latest_checkpoint,
     load_checkpoint,
@@ -30,7 +31,6 @@ from rag.training.config import OptimConfig, RunConfig, schedule_factor
 from rag.training.distributed import World
 from rag.training.precision import MasterWeights, MovingAverage
 from rag.training.run_log import RunLog
-from rag.training.selection import Selection
 
 __all__ = ["BatchSource", "FitHooks", "FitResult", "Loss", "fit"]
 

@@ -1,18 +1,32 @@
-"""KILT and HotpotQA files."""
+"""KILT, HotpotQA and SQuAD files; SQuAD's articles as a corpus, as questions and as a format know them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from rag.core.errors import DataError
 from rag.data.files.fields import join_sentences
-from rag.data.files.record import QUESTION_PARTS, Context, Format, Record, as_lines, as_list, json_records
+from rag.data.files.json_stream import load_json
+from rag.data.files.record import (
+    QUESTION_PARTS,
+    Context,
+    Format,
+    Record,
+    as_json,
+    dumps,
+    json_records,
+    open_text,
+    write_json_lines,
+)
+from rag.data.files.streams import open_binary
 
-__all__ = ["HOTPOT", "KILT"]
+__all__ = ["HOTPOT", "KILT", "SQUAD", "SquadParagraph", "is_article", "squad_paragraphs", "squad_title"]
 
-_KILT_OUTPUT = "kilt_output"  # where a record keeps what KILT's format alone says
+# where a record keeps what these formats alone say
+_KILT_OUTPUT, _ITEM, _VERSION = "kilt_output", "squad_item", "squad_version"
 
 
 def _read_kilt(path: Path) -> Iterator[Record]:
@@ -89,11 +103,138 @@ def _hotpot_json(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
 KILT = Format(
     "kilt", "KILT task or prediction files (JSON lines)",
     frozenset({"id", "question", "answers", "positives", "contexts", "passage ids", "titles", "meta"}),
-    frozenset({"id", "question"}), _read_kilt, as_lines(_kilt_json),
+    frozenset({"id", "question"}), _read_kilt, as_json(_kilt_json, write_json_lines),
 )  # fmt: skip
 HOTPOT = Format(
     "hotpot", "HotpotQA's JSON (also 2WikiMultiHopQA, MuSiQue in its shape)",
     QUESTION_PARTS
     | {"contexts", "positives", "hard_negatives", "negatives", "passage texts", "titles", "passage fields"},
-    frozenset({"id", "question", "passage texts", "titles"}), _read_hotpot, as_list(_hotpot_json),
+    frozenset({"id", "question", "passage texts", "titles"}), _read_hotpot, as_json(_hotpot_json),
+)  # fmt: skip
+
+
+class SquadParagraph(NamedTuple):
+    """A paragraph of an article.
+
+    Attributes:
+        id: in a corpus: the article's title and the 0-based number.
+        title: as the file writes it; see `squad_title`.
+        text: None if it has none.
+        questions: as they stand there.
+    """
+
+    id: str
+    title: str
+    text: str | None
+    questions: list[Any]
+
+
+def is_article(record: Any) -> bool:
+    """Whether a record is an article, with the questions inside its paragraphs."""
+    paragraphs = record.get("paragraphs") if isinstance(record, Mapping) else None
+    return isinstance(paragraphs, list) and all(
+        isinstance(item, Mapping) and ("qas" in item or "context" in item) for item in paragraphs
+    )
+
+
+def squad_paragraphs(article: Any) -> Iterator[SquadParagraph]:
+    """The paragraphs of an article.
+
+    Raises:
+        ValueError: it is none.
+
+    Example:
+        >>> list(squad_paragraphs({"title": "Nikola_Tesla", "paragraphs": [{"context": "He", "qas": []}]}))
+        [SquadParagraph(id='Nikola_Tesla-0', title='Nikola_Tesla', text='He', questions=[])]
+    """
+    if not (isinstance(article, Mapping) and isinstance(paragraphs := article.get("paragraphs"), list)):
+        raise ValueError("expected {title, paragraphs}")
+    title = str(article.get("title", ""))
+    for number, paragraph in enumerate(paragraphs):
+        text = paragraph.get("context") if isinstance(paragraph, Mapping) else None
+        questions = paragraph.get("qas") if isinstance(paragraph, Mapping) else None
+        yield SquadParagraph(
+            f"{title}-{number}", title, text if isinstance(text, str) else None, list(questions or ())
+        )
+
+
+def squad_title(title: str) -> str:
+    """The title of an article as text: without underscores and percent codes.
+
+    Example:
+        >>> squad_title("Beyonc%C3%A9_Knowles")
+        'Beyoncé Knowles'
+    """
+    return unquote(title).replace("_", " ")
+
+
+def _read_squad(path: Path) -> Iterator[Record]:
+    with open_binary(path) as stream:
+        whole = load_json(stream, str(path))
+    count = 0
+    try:
+        for paragraph in (p for article in whole["data"] for p in squad_paragraphs(article)):
+            context = Context(paragraph.id, paragraph.title, paragraph.text)
+            for item in paragraph.questions:
+                count += 1
+                answers = tuple(dict.fromkeys(answer["text"] for answer in item.get("answers", ())))
+                rest = {key: value for key, value in item.items() if key not in ("id", "question")}
+                meta = {_ITEM: rest, _VERSION: whole.get("version", "1.1")}
+                yield Record(str(item["id"]), str(item["question"]), answers, (), (context,), meta=meta)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise DataError(f"{path}: malformed SQuAD data after question {count} ({error})") from error
+
+
+def _write_squad(path: Path, records: Iterable[Record]) -> None:
+    """Questions that follow each other with the same paragraph share it, paragraphs with the same title an
+    article."""
+    with open_text(path) as file:
+        title: str | None = None
+        key: tuple[str, str] | None = None
+        version = "1.1"
+        file.write('{"data": [')
+        for record in records:
+            context, item = _squad_item(record)
+            version = record.meta.get(_VERSION, version)
+            this = (context.id, context.text or "")
+            if title == context.title and key == this:
+                file.write(",\n")
+            else:
+                if title is not None:
+                    file.write("]}")
+                if title == context.title:
+                    file.write(",\n")
+                else:
+                    file.write(
+                        ("" if title is None else "]},\n")
+                        + f'{{"title": {dumps(context.title)}, "paragraphs": [\n'
+                    )
+                file.write(f'{{"context": {dumps(context.text)}, "qas": [\n')
+            title, key = context.title, this
+            file.write(dumps(item))
+        file.write(("]}]}" if title is not None else "") + f'], "version": {dumps(version)}}}\n')
+
+
+def _squad_item(record: Record) -> tuple[Context, dict[str, Any]]:
+    context = record.positives[0]
+    rest = record.meta.get(_ITEM)
+    if rest is None:
+        answers = [
+            {"text": answer, "answer_start": start}
+            for answer in record.answers or ()
+            if (start := (context.text or "").find(answer)) >= 0
+        ]
+        if not answers:
+            raise DataError(
+                f"question {record.id!r}: no answer stands literally in its first positive passage, so there "
+                "is no answer_start for SQuAD's format",
+                hint="drop such questions first, or convert to dpr-train",
+            )
+        rest = {"answers": answers, **record.meta}
+    return context, {"id": record.id, "question": record.question, **rest}
+
+
+SQUAD = Format(
+    "squad", "SQuAD 1.1 and 2.0", QUESTION_PARTS | {"positives", "passage ids", "passage texts", "titles"},
+    frozenset({"id", "question", "positives", "passage texts"}), _read_squad, _write_squad,
 )  # fmt: skip

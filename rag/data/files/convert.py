@@ -9,10 +9,9 @@ from pathlib import Path
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage, Question
-from rag.data.files.benchmarks import HOTPOT, KILT
+from rag.data.files.benchmarks import HOTPOT, KILT, SQUAD
 from rag.data.files.dpr_family import DPR_RESULTS, DPR_TRAINING, FID, NQ_OPEN, PYSERINI
 from rag.data.files.record import Context, Format, Record
-from rag.data.files.squad import SQUAD
 from rag.data.files.tables import BEIR, COLBERT, TREC_QRELS, TREC_RUN
 from rag.data.text import AnswerMatcher
 

@@ -15,13 +15,13 @@ from rag.data.files.record import (
     Format,
     Reader,
     Record,
-    as_lines,
-    as_list,
+    as_json,
     dumps,
     finite,
     json_records,
     open_text,
     strings,
+    write_json_lines,
 )
 
 __all__ = [
@@ -176,10 +176,15 @@ _TEXTS = frozenset({"question", "contexts", "passage texts"})
 
 DPR_RESULTS = Format(
     "dpr-results", "DPR's retrieval results: a JSON list with ctxs", _RETRIEVED, _TEXTS,
-    _reader(_result_record), as_list(_results_json),
+    _reader(_result_record), as_json(_results_json),
 )  # fmt: skip
 FID = Format(
-    "fid", "FiD's JSON lines with ctxs", _RETRIEVED, _TEXTS, _reader(_result_record), as_lines(_results_json)
+    "fid",
+    "FiD's JSON lines with ctxs",
+    _RETRIEVED,
+    _TEXTS,
+    _reader(_result_record),
+    as_json(_results_json, write_json_lines),
 )
 PYSERINI = Format(
     "pyserini", "pyserini's JSON: question id → contexts with docid and “title\\ntext”", _RETRIEVED, _TEXTS,
@@ -188,9 +193,9 @@ PYSERINI = Format(
 DPR_TRAINING = Format(
     "dpr-train", "DPR's training JSON: positive, negative and hard negative ctxs",
     QUESTION_PARTS | {"positives", "negatives", "hard_negatives"} | _ALL_CONTEXT_PARTS,
-    frozenset({"question", "positives", "passage texts"}), _reader(training_record), as_list(_training_json),
+    frozenset({"question", "positives", "passage texts"}), _reader(training_record), as_json(_training_json),
 )  # fmt: skip
 NQ_OPEN = Format(
     "nq-open", "questions with answers as JSON lines", QUESTION_PARTS, frozenset({"question"}),
-    _reader(_nq_record), as_lines(_nq_json),
+    _reader(_nq_record), as_json(_nq_json, write_json_lines),
 )  # fmt: skip

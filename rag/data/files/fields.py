@@ -192,8 +192,4 @@ def _is_strings(value: Any) -> bool:
 
 
 def _first(record: Mapping[str, Any], names: Sequence[str]) -> Any:
-    for name in names:
-        value = record.get(name)
-        if value is not None:
-            return value
-    return None
+    return next((record[name] for name in names if record.get(name) is not None), None)

@@ -11,6 +11,10 @@ from rag.core.errors import ConfigError, DataError, MissingDependencyError, RagE
 __all__ = ["HF_PREFIX", "parse_name", "revision_of", "stream_rows"]
 
 HF_PREFIX = "hf:"
+_UNREACHABLE = {
+    *("ConnectionError", "HTTPError", "TimeoutError", "OfflineModeIsEnabled", "ConnectError"),
+    "TimeoutException",
+}
 _USUAL_SPLITS = ("train", "test", "validation", "dev")
 
 
@@ -58,9 +62,11 @@ def stream_rows(name: str, *, default_split: str | None = None) -> Iterator[tupl
         rows: Any = datasets.load_dataset(place, configuration, split=wanted, streaming=True)
         if wanted is None:
             if len(rows) != 1:
+                # the one to propose is for measuring, not for training
+                proposed = next((s for s in ("validation", "dev", "test") if s in rows), [*rows][-1])
                 raise ConfigError(
                     f"{name} has the splits {', '.join(rows)}, and none was named",
-                    hint=f"write for example {name}:{_measured(list(rows))}",
+                    hint=f"write for example {name}:{proposed}",
                 )
             rows = next(iter(rows.values()))
         yield from enumerate(rows, start=1)
@@ -83,11 +89,6 @@ def revision_of(name: str) -> str:
         raise _explained(name, error) from error
 
 
-def _measured(splits: list[str]) -> str:
-    """The split to propose for measuring: not the one for training."""
-    return next((split for split in ("validation", "dev", "test") if split in splits), splits[-1])
-
-
 def _explained(name: str, error: Exception) -> RagError:
     """Sort the many errors of `datasets` and what lies under it into ours."""
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -105,18 +106,11 @@ def _explained(name: str, error: Exception) -> RagError:
         return DataError(
             f"{name}: {text}", hint="check the name; for private data sets log in to the hub first"
         )
-    if kinds & {
-        "ConnectionError",
-        "HTTPError",
-        "TimeoutError",
-        "OfflineModeIsEnabled",
-        "ConnectError",
-        "TimeoutException",
-    }:
+    if kinds & _UNREACHABLE:
         return ResourceError(
             f"{name}: the hub cannot be reached ({type(error).__name__}: {text})",
             hint="check the network, or download the data set elsewhere and give its files",
         )
-    if kinds & {"ValueError"}:
+    if isinstance(error, ValueError):
         return ConfigError(f"{name}: {text}", hint="write hf:owner/name[:config][:split]")
     return DataError(f"{name}: {type(error).__name__}: {text}")

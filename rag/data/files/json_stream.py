@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,7 +23,7 @@ __all__ = [
     "parse_json",
 ]
 
-MAX_JSON_CHARS = 2 << 30
+MAX_JSON_BYTES = 2 << 30
 _SPACE = " \t\r\n"
 
 
@@ -63,22 +64,18 @@ def json_lines(
 
 
 def load_json(stream: io.BufferedReader, source: str, *, encoding: str = "utf-8") -> Any:
-    """Read one JSON value whole (at most 2 Gi characters).
+    """Read one JSON value whole (at most 2 GiB).
 
     Raises:
         DataError: not JSON, or larger than the limit.
     """
-    pieces: list[str] = []
-    total = 0
-    for piece in read_chunks(stream, encoding=encoding):
-        total += len(piece)
-        if total > MAX_JSON_CHARS:
-            raise DataError(
-                f"{source}: a JSON object of more than {MAX_JSON_CHARS:,} characters", hint="use JSON lines"
-            )
-        pieces.append(piece)
+    data = stream.read(MAX_JSON_BYTES + 1).removeprefix(BOM_UTF8)
+    if len(data) > MAX_JSON_BYTES:
+        raise DataError(
+            f"{source}: a JSON object of more than {MAX_JSON_BYTES:,} bytes", hint="use JSON lines"
+        )
     try:
-        return parse_json("".join(pieces))
+        return parse_json(data.decode(encoding, errors="surrogateescape"))
     except ValueError as error:
         raise DataError(f"{source}: not valid JSON ({error})") from error
 

@@ -128,18 +128,12 @@ def _answers(value: Any) -> tuple[str, ...]:
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         found: dict[str, None] = {}
         for item in value:
-            if isinstance(item, str):
-                found[item] = None
-            elif isinstance(item, Mapping):
-                inner = item.get("text", item.get("answer"))
-                if isinstance(inner, str):
-                    found[inner] = None
-                elif inner is not None:
-                    raise ValueError(f"an answer is not text ({inner!r:.60})")
-            elif isinstance(item, int | float) and not isinstance(item, bool):
-                found[str(item)] = None
-            else:
-                raise ValueError(f"an answer is not text ({item!r:.60})")
+            inner = item.get("text", item.get("answer")) if isinstance(item, Mapping) else item
+            if inner is None and isinstance(item, Mapping):
+                continue
+            if isinstance(inner, bool) or not isinstance(inner, str | int | float):
+                raise ValueError(f"an answer is not text ({inner!r:.60})")
+            found[str(inner)] = None
         return tuple(found)
     raise ValueError(f"answers are neither text nor a list ({value!r:.60})")
 

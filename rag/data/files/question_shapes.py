@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rag.data.files.benchmarks import squad_title
 from rag.data.files.json_stream import parse_json
-from rag.data.files.squad import squad_title
 
 __all__ = ["official_shape", "rows_of_columns"]
 

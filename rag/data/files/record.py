@@ -22,8 +22,7 @@ __all__ = [
     "Context",
     "Format",
     "Record",
-    "as_lines",
-    "as_list",
+    "as_json",
     "dumps",
     "finite",
     "good",
@@ -192,14 +191,12 @@ def write_json_lines(path: Path, items: Iterable[Mapping[str, Any]]) -> None:
             file.write(dumps(item) + "\n")
 
 
-def as_list(to_json: Callable[[Iterable[Record]], Iterable[Mapping[str, Any]]]) -> Writer:
-    """Writes records as one JSON list."""
-    return lambda path, records: write_json_list(path, to_json(records))
-
-
-def as_lines(to_json: Callable[[Iterable[Record]], Iterable[Mapping[str, Any]]]) -> Writer:
-    """Writes records as JSON lines."""
-    return lambda path, records: write_json_lines(path, to_json(records))
+def as_json(
+    to_json: Callable[[Iterable[Record]], Iterable[Mapping[str, Any]]],
+    write: Callable[..., Any] = write_json_list,
+) -> Writer:
+    """Writes records as one JSON list, or by another `write`."""
+    return lambda path, records: write(path, to_json(records))
 
 
 def dumps(value: Any) -> str:

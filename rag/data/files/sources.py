@@ -14,7 +14,7 @@ from pathlib import Path
 from rag.core.errors import ConfigError, DataError
 from rag.data.files.huggingface import HF_PREFIX
 from rag.data.files.json_stream import is_json_record
-from rag.data.files.streams import COMPRESSED_SUFFIXES, STDIN, check_encoding, open_binary, strip_compression
+from rag.data.files.streams import COMPRESSED_SUFFIXES, STDIN, open_binary, strip_compression
 from rag.data.records import ReadReport
 
 __all__ = [
@@ -56,7 +56,15 @@ class ReadOptions:
     squad_unit: str = "paragraph"
 
     def __post_init__(self) -> None:
-        check_encoding(self.encoding)
+        try:
+            has_lines = "\n{".encode(self.encoding) == b"\n{"
+        except LookupError:
+            has_lines = False
+        if not has_lines:
+            raise ConfigError(
+                f"encoding {self.encoding!r} is unknown, or its lines do not end with the byte 0x0A",
+                hint="use utf-8, or for example cp1252; convert other files to UTF-8 first",
+            )
         if not 0.0 <= self.max_bad_share <= 1.0:
             raise ConfigError(f"max_bad_share is {self.max_bad_share}, expected a share between 0 and 1")
         if self.max_document_chars < 1:

@@ -16,13 +16,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from rag.core.errors import ConfigError, DataError
+from rag.core.errors import DataError
 from rag.data.records import BadRecord
 
 __all__ = [
     "COMPRESSED_SUFFIXES",
     "STDIN",
-    "check_encoding",
     "open_binary",
     "read_chunks",
     "read_lines",
@@ -32,6 +31,7 @@ __all__ = [
 STDIN = "-"
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".zst", ".xz")
 MAX_LINE_BYTES = 256 << 20
+_CHUNK_BYTES = 1 << 20
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -46,24 +46,6 @@ def strip_compression(name: str) -> str:
         if name.lower().endswith(suffix):
             return name[: -len(suffix)]
     return name
-
-
-def check_encoding(encoding: str) -> None:
-    """Refuse encodings that do not exist or in which a line end is not the byte 0x0A.
-
-    Raises:
-        ConfigError: the encoding cannot be used.
-    """
-    try:
-        fits = "\n{".encode(encoding) == b"\n{"
-    except LookupError as error:
-        raise ConfigError(
-            f"unknown encoding {encoding!r}", hint="use utf-8, or for example cp1252"
-        ) from error
-    if not fits:
-        raise ConfigError(
-            f"encoding {encoding!r} cannot be read by lines", hint="convert the file to UTF-8 first"
-        )
 
 
 @contextmanager
@@ -144,15 +126,11 @@ def bad_encoding(encoding: str, error: UnicodeDecodeError) -> BadRecord:
     return BadRecord(f"not valid {encoding.upper()}", f"byte 0x{found:02x} at offset {error.start}")
 
 
-def read_chunks(
-    stream: io.BufferedReader, *, encoding: str = "utf-8", size_bytes: int = 1 << 20
-) -> Iterator[str]:
-    """Decode in pieces of about `size_bytes`; broken bytes become surrogates, which record checks refuse."""
+def read_chunks(stream: io.BufferedReader, *, encoding: str = "utf-8") -> Iterator[str]:
+    """Decode in pieces of a mebibyte; broken bytes become surrogates, which record checks refuse."""
     decoder = codecs.getincrementaldecoder(encoding)(errors="surrogateescape")
-    first = True
-    while data := stream.read(size_bytes):
-        if first and data.startswith(codecs.BOM_UTF8):
-            data = data[len(codecs.BOM_UTF8) :]
-        first = False
+    data = stream.read(_CHUNK_BYTES).removeprefix(codecs.BOM_UTF8)
+    while data:
         yield decoder.decode(data)
+        data = stream.read(_CHUNK_BYTES)
     yield decoder.decode(b"", final=True)

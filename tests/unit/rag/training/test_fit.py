@@ -16,9 +16,9 @@ from rag.core.errors import ConfigError, IncompleteArtifactError, MissingDepende
 from rag.runtime.seeds import generator
 from rag.training.checkpoints import latest_checkpoint
 from rag.training.config import OptimConfig, RunConfig
-from rag.training.curves import draw_curves
 from rag.training.fit import FitHooks, FitResult, Loss, fit
 from rag.training.precision import MasterWeights
+from rag.training.run_log import draw_curves
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
