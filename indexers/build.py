@@ -7,7 +7,6 @@ build was interrupted, except Lucene's files and the manifest's entries for thes
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import os
@@ -29,7 +28,7 @@ from indexers.token_build import TokenEncoder, build_tokens
 from indexers.token_index import TokenIndex
 from rag.config import Config
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
-from rag.core.files import directory_lock, disk_errors, remove_temporaries
+from rag.core.files import directory_lock, disk_errors, fingerprint, remove_temporaries
 from rag.core.manifest import MANIFEST_NAME, file_table, write_manifest
 from rag.core.progress import Progress
 from rag.core.types import Passage
@@ -344,4 +343,4 @@ def write_index_manifest(place: Path, ledger: StageLedger) -> None:
 def manifest_checksum(manifest: Mapping[str, Any]) -> str:
     """Hex sha256 of an index manifest without its own checksum and format version."""
     content = {key: value for key, value in manifest.items() if key not in ("checksum", "format_version")}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return fingerprint(content)

@@ -7,7 +7,6 @@ this step every figure by gold passage would be zero, and would look like a meas
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
+from rag.core.files import hash64
 from rag.core.progress import Progress
 from rag.core.types import Hit, Passage, Question
 from rag.data.text import AnswerMatcher
@@ -108,8 +108,7 @@ class CorpusTexts:
 
 
 def _hash(text: str) -> int:
-    key = text_key(text).encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little")
+    return hash64(text_key(text).encode("utf-8", "surrogatepass"))
 
 
 class GoldLookup:

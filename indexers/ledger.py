@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from rag.core.errors import ArtifactError, DataError, MismatchedArtifactError
-from rag.core.files import atomic_write_json, read_json
+from rag.core.files import atomic_write_json, fingerprint, read_json
 from rag.core.manifest import MANIFEST_NAME
 
-__all__ = ["LEDGER_NAME", "StageLedger", "stage_fingerprint"]
+__all__ = ["LEDGER_NAME", "StageLedger"]
 
 LEDGER_NAME = "build.json"
-
-
-def stage_fingerprint(inputs: Mapping[str, Any]) -> str:
-    """Short hash of what a stage is made from."""
-    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class StageLedger:
@@ -49,7 +42,7 @@ class StageLedger:
 
     def fingerprint(self, stage: str) -> str:
         """Short hash of the inputs of a begun stage."""
-        return stage_fingerprint(self._stages[stage]["inputs"])
+        return fingerprint(self._stages[stage]["inputs"])[:16]
 
     def output(self, stage: str) -> dict[str, Any]:
         """What `finish` was told about a finished stage."""

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from indexers.npy import load_npy, save_npy
 from rag.core.errors import ArtifactError, DataError, RetrievalError
-from rag.core.files import atomic_path, clean_directory, disk_errors
+from rag.core.files import atomic_path, clean_directory, disk_errors, hash64
 from rag.core.types import Passage
 
 __all__ = ["BATCH_ROWS", "PassageStore", "PassageStoreWriter", "passages_digest"]
@@ -27,10 +27,6 @@ BATCH_ROWS = 1024
 ARROW_NAME, HASHES_NAME, ROWS_NAME = "passages.arrow", "id_hashes.npy", "id_rows.npy"
 # 64-bit offsets: a batch of very long documents may exceed 2 GiB.
 _SCHEMA = pa.schema([(name, pa.large_string()) for name in ("id", "title", "text")])
-
-
-def _hash_id(passage_id: str) -> int:
-    return int.from_bytes(hashlib.blake2b(passage_id.encode(), digest_size=8).digest(), "little")
 
 
 def _digest_update(digest: hashlib._Hash, passage: Passage) -> None:
@@ -83,7 +79,7 @@ class PassageStoreWriter:
             _digest_update(self._sha, passage)
         except UnicodeEncodeError as error:
             raise DataError(f"passage {passage.id!r} holds invalid Unicode ({error})") from error
-        self._hashes.append(_hash_id(passage.id))
+        self._hashes.append(hash64(passage.id.encode()))
         ids, titles, texts = self._columns
         ids.append(passage.id)
         titles.append(passage.title)
@@ -232,7 +228,7 @@ class PassageStore:
     def row_of(self, passage_id: str) -> int | None:
         """The row of a passage; None if no passage has this id."""
         try:
-            wanted = np.uint64(_hash_id(passage_id))
+            wanted = np.uint64(hash64(passage_id.encode()))
         except UnicodeEncodeError:
             return None
         position = int(np.searchsorted(self._hashes, wanted))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Protocol, runtime_checkable
@@ -12,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rag.core.errors import ArtifactError
+from rag.core.files import fingerprint
 
 __all__ = ["EncoderIdentity", "FloatArray", "IntArray", "PassageEncoder", "VectorIndex"]
 
@@ -85,7 +84,7 @@ class EncoderIdentity:
         value = self.to_json()
         if self.weights_sha256:
             del value["name"]
-        return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+        return fingerprint(value)[:16]
 
 
 @runtime_checkable

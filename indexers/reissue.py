@@ -17,10 +17,17 @@ from indexers.build import EMBEDDINGS_DIR, write_index_manifest
 from indexers.embeddings import HEADER_NAME
 from indexers.embeddings import LEDGER_NAME as SHARDS_NAME
 from indexers.index import Index
-from indexers.ledger import LEDGER_NAME, StageLedger, stage_fingerprint
+from indexers.ledger import LEDGER_NAME, StageLedger
 from indexers.protocols import EncoderIdentity, PassageEncoder
 from rag.core.errors import ConfigError, MismatchedArtifactError
-from rag.core.files import atomic_path, atomic_write_json, atomic_write_text, link_or_copy, read_json
+from rag.core.files import (
+    atomic_path,
+    atomic_write_json,
+    atomic_write_text,
+    fingerprint,
+    link_or_copy,
+    read_json,
+)
 
 __all__ = ["reissue_index"]
 
@@ -93,6 +100,5 @@ def _restate(place: Path, identity: EncoderIdentity, stages: list[str]) -> None:
     name = "" if identity.weights_sha256 else identity.name
     ledger["embeddings"]["inputs"]["encoder"] = {**identity.to_json(), "name": name}
     if "dense" in stages:
-        fingerprint = stage_fingerprint(ledger["embeddings"]["inputs"])
-        ledger["dense"]["inputs"]["embeddings"] = fingerprint
+        ledger["dense"]["inputs"]["embeddings"] = fingerprint(ledger["embeddings"]["inputs"])[:16]
     atomic_write_json(place / LEDGER_NAME, ledger)

@@ -25,8 +25,10 @@ __all__ = [
     "clean_directory",
     "directory_lock",
     "disk_errors",
+    "fingerprint",
     "fsync_path",
     "fsync_tree",
+    "hash64",
     "link_or_copy",
     "read_json",
     "remove_temporaries",
@@ -168,6 +170,16 @@ def sha256_file(path: str | Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError as error:
         raise ArtifactError(f"{path}: no such file") from error
+
+
+def fingerprint(value: Any) -> str:
+    """Hex sha256 of a JSON value, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def hash64(data: bytes) -> int:
+    """A hash of 64 bits, the same in every process."""
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
 @contextmanager

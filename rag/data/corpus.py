@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from rag.core.files import hash64
 from rag.core.log import get_logger
 from rag.data.files.documents import documents_of
 from rag.data.files.sources import CORPUS_FORMATS, ReadOptions, Source, find_sources
@@ -131,7 +131,7 @@ class IdSet:
 
     def add(self, item: str) -> bool:
         """Remember `item`; False if it was there already."""
-        key = int.from_bytes(hashlib.blake2b(item.encode("utf-8", "surrogatepass"), digest_size=8).digest())
+        key = hash64(item.encode("utf-8", "surrogatepass"))
         place = int(self._sorted.searchsorted(np.uint64(key)))
         if key in self._recent or (place < len(self._sorted) and self._sorted[place] == key):
             return False

@@ -6,7 +6,6 @@ boundaries are found again by laying the corpus's own sentences over that text.
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from rag.core.errors import DataError
+from rag.core.files import hash64
 from rag.data.corpus import read_documents
 from rag.data.records import Document
 from rag.data.sentences import Spans, align_sentences
@@ -80,5 +80,4 @@ class SentenceTable:
 
 
 def _key(title: str, text: str) -> int:
-    data = f"{title}\n{text}".encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+    return hash64(f"{title}\n{text}".encode("utf-8", "surrogatepass"))

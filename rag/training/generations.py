@@ -13,7 +13,6 @@ ends with its process, however that ends.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -28,6 +27,7 @@ from rag.core.files import (
     atomic_write_json,
     directory_lock,
     disk_errors,
+    fingerprint,
     fsync_path,
     fsync_tree,
     read_json,
@@ -106,8 +106,7 @@ class Generations:
             ResourceError: another process publishes here, or the disk is full.
         """
         described = json.loads(json.dumps(dict(meta or {}), sort_keys=True))
-        digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
-        staging = self.directory / f"{_STAGING}{step:08d}-{digest[:8]}"
+        staging = self.directory / f"{_STAGING}{step:08d}-{fingerprint(described)[:8]}"
         with directory_lock(self.directory), disk_errors(self.directory):
             self._settle(keep=staging if resume else None)
             staging.mkdir(exist_ok=True)
@@ -240,8 +239,7 @@ class Generations:
     def _seal(self, staging: Path, number: int, step: int, meta: Mapping[str, Any]) -> None:
         paths = [path for path in staging.rglob("*") if path.is_file() and path.name != LEASE_NAME]
         table = file_table(staging, (path.relative_to(staging).as_posix() for path in paths))
-        content = json.dumps([step, meta, table], sort_keys=True)
-        version = hashlib.sha256(content.encode()).hexdigest()[:12]
+        version = fingerprint([step, meta, table])[:12]
         fsync_tree(staging)
         write_manifest(
             staging,

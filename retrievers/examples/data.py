@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from indexers.npy import load_npy, save_npy
 from rag.core.errors import DataError
-from rag.core.files import atomic_path, atomic_write_json, read_json
+from rag.core.files import atomic_path, atomic_write_json, hash64, read_json
 from rag.core.log import get_logger
 from rag.core.manifest import MANIFEST_NAME, read_manifest, write_manifest
 from rag.core.types import Passage
@@ -179,8 +179,7 @@ class _Passages:
     def add(self, passage: Passage, *, always: bool = False) -> int:
         """Row of a passage; a known one gets no second row, unless `always`."""
         content = f"{len(passage.title)} {passage.title}{passage.text}".encode()
-        digest = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
-        row = self._rows.setdefault(digest, len(self.canonical))
+        row = self._rows.setdefault(hash64(content), len(self.canonical))
         if row < len(self.canonical) and not always:
             return row
         self.canonical.append(row)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from rag.core.errors import DataError
-from rag.core.files import atomic_write_json, read_json, sha256_file
+from rag.core.files import atomic_write_json, hash64, read_json, sha256_file
 from retrievers.examples.records import (
     Needed,
     TrainingExample,
@@ -143,5 +143,4 @@ class _Places:
         return self._of(positives[0].title if positives and positives[0].title else example.question)
 
     def _of(self, text: str) -> float:
-        content = f"{self.seed}\n{text}".encode("utf-8", "surrogatepass")
-        return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little") / 2**64
+        return hash64(f"{self.seed}\n{text}".encode("utf-8", "surrogatepass")) / 2**64

@@ -60,7 +60,7 @@ def test_every_id_is_found_and_no_other(tmp_path: Path, ids: set[str]) -> None:
 
 
 def test_colliding_hashes_are_told_apart_by_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_hash_id", lambda passage_id: len(passage_id))
+    monkeypatch.setattr(module, "hash64", lambda passage_id: len(passage_id))
     store = write(tmp_path, [Passage(name, "", "") for name in ("aa", "bb", "c", "dd")])
     assert [store.row_of(name) for name in ("aa", "bb", "c", "dd")] == [0, 1, 2, 3]
     assert "ee" not in store
