@@ -18,7 +18,7 @@ from typing import Any, Literal, cast, get_args
 from pydantic import Field, model_validator
 
 from indexers.embeddings import EmbeddingShards, EmbeddingWriter, VectorDtype, read_probes, save_probes
-from indexers.faiss_index import build_faiss, faiss_threads
+from indexers.faiss_index import build_faiss
 from indexers.ledger import LEDGER_NAME, StageLedger
 from indexers.lucene import build_bm25
 from indexers.passages import PassageStore, PassageStoreWriter, passages_digest
@@ -292,11 +292,10 @@ def build_token_stage(
     }
     if not ledger.begin("tokens", inputs):
         return
-    with faiss_threads(settings.threads):
-        info = build_tokens(
-            passages, place / TOKENS_DIR, encoder, bits=settings.token_bits, shard_rows=settings.shard_rows,
-            seed=settings.seed,
-        )  # fmt: skip
+    info = build_tokens(
+        passages, place / TOKENS_DIR, encoder, bits=settings.token_bits, shard_rows=settings.shard_rows,
+        seed=settings.seed,
+    )  # fmt: skip
     ledger.finish("tokens", info)
 
 

@@ -34,7 +34,7 @@ from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, M
 from rag.core.files import atomic_path, atomic_write_json, clean_directory
 from rag.core.progress import Progress
 
-__all__ = ["FaissIndex", "build_faiss", "faiss_threads", "open_dense", "recall_at"]
+__all__ = ["FaissIndex", "build_faiss", "open_dense", "recall_at"]
 
 # The stubs that FAISS ships lack much of what the library has.
 faiss: Any = _faiss
@@ -44,8 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 @contextmanager
-def faiss_threads(threads: int | None) -> Iterator[None]:
-    """Let FAISS use so many cores; all if None."""
+def _faiss_threads(threads: int | None) -> Iterator[None]:
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(threads or before)
     try:
@@ -130,7 +129,7 @@ def build_faiss(
         info["recall"] = {str(k): 1.0 for k in RECALL_KS}
         atomic_write_json(place / DENSE_NAME, info)
         return info
-    with faiss_threads(1 if preset.name == "hnsw" and reproducible else threads):
+    with _faiss_threads(1 if preset.name == "hnsw" and reproducible else threads):
         index = _create(preset, embeddings.dim, seed)
         index.train(sample_rows(embeddings, preset.training_rows, seed))
         with Progress(len(embeddings), "vectors", f"faiss {preset.name}") as progress:
@@ -140,7 +139,7 @@ def build_faiss(
     with atomic_path(place / FAISS_NAME) as temporary, _disk_errors_of_faiss(place):
         faiss.write_index(index, str(temporary))
     del index
-    with faiss_threads(threads):
+    with _faiss_threads(threads):
         truth, _ = exact_search(embeddings, probes, min(max(RECALL_KS), len(embeddings)))
         info.update(_tune(_open_faiss(place, info), preset, embeddings, probes, truth, recall_target))
         dense = FaissIndex(_open_faiss(place, info), embeddings, info)

@@ -166,7 +166,7 @@ class _Build:
         names = (CENTROIDS_NAME, BUCKETS_NAME)
         if all((self.directory / name).is_file() for name in names):
             centroids, buckets = (np.load(self.directory / name, allow_pickle=False) for name in names)
-            return TokenCodec(centroids.astype(np.float32), buckets, seed)
+            return TokenCodec(centroids.astype(np.float32), buckets)
         draw = np.random.default_rng(seed)
         order = draw.permutation(len(self.passages))
         parts: list[FloatArray] = []
@@ -180,7 +180,7 @@ class _Build:
             wanted = max(float(_SAMPLED_TOKENS), 1.1 * TRAINING_TOKENS * centroid_count(in_all))
         sample = np.concatenate(parts)[draw.permutation(tokens)].astype(np.float32)
         _log.info("%s: %d tokens of %d passages train the centroids", self.directory, tokens, at)
-        codec = train_codec(sample, centroid_count(in_all), bits, seed=seed)
+        codec = train_codec(sample, centroid_count(in_all), bits)
         save_npy(self.directory / CENTROIDS_NAME, codec.centroids.astype(np.float16))
         save_npy(self.directory / BUCKETS_NAME, codec.buckets)
         return codec

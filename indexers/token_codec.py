@@ -12,11 +12,11 @@ Note: there the buckets of all dimensions are one set.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import faiss as _faiss
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,12 +24,12 @@ from indexers.protocols import FloatArray, IntArray
 
 __all__ = ["TokenCodec", "centroid_count", "code_dtype", "train_codec"]
 
-faiss: Any = _faiss  # its stubs lack much of what the library has
 Bytes = NDArray[np.uint8]
 TRAINING_TOKENS = 32  # sampled tokens for each centroid
 _ROUNDS = 4
 _HELD_OUT = 65_536  # tokens that buckets are learnt from
-_SCANNED_WHOLE = 1024  # fewer centroids are compared one by one
+_SCANNED_WHOLE = 1024  # so many centroids are all compared with every vector
+_ROWS_AT_ONCE = 4096
 
 
 def centroid_count(tokens: float) -> int:
@@ -47,31 +47,49 @@ def code_dtype(centroids: int) -> np.dtype[Any]:
     return np.dtype(np.uint16 if centroids <= 1 << 16 else np.uint32)
 
 
-def _finder(dim: int, count: int, points: FloatArray, seed: int) -> Any:
-    """A FAISS index that finds the nearest of `count` centroids; of many it looks at a sixteenth and more."""
-    if count <= _SCANNED_WHOLE:
-        return faiss.IndexFlatIP(dim)
-    groups = 1 << round(math.log2(math.sqrt(count)))
-    finder = faiss.IndexIVFFlat(faiss.IndexFlatIP(dim), dim, groups, faiss.METRIC_INNER_PRODUCT)
-    finder.cp.seed, finder.cp.min_points_per_centroid = seed, 1
-    finder.nprobe = max(8, groups // 16)
-    finder.train(points[: 64 * groups])
-    return finder
+class _Finder:
+    """Finds the nearest of many centroids; of more than 1,024 it looks at a sixteenth, by the vector's group.
+
+    Args:
+        centroids: (C, D) float32.
+    """
+
+    def __init__(self, centroids: FloatArray) -> None:
+        self.centroids, count = centroids, len(centroids)
+        self.groups = centroids[:0]
+        if count > _SCANNED_WHOLE:
+            self.groups = _spherical_means(centroids, 1 << round(math.log2(math.sqrt(count))))
+            looked = max(_SCANNED_WHOLE, count // 16)
+            self.members = [np.argpartition(-(centroids @ g), looked - 1)[:looked] for g in self.groups]
+
+    def __call__(self, vectors: FloatArray) -> IntArray:
+        """Centroids (T,) of vectors (T, D)."""
+        if not len(self.groups):
+            return _best(vectors, self.centroids)
+        groups = _best(vectors, self.groups)
+        order = np.argsort(groups, kind="stable")
+        ends = np.searchsorted(groups[order], np.arange(len(self.groups) + 1))
+        codes = np.empty(len(vectors), np.int64)
+        for members, start, stop in zip(self.members, ends[:-1], ends[1:], strict=True):
+            own = order[start:stop]
+            codes[own] = members[_best(vectors[own], self.centroids[members])]
+        return codes
 
 
-def _nearest(finder: Any, vectors: FloatArray) -> IntArray:
-    found: IntArray = finder.search(np.ascontiguousarray(vectors, dtype=np.float32), 1)[1][:, 0]
-    return np.maximum(found, 0)  # -1 where every group looked at is empty
+def _best(vectors: FloatArray, centroids: FloatArray) -> IntArray:
+    """(T,) rows of the centroids of largest inner product."""
+    starts = range(0, max(1, len(vectors)), _ROWS_AT_ONCE)
+    return np.concatenate([(vectors[a : a + _ROWS_AT_ONCE] @ centroids.T).argmax(1) for a in starts])
 
 
-def _spherical_means(points: FloatArray, count: int, seed: int) -> FloatArray:
-    """Unit vectors (count, D): each the direction of the mean of the points nearest to it."""
-    finder = _finder(points.shape[1], count, points, seed)
+def _spherical_means(points: FloatArray, count: int) -> FloatArray:
+    """Unit vectors (count, D): each the direction of the mean of the points nearest to it.
+
+    The first points are what it begins with; they come in random order.
+    """
     centroids = points[:count].copy()
     for _ in range(_ROUNDS):
-        finder.reset()
-        finder.add(centroids)
-        codes = _nearest(finder, points)
+        codes = _Finder(centroids)(points)
         order = np.argsort(codes, kind="stable")
         used, firsts = np.unique(codes[order], return_index=True)
         sums = np.add.reduceat(points[order], firsts)  # (used, D)
@@ -80,22 +98,21 @@ def _spherical_means(points: FloatArray, count: int, seed: int) -> FloatArray:
     return centroids
 
 
-def train_codec(sample: FloatArray, count: int, bits: int, *, seed: int = 0) -> TokenCodec:
+def train_codec(sample: FloatArray, count: int, bits: int) -> TokenCodec:
     """Centroids by k-means on the sphere, then the residuals' buckets from tokens that were held out.
 
     Args:
         sample: (S, D) unit vectors in random order.
         count: centroids wanted; at most a quarter of the sample is taken.
         bits: 1, 2 or 4 a number.
-        seed: of the centroids to begin with.
     """
     dim = sample.shape[1]
     held = min(_HELD_OUT, len(sample) // 8)
     points = np.ascontiguousarray(sample[held:], dtype=np.float32)
     count = max(1, min(count, 1 << int(math.log2(max(1, len(points) // 4)))))
     # Stored in half precision; what is searched is what is stored.
-    centroids = _spherical_means(points, count, seed).astype(np.float16).astype(np.float32)
-    codec = TokenCodec(centroids, np.zeros((0, dim), np.float32), seed)
+    centroids = _spherical_means(points, count).astype(np.float16).astype(np.float32)
+    codec = TokenCodec(centroids, np.zeros((0, dim), np.float32))
     left = sample[:held] if held else points
     residuals = left - codec.centroids[codec.nearest(left)]  # (R, D)
     shares = np.arange(1, 1 << bits) / (1 << bits)
@@ -109,7 +126,7 @@ def train_codec(sample: FloatArray, count: int, bits: int, *, seed: int = 0) -> 
         means_of[bucket] = np.where(
             inside.any(0), (residuals * inside).sum(0) / np.maximum(inside.sum(0), 1), middle
         )
-    return TokenCodec(codec.centroids, np.vstack([cuts, means_of]), seed)
+    return TokenCodec(codec.centroids, np.vstack([cuts, means_of]))
 
 
 @dataclass(frozen=True)
@@ -119,7 +136,6 @@ class TokenCodec:
     Attributes:
         centroids: (C, D) float32, unit vectors rounded to half precision.
         buckets: (2^bits - 1 + 2^bits, D) float32: cut-offs, then what each bucket stands for.
-        seed: of the search for the nearest centroid.
 
     Example:
         >>> draw = np.random.default_rng(0)
@@ -133,7 +149,6 @@ class TokenCodec:
 
     centroids: FloatArray
     buckets: FloatArray
-    seed: int
 
     @property
     def bits(self) -> int:
@@ -146,26 +161,21 @@ class TokenCodec:
         return -(-self.centroids.shape[1] * self.bits // 8)
 
     @cached_property
-    def _filled(self) -> Any:
-        finder = _finder(self.centroids.shape[1], len(self.centroids), self.centroids, self.seed)
-        finder.add(self.centroids)
-        return finder
+    def nearest(self) -> Callable[[FloatArray], IntArray]:
+        """Vectors (T, D) → centroids (T,)."""
+        return _Finder(self.centroids)
 
     @cached_property
     def _table(self) -> FloatArray:
-        """(bytes, 256, numbers a byte): what each byte stands for."""
+        """(bytes · 256, numbers a byte): what each byte stands for at each place."""
         each = 8 // self.bits
         dim, places = self.centroids.shape[1], self.packed_bytes * each
         values = np.zeros((1 << self.bits, places), np.float32)
         values[:, :dim] = self.buckets[(1 << self.bits) - 1 :]
         parts = (np.arange(256)[:, None] >> (self.bits * np.arange(each))) & ((1 << self.bits) - 1)
-        return np.stack(
+        return np.concatenate(
             [values[parts, np.arange(at, at + each)] for at in range(0, places, each)]
         )  # parts: (256, each)
-
-    def nearest(self, vectors: FloatArray) -> IntArray:
-        """Centroids (T,) of vectors (T, D)."""
-        return _nearest(self._filled, vectors)
 
     def encode(self, vectors: FloatArray) -> tuple[NDArray[Any], Bytes]:
         """Centroids (T,) and packed residuals (T, bytes) of vectors (T, D)."""
@@ -181,7 +191,8 @@ class TokenCodec:
 
     def decode(self, codes: NDArray[Any], packed: Bytes) -> FloatArray:
         """Unit vectors (T, D) float32."""
-        vectors = self._table[np.arange(self.packed_bytes), packed].reshape(len(packed), -1)
-        vectors = vectors[:, : self.centroids.shape[1]] + self.centroids[codes]
+        places = packed + 256 * np.arange(self.packed_bytes)
+        vectors = np.take(self._table, places, axis=0).reshape(len(packed), -1)
+        vectors = vectors[:, : self.centroids.shape[1]] + np.take(self.centroids, codes, axis=0)
         vectors /= np.maximum(np.sqrt(np.einsum("td,td->t", vectors, vectors)), 1e-12)[:, None]
         return vectors

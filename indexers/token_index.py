@@ -84,7 +84,7 @@ class TokenIndex:
         count, dim, buckets = info["centroids"], info["dim"], 2 ** (info["bits"] + 1) - 1
         centroids = load_npy(place / CENTROIDS_NAME, dtype=np.float16, shape=(count, dim)).astype(np.float32)
         learnt = load_npy(place / BUCKETS_NAME, dtype=np.float32, shape=(buckets, dim))
-        return cls(place, info, TokenCodec(centroids, learnt, info["seed"]))
+        return cls(place, info, TokenCodec(centroids, learnt))
 
     def _map(self, shard: int, tokens: int) -> _Shard:
         codes, residuals, lengths = (self.directory / name for name in shard_files(shard))
@@ -182,7 +182,7 @@ class TokenIndex:
         return gained
 
     def _tokens(self, rows: IntArray) -> tuple[list[tuple[_Shard, IntArray]], IntArray]:
-        """For each shard the places of the tokens of its sorted `rows`, and where each row's begin in all."""
+        """For each shard the places of the tokens of its sorted `rows`, and how many each row has."""
         per_shard = int(self.info["shard_rows"])
         found, counts = [], []
         for shard in np.unique(rows // per_shard).tolist():
@@ -190,30 +190,37 @@ class TokenIndex:
             starts = self._shards[shard].starts
             lengths = starts[own + 1] - starts[own]
             before = np.cumsum(lengths) - lengths
-            found.append(
-                (self._shards[shard], np.repeat(starts[own] - before, lengths) + np.arange(lengths.sum()))
-            )
+            places = np.repeat(starts[own] - before, lengths) + np.arange(lengths.sum())
+            found.append((self._shards[shard], places))
             counts.append(lengths)
-        each = np.concatenate(counts)
-        return found, np.cumsum(each) - each
+        return found, np.concatenate(counts)
 
     def _of_centroids(self, similar: FloatArray, rows: IntArray) -> FloatArray:
-        """MaxSim of centroids."""
-        places, begins = self._tokens(rows)
-        codes = np.concatenate([shard.codes[where] for shard, where in places])
-        best: FloatArray = np.maximum.reduceat(similar[codes], begins, axis=0).sum(1)
-        return best
+        """MaxSim of centroids (n,); `similar`: (C, q)."""
+        found, lengths = self._tokens(rows)
+        codes = np.concatenate([shard.codes[places] for shard, places in found])
+        return _max_sim(similar, codes[_rectangle(lengths)])
 
     def exact(self, query: FloatArray, rows: IntArray) -> FloatArray:
         """MaxSim (n,) of a question's vectors (q, D) with the decompressed ones of sorted `rows`."""
         if not len(rows):
             return np.zeros(0, np.float32)
-        places, begins = self._tokens(rows)
-        codes = np.concatenate([shard.codes[where] for shard, where in places])
-        packed = np.concatenate([shard.residuals[where] for shard, where in places])
-        similar = self.codec.decode(codes, packed) @ query.T  # (T, q)
-        best: FloatArray = np.maximum.reduceat(similar, begins, axis=0).sum(1)
-        return best
+        found, lengths = self._tokens(rows)
+        codes = np.concatenate([shard.codes[places] for shard, places in found])
+        packed = np.concatenate([shard.residuals[places] for shard, places in found])
+        return _max_sim(self.codec.decode(codes, packed) @ query.T, _rectangle(lengths))
+
+
+def _rectangle(lengths: IntArray) -> IntArray:
+    """(n, L): the tokens of each of n texts that stand end to end, the last one again up to L."""
+    begins = np.cumsum(lengths) - lengths
+    return begins[:, None] + np.minimum(np.arange(lengths.max()), lengths[:, None] - 1)
+
+
+def _max_sim(similar: FloatArray, tokens: IntArray) -> FloatArray:
+    """Scores (n,) from similarities (T, q) and the tokens (n, L) of each passage."""
+    scores: FloatArray = np.take(similar, tokens, axis=0).max(1).sum(1)  # five times as fast as reduceat
+    return scores
 
 
 def _best_rows(values: FloatArray, count: int, block: int) -> IntArray:
@@ -233,5 +240,6 @@ def _best_rows(values: FloatArray, count: int, block: int) -> IntArray:
     chosen = np.argpartition(-heads, blocks - 1, axis=0)[:blocks]
     rows = (chosen[:, None] * block + np.arange(block)[None, :, None]).reshape(-1, columns)
     inside = np.take_along_axis(values, rows, axis=0)
-    best = np.argsort(-inside, axis=0, kind="stable")[:count]
-    return np.take_along_axis(rows, best, axis=0)
+    best = np.argpartition(-inside, count - 1, axis=0)[:count]
+    order = np.argsort(-np.take_along_axis(inside, best, axis=0), axis=0, kind="stable")
+    return np.take_along_axis(rows, np.take_along_axis(best, order, axis=0), axis=0)

@@ -17,7 +17,7 @@ from indexers.index import Index
 from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity
 from indexers.token_build import build_tokens, shard_files
-from indexers.token_codec import centroid_count, train_codec
+from indexers.token_codec import _Finder, centroid_count, train_codec
 from indexers.token_index import TokenIndex, _best_rows
 from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError, RetrievalError
 from rag.core.types import Passage
@@ -271,3 +271,16 @@ def test_encoders_and_passages_that_do_not_fit_are_refused(built: Path, tmp_path
         build_index(passages(), tmp_path / "b", encoder=Words(), settings=BuildSettings())  # type: ignore[arg-type]
     with pytest.raises(DataError, match="passage 'dots' has no token"):
         build_index([Passage("dots", "", "...")], tmp_path / "c", encoder=Nothing(), settings=SETTINGS)
+
+
+def test_the_nearest_of_many_centroids_is_found_by_groups() -> None:
+    draw = np.random.default_rng(0)
+    centroids = draw.standard_normal((4096, 8)).astype(np.float32)
+    centroids /= np.linalg.norm(centroids, axis=1, keepdims=True)
+    finder = _Finder(centroids)
+    assert len(finder.groups) == 64
+    vectors = centroids[draw.integers(0, 4096, 500)] + 0.05 * draw.standard_normal((500, 8)).astype(
+        np.float32
+    )
+    assert (finder(vectors) == (vectors @ centroids.T).argmax(1)).mean() > 0.95
+    assert finder(vectors[:0]).shape == (0,)
