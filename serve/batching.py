@@ -200,8 +200,8 @@ class MicroBatcher(Generic[ItemT, ResultT]):
         for entry, outcome, wait_s in zip(batch, outcomes, waits_s, strict=True):
             if entry.future.done():
                 continue
-            if isinstance(outcome, _Failure):
-                entry.future.set_exception(outcome.error)
+            if isinstance(outcome, BaseException):
+                entry.future.set_exception(outcome)
             else:
                 entry.future.set_result(Finished(outcome, wait_s))
         duration_s = time.monotonic() - started
@@ -209,38 +209,20 @@ class MicroBatcher(Generic[ItemT, ResultT]):
         self._seconds_per_item = 0.7 * average + 0.3 * recent if average else recent
         self._on_batch(len(batch), duration_s, waits_s)
 
-    def _run_safely(self, batch: list[_Entry[ItemT, ResultT]]) -> list[ResultT | _Failure]:
-        """On the worker thread: the batch at once, or one by one if that fails."""
+    def _run_safely(self, batch: list[_Entry[ItemT, ResultT]]) -> list[ResultT | BaseException]:
+        """On the worker thread: the batch at once, or one by one if that fails; errors stand for results."""
         try:
             return list(self._call(batch))
         except Exception as error:
-            if len(batch) == 1:
-                return [_failure(error)]
+            if len(batch) == 1:  # a future refuses StopIteration, which would stop the dispatcher
+                return [RuntimeError("StopIteration") if isinstance(error, StopIteration) else error]
             fields = {"batch_size": len(batch), "error": type(error).__name__}
             log.warning("a batch failed, its items run one by one", extra=fields)
-        outcomes: list[ResultT | _Failure] = []
-        for entry in batch:
-            if entry.future.done():  # its asker is gone
-                outcomes.append(_Failure(asyncio.CancelledError()))
-                continue
-            try:
-                outcomes.append(self._call([entry])[0])
-            except Exception as error:
-                outcomes.append(_failure(error))
-        return outcomes
+        gone = asyncio.CancelledError()
+        return [gone if entry.future.done() else self._run_safely([entry])[0] for entry in batch]
 
     def _call(self, batch: list[_Entry[ItemT, ResultT]]) -> Sequence[ResultT]:
         results = self._run(batch[0].key, [entry.item for entry in batch])
         if len(results) != len(batch):
             raise RuntimeError(f"{len(batch)} items gave {len(results)} results")
         return results
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    error: BaseException
-
-
-def _failure(error: Exception) -> _Failure:
-    # a future refuses StopIteration; left as it is, it would stop the dispatcher
-    return _Failure(RuntimeError("StopIteration") if isinstance(error, StopIteration) else error)

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
 
+from rag.core.types import Answer, AnswerSet, Evidence, FirstStage
 from serve.errors import ApiError
 from serve.settings import ServeSettings
 
@@ -120,18 +121,11 @@ class PassageOut(BaseModel):
     text: str
 
 
-class FirstStageOut(BaseModel):
-    """Where a passage stood before it was re-ranked; ranks count from 1."""
-
-    rank: int
-    score: float
-
-
 class HitOut(PassageOut):
     """A passage that was found; larger scores are better. `first_stage` is there if it was re-ranked."""
 
     score: float
-    first_stage: FirstStageOut | None = None
+    first_stage: FirstStage | None = None
 
 
 class EvidenceOut(HitOut):
@@ -159,40 +153,23 @@ class AnswerOut(BaseModel):
     path: list[EvidenceOut] = []
 
 
-_DANUBE = "The Danube rises in the Black Forest and flows into the Black Sea."
+_EVIDENCE = Evidence(
+    "danube-1", "Danube", "The Danube rises in the Black Forest and flows into the Black Sea.", 20, 36, 0.71
+)
+_EXAMPLE = AnswerSet(
+    "Where does the Danube rise?",
+    (Answer("the Black Forest", 9.1, 0.93, _EVIDENCE),),
+    no_answer_confidence=0.04,
+    index_version="3f9c2a71",
+    timings_ms={"queue": 0.4, "search": 6.2, "read": 148.0, "total": 156.1},
+    reading={"passages": 5, "dropped": 1, "token_layers": 4218},
+)
 
 
 class AnswerSetOut(BaseModel):
     """Everything said about one question, best answer first; `no_answer_confidence` may outweigh them all."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "question": "Where does the Danube rise?",
-                    "answers": [
-                        {
-                            "text": "the Black Forest",
-                            "score": 9.1,
-                            "confidence": 0.93,
-                            "evidence": {
-                                "passage_id": "danube-1",
-                                "title": "Danube",
-                                "text": _DANUBE,
-                                "start": _DANUBE.index("the Black Forest"),
-                                "end": _DANUBE.index("the Black Forest") + len("the Black Forest"),
-                                "score": 0.71,
-                            },
-                        }
-                    ],
-                    "no_answer_confidence": 0.04,
-                    "index_version": "3f9c2a71",
-                    "timings_ms": {"queue": 0.4, "search": 6.2, "read": 148.0, "total": 156.1},
-                    "reading": {"passages": 5, "dropped": 1, "token_layers": 4218},
-                }
-            ]
-        }
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE.to_json()]})
 
     question: str
     answers: list[AnswerOut]

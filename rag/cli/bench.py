@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rag.cli.options import command_with, parameters_of
+from rag.cli.options import command_with, documented, parameters_of
 from rag.config import parse_numbers
 
 _HELP = "Measure this system on this machine, one subcommand a table."
@@ -34,8 +33,7 @@ def _group() -> None:
 def _add(name: str) -> None:
     """A command from a benchmark: its parameters are the options, its docstring is the help."""
     function = getattr(import_module(f"rag.bench.{name}"), f"run_{name}_benchmark")
-    about, _, told = (inspect.getdoc(function) or "").partition("\n\nArgs:\n")
-    helps = dict(re.findall(r"^    (\w+): (.+)$", told, re.MULTILINE))
+    about, helps = (inspect.getdoc(function) or "").partition("\n\nArgs:\n")[0], documented(function)
     options = {
         each: _option(each, kind, default, helps[each])
         for each, (kind, default) in parameters_of(function).items()

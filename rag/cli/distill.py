@@ -7,44 +7,30 @@ from typing import Annotated, Any
 
 import typer
 
-from rag.cli.options import EncoderSpec, ReaderSpec, RetrieverSpec
+from rag.cli.options import EncoderSpec, ReaderSpec, RetrieverSpec, adds_options, options_of
 from rag.cli.recipe import Assignments, ConfigSource, Encoder, Out, Threads, load_recipe
+from rag.joint.rounds import RoundsConfig
+
+_SETTINGS = options_of(
+    RoundsConfig, "held_out", "signal", "rounds", "top_k", "figure", "profile", "restart", "train_questions"
+)
 
 
+@adds_options("settings", _SETTINGS)
 def distill(
     index: Annotated[Path, typer.Option("--index", "-i", help="What the first round searches.")],
     questions: Annotated[
         str, typer.Option("--questions", "-q", help="Questions with answers; gold passages are not needed.")
     ],
     out: Out,
-    held_out: Annotated[
-        str | None,
-        typer.Option(help="Questions that judge each round; default: a tenth of --questions."),
-    ] = None,
-    signal: Annotated[
-        str, typer.Option(help="What is learnt of the reader, see `rag score`.")
-    ] = "span-likelihood",
+    settings: dict[str, Any],
     reader: ReaderSpec = None,
     train_reader: Annotated[
         str | None,
         typer.Option(help="Train one anew in every round: a preset or file of recipe reader or generator."),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="At most.")] = 4,
-    top_k: Annotated[int, typer.Option(min=2, help="Passages retrieved and scored a question.")] = 100,
-    figure: Annotated[
-        str, typer.Option(help="Held-out figure that judges: top1, top5, top20, top100.")
-    ] = "top20",
-    profile: Annotated[
-        str, typer.Option(help="Rules of answers: nq_open, squad, trec_search, …")
-    ] = "nq_open",
     retriever: RetrieverSpec = "auto",
     index_encoder: EncoderSpec = None,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Train every round's retriever from the first encoder.")
-    ] = False,
-    train_questions: Annotated[
-        int | None, typer.Option(min=1, help="Only the first N training questions.")
-    ] = None,
     encoder: Encoder = None,
     config: ConfigSource = "distill-small",
     set_: Assignments = None,
@@ -55,19 +41,15 @@ def distill(
     --config and --set are those of `rag train distill`. A killed run goes on after its last finished stage,
     and inside the stages that take long, when the same command is given again.
     """
-    from rag.joint.rounds import RoundsConfig, run_rounds, table
+    from rag.joint.rounds import run_rounds, table
     from rag.recipes import read_config
 
     training = load_recipe(
         "distill", config, set_, out=out, train_files=[out / "scored.json"], question_encoder=encoder,
         threads=threads,
     )  # fmt: skip
-    settings: dict[str, Any] = {
-        "out": out, "index": index, "questions": questions, "held_out": held_out, "signal": signal,
-        "reader": reader, "rounds": rounds, "top_k": top_k, "figure": figure, "profile": profile,
-        "retriever": retriever, "encoder": index_encoder, "restart": restart,
-        "train_questions": train_questions or 0,
-    }  # fmt: skip
+    settings |= {"out": out, "index": index, "questions": questions, "reader": reader}
+    settings |= {"retriever": retriever, "encoder": index_encoder}
     chosen = read_config(RoundsConfig, None, settings)
     make = None if train_reader is None else _maker(train_reader)
     results = run_rounds(chosen, training, make_reader=make)

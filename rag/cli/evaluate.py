@@ -9,46 +9,34 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rag.cli.options import (
-    EffortSpec,
-    EncoderSpec,
-    FusionSpec,
-    Precision,
-    QuestionFormat,
-    ReaderSpec,
-    RerankSpec,
-    RetrieverSpec,
-)
+from rag.cli.options import OPENING, QuestionFormat, adds_options, options_of
+from rag.eval.settings import EvaluationSettings
 
 if TYPE_CHECKING:
     from rag.eval.fact_tuning import FactTuning
     from rag.eval.fusion_tuning import FusionTuning
 
 
+_SETTINGS = options_of(EvaluationSettings, "profile", "read", "limit", "sample", "oracle", "pages", "seed")
+
+
+@adds_options("opening", OPENING)
+@adds_options("settings", _SETTINGS)
 def evaluate(
     questions: Annotated[
         str, typer.Option("--questions", "-q", help="Question file, or hf:owner/name[:config][:split].")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Result folder; an unfinished one is continued.")],
+    opening: dict[str, Any],
+    settings: dict[str, Any],
     index: Annotated[
         str | None,
         typer.Option("--index", "-i", help="Directory written by `rag index`; --read gold needs none."),
     ] = None,
-    retriever: RetrieverSpec = "auto",
-    fusion: FusionSpec = None,
-    rerank: RerankSpec = None,
-    profile: Annotated[
-        str, typer.Option(help="squad, nq_open, drqa, kilt, hotpot, trec_match or trec_search.")
-    ] = "squad",
-    read: Annotated[
-        str, typer.Option(help="What the reader is given: retrieved passages, or the gold ones alone.")
-    ] = "retrieved",
     read_top_k: Annotated[
         int, typer.Option(help="Passages the reader sees; 0 evaluates retrieval only.")
     ] = 20,
     ks: Annotated[str, typer.Option(help="Cut-offs of the retrieval figures.")] = "1,5,20,100",
-    limit: Annotated[int | None, typer.Option(help="Only the first N questions.")] = None,
-    sample: Annotated[int | None, typer.Option(help="Only N questions, drawn at random with --seed.")] = None,
     format: QuestionFormat = "auto",
     split: Annotated[
         str | None, typer.Option(help="train, dev or test, if the file name does not say.")
@@ -56,9 +44,6 @@ def evaluate(
     train: Annotated[
         str | None, typer.Option(help="Training questions, to report what was seen before.")
     ] = None,
-    oracle: Annotated[
-        bool, typer.Option(help="Also read the gold passages: which stage loses answers?")
-    ] = False,
     facts: Annotated[
         str, typer.Option(help="Supporting facts (profile hotpot): auto, off, or a file of --tune-facts.")
     ] = "auto",
@@ -72,31 +57,16 @@ def evaluate(
     tune_fusion: Annotated[
         bool, typer.Option("--tune-fusion", help="Only compare settings of --fusion, on training questions.")
     ] = False,
-    pages: Annotated[
-        str,
-        typer.Option(help="KILT's page of a passage: document (ids PAGE-n), passage (its id) or title."),
-    ] = "document",
-    encoder: EncoderSpec = None,
-    reader: ReaderSpec = None,
-    effort: EffortSpec = None,
-    precision: Precision = "auto",
-    seed: Annotated[int, typer.Option(help="Of the sample and the bootstrap.")] = 0,
 ) -> None:
     """Evaluate an index and a reader on a question set."""
     from rag.config import load_config, parse_numbers
     from rag.core.errors import ConfigError
     from rag.eval import api
-    from rag.eval.settings import EvaluationSettings
 
-    settings: dict[str, Any] = {
-        "profile": profile, "ks": parse_numbers(ks, "--ks"), "limit": limit, "sample": sample, "read": read,
-        "oracle": oracle, "seed": seed, "read_top_k": max(read_top_k, 1), "pages": pages,
-    }  # fmt: skip
-    opening: dict[str, Any] = {
-        "retriever": retriever, "fusion": fusion, "rerank": rerank, "encoder": encoder,
-        "precision": precision, "effort": effort, "reader": False if read_top_k == 0 else reader,
-        "format": format, "split": split,
-    }  # fmt: skip
+    settings |= {"ks": parse_numbers(ks, "--ks"), "read_top_k": max(read_top_k, 1)}
+    opening |= {"format": format, "split": split}
+    if read_top_k == 0:
+        opening["reader"] = False
     if tune_facts or tune_fusion:
         if index is None:
             raise ConfigError("there is nothing to tune without an index", hint="give --index")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
+from pydantic import BaseModel
 
 from retrievers.open import kind_names
 
@@ -47,13 +49,63 @@ TokenBits = Annotated[int, typer.Option(help="Bits a number of a token's vector:
 StoredDtype = Annotated[str, typer.Option(help="Embeddings on disk: auto, float16 or float32.")]
 
 
+Options = Mapping[str, tuple[Any, Any]]  # name → (annotation, default)
+OPENING: Options = {  # what `Pipeline.open` is told
+    "retriever": (RetrieverSpec, "auto"),
+    "fusion": (FusionSpec, None),
+    "rerank": (RerankSpec, None),
+    "encoder": (EncoderSpec, None),
+    "reader": (ReaderSpec, None),
+    "effort": (EffortSpec, None),
+    "precision": (Precision, "auto"),
+}
+
+
+def adds_options(into: str, options: Options) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command further options, which it gets as one mapping in its parameter `into`."""
+
+    def make(function: Callable[..., None]) -> Callable[..., None]:
+        own = parameters_of(function)
+
+        def run(**given: Any) -> None:
+            named = {name: given.pop(name) for name in own if name != into}
+            function(**named, **{into: given})
+
+        shown: dict[str, tuple[Any, Any]] = {}
+        for name, option in own.items():
+            shown.update(options if name == into else {name: option})
+        return command_with(shown, run, like=function, help=inspect.getdoc(function) or "")
+
+    return make
+
+
+def options_of(settings: type[BaseModel], *names: str) -> dict[str, tuple[Any, Any]]:
+    """Fields of a configuration as options, explained by its docstring; values are checked by the class."""
+    told = documented(settings)
+    options = {}
+    for name in names:
+        field, help = settings.model_fields[name], told.get(name, "")
+        kind: Any = field.annotation
+        if get_origin(kind) is Literal:
+            help, kind = f"{help} One of: {', '.join(map(str, get_args(kind)))}.", str
+        options[name] = (Annotated[kind, typer.Option(help=help)], field.default)
+    return options
+
+
+def documented(thing: Any) -> dict[str, str]:
+    """What the docstring says of each argument or attribute, as sentences."""
+    items = re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", inspect.getdoc(thing) or "", re.MULTILINE)
+    return {name: text[:1].upper() + re.sub(r"\s+", " ", text[1:]) for name, text in items}
+
+
 def command_with(
-    options: Mapping[str, tuple[Any, Any]], run: Callable[..., None], *, like: Callable[..., Any], help: str
+    options: Options, run: Callable[..., None], *, like: Callable[..., Any], help: str
 ) -> Callable[..., None]:
-    """`run` as a command named like `like`, whose options are given as name → (annotation, default)."""
+    """`run` as a command with these options, named like `like`."""
+    usual = {name: default for name, (_, default) in options.items() if default is not REQUIRED}
 
     def command(**given: Any) -> None:
-        run(**given)
+        run(**{**usual, **given})
 
     command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
@@ -66,6 +118,6 @@ def command_with(
 
 
 def parameters_of(function: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
-    """Name → (annotation, default) of a function's parameters."""
+    """The parameters of a function as options."""
     found = inspect.signature(function, eval_str=True).parameters
     return {name: (parameter.annotation, parameter.default) for name, parameter in found.items()}

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rag.cli.options import (
-    EncoderSpec,
-    FusionSpec,
-    IndexDir,
-    Precision,
-    QuestionFile,
-    QuestionFormat,
-    RerankSpec,
-    RetrieverSpec,
-)
+from rag.cli.options import OPENING, IndexDir, QuestionFile, QuestionFormat, adds_options
 from rag.core.errors import ConfigError
 from rag.core.progress import Progress
 
@@ -27,6 +18,10 @@ if TYPE_CHECKING:
     from rag.pipeline import Found
 
 
+_SEARCH = {name: option for name, option in OPENING.items() if name not in ("reader", "effort")}
+
+
+@adds_options("opening", _SEARCH)
 def retrieve(
     index: IndexDir,
     questions: QuestionFile,
@@ -34,16 +29,12 @@ def retrieve(
         Path,
         typer.Option("--out", "-o", help="*.json: DPR results; *.run or *.trec: a TREC run; *.jsonl: paths."),
     ],
+    opening: dict[str, Any],
     top_k: Annotated[int, typer.Option(help="Hits a question.")] = 100,
-    retriever: RetrieverSpec = "auto",
-    fusion: FusionSpec = None,
-    rerank: RerankSpec = None,
-    encoder: EncoderSpec = None,
     format: QuestionFormat = "auto",
     batch_size: Annotated[int, typer.Option(help="Questions searched at once.")] = 512,
     limit: Annotated[int | None, typer.Option(help="Only the first N questions.")] = None,
     regex: Annotated[bool, typer.Option(help="Answers are regular expressions (CuratedTREC).")] = False,
-    precision: Precision = "auto",
 ) -> None:
     """Search for many questions; writes DPR's results JSON, a TREC run, or MDR's paths, by extension."""
     from itertools import islice
@@ -64,18 +55,9 @@ def retrieve(
     if batch_size < 1:
         raise ConfigError(f"--batch-size is {batch_size}, expected at least 1")
     asked = list(islice(read_questions(questions, format=format), limit))
-    pipeline = Pipeline.open(
-        index,
-        retriever=retriever,
-        fusion=fusion,
-        rerank=rerank,
-        encoder=encoder,
-        reader=False,
-        precision=precision,
-    )
-
+    pipeline = Pipeline.open(index, reader=False, **opening)
     if suffix == "jsonl" and not isinstance(pipeline.retriever, PathRetriever):
-        raise ConfigError(f"{retriever} retrieval finds no paths", hint="use --retriever multihop")
+        raise ConfigError(f"{opening['retriever']} retrieval finds no paths", hint="use --retriever multihop")
 
     def results() -> Iterator[tuple[Question, Found, list[Found]]]:
         with Progress(len(asked), "questions", "retrieve") as progress:

@@ -29,6 +29,7 @@ from rag.core.errors import ConfigError
 
 __all__ = [
     "PROFILES",
+    "REGEX_PROFILES",
     "AnswerMatcher",
     "Overlap",
     "Profile",
@@ -48,7 +49,7 @@ PROFILES: tuple[str, ...] = (
     "squad", "squad2", "nq_open", "drqa", "kilt", "fid", "hotpot", "trec_match", "trec_search",
 )  # fmt: skip
 _NFD_PROFILES = frozenset({"nq_open", "drqa"})
-_REGEX_PROFILES = frozenset({"trec_match", "trec_search"})
+REGEX_PROFILES = frozenset({"trec_match", "trec_search"})
 _HOTPOT_WORDS = frozenset({"yes", "no", "noanswer"})
 
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
@@ -94,8 +95,8 @@ def normalize_answer(text: str, profile: Profile = "squad") -> str:
         >>> normalize_answer("The U.S.A."), normalize_answer("a-b the-cat")
         ('usa', 'ab thecat')
     """
-    if profile in _REGEX_PROFILES or profile not in PROFILES:
-        known = ", ".join(name for name in PROFILES if name not in _REGEX_PROFILES)
+    if profile in REGEX_PROFILES or profile not in PROFILES:
+        known = ", ".join(name for name in PROFILES if name not in REGEX_PROFILES)
         raise ConfigError(f"profile {profile!r} has no answer normalisation", hint=f"use one of: {known}")
     if profile in _NFD_PROFILES:
         text = nfd(text)
@@ -115,7 +116,7 @@ def exact_match(prediction: str, answers: Iterable[str], profile: Profile = "squ
         >>> exact_match("in Alaska", ["Alaska|AK"], profile="trec_match")
         False
     """
-    if profile in _REGEX_PROFILES:
+    if profile in REGEX_PROFILES:
         found = regex.Pattern.match if profile == "trec_match" else regex.Pattern.search
         return any(
             found(pattern, prediction) is not None for pattern in filter(None, map(_compiled, answers))

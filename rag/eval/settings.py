@@ -17,9 +17,9 @@ from rag.core.files import sha256_file
 from rag.core.types import Question
 from rag.data.files.huggingface import HF_PREFIX, parse_name, revision_of
 from rag.data.files.streams import strip_compression
-from rag.data.text import MatchMode
+from rag.data.text import REGEX_PROFILES, MatchMode
 from rag.eval.guard import guess_split
-from rag.metrics.answers import REGEX_PROFILES, check_profile
+from rag.metrics.answers import check_profile
 from rag.metrics.kilt import PageKind
 from rag.metrics.ranking import DEFAULT_MEASURES, check_ks
 
@@ -32,14 +32,14 @@ class EvaluationSettings(Config):
     """How questions are asked and scored.
 
     Attributes:
-        profile: rules of EM and F1, see `rag.data.text`.
+        profile: rules of EM and F1: squad, squad2, nq_open, drqa, kilt, hotpot, trec_match or trec_search.
         ks: cut-offs of the retrieval figures.
         measures: measures in ir_measures' syntax, for questions whose gold passages are known.
         read_top_k: passages the reader sees.
         n_best: answers asked for.
         batch_size: questions asked at once.
         shard_size: questions between two writes; a killed run loses at most these.
-        pages: how the page of a passage is told for KILT, see `rag.metrics.kilt.page_of`.
+        pages: KILT's page of a passage: its document (ids PAGE-n), the passage (its id) or the title.
         match: how an answer is looked for in passages; None for the profile's own rule.
         limit: ask only the first so many questions.
         sample: ask only so many of them, drawn at random with `seed`, in the order of the set.

@@ -70,7 +70,7 @@ class RoundsConfig(Config):
         retriever: how the first index is searched, see `retrievers.open`; later ones are searched by vectors.
         encoder: of the first index, if it moved.
         reader: what judges the passages (a reader or cross-encoder); None is the shipped reader.
-        signal: of `rag.joint.signals`.
+        signal: what is learnt of the reader, see `rag score`.
         top_k: passages retrieved and judged a question.
         rounds: at most; fewer if one gains nothing.
         restart: train every round's retriever from the first encoder; otherwise from the last round's.

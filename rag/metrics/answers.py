@@ -14,11 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rag.core.errors import ConfigError, DataError
-from rag.data.text import PROFILES, Profile, exact_match, normalize_answer, overlap
+from rag.data.text import PROFILES, REGEX_PROFILES, Profile, exact_match, normalize_answer, overlap
 
-__all__ = ["REGEX_PROFILES", "AnswerScores", "check_profile", "score_answers"]
+__all__ = ["AnswerScores", "check_profile", "score_answers"]
 
-REGEX_PROFILES = frozenset({"trec_match", "trec_search"})
 _CACHED_STRINGS = 200_000
 
 
