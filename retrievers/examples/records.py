@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +21,6 @@ from retrievers.encoders.layout import Query
 
 __all__ = [
     "Candidate",
-    "ExampleReport",
     "Needed",
     "Role",
     "TrainingExample",
@@ -40,6 +39,8 @@ _NEEDED = {
     "targets": "two passages whose targets differ",
     "questions": "a text",
 }
+_MAX_BAD_SHARE = 0.001
+_SHOWN = 3
 _SHAPE = (
     "expected {question, answers, positive_ctxs: [{title, text, passage_id}], hard_negative_ctxs: [...]}, "
     "in a JSON list or one a line"
@@ -137,25 +138,10 @@ class TrainingExample:
         return needed == "questions" or any(c.role == "positive" for c in self.candidates)
 
 
-@dataclass(slots=True)
-class ExampleReport(ReadReport):
-    """What was read: bad records as in every reader, and questions that lack what the method needs.
-
-    Attributes:
-        left_out: questions dropped; they are not bad records.
-        left_out_places: where the first of them are.
-    """
-
-    left_out: int = 0
-    left_out_places: list[str] = field(default_factory=list)
-
-
 def read_training_examples(
     path: str | Path,
     *,
     needs: Needed = "positives",
-    max_bad_share: float = 0.001,
-    report: ExampleReport | None = None,
 ) -> Iterator[TrainingExample]:
     """Stream training examples; only one record is held at a time.
 
@@ -169,11 +155,9 @@ def read_training_examples(
         path: the file (also .gz, .bz2, .zst, .xz).
         needs: "positives": one at least; "targets": two at least that differ, of candidates in any role;
             "questions": nothing more.
-        max_bad_share: highest tolerated share of malformed records, in [0, 1].
-        report: filled while reading; the counts are logged at the end.
 
     Raises:
-        DataError: no such file, too many malformed records (the first are listed with their places),
+        DataError: no such file, over 0.1 % malformed records (the first are listed with their places),
             malformed JSON, or no question with what is needed.
 
     Source: Karpukhin et al. 2020, "Dense Passage Retrieval for Open-Domain Question Answering", section 3.2.
@@ -185,8 +169,8 @@ def read_training_examples(
         >>> next(read_training_examples(path)).positives[0].text
         'x is'
     """
-    counts = ExampleReport() if report is None else report
-    name, found = str(path), 0
+    counts, left_out = ReadReport(), 0
+    name, found, first_left_out = str(path), 0, []
     with open_binary(path) as stream:
         is_list = first_mark(stream) == "["
         records: Iterator[tuple[int, Any]] = iter_json_array(stream, name) if is_list else json_lines(stream)
@@ -196,23 +180,22 @@ def read_training_examples(
             except (ValueError, DataError) as error:
                 unit = "record" if is_list else "line"
                 counts.add_bad(Problem(name, number, unit, "malformed record", str(error)))
-                counts.check(max_bad_share, at_end=False)
+                counts.check(_MAX_BAD_SHARE, at_end=False)
                 continue
             counts.add_good()
             if not example.has(needs):
-                counts.left_out += 1
-                if len(counts.left_out_places) < counts.shown:
-                    counts.left_out_places.append(f"{name}:{number}")
+                left_out += 1
+                first_left_out += [f"{name}:{number}"] if left_out <= _SHOWN else []
                 continue
             found += 1
             yield example
-    counts.check(max_bad_share, at_end=True)
+    counts.check(_MAX_BAD_SHARE, at_end=True)
     log = get_logger(__name__)
     if counts.bad:
         log.warning("%s: %s", name, counts.summary())
-    if counts.left_out:
-        places = ", ".join(counts.left_out_places[:3])
-        log.warning("%s: %d questions without %s left out (%s …)", name, counts.left_out, needs, places)
+    if left_out:
+        places = ", ".join(first_left_out)
+        log.warning("%s: %d questions without %s left out (%s …)", name, left_out, needs, places)
     if not found:
         raise DataError(f"{name}: no question with {_NEEDED[needs]}", hint=_SHAPE)
 

@@ -56,7 +56,6 @@ class PathScores:
     Args:
         examples: of `hop_examples`; the first hop of each question says which passages it needs.
         most: questions at most.
-        beam: of the search.
         index: vectors and passages to search; None takes the passages of the examples, encoded each time.
     """
 
@@ -66,7 +65,6 @@ class PathScores:
         examples: Sequence[TrainingExample],
         *,
         most: int,
-        beam: int = 5,
         index: tuple[VectorIndex, Passages] | None = None,
     ) -> None:
         firsts = [example for example in examples if order_of(example.id)[1:] == (0, 0)]
@@ -75,7 +73,7 @@ class PathScores:
             hops[order_of(example.id)[0]] = len(example.context) + 1
         self.examples = firsts[:most]
         self._hops = [hops[order_of(example.id)[0]] for example in self.examples]
-        self._tokenizer, self._beam, self._index = tokenizer, beam, index
+        self._tokenizer, self._index = tokenizer, index
         self._pool = list(
             dict.fromkeys(candidate.passage for example in self.examples for candidate in example.candidates)
         )
@@ -88,7 +86,7 @@ class PathScores:
         ranks: list[int] = []
         for hops in sorted(set(self._hops)):
             chosen = [e for e, n in zip(self.examples, self._hops, strict=True) if n == hops]
-            searcher = MultiHopRetriever(dense, store, hops=hops, beam=self._beam)
+            searcher = MultiHopRetriever(dense, store, hops=hops)
             for start in range(0, len(chosen), _QUESTIONS):
                 block = chosen[start : start + _QUESTIONS]
                 found = searcher.search_paths([e.question for e in block], _PATHS)
