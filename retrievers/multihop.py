@@ -6,10 +6,10 @@ later one with the question and the passages so far. A beam of paths is kept bet
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path as FilePath
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,12 +38,8 @@ STOP_FILE = "stop.json"
 BoolArray = NDArray[np.bool_]
 
 
-class StopRule(Protocol):
-    """Says which questions need no further passage."""
-
-    def __call__(self, questions: FloatArray, hop: int) -> BoolArray:
-        """Which of the questions (B, D) are complete after so many hops, (B,) bool."""
-        ...
+StopRule = Callable[[FloatArray, int], BoolArray]
+"""Which of the questions (B, D) need no further passage after so many hops, (B,) bool."""
 
 
 class LearnedStop:

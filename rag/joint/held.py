@@ -16,15 +16,13 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from indexers.embeddings import EmbeddingShards, EmbeddingWriter, probe_texts
+from indexers.embeddings import EmbeddingShards, probe_texts
 from indexers.exact import FlatIndex
 from indexers.index import Index
 from indexers.npy import load_npy, save_npy
 from indexers.protocols import FloatArray, IntArray, VectorIndex
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, read_json
-from rag.core.log import get_logger
-from rag.core.progress import Progress
 from rag.training.config import RefreshedConfig
 from rag.training.distributed import World
 from rag.training.exchange import Drift, Exchange, ExchangeSettings, Refresher
@@ -32,13 +30,10 @@ from rag.training.generations import Generation, Generations
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.layout import Query
 from retrievers.protocols import TextEncoder
+from retrievers.training.inferencer import encode_corpus
 from retrievers.training.staleness import TOP_K, Probes, ProbeSet, compare
 
 __all__ = ["HeldIndex", "IndexRefresher", "index_exchange", "index_key"]
-
-_SHARD_ROWS = 16_384
-
-log = get_logger(__name__)
 
 
 def index_key(index: Index) -> str:
@@ -127,15 +122,8 @@ class IndexRefresher(Refresher):
     def build(self, snapshot: Generation, before: Generation | None, folder: Path) -> None:
         """Encode the corpus with a snapshot, and measure how far it is from the index before it."""
         encoder = self._load(snapshot.path / "encoder")
-        writer = EmbeddingWriter(
-            folder / "embeddings", rows=len(self._passages), encoder=encoder.identity, dtype="float32",
-            shard_rows=_SHARD_ROWS,
-        )  # fmt: skip
-        with Progress(len(self._passages), "passages", "refresh", initial=writer.finished_rows) as progress:
-            for rows in writer.write_passages(self._passages, encoder):
-                progress.update(rows)
-                self.check()
-        scores, now = self._probe(EmbeddingShards.open(folder / "embeddings"), encoder)
+        embeddings = encode_corpus(folder / "embeddings", self._passages, encoder, "float32", self.check)
+        scores, now = self._probe(embeddings, encoder)
         known = None
         if before is not None:
             old = EmbeddingShards.open(before.path / "embeddings").rows(self._watched)
@@ -146,8 +134,6 @@ class IndexRefresher(Refresher):
             known, now, scores, age_steps=snapshot.step - before.step if before is not None else 0,
             corpus=len(self._passages), temperature=self._temperature,
         )  # fmt: skip
-        for sentence in staleness.alarms():
-            log.warning("%s", sentence)
         save_npy(folder / "probe_rows.npy", now.rows)
         atomic_write_json(folder / "figures.json", dict(staleness.record()))
 

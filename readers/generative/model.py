@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -54,12 +56,12 @@ class Memory:
 
     def apart(self) -> Memory:
         """One row a passage, row by row: what "single" reads."""
-        parts, pad = [], torch.nn.utils.rnn.pad_sequence
+        parts = []
         for row, count in enumerate(self.counts):
             parts += [self.states[row][self.owner[row] == passage] for passage in range(count)]
         masks = [torch.ones(len(part), dtype=torch.long, device=self.mask.device) for part in parts]
-        mask = pad(masks, batch_first=True)
-        return Memory(pad(parts, batch_first=True), mask, mask - 1, (1,) * len(parts))
+        mask = pad_sequence(masks, batch_first=True)
+        return Memory(pad_sequence(parts, batch_first=True), mask, mask - 1, (1,) * len(parts))
 
     def without(self, passage: int) -> Memory:
         """The same with one passage hidden."""
@@ -106,34 +108,27 @@ class Seq2Seq:
             rows: for each question the token ids of each of its passages.
             batch_tokens: tokens that are encoded at a time.
         """
-        flat = [(b, ids) for b, passages in enumerate(rows) for ids in passages]
-        lengths = [len(ids) for _, ids in flat]
-        begins, fill = [], [0] * len(rows)
-        for b, ids in flat:
-            begins.append(fill[b])
-            fill[b] += len(ids)
-        width, device = max([1, *fill]), self.device
-        owner = torch.full((len(rows), width), -1, dtype=torch.long)
-        for b, passages in enumerate(rows):
-            sizes = torch.tensor([len(ids) for ids in passages], dtype=torch.long)
-            owner[b, : fill[b]] = torch.repeat_interleave(torch.arange(len(passages)), sizes)
-        pieces: list[Tensor] = []
-        source = torch.zeros(len(rows), width, dtype=torch.long)
-        done = 1  # row 0 of what is gathered from is for padding
-        for part in plan_batches(lengths, max_rows=_MAX_ROWS, max_tokens=batch_tokens):
-            padded, mask = self.pad_rows([flat[i][1] for i in part])
-            found = self.model.get_encoder()(input_ids=padded, attention_mask=mask)[0]  # (R, L, D)
-            pieces.append(found[mask.bool()])
-            for i in part:
-                source[flat[i][0], begins[i] : begins[i] + lengths[i]] = torch.arange(lengths[i]) + done
-                done += lengths[i]
-        if not pieces:
+        flat = [ids for passages in rows for ids in passages]
+        if not flat:
             raise ConfigError("there is nothing to encode: no question has a passage")
-        everything = torch.cat([pieces[0].new_zeros(1, pieces[0].shape[1]), *pieces])
-        states = everything.index_select(0, source.flatten().to(device)).view(*source.shape, -1)
-        owner = owner.to(device)
-        counts = tuple(len(passages) for passages in rows)
-        return Memory(states, (owner >= 0).long(), owner, counts)
+        states = [torch.empty(0)] * len(flat)
+        for part in plan_batches(list(map(len, flat)), max_rows=_MAX_ROWS, max_tokens=batch_tokens):
+            padded, mask = self.pad_rows([flat[i] for i in part])
+            found = self.model.get_encoder()(input_ids=padded, attention_mask=mask)[0]  # (R, L, D)
+            for i, hidden in zip(part, found, strict=True):
+                states[i] = hidden[: len(flat[i])]
+        none = states[0].new_zeros(0, states[0].shape[1])  # a question may have no passage
+        left = iter(states)
+        joined = [torch.cat([none, *islice(left, len(passages))]) for passages in rows]
+        owners = [
+            torch.arange(len(passages)).repeat_interleave(
+                torch.tensor(list(map(len, passages)), dtype=torch.long)
+            )
+            for passages in rows
+        ]
+        owner = pad_sequence(owners, batch_first=True, padding_value=-1).to(self.device)
+        counts = tuple(map(len, rows))
+        return Memory(pad_sequence(joined, batch_first=True), (owner >= 0).long(), owner, counts)
 
     def pad_rows(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """(R, L) ids and mask, padded on the right."""

@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from indexers.embeddings import EmbeddingShards, EmbeddingWriter
+from indexers.embeddings import EmbeddingShards, EmbeddingWriter, VectorDtype
 from indexers.exact import exact_search
 from indexers.gold import CorpusTexts
 from indexers.npy import load_npy, save_npy
@@ -59,7 +59,7 @@ from retrievers.training.config import AnceTrainConfig
 from retrievers.training.staleness import TOP_K, Probes, ProbeSet, compare
 from retrievers.training.validation import TOP_KS, CorpusSearch, right_rows
 
-__all__ = ["Inferencer", "MinedNegatives"]
+__all__ = ["Inferencer", "MinedNegatives", "encode_corpus"]
 
 _SHARD_ROWS = 16_384
 _QUESTIONS_AT_ONCE = 2048
@@ -187,14 +187,7 @@ class Inferencer(Refresher):
         for other in work.glob("embeddings-*"):
             if other != place:
                 shutil.rmtree(other)
-        writer = EmbeddingWriter(
-            place, rows=len(self.corpus), encoder=encoder.identity, dtype="float16", shard_rows=_SHARD_ROWS
-        )
-        with Progress(len(self.corpus), "passages", "encode", initial=writer.finished_rows) as progress:
-            for rows in writer.write_passages(self.corpus, encoder):
-                progress.update(rows)
-                self.check()
-        return EmbeddingShards.open(place)
+        return encode_corpus(place, self.corpus, encoder, "float16", self.check)
 
     def _mine(
         self,
@@ -235,8 +228,6 @@ class Inferencer(Refresher):
             corpus=len(self.corpus),
             temperature=self._temperature(encoder),
         )
-        for sentence in staleness.alarms():
-            log.warning("%s", sentence)
         figures: dict[str, Any] = {
             **{f"held_out/{name}": value for name, value in self._measure(encoder, embeddings).items()},
             **staleness.record(),
@@ -295,3 +286,21 @@ class Inferencer(Refresher):
         every = np.arange(len(questions), dtype=np.int64)
         found = [rows for _, _, rows in self._search(encoder, embeddings, questions, every, TOP_KS[-1])]
         return self._held_out.judge(np.concatenate(found))
+
+
+def encode_corpus(
+    place: Path, corpus: PassageStore, encoder: TextEncoder, dtype: VectorDtype, check: Callable[[], None]
+) -> EmbeddingShards:
+    """Vectors of all passages; a killed attempt goes on behind the shards it finished.
+
+    Args:
+        check: called after each batch; it raises where the work is to be given up.
+    """
+    writer = EmbeddingWriter(
+        place, rows=len(corpus), encoder=encoder.identity, dtype=dtype, shard_rows=_SHARD_ROWS
+    )
+    with Progress(len(corpus), "passages", "encode", initial=writer.finished_rows) as progress:
+        for rows in writer.write_passages(corpus, encoder):
+            progress.update(rows)
+            check()
+    return EmbeddingShards.open(place)

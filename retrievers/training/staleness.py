@@ -10,6 +10,7 @@ import numpy as np
 
 from indexers.npy import load_npy, save_npy
 from indexers.protocols import FloatArray, IntArray
+from rag.core.log import get_logger
 from rag.runtime.seeds import generator
 from rag.training.refresh import Staleness, distinct_share, mean_cosine, score_entropy, top_k_overlap
 
@@ -69,7 +70,7 @@ def compare(
     corpus: int,
     temperature: float,
 ) -> Staleness:
-    """Figures of a refresh.
+    """Figures of a refresh; alarms are logged.
 
     Args:
         before: probes of the version that is replaced; None if there was none.
@@ -80,13 +81,16 @@ def compare(
         temperature: the loss's.
     """
     known = before if before is not None and before.vectors.shape == after.vectors.shape else after
-    return Staleness(
+    found = Staleness(
         age_steps=age_steps,
         overlap=top_k_overlap(known.rows, after.rows),
         cosine=mean_cosine(known.vectors, after.vectors),
         entropy=score_entropy(scores, temperature),
         distinct=distinct_share(after.rows, corpus),
     )
+    for sentence in found.alarms():
+        get_logger(__name__).warning("%s", sentence)
+    return found
 
 
 class DriftMeter:
