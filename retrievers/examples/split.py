@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -32,22 +32,12 @@ class ExampleSplit:
     Attributes:
         key: hex sha256 of the files and of every setting that decides which examples these are.
         held_out: at most `validation_questions`; empty if there is no validation.
+        training: the training examples in the order of the files, read anew at each call.
     """
 
     key: str
     held_out: tuple[TrainingExample, ...]
-    _files: tuple[Path, ...] = ()
-    _needs: Needed = "positives"
-    _bounds: tuple[float, float] = (0.0, 1.0)
-    _places: _Places | None = None
-
-    def training(self) -> Iterator[TrainingExample]:
-        """The training examples in the order of the files."""
-        low, high = self._bounds
-        for example in _read(self._files, self._needs):
-            assert self._places is not None
-            if self._places.in_division(example) >= low and self._places.in_sample(example) <= high:
-                yield example
+    training: Callable[[], Iterator[TrainingExample]] = lambda: iter(())
 
 
 def split_examples(config: RetrieverTrainConfig, folder: Path) -> ExampleSplit:
@@ -80,9 +70,13 @@ def split_examples(config: RetrieverTrainConfig, folder: Path) -> ExampleSplit:
         _divide(config, places, fraction, kept, stated)
     bounds = read_json(stated)
     held_out = tuple(_read((kept,), config.needs)) if kept.is_file() else ()
-    return ExampleSplit(
-        key, held_out, config.train_files, config.needs, (bounds["low"], bounds["high"]), places
-    )
+
+    def training() -> Iterator[TrainingExample]:
+        for example in _read(config.train_files, config.needs):
+            if places.in_division(example) >= bounds["low"] and places.in_sample(example) <= bounds["high"]:
+                yield example
+
+    return ExampleSplit(key, held_out, training)
 
 
 def _divide(config: RetrieverTrainConfig, places: _Places, fraction: float, kept: Path, stated: Path) -> None:
