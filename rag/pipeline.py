@@ -12,7 +12,7 @@ Example:
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any, Literal, overload
@@ -68,7 +68,7 @@ class Pipeline:
         Args:
             index_dir: a directory written by `rag index`.
             retriever: a kind of `retrievers.open`, such as "hybrid" or "hybrid:depth=500"; "auto" takes the
-                best the index has.
+                best the index has, or the question encoder that the reader brings with it.
             encoder: another folder or hub name for the same encoder; its weight hash must be the manifest's.
             reader: folder or hub name of a reader; None for the one in the package, False for none.
             precision: "auto", "fp32" or "bf16".
@@ -85,14 +85,24 @@ class Pipeline:
         from retrievers.open import open_retriever
 
         index = Index.open(index_dir, verify=verify)
-        searcher = open_retriever(
-            index,
-            retriever,
-            encoder=encoder,
-            precision=precision,
-            fusion=Fusion.parse(fusion) if isinstance(fusion, str) else fusion,
-            rerank=rerank,
-        )
+        fused = Fusion.parse(fusion) if isinstance(fusion, str) else fusion
+        bound = _bound(reader) if retriever in ("auto", "dense") else None
+        if bound is None:
+            searcher = open_retriever(
+                index, retriever, encoder=encoder, precision=precision, fusion=fused, rerank=rerank
+            )
+        else:
+            from retrievers.bound import open_bound
+            from retrievers.rerank import reranked
+
+            if encoder is not None or fused is not None:
+                raise ConfigError(
+                    f"{reader} brings its own question encoder: neither encoder nor fusion can be given",
+                    hint="leave them out, or choose another --retriever",
+                )
+            searcher = open_bound(index, FilePath(str(reader)), bound, precision=precision)
+            if rerank is not None:
+                searcher = reranked(searcher, index.passages, rerank, precision=precision, device="auto")
         return cls(index, searcher, _open_reader(reader, precision, effort))
 
     @classmethod
@@ -139,6 +149,12 @@ class Pipeline:
     _holder: tempfile.TemporaryDirectory[str] | None = None
 
     @property
+    def _own_questions(self) -> str | None:
+        """Hash of a question encoder that came with the reader."""
+        encoder = getattr(self.retriever, "encoder", None)
+        return getattr(encoder, "questions_sha256", None)
+
+    @property
     def index_version(self) -> str:
         """Short hash of the index's manifest."""
         return self.index.version
@@ -158,6 +174,7 @@ class Pipeline:
             **({"fusion": str(fusion)} if (fusion := getattr(first, "fusion", None)) else {}),
             **({} if judging is None else {"rerank": judging.identity}),
             "encoder": self.index.manifest.get("encoder"),
+            **({"question_encoder": sha} if (sha := self._own_questions) else {}),
             "reader": None
             if self.reader is None
             else getattr(self.reader, "name", type(self.reader).__name__),
@@ -268,6 +285,16 @@ class Pipeline:
 
 def _effort(reader: Reader | None) -> str:
     return str(getattr(getattr(reader, "settings", None), "effort", "full"))
+
+
+def _bound(reader: str | Literal[False] | None) -> Mapping[str, Any] | None:
+    """What a reader's folder says of a question encoder that belongs to it, if it does."""
+    from readers.manifest import READER_FILE, read_reader_file
+
+    if not reader or not (FilePath(reader) / READER_FILE).exists():
+        return None
+    found: Mapping[str, Any] | None = read_reader_file(FilePath(reader)).get("retriever")
+    return found
 
 
 def _open_reader(reader: str | Literal[False] | None, precision: str, effort: str | None) -> Reader | None:

@@ -34,6 +34,8 @@ class Recipe:
 
 
 RECIPES = {
+    "rag": Recipe("rag.joint.rag:RagTrainConfig", "rag.joint.rag:train_rag"),
+    "emdr2": Recipe("rag.joint.emdr2:EmdrTrainConfig", "rag.joint.emdr2:train_emdr2"),
     "dpr": Recipe("retrievers.training.config:DprTrainConfig", "retrievers.training.dpr:train_dpr"),
     "ance": Recipe("retrievers.training.config:AnceTrainConfig", "retrievers.training.ance:train_ance"),
     "adore": Recipe("retrievers.training.config:AdoreTrainConfig", "retrievers.training.adore:train_adore"),

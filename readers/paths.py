@@ -142,8 +142,11 @@ def read_answers(
         AnswerSet(
             question,
             tuple(
-                _with_evidence(
-                    answer, *units[n][answer.passage_index][:2], marked.get((n, answer.passage_index))
+                replace(
+                    _with_evidence(
+                        answer, *units[n][answer.passage_index][:2], marked.get((n, answer.passage_index))
+                    ),
+                    weights=_weights(answer, units[n]),
                 )
                 for answer in read.get(n, _NO_ANSWER).answers
             ),
@@ -154,6 +157,13 @@ def read_answers(
         )
         for n, question in enumerate(questions)
     ]
+
+
+def _weights(answer: ReadAnswer, units: Sequence[tuple[Steps, JoinedPath, float]]) -> dict[str, float]:
+    """What each passage accounts for, by its id."""
+    if not answer.weights:
+        return {}
+    return {steps[-1][1].id: w for (steps, *_), w in zip(units, answer.weights, strict=True)}
 
 
 def _within(paths: Sequence[Steps], passages: int) -> list[Steps]:

@@ -34,6 +34,8 @@ class ReadAnswer:
         start, end: characters of that passage's text, the end exclusive; None where the answer does not stand
             there literally ("yes", or what a generator worded itself).
         supporting: start and end of the sentences that support it, where the reader marks them.
+        weights: how much of the answer each passage given accounts for, by Bayes' rule, where the reader says
+            so; they sum to 1.
     """
 
     text: str
@@ -43,6 +45,7 @@ class ReadAnswer:
     start: int | None = None
     end: int | None = None
     supporting: tuple[tuple[int, int], ...] = ()
+    weights: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,7 +143,8 @@ class EvidenceOut(HitOut):
 class AnswerOut(BaseModel):
     """A short answer; `confidence` is the probability that it is right.
 
-    `path` has the passages it rests on, hop by hop; it is left out where there is one only.
+    `path` has the passages it rests on, hop by hop; it is left out where there is one only. `weights` say how
+    much of the answer each passage accounts for, by passage id, where the reader says so.
     """
 
     text: str
@@ -151,6 +152,7 @@ class AnswerOut(BaseModel):
     confidence: float
     evidence: EvidenceOut
     path: list[EvidenceOut] = []
+    weights: dict[str, float] = {}
 
 
 _EVIDENCE = Evidence(

@@ -1,4 +1,4 @@
-"""`rag import`: published checkpoints in pickle form → safetensors, without running what is in them."""
+"""`rag import`: published checkpoints as folders of this system, without running what is in them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import typer
 
 
 def import_(
-    source: Annotated[Path, typer.Argument(help="Checkpoint of DPR (.cp) or with the same names.")],
+    source: Annotated[
+        Path,
+        typer.Argument(help="Checkpoint of DPR (.cp) or with the same names, or a folder of RAG."),
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write; must not exist or be empty.")],
     base: Annotated[
         str | None,
@@ -17,11 +20,19 @@ def import_(
             help="Model it was trained from (folder or Hugging Face name), if not bert-base-uncased."
         ),
     ] = None,
+    index: Annotated[
+        Path | None, typer.Option("--index", "-i", help="What a RAG checkpoint's question encoder searches.")
+    ] = None,
 ) -> None:
-    """Convert a dense retriever's checkpoint; only tensors are read, nothing in the file is executed."""
+    """Convert a dense retriever's or a RAG checkpoint; only tensors are read, nothing in it is executed."""
     from rag.core.log import setup_logging
+    from rag.joint.rag_import import import_rag, is_rag
     from retrievers.encoders.checkpoint_import import import_checkpoint
 
     setup_logging("INFO")
+    if is_rag(source):
+        reader = import_rag(source, out, index)
+        typer.echo(f"reader → {reader}\nuse it: rag ask … --reader {reader}")
+        return
     folder = import_checkpoint(source, out, base=base)
     typer.echo(f"encoder → {folder}\nuse it: rag index … --encoder {folder}")

@@ -171,6 +171,8 @@ class Answer:
         confidence: calibrated probability in [0, 1] that the answer is right.
         path: every passage the answer rests on, hop by hop, where there is more than one; `evidence` is one
             of them.
+        weights: how much of the answer each passage that was read accounts for, by passage id, where the
+            reader says so; they sum to 1.
     """
 
     text: str
@@ -178,6 +180,7 @@ class Answer:
     confidence: float
     evidence: Evidence
     path: tuple[Evidence, ...] = ()
+    weights: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """A dict ready for `json.dumps`."""
@@ -185,6 +188,8 @@ class Answer:
         shown["evidence"] = self.evidence.to_json()
         if self.path:
             shown["path"] = [evidence.to_json() for evidence in self.path]
+        if self.weights:
+            shown["weights"] = dict(self.weights)
         return shown
 
 

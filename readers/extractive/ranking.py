@@ -40,14 +40,15 @@ Pair = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An answer in one passage: characters `start` to `end` (exclusive; None: it has no place), and its
-    score."""
+    """An answer in one passage: characters `start` to `end` (exclusive; None: it has no place), its score,
+    and `weights` as in `ReadAnswer`."""
 
     passage_index: int
     start: int | None
     end: int | None
     text: str
     score: float
+    weights: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class Ranked:
     ) -> ReadResult:
         """The best answers with their probabilities, and that of "no answer here"; 1 without any answer."""
         answers = tuple(
-            ReadAnswer(c.text, c.score, float(p), c.passage_index, c.start, c.end)
+            ReadAnswer(c.text, c.score, float(p), c.passage_index, c.start, c.end, weights=c.weights)
             for c, p in zip(self.candidates[:n_best], probabilities[:n_best], strict=True)
         )
         return ReadResult(answers, none if answers else 1.0, cost or {})

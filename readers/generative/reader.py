@@ -18,6 +18,7 @@ from readers.extractive.ranking import Candidate, Ranked, confidences, retrieval
 from readers.generative.attention import attend
 from readers.generative.files import load_generator
 from readers.generative.layout import encode_rows
+from readers.generative.marginal_decoding import decode
 from readers.generative.model import Memory, Seq2Seq
 from readers.generative.settings import GeneratorSettings
 from readers.manifest import Calibration
@@ -116,11 +117,19 @@ class GenerativeReader:
         for part in _parts(rows):
             with torch.inference_mode():
                 memory = self.seq2seq.encode([rows[b] for b in part], self.settings.batch_tokens)
-                answered = (self._fused if self.settings.mode == "fid" else self._apart)(
+                read = {"fid": self._fused, "single": self._apart}.get(self.settings.mode, self._together)
+                answered = read(
                     memory, [kept[b] for b in part], [scores[b] for b in part], [chosen[b] for b in part]
                 )
             for b, (candidates, null) in zip(part, answered, strict=True):
-                given = [replace(c, passage_index=chosen[b][c.passage_index]) for c in candidates]
+                given = [
+                    replace(
+                        c,
+                        passage_index=chosen[b][c.passage_index],
+                        weights=_spread(c.weights, chosen[b], len(passages[b])),
+                    )
+                    for c in candidates
+                ]
                 results[b] = Ranked(given, null)
         return results
 
@@ -172,6 +181,37 @@ class GenerativeReader:
                     nulls.append(next(found)[0] + float(prior[number]))
             best = _distinct(candidates)
             yield best, nulls[best[0].passage_index] if best and nulls else None
+
+    def _together(
+        self,
+        memory: Memory,
+        passages: Sequence[Sequence[Passage]],
+        scores: Sequence[Sequence[float]],
+        chosen: Sequence[Sequence[int]],
+    ) -> Iterator[tuple[list[Candidate], float | None]]:
+        settings = self.settings
+        marginal = settings.marginal
+        assert marginal is not None
+        priors = [
+            torch.tensor([scores[row][i] for i in places]) * settings.prior_scale
+            for row, places in enumerate(chosen)
+        ]
+        found = decode(
+            self.seq2seq, memory.apart(), priors, marginal=marginal, answer_tokens=settings.answer_tokens,
+            beams=settings.beams, decoding=settings.decoding,
+        )  # fmt: skip
+        for mine, hypotheses in zip(passages, found, strict=True):
+            worded = [(self.seq2seq.words(one.ids), one) for one in hypotheses]
+            yield (
+                _distinct(
+                    [
+                        replace(_supported(text, one.score, mine, one.weights), weights=one.weights)
+                        for text, one in worded
+                        if text
+                    ]
+                ),
+                None,
+            )
 
     def _answers(self, memory: Memory) -> list[list[tuple[str, list[int]]]]:
         """Words and tokens of each row's different answers; "no answer" and empty ones are left out."""
@@ -274,3 +314,8 @@ def _distinct(candidates: Sequence[Candidate]) -> list[Candidate]:
     for candidate in sorted(candidates, key=lambda c: -c.score):
         kept.setdefault(normalize_answer(candidate.text) or candidate.text, candidate)
     return list(kept.values())
+
+
+def _spread(weights: tuple[float, ...], chosen: Sequence[int], given: int) -> tuple[float, ...]:
+    """Weights of the chosen passages among all that were given."""
+    return tuple(np.bincount(chosen, weights, given).tolist()) if weights else ()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from string import Formatter
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
 from rag.config import Config
+from readers.generative.marginal import Marginal
+from readers.generative.marginal_decoding import Decoding
 from readers.manifest import Manifest
 
 __all__ = ["FID_TEMPLATE", "GeneratorManifest", "GeneratorSettings"]
@@ -21,7 +23,8 @@ class GeneratorSettings(Config):
 
     Attributes:
         mode: "fid" encodes passages apart and decodes from all of them together; "single" answers from each
-            passage alone, and the best of these answers wins.
+            passage alone, and the best of these answers wins; "rag-sequence" and "rag-token" read passages
+            apart, and all of them together say how likely an answer is (`readers.generative.marginal`).
         template: an input row; names in braces are filled in. The tokenizer's special tokens may be written
             out.
         passage_tokens: longest row, special tokens included; what is longer is cut at its end, as published.
@@ -31,11 +34,14 @@ class GeneratorSettings(Config):
         beams: 1 is greedy; each beam gives a candidate answer.
         no_answer: what the model was trained to say where the passages hold no answer; None if it was not.
         retrieval_weight: w in score = log p − w·ln(1 + rank by retrieval score), mode "single" only.
+        prior_scale: factor on retrieval scores, whose softmax is then p(z|x), in the modes of RAG.
+        decoding: of "rag-sequence": answers that were found under one passage are scored under all of them
+            ("thorough"), or under those that found them ("fast").
         legacy_cross_bias: add the position bias that T5's cross-attention had in transformers before 3.5.
         batch_tokens: tokens that are encoded at a time.
     """
 
-    mode: Literal["fid", "single"] = "fid"
+    mode: Literal["fid", "single", "rag-sequence", "rag-token"] = "fid"
     template: str = FID_TEMPLATE
     passage_tokens: int = Field(default=250, ge=8)
     question_tokens: int = Field(default=64, ge=1)
@@ -44,8 +50,15 @@ class GeneratorSettings(Config):
     beams: int = Field(default=1, ge=1, le=64)
     no_answer: str | None = None
     retrieval_weight: float = Field(default=0.0, ge=0)
+    prior_scale: float = Field(default=1.0, gt=0)
+    decoding: Decoding = "thorough"
     legacy_cross_bias: bool = False
     batch_tokens: int = Field(default=8192, ge=1)
+
+    @property
+    def marginal(self) -> Marginal | None:
+        """What passages marginalise over in the modes of RAG, else None."""
+        return {"rag-sequence": "sequence", "rag-token": "token"}.get(self.mode)  # type: ignore[return-value]
 
     @field_validator("template")
     @classmethod
@@ -59,7 +72,12 @@ class GeneratorSettings(Config):
 
 
 class GeneratorManifest(Manifest):
-    """The content of `reader.json` beside a sequence-to-sequence checkpoint."""
+    """The content of `reader.json` beside a sequence-to-sequence checkpoint.
+
+    Attributes:
+        retriever: of a reader that was trained together with a question encoder: see `retrievers.bound`.
+    """
 
     kind: Literal["generative"] = "generative"
     settings: GeneratorSettings = GeneratorSettings()
+    retriever: dict[str, Any] | None = None

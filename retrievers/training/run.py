@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -53,7 +53,13 @@ def encoder_form(config: RetrieverTrainConfig, model: BiEncoderModel) -> Encoder
 
 
 def export_model(
-    folder: Path, model: BiEncoderModel, weights: Mapping[str, Tensor], form: EncoderForm, *, card: str = ""
+    folder: Path,
+    model: BiEncoderModel,
+    weights: Mapping[str, Tensor],
+    form: EncoderForm,
+    *,
+    card: str = "",
+    only: Literal["question"] | None = None,
 ) -> Path:
     """Write the encoder with these weights; see `write_encoder` for the layouts.
 
@@ -61,9 +67,11 @@ def export_model(
         folder: to be written; what it held is replaced.
         model: gives configuration, tokenizers and the weights that are not in `weights`.
         weights: fp32, by the model's parameter names; empty takes the model's present ones.
+        only: write this tower alone, as an encoder of its own.
     """
     with torch.no_grad():
-        towers = [_tower_weights(tower, weights, prefix) for prefix, tower in model.towers()]
+        chosen = list(model.towers())[: 1 if only else 2]
+        towers = [_tower_weights(tower, weights, prefix) for prefix, tower in chosen]
     return write_encoder(folder, towers[0], towers[1] if len(towers) > 1 else None, form, card=card)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,8 @@ def save_reader(
     weights: Mapping[str, torch.Tensor],
     manifest: GeneratorManifest,
     figures: Mapping[str, Any],
+    *,
+    add: Callable[[Path], object] = lambda _: None,
 ) -> None:
     """Write a folder that transformers opens, with `reader.json` and a card; it appears whole.
 
@@ -108,6 +110,7 @@ def save_reader(
         seq2seq: its model is made fp32 and given `weights`.
         manifest: content of `reader.json`.
         figures: for the card and `figures.json`.
+        add: puts more into the folder before it appears.
     """
     model = seq2seq.model.float()
     parameters = dict(model.named_parameters())
@@ -120,6 +123,7 @@ def save_reader(
         atomic_write_json(temporary / "figures.json", dict(figures))
         atomic_write_text(temporary / "README.md", _card(manifest, figures))
         manifest.save(temporary)
+        add(temporary)
         shutil.rmtree(folder, ignore_errors=True)
 
 

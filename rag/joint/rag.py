@@ -1,0 +1,66 @@
+"""Train a question encoder and a generator through the passages between them (RAG)."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field
+
+from rag.joint.losses import rag_loss
+from rag.joint.together import Role, train_together
+from rag.joint.together_config import JointTrainConfig
+from readers.generative.marginal import Marginal
+from readers.generative.marginal_decoding import Decoding
+
+__all__ = ["RagTrainConfig", "train_rag"]
+
+
+class RagTrainConfig(JointTrainConfig):
+    """Everything `train_rag` reads.
+
+    Attributes:
+        marginal: "sequence": one passage tells a whole answer; "token": every token may come from another.
+        smoothing: of labels, on the marginal.
+        decoding: of the finished reader, see `GeneratorSettings`.
+
+    Example:
+        >>> config = RagTrainConfig(
+        ...     out="run", train_files=("nq.jsonl",), index="index", reader={"generator": "bart"}, top_k=10
+        ... )
+        >>> config.marginal, config.document_side, config.top_k
+        ('sequence', 'frozen', 10)
+    """
+
+    recipe: ClassVar[str] = "rag"
+
+    name: str = Field(default="rag", min_length=1)
+    marginal: Marginal = "sequence"
+    smoothing: float = Field(default=0.0, ge=0, lt=1)
+    decoding: Decoding = "thorough"
+
+
+def train_rag(config: RagTrainConfig, *, role: Role = "both") -> Path:
+    """Train RAG, or resume the run that `config.out` holds: see `train_together` for what is written.
+
+    With `document_side` "reencode" it is trained end to end.
+
+    Raises:
+        DataError: a file is wrong, or no question has an answer.
+        ConfigError: the configuration cannot work.
+        MismatchedArtifactError: `config.out` holds a run with another configuration, or the index's encoder
+            is not the model's.
+
+    Source:
+        Lewis et al. 2020, "Retrieval-Augmented Generation for Knowledge-Intensive NLP Tasks"; end to end:
+        Siriwardhana et al. 2023, "Improving the Domain Adaptation of Retrieval Augmented Generation (RAG)
+        Models for Open Domain Question Answering".
+
+    Note:
+        One of a question's answers is drawn each time, where the paper makes an example of every pair.
+    """
+    batch_tokens = config.reader.batch_tokens or 8192
+    objective = partial(rag_loss, config.marginal, smoothing=config.smoothing, batch_tokens=batch_tokens)
+    reads = {"mode": f"rag-{config.marginal}", "decoding": config.decoding}
+    return train_together(config, objective, reads, role=role)

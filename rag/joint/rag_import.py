@@ -1,0 +1,103 @@
+"""RAG checkpoints of transformers (`facebook/rag-*`) as a reader's folder with its question encoder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, AutoTokenizer, RagModel
+
+from indexers.index import Index
+from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
+from rag.core.files import atomic_path
+from rag.core.log import get_logger
+from readers.generative.settings import GeneratorManifest, GeneratorSettings
+from retrievers.bound import QUESTION_ENCODER, binding
+
+__all__ = ["import_rag", "is_rag"]
+
+_PARTS = ("question_encoder", "generator")
+
+
+def is_rag(source: str | Path) -> bool:
+    """Whether a folder or a Hugging Face name holds a RAG checkpoint."""
+    try:
+        return bool(AutoConfig.from_pretrained(source).model_type == "rag")
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def import_rag(source: str | Path, out: Path, index: str | Path | None = None) -> Path:
+    """Write the generator and the question encoder of a RAG checkpoint as one reader's folder.
+
+    Args:
+        source: folder or Hugging Face name; weights are `question_encoder.*` and `generator.*`, tokenizers
+            lie in `question_encoder_tokenizer/` and `generator_tokenizer/`.
+        out: folder to write.
+        index: the passages that it is to search, by the passage encoder that the question encoder was trained
+            with; the reader is bound to it. None: questions are encoded as the index says.
+
+    Raises:
+        ArtifactError: it is no RAG checkpoint, or a part is missing.
+        ConfigError: `out` holds something.
+        MismatchedArtifactError: the index's vectors are of another size.
+    """
+    if out.exists() and any(out.iterdir()):
+        raise ConfigError(f"{out} exists and is not empty", hint="choose another --out")
+    try:
+        config: Any = AutoConfig.from_pretrained(source)
+        model, report = RagModel.from_pretrained(source, output_loading_info=True)
+        tokenizers = [AutoTokenizer.from_pretrained(source, subfolder=f"{part}_tokenizer") for part in _PARTS]
+    except (OSError, ValueError, KeyError, AssertionError) as error:
+        raise ArtifactError(
+            f"{source}: no RAG checkpoint of transformers ({str(error)[:200]})",
+            hint="expected config.json of type rag, weights and both tokenizers' folders",
+        ) from error
+    if missing := sorted(report["missing_keys"]):
+        raise ArtifactError(
+            f"{source}: {len(missing)} tensors are missing, as {missing[0]}",
+            hint="copy the whole folder again",
+        )
+    is_token = any("Token" in name for name in config.architectures or ())
+    settings = GeneratorSettings(
+        mode="rag-token" if is_token else "rag-sequence",
+        template=_template(config),
+        passage_tokens=config.max_combined_length,
+        max_passages=config.n_docs,
+        answer_tokens=int(getattr(config.generator, "max_length", None) or 20),
+    )
+    manifest = GeneratorManifest(name=Path(str(source)).name, settings=settings)
+    with atomic_path(out) as temporary:
+        parts: dict[str, Any] = {QUESTION_ENCODER: model.question_encoder, ".": model.generator}
+        for (name, part), tokenizer in zip(parts.items(), tokenizers, strict=True):
+            part.save_pretrained(temporary / name)
+            tokenizer.save_pretrained(temporary / name)
+        if index is not None:
+            manifest = manifest.model_copy(update={"retriever": _bound(temporary, index)})
+        manifest.save(temporary)
+        if out.exists():
+            out.rmdir()
+    if index is None:
+        get_logger(__name__).warning(
+            "%s is bound to no index: its own question encoder is not used; give --index to use it", out
+        )
+    return out
+
+
+def _bound(folder: Path, index: str | Path) -> dict[str, Any]:
+    with Index.open(index) as searched:
+        identity = searched.encoder_identity
+    if identity is None:
+        raise ConfigError(f"{index} has no vectors", hint="build it with --retriever dense")
+    found = binding(folder, identity)
+    if found["dim"] != identity.dim:
+        raise MismatchedArtifactError(
+            f"the question encoder makes vectors of {found['dim']} numbers, {index} holds {identity.dim}",
+            hint="index the passages with the passage encoder that it was trained with",
+        )
+    return found
+
+
+def _template(config: Any) -> str:
+    title, text = (part.replace("{", "{{").replace("}", "}}") for part in (config.title_sep, config.doc_sep))
+    return f"{{title}}{title}{{text}}{text}{{question}}"

@@ -1,0 +1,83 @@
+"""What training a retriever and a generator together reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from indexers.presets import IndexType
+from rag.config import Config
+from rag.training.config import RefreshedConfig
+from retrievers.examples.records import Needed
+from retrievers.training.config import ModelConfig, RetrieverTrainConfig
+
+__all__ = ["DocumentSide", "JointReaderConfig", "JointTrainConfig"]
+
+DocumentSide = Literal["frozen", "reencode", "rerank"]
+
+
+class JointReaderConfig(Config):
+    """The generator; what is None is what its folder says.
+
+    Attributes:
+        generator: folder of `rag train generator`, or any sequence-to-sequence checkpoint.
+        dropout: replaces the model's.
+        template, passage_tokens, question_tokens, answer_tokens, batch_tokens: as in `GeneratorSettings`.
+        beams: of the finished reader.
+    """
+
+    generator: str
+    dropout: float | None = Field(default=None, ge=0, lt=1)
+    template: str | None = None
+    passage_tokens: int | None = Field(default=None, ge=8)
+    question_tokens: int | None = Field(default=None, ge=1)
+    answer_tokens: int | None = Field(default=None, ge=1)
+    batch_tokens: int | None = Field(default=None, ge=1)
+    beams: int | None = Field(default=None, ge=1)
+
+
+class JointTrainConfig(RefreshedConfig, RetrieverTrainConfig):
+    """What training a retriever and a generator together reads.
+
+    Attributes:
+        train_files: question sets with answers, of any format.
+        validation_file: the same, held out.
+        index: built index with vectors; its encoder is what is trained.
+        document_side: "frozen" trains questions alone, over the index as it is; "reencode" also encodes the
+            passages found with gradient, and makes the index anew as `refresh` says; "rerank" does so too,
+            but keeps the index: it takes `over_retrieve` passages from it and the `top_k` best of these by
+            the vectors of the model as it is.
+        top_k: passages a question, K.
+        over_retrieve: see "rerank".
+        index_type: of the finished index, if passages are trained.
+        reader: see there.
+
+    `run.select_by` may be "em", "f1", "nll" or a top-k, of held-out questions.
+    """
+
+    needs: ClassVar[Needed] = "questions"
+    measured: ClassVar[tuple[str, ...]] = ("em", "f1", "nll", "mrr", "top1", "top5", "top20")
+
+    index: Path
+    document_side: DocumentSide = "frozen"
+    top_k: int = Field(default=5, ge=1)
+    over_retrieve: int = Field(default=0, ge=0)
+    index_type: IndexType = "flat"
+    model: ModelConfig = ModelConfig(shared=False)
+    reader: JointReaderConfig
+
+    @model_validator(mode="after")
+    def _cross_check_joint(self) -> JointTrainConfig:
+        if (self.document_side == "rerank") != bool(self.over_retrieve):
+            raise ValueError("over_retrieve is for document_side rerank, and needed there")
+        if self.over_retrieve and self.over_retrieve <= self.top_k:
+            raise ValueError(f"over_retrieve ({self.over_retrieve}) must be more than top_k ({self.top_k})")
+        if self.document_side == "frozen" and self.model.shared:
+            raise ValueError("document_side frozen trains questions alone: set shared=false")
+        names = ("validation_passages", "chunk_size", "hold_out")
+        usual, said = type(self.data)().flat(), self.data.flat()
+        if given := [f"{name}={said[name]}" for name in names if said[name] != usual[name]]:
+            raise ValueError(f"{', '.join(given)}: nothing here reads this")
+        return self

@@ -1,0 +1,114 @@
+"""The question encoder that a reader brings with it, over the passage vectors that it was trained for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from indexers.index import Index
+from indexers.protocols import EncoderIdentity, FloatArray
+from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
+from retrievers.dense import DenseRetriever
+from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.encoders.layout import Query
+
+__all__ = ["QUESTION_ENCODER", "BoundEncoder", "binding", "open_bound"]
+
+QUESTION_ENCODER = "question_encoder"
+
+
+def binding(folder: Path, passages: EncoderIdentity) -> dict[str, Any]:
+    """What a reader's `reader.json` says of the question encoder in `folder / "question_encoder"`.
+
+    Args:
+        folder: of the reader; its question encoder has been written.
+        passages: encoder of the index that they were trained over.
+    """
+    asking = BiEncoder.load(folder / QUESTION_ENCODER, precision="fp32")
+    return {
+        "questions_sha256": asking.identity.weights_sha256,
+        "dim": asking.dim,
+        "index_encoder": passages.to_json(),
+    }
+
+
+class BoundEncoder:
+    """A question tower whose vectors are compared with those of an encoder's passage tower.
+
+    Attributes:
+        identity: of the encoder that made the passages' vectors.
+        questions_sha256: of the question tower's weights.
+    """
+
+    def __init__(self, asking: BiEncoder, identity: EncoderIdentity) -> None:
+        self._asking, self.identity = asking, identity
+        self.questions_sha256 = asking.identity.weights_sha256
+
+    @property
+    def dim(self) -> int:
+        """Vector size D."""
+        return self._asking.dim
+
+    def encode_queries(self, queries: Sequence[Query]) -> FloatArray:
+        """Vectors (n, D) float32."""
+        return self._asking.encode_queries(queries)
+
+    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
+        """Not possible: raises ConfigError."""
+        raise ConfigError(
+            f"{len(texts)} passages were given to a reader's question encoder, which encodes questions alone",
+            hint=f"encode passages with {self.identity.name}",
+        )
+
+    def close(self) -> None:
+        """End its threads."""
+        self._asking.close()
+
+
+def open_bound(
+    index: Index, folder: Path, said: Mapping[str, Any], *, precision: str = "auto", device: str = "auto"
+) -> DenseRetriever:
+    """Search an index with the question encoder in a reader's folder.
+
+    Args:
+        index: open.
+        folder: of the reader.
+        said: as `binding` made it.
+        precision: "auto", "fp32" or "bf16".
+        device: "auto", "cpu" or "cuda".
+
+    Raises:
+        MismatchedArtifactError: the index's vectors are not of the passage encoder that the reader was
+            trained with, or the question encoder is another than the reader says.
+        ConfigError: the index has no vectors.
+        ArtifactError: what the reader says cannot be understood.
+    """
+    try:
+        identity, wanted = EncoderIdentity.from_json(said["index_encoder"]), str(said["questions_sha256"])
+    except (KeyError, TypeError) as error:
+        raise ArtifactError(
+            f"{folder}: reader.json says no encoder ({error})", hint="train it again"
+        ) from error
+    if index.dense is None or index.encoder_identity is None:
+        raise ConfigError(
+            f"{folder} searches with its own question encoder, and {index.directory} has no vectors",
+            hint="build it with `rag index … --retriever dense`, or choose --retriever bm25",
+        )
+    if differences := index.encoder_identity.differences(identity):
+        raise MismatchedArtifactError(
+            f"{folder} was trained over passages encoded by {identity.name}, {index.directory} was built "
+            f"with {index.encoder_identity.name} ({'; '.join(differences)})",
+            hint="give the index that it was trained with, or one that its OUT/encoder built",
+        )
+    place = folder / QUESTION_ENCODER
+    asking = BiEncoder.load(
+        place, precision=precision, device=device, pooling=identity.pooling, normalize=identity.normalize,
+        query_prefix=identity.query_prefix,
+    )  # fmt: skip
+    if asking.identity.weights_sha256 != wanted:
+        raise MismatchedArtifactError(
+            f"{place} is another question encoder than {folder / 'reader.json'} says",
+            hint="copy the reader's whole folder again",
+        )
+    return DenseRetriever(index.dense, index.passages, BoundEncoder(asking, identity))

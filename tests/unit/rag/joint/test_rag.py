@@ -1,0 +1,182 @@
+"""RAG and EMDR² on a made-up task: they learn, the finished folder answers, what does not fit is refused."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from indexers.build import BuildSettings, build_index
+from rag.config import load_config, preset_names
+from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
+from rag.core.types import Passage
+from rag.joint.emdr2 import EmdrTrainConfig, train_emdr2
+from rag.joint.rag import RagTrainConfig, train_rag
+from rag.joint.together_config import JointTrainConfig
+from rag.pipeline import Pipeline
+from rag.training.run_log import read_metrics
+from readers.manifest import READER_FILE
+from retrievers.encoders.bi_encoder import BiEncoder
+from tests.tiny_joint import THINGS, joint_world
+
+LEARNING = {"learning_rate": 3e-3, "learning_rates": {"generator": 1e-4}, "log_every_steps": 20}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return joint_world(tmp_path_factory.mktemp("joint"))
+
+
+def config(kind: type[Any], world: dict[str, Any], out: Path, **changes: Any) -> Any:
+    return load_config(kind, overrides={**world, **LEARNING, "out": str(out), **changes})
+
+
+@pytest.fixture(scope="module")
+def frozen(world: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("frozen") / "run"
+    return train_rag(config(RagTrainConfig, world, out, epochs=20))
+
+
+def records(out: Path) -> list[dict[str, Any]]:
+    return [record for record in read_metrics(out / "metrics.jsonl") if "loss" in record]
+
+
+def test_rag_learns_from_answers_alone(frozen: Path) -> None:
+    first, *_, last = records(frozen.parent)
+    assert last["loss"] < 0.5 * first["loss"]
+    assert last["p_gold"] > first["p_gold"] + 0.15  # the question encoder
+    assert last["posterior_gold"] >= last["p_gold"] - 0.02  # it learns from what the generator makes of it
+    figures = json.loads((frozen / "figures.json").read_text())
+    assert figures["em"] >= 40
+    assert figures["top1"] >= 40  # of five passages about a thing one is right
+    assert {"found", "entropy", "distinct", "index_version"} <= last.keys()
+
+
+def test_a_trained_rag_is_one_folder_that_answers_over_its_index(
+    frozen: Path, world: dict[str, Any], tmp_path: Path
+) -> None:
+    pipeline = Pipeline.open(world["index"], reader=str(frozen), precision="fp32")
+    asked = [json.loads(line) for line in Path(world["validation_file"]).read_text().splitlines()]
+    found = pipeline.ask([record["question"] for record in asked], top_k=5, n_best=1)
+    right = [a.answers[0].text in q["answers"] for a, q in zip(found, asked, strict=True)]
+    figures = json.loads((frozen / "figures.json").read_text())
+    assert 100 * sum(right) / len(right) == pytest.approx(figures["em"], abs=4)
+    best = found[0].answers[0]
+    assert sum(best.weights.values()) == pytest.approx(1, abs=1e-4)
+    assert len(best.weights) == 5
+    texts = {name: str(pipeline.passage(name)) for name in best.weights}
+    telling = {name: weight for name, weight in best.weights.items() if best.text in texts[name]}
+    assert best.evidence.passage_id == max(telling, key=telling.__getitem__)
+    assert best.to_json()["weights"] == best.weights
+    assert "question_encoder" in pipeline.identity
+    moved = Path(shutil.copytree(frozen, tmp_path / "elsewhere"))
+    again = Pipeline.open(world["index"], reader=str(moved), precision="fp32")
+    assert again.ask(asked[0]["question"], top_k=5).answers[0].text == best.text
+    pipeline.close()
+
+
+def test_another_index_or_question_encoder_is_refused(
+    frozen: Path, world: dict[str, Any], tmp_path: Path
+) -> None:
+    passages = [Passage(str(n), "", f"{thing} has {n}") for n, thing in enumerate(THINGS)]
+    other = BiEncoder.load(frozen / "question_encoder", precision="fp32")
+    build_index(passages, tmp_path / "index", encoder=other, settings=BuildSettings(probes=8))
+    with pytest.raises(MismatchedArtifactError, match="trained over passages encoded by"):
+        Pipeline.open(tmp_path / "index", reader=str(frozen))
+    with pytest.raises(ConfigError, match="brings its own question encoder"):
+        Pipeline.open(world["index"], reader=str(frozen), encoder=str(frozen / "question_encoder"))
+    broken = Path(shutil.copytree(frozen, tmp_path / "broken"))
+    said = json.loads((broken / READER_FILE).read_text())
+    said["retriever"]["questions_sha256"] = "0" * 64
+    (broken / READER_FILE).write_text(json.dumps(said))
+    with pytest.raises(MismatchedArtifactError, match="another question encoder"):
+        Pipeline.open(world["index"], reader=str(broken))
+
+
+def test_end_to_end_makes_its_index_anew_and_ends_with_one_of_its_own(
+    world: dict[str, Any], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    reader = train_rag(
+        config(
+            RagTrainConfig, world, out, document_side="reencode", marginal="token", refresh="20:20",
+            poll_every_steps=1, probe_questions=10, probe_passages=10, epochs=12,
+        )
+    )  # fmt: skip
+    shown = records(out)
+    assert len({record["index_version"] for record in shown}) >= 3
+    assert any("refresh/overlap" in record for record in shown)
+    assert shown[-1]["p_gold"] > shown[0]["p_gold"] + 0.15
+    with pytest.raises(MismatchedArtifactError):
+        Pipeline.open(world["index"], reader=str(reader))
+    answer = Pipeline.open(out / "index", reader=str(reader), precision="fp32").ask("tower q q how", top_k=5)
+    assert len(answer.answers[0].weights) == 5
+
+
+@pytest.mark.parametrize(
+    ("objective", "side"), [("emdr2", "rerank"), ("pdist", "frozen"), ("loop", "frozen"), ("adist", "frozen")]
+)
+def test_emdr2_and_its_kin_learn_to_retrieve(
+    objective: str, side: str, world: dict[str, Any], tmp_path: Path
+) -> None:
+    over = {"over_retrieve": 12} if side == "rerank" else {}
+    epochs = 12 if objective in ("emdr2", "pdist") else 1  # the others' gradients are told elsewhere
+    reader = train_emdr2(
+        config(
+            EmdrTrainConfig, world, tmp_path / "run", objective=objective, document_side=side, epochs=epochs,
+            target_temperature=0.5, refresh="never", log_every_steps=5, **over,
+        )
+    )  # fmt: skip
+    shown = records(tmp_path / "run")
+    if epochs > 1:
+        assert shown[-1]["p_gold"] > shown[0]["p_gold"] + 0.1
+    index = tmp_path / "run" / "index" if side == "rerank" else world["index"]
+    assert Pipeline.open(index, reader=str(reader)).ask("tower q q how", top_k=5).answers
+
+
+def test_what_cannot_work_is_refused(world: dict[str, Any], tmp_path: Path, tiny_bert: Path) -> None:
+    with pytest.raises(ConfigError, match="top_k is 99, the index has 30"):
+        train_rag(config(RagTrainConfig, world, tmp_path / "a", top_k=99))
+    (tmp_path / "silent.jsonl").write_text('{"question": "who", "answers": []}\n')
+    with pytest.raises(DataError, match="no question with answers"):
+        train_rag(config(RagTrainConfig, world, tmp_path / "b", train_files=[str(tmp_path / "silent.jsonl")]))
+    (tmp_path / "regex.jsonl").write_text(
+        '{"question": "who", "answers": ["zz+y"], "answers_are_regex": true}\n'
+    )
+    asked = {"train_files": [str(tmp_path / "regex.jsonl")], "validation_file": None}
+    with pytest.raises(DataError, match="none of 1 questions has an answer that a passage words"):
+        train_rag(config(RagTrainConfig, {**world, **asked}, tmp_path / "c", validation_fraction=0))
+    for wrong, message in (
+        ({"over_retrieve": 9}, "over_retrieve is for document_side rerank"),
+        ({"document_side": "rerank", "over_retrieve": 3}, "must be more than top_k"),
+        ({"model": {"shared": True}}, "set shared=false"),
+        ({"chunk_size": 4}, "nothing here reads this"),
+    ):
+        with pytest.raises((ConfigError, ValidationError), match=message):
+            config(RagTrainConfig, world, tmp_path / "d", **wrong)
+
+
+def test_answers_that_are_never_found_are_counted_and_told(
+    world: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lost = [{"question": f"tower q {n}", "answers": ["castle forest"]} for n in range(240)]
+    (tmp_path / "lost.jsonl").write_text("".join(json.dumps(record) + "\n" for record in lost))
+    changes = {"train_files": [str(tmp_path / "lost.jsonl")], "batch_size": 48, "epochs": 1, "top_k": 2}
+    with caplog.at_level(logging.WARNING):
+        train_rag(config(RagTrainConfig, world, tmp_path / "run", **changes))
+    assert "of 240 questions 240 have no answer in their passages" in caplog.text
+    assert records(tmp_path / "run")[-1]["found"] == 0
+
+
+@pytest.mark.parametrize("name", [*preset_names("rag"), *preset_names("emdr2")])
+def test_presets_are_whole(name: str, tmp_path: Path) -> None:
+    kind: type[JointTrainConfig] = RagTrainConfig if name.startswith("rag") else EmdrTrainConfig
+    given = {"out": str(tmp_path), "train_files": ["q.jsonl"], "index": "index", "generator": "bart"}
+    read = load_config(kind, name, overrides=given)
+    assert read.name == name
+    assert read.reader.generator == "bart"
