@@ -20,13 +20,12 @@ from tests.tiny_reader import tiny_encoder, tiny_tokenizer
 THINGS = ["tower", "river", "city", "bridge", "castle", "harbour"]
 PLACES = ["in", "near", "of", "is", "was"]
 ASKED = ("how", "many", "year", "meters")
-COPY_STEPS = 150
 LETTERS = "qvwxz"  # what questions call the places
 
 __all__ = ["joint_world"]
 
 
-def joint_world(folder: Path, *, seed: int = 0) -> dict[str, Any]:
+def joint_world(folder: Path, *, seed: int = 0, copy_steps: int = 150) -> dict[str, Any]:
     """Settings of a run: 30 passages, questions about each, a random encoder, a copying generator.
 
     Questions name the thing as passages do, and the place by another word, which only answers can teach.
@@ -52,7 +51,7 @@ def joint_world(folder: Path, *, seed: int = 0) -> dict[str, Any]:
         settings=BuildSettings(probes=8),
     )  # fmt: skip
     generator = tiny_generator(folder / "generator", "bart", seed)
-    _teach_to_copy(generator, seed)
+    _teach_to_copy(generator, seed, copy_steps)
     return {
         "train_files": [str(folder / "train.jsonl")], "validation_file": str(folder / "dev.jsonl"),
         "index": str(folder / "index"), "top_k": 5,
@@ -64,7 +63,7 @@ def joint_world(folder: Path, *, seed: int = 0) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _teach_to_copy(folder: Path, seed: int) -> None:
+def _teach_to_copy(folder: Path, seed: int, steps: int) -> None:
     """A generator that says the number in the one passage that it is given, whatever is asked."""
     torch.manual_seed(seed)
     model = BartForConditionalGeneration.from_pretrained(folder).train()
@@ -74,7 +73,7 @@ def _teach_to_copy(folder: Path, seed: int) -> None:
                 weight.normal_(0.0, 0.05)
     tokenizer, draw = tiny_tokenizer(), np.random.default_rng(seed)
     seq2seq, optimizer = Seq2Seq(model, tokenizer), torch.optim.AdamW(model.parameters(), 4e-3)
-    for _ in range(COPY_STEPS):
+    for _ in range(steps):
         rows, answers = [], []
         for _ in range(32):
             number = str(draw.integers(2, 10))

@@ -63,14 +63,8 @@ def claim_run(config: Config, out: Path) -> None:
 def _unsaid(config: Config) -> dict[str, Any]:
     """What a run that says nothing of a setting had: it was started before there was one."""
     usual: dict[str, Any] = {RECIPE_KEY: recipe} if (recipe := getattr(config, RECIPE_KEY, "")) else {}
-    for name, field in type(config).model_fields.items():
-        if not field.is_required():
-            value = field.get_default(call_default_factory=True)
-            usual |= {
-                k: _plain(v)
-                for k, v in (value.flat() if isinstance(value, Config) else {name: value}).items()
-            }
-    return usual
+    defaults = type(config).model_construct().flat()  # of what has one, by the names that `flat` gives
+    return {**usual, **{name: _plain(value) for name, value in defaults.items()}}
 
 
 def _plain(value: Any) -> Any:
