@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 MAX_JSON_BYTES = 2 << 30
-_SPACE = " \t\r\n"
+_SPACE = re.compile(r"[ \t\r\n]*")
 
 
 def parse_json(text: str) -> Any:
@@ -132,73 +132,58 @@ def iter_json_array(
             stands after a malformed element cannot be told apart from it, so this is never a matter of one
             record.
     """
-    decoder = json.JSONDecoder()
-    chunks = read_chunks(stream, encoding=encoding)
-    buffer, position, number, consumed = "", 0, 0, 0
-    at_end = False
+    decoder, chunks = json.JSONDecoder(), read_chunks(stream, encoding=encoding)
+    text, at, number, dropped, at_end = "", 0, 0, 0, False
 
     def fill() -> None:
         """Drop what was used and at least double what is left, so that retries stay linear in all."""
-        nonlocal buffer, position, consumed, at_end
-        pieces = [buffer[position:]]
-        wanted = max(2 * len(pieces[0]), 1)
-        consumed += position
-        position = 0
-        while not at_end and sum(map(len, pieces)) < wanted:
+        nonlocal text, at, dropped, at_end
+        pieces = [text[at:]]
+        dropped, at = dropped + at, 0
+        while not at_end and sum(map(len, pieces)) < max(2 * len(pieces[0]), 1):
             piece = next(chunks, None)
             at_end = piece is None
             pieces.append(piece or "")
-        buffer = "".join(pieces)
+        text = "".join(pieces)
 
     def next_visible() -> str:
-        nonlocal position
+        nonlocal at
         while True:
-            while position < len(buffer) and buffer[position] in _SPACE:
-                position += 1
-            if position < len(buffer) or at_end:
-                return buffer[position : position + 1]
+            at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
+            if at < len(text) or at_end:
+                return text[at : at + 1]
             fill()
 
     def broken(what: str) -> DataError:
         place = f"after record {number}" if number else "at its start"
         return DataError(
-            f"{source}: {what} {place} (character {consumed + position:,})",
-            hint="mend or fetch the file again",
+            f"{source}: {what} {place} (character {dropped + at:,})", hint="mend or fetch the file again"
         )
 
     if next_visible() != "[":
         raise broken("expected a JSON list")
-    position += 1
-    if next_visible() == "]":
-        position += 1
-    else:
-        while True:
-            next_visible()
-            try:
-                element, end = decoder.raw_decode(buffer, position)
-                # A number may go on in the next chunk; anything else is whole.
-                is_whole = end < len(buffer) or at_end
-            except (ValueError, RecursionError) as error:
-                if at_end:
-                    what = f"truncated or malformed JSON ({error})"
-                    raise broken(what) from error
-                is_whole = False
-            if not is_whole:
-                if len(buffer) - position > max_element_chars:
-                    raise broken(
-                        f"malformed JSON, or an element of more than {max_element_chars:,} characters,"
-                    )
-                fill()
-                continue
-            number += 1
-            position = end
+    at += 1
+    is_open = next_visible() != "]"
+    at += not is_open
+    while is_open:
+        next_visible()
+        try:
+            element, end = decoder.raw_decode(text, at)
+            is_whole = end < len(text) or at_end  # a number may go on in the next chunk
+        except (ValueError, RecursionError) as error:
+            if at_end:
+                raise broken(f"truncated or malformed JSON ({error})") from error
+            is_whole = False
+        if is_whole:
+            number, at = number + 1, end
             yield number, element
-            mark = next_visible()
-            position += 1
-            if mark == "]":
-                break
-            if mark != ",":
-                position -= 1
+            if (mark := next_visible()) not in (",", "]"):
                 raise broken("truncated JSON list" if not mark else f"expected ',' or ']', found {mark!r},")
+            is_open = mark == ","
+            at += 1
+        elif len(text) - at > max_element_chars:
+            raise broken(f"malformed JSON, or an element of more than {max_element_chars:,} characters,")
+        else:
+            fill()
     if next_visible():
         raise broken("more text behind the JSON list")
