@@ -16,11 +16,18 @@ from rag.core.types import Question
 from rag.data.files.benchmarks import is_article, squad_paragraphs, squad_title
 from rag.data.files.delimited import named_rows, parquet_rows
 from rag.data.files.huggingface import HF_PREFIX, stream_rows
-from rag.data.files.json_stream import is_json_record, json_lines, json_values
 from rag.data.files.question_fields import parse_answer_cell, question_from_mapping
 from rag.data.files.record import good
 from rag.data.files.sources import in_folder
-from rag.data.files.streams import STDIN, open_binary, read_lines, strip_compression
+from rag.data.files.streams import (
+    STDIN,
+    is_json_record,
+    json_lines,
+    json_values,
+    open_binary,
+    read_lines,
+    strip_compression,
+)
 from rag.data.records import BadRecord
 
 __all__ = ["QUESTION_FORMATS", "draw_sample", "hold_out", "read_questions"]

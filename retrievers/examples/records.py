@@ -13,9 +13,8 @@ from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.files.dpr_family import TRAINING_ROLES, training_record
 from rag.data.files.fields import QUESTION_ID_FIELDS, first_of
-from rag.data.files.json_stream import first_mark, iter_json_array, json_lines
 from rag.data.files.record import Context, write_json_list
-from rag.data.files.streams import open_binary
+from rag.data.files.streams import first_mark, iter_json_array, json_lines, open_binary
 from rag.data.records import BadRecord, Problem, ReadReport
 from retrievers.encoders.layout import Query
 

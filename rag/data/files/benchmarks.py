@@ -9,7 +9,6 @@ from urllib.parse import unquote
 
 from rag.core.errors import DataError
 from rag.data.files.fields import join_sentences
-from rag.data.files.json_stream import load_json
 from rag.data.files.record import (
     QUESTION_PARTS,
     Context,
@@ -21,7 +20,7 @@ from rag.data.files.record import (
     open_text,
     write_json_lines,
 )
-from rag.data.files.streams import open_binary
+from rag.data.files.streams import load_json, open_binary
 
 __all__ = ["HOTPOT", "KILT", "SQUAD", "SquadParagraph", "is_article", "squad_paragraphs", "squad_title"]
 

@@ -16,9 +16,17 @@ from rag.data.files.benchmarks import is_article, squad_paragraphs, squad_title
 from rag.data.files.delimited import named_rows, parquet_rows
 from rag.data.files.fields import ID_FIELDS, TEXT_FIELDS, TITLE_FIELDS, DocumentFields
 from rag.data.files.huggingface import stream_rows
-from rag.data.files.json_stream import first_mark, json_lines, json_values
 from rag.data.files.sources import ReadOptions, Source, open_source, sniff_bytes
-from rag.data.files.streams import STDIN, bad_encoding, open_binary, read_lines, strip_compression
+from rag.data.files.streams import (
+    STDIN,
+    bad_encoding,
+    first_mark,
+    json_lines,
+    json_values,
+    open_binary,
+    read_lines,
+    strip_compression,
+)
 from rag.data.records import BadRecord, Document
 
 __all__ = ["documents_of"]

@@ -10,8 +10,8 @@ from typing import Any
 
 from rag.core.types import GoldPassage, Passage, Question
 from rag.data.files.fields import QUESTION_ID_FIELDS, first_of, join_sentences, passage_of
-from rag.data.files.json_stream import parse_json
 from rag.data.files.question_shapes import official_shape, rows_of_columns
+from rag.data.files.streams import parse_json
 
 __all__ = ["QUESTION_FIELDS", "gold_fields", "parse_answer_cell", "question_from_mapping"]
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rag.data.files.benchmarks import squad_title
-from rag.data.files.json_stream import parse_json
+from rag.data.files.streams import parse_json
 
 __all__ = ["official_shape", "rows_of_columns"]
 

@@ -13,8 +13,7 @@ from typing import Any, TextIO
 
 from rag.core.errors import DataError
 from rag.core.files import atomic_path, disk_errors
-from rag.data.files.json_stream import is_json_record, json_lines, json_values
-from rag.data.files.streams import open_binary, read_lines
+from rag.data.files.streams import is_json_record, json_lines, json_values, open_binary, read_lines
 from rag.data.records import BadRecord
 
 __all__ = [

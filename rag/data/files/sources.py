@@ -13,8 +13,7 @@ from pathlib import Path
 
 from rag.core.errors import ConfigError, DataError
 from rag.data.files.huggingface import HF_PREFIX
-from rag.data.files.json_stream import is_json_record
-from rag.data.files.streams import COMPRESSED_SUFFIXES, STDIN, open_binary, strip_compression
+from rag.data.files.streams import COMPRESSED_SUFFIXES, STDIN, is_json_record, open_binary, strip_compression
 from rag.data.records import ReadReport
 
 __all__ = [

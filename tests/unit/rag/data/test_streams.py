@@ -9,8 +9,7 @@ import pytest
 
 from rag.core.errors import DataError
 from rag.data.corpus import IdSet
-from rag.data.files.json_stream import iter_json_array, load_json
-from rag.data.files.streams import open_binary, read_lines
+from rag.data.files.streams import iter_json_array, load_json, open_binary, read_lines
 from rag.data.records import BadRecord
 
 
