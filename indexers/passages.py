@@ -10,6 +10,7 @@ import hashlib
 import threading
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
@@ -63,8 +64,8 @@ class PassageStoreWriter:
 
     def __enter__(self) -> PassageStoreWriter:
         clean_directory(self.directory)
-        self._target = atomic_path(self.directory / ARROW_NAME)
-        self._temporary = self._target.__enter__()
+        self._files = ExitStack()
+        self._temporary = self._files.enter_context(atomic_path(self.directory / ARROW_NAME))
         self._writer = pa.ipc.new_file(str(self._temporary), _SCHEMA)
         return self
 
@@ -102,18 +103,14 @@ class PassageStoreWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            if error is None:
-                if self._columns[0]:
-                    self._flush()
-                self._writer.close()
-                self._write_lookup()
-                self.digest = self._sha.hexdigest()
-        except BaseException as failure:
-            self._target.__exit__(type(failure), failure, failure.__traceback__)
-            raise
-        # Renames the Arrow file into place, or removes it after an error.
-        self._target.__exit__(kind, error, trace)
+        with self._files:  # renames the Arrow file into place, or removes it after an error
+            if error is not None:
+                raise error
+            if self._columns[0]:
+                self._flush()
+            self._writer.close()
+            self._write_lookup()
+            self.digest = self._sha.hexdigest()
 
     def _write_lookup(self) -> None:
         hashes = np.frombuffer(self._hashes, dtype=np.uint64)

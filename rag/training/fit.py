@@ -9,6 +9,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -208,10 +209,11 @@ def fit(
             log.info("resumed from %s (step %d of %d)", checkpoint.path, step, total_steps)
     saved = time.monotonic()
     model.train()
-    with RunLog(
+    run_log = RunLog(
         out, step=step, total_steps=total_steps, state=state,
         every=run.log_every_steps, tensorboard=run.tensorboard, writes=world.is_main,
-    ) as run_log:  # fmt: skip
+    )  # fmt: skip
+    with closing(run_log):
         while step < total_steps and not selection.stopped:
             hooks.before_step(step)
             factor = schedule_factor(

@@ -94,11 +94,6 @@ class RefreshSchedule:
         """Whether drift has to be measured."""
         return self.drift_above is not None
 
-    def every(self, step: int) -> int | None:
-        """Interval in force at `step`, in steps; None if there is none."""
-        begun = [every for start, every in self.intervals if start <= step]
-        return begun[-1] if begun else None
-
     def is_due(self, step: int, last_step: int | None, drift: float | None = None) -> bool:
         """Whether to refresh before `step` is taken.
 
@@ -108,7 +103,7 @@ class RefreshSchedule:
         """
         if self.is_never:
             return False
-        every = self.every(step)
+        every = next((every for start, every in reversed(self.intervals) if start <= step), None)
         if last_step is None:
             return every is not None or self.watches_drift
         if every is not None and step - last_step >= every:

@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from rag.core.files import atomic_write_text
@@ -99,12 +98,8 @@ class RunLog:
         """metrics.jsonl: one JSON object a line."""
         return self._out / "metrics.jsonl"
 
-    def __enter__(self) -> RunLog:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Draw the curves a last time."""
         self.draw()
         if self._events is not None:
             self._events.close()

@@ -237,8 +237,8 @@ class AnceTrainConfig(RefreshedConfig, ContrastiveTrainConfig):
 
     Example:
         >>> config = AnceTrainConfig(out="run", train_files=("train.json",), index="index")
-        >>> config.loss, config.schedule_of_refresh.every(0)
-        ('pairwise', 500)
+        >>> config.loss, str(config.schedule_of_refresh)
+        ('pairwise', '0:500')
     """
 
     recipe: ClassVar[str] = "ance"

@@ -187,13 +187,11 @@ def _is_new(written: dict[str, int], identifier: str, context: Context) -> bool:
     Raises:
         DataError: the id was used for another text.
     """
-    digest = hash((context.title, context.text))
+    is_new, digest = identifier not in written, hash((context.title, context.text))
     if written.setdefault(identifier, digest) != digest:
         raise DataError(
             f"passage id {identifier!r} stands for two different texts", hint="make passage ids unique"
         )
-    is_new = f"\x00{identifier}" not in written
-    written[f"\x00{identifier}"] = digest
     return is_new
 
 
