@@ -36,8 +36,8 @@ JAVA_BYTES = 230e6  # a Java machine with a heap of 512 MiB after 2,000 question
 LUCENE_SHARE = 0.19  # Lucene's files against the bytes of titles and texts (measured on 100-word passages)
 LOOKUP_BYTES = 16  # id hash and row
 ARROW_BYTES = 3 * 8  # offsets of three strings
-TOKEN_BYTES = 5.0  # of title and text for each token vector (measured, without punctuation)
-LISTED_SHARE = 0.8  # of tokens that are the only one of their passage and centroid (measured)
+TOKEN_BYTES = 5.5  # of title and text for each token vector (measured with punctuation, on English)
+LISTED_SHARE = 0.5  # of tokens that are the first of their passage in a cell (measured)
 FAULT_AROUND_BYTES = 65_536  # the kernel maps this much around a page that is touched
 KMEANS_ROUNDS, PQ_ROUNDS, PQ_POINTS = 10, 10, 16_384
 

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 from pydantic import Field
 
-from indexers.protocols import FloatArray
+from indexers.protocols import FloatArray, IntArray
+from indexers.token_index import TokenIndex
 from rag.config import Config, load_config, parse_overrides
 from rag.core.errors import ConfigError
 from rag.core.files import read_json
@@ -44,11 +45,16 @@ class LateInteraction:
         precision: "auto", "fp32" or "bf16".
         device: "auto", "cpu" or "cuda".
 
+        stored: the passages' token vectors; used where this encoder made them: only questions are encoded.
+
     Raises:
         ConfigError: the encoder makes one vector a text.
     """
 
-    def __init__(self, name_or_path: str | Path, *, precision: str = "auto", device: str = "auto") -> None:
+    def __init__(
+        self, name_or_path: str | Path, *, precision: str = "auto", device: str = "auto",
+        stored: TokenIndex | None = None,
+    ) -> None:  # fmt: skip
         from retrievers.encoders.bi_encoder import BiEncoder
 
         self.name = str(name_or_path)
@@ -59,6 +65,8 @@ class LateInteraction:
                 "needs one a token",
                 hint="give a ColBERT model, or search with this encoder instead",
             )
+        fits = stored is not None and not stored.encoder.differences(self.encoder.identity)
+        self.stored = stored if fits else None
 
     def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> FloatArray:
         """Scores (n,) float32 of n pairs; each question and each passage is encoded once."""
@@ -81,15 +89,30 @@ class LateInteraction:
             scores[own] = max_sim(queries.take([number]), found.take(rows[own].tolist()))[0].numpy()
         return scores
 
+    def score_stored(self, questions: Sequence[str], lists: Sequence[IntArray]) -> list[FloatArray]:
+        """Scores of each question's rows, from the vectors that are stored."""
+        assert self.stored is not None
+        queries, scores = self.encoder.question_tokens(questions), []
+        for number, rows in enumerate(lists):
+            order = np.argsort(rows)
+            own = np.empty(len(rows), np.float32)
+            own[order] = self.stored.exact(queries.take([number]).values.numpy(), rows[order])
+            scores.append(own)
+        return scores
 
-def _cross_encoder(name_or_path: str, precision: str, device: str) -> Judge:
+
+def _late_interaction(name_or_path: str, precision: str, device: str, stored: TokenIndex | None) -> Judge:
+    return LateInteraction(name_or_path, precision=precision, device=device, stored=stored)
+
+
+def _cross_encoder(name_or_path: str, precision: str, device: str, stored: TokenIndex | None) -> Judge:
     from retrievers.encoders.cross_encoder import CrossEncoder
 
     return CrossEncoder.load(name_or_path, precision=precision, device=device)
 
 
-JUDGES: dict[str, Callable[[str, str, str], Judge]] = {
-    "colbert": lambda name, precision, device: LateInteraction(name, precision=precision, device=device),
+JUDGES: dict[str, Callable[[str, str, str, TokenIndex | None], Judge]] = {
+    "colbert": _late_interaction,
     "cross-encoder": _cross_encoder,
 }
 
@@ -133,13 +156,15 @@ def parse_rerank(text: str) -> tuple[str, str, RerankOptions]:
 
 
 def reranked(
-    first: Retriever, passages: Passages, spec: str, *, precision: str = "auto", device: str = "auto"
-) -> RerankingRetriever:
+    first: Retriever, passages: Passages, spec: str, *, precision: str = "auto", device: str = "auto",
+    stored: TokenIndex | None = None,
+) -> RerankingRetriever:  # fmt: skip
     """A retriever whose first hits a judge puts in order.
 
     Args:
         first: any retriever over `passages` but a multi-hop one.
         spec: the judge, see `parse_rerank`.
+        stored: token vectors of `passages`, for a judge that made them.
 
     Raises:
         ConfigError: `spec` cannot be understood, or the first stage finds paths.
@@ -156,7 +181,7 @@ def reranked(
         config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
         is_cross = "SequenceClassification" in (config.get("architectures") or [""])[0]
         kind = "cross-encoder" if is_cross else "colbert"
-    judge = JUDGES[kind](name, precision, device)
+    judge = JUDGES[kind](name, precision, device, stored)
     identity = {"kind": kind, "name": name, "weights_sha256": weights_sha256(weight_files(folder))}
     return RerankingRetriever(first, passages, judge, depth=options.depth, identity=identity)
 
@@ -193,9 +218,14 @@ class RerankingRetriever:
         return [hits[:top_k] for hits in ordered]
 
     def _judged(self, questions: Sequence[str], lists: Sequence[Sequence[Hit]]) -> list[list[Hit]]:
-        texts = self.passages.get_many([hit.row for hits in lists for hit in hits])
-        asked = [question for question, hits in zip(questions, lists, strict=True) for _ in hits]
-        scores = iter(self.judge.score(asked, texts).tolist())
+        if isinstance(self.judge, LateInteraction) and self.judge.stored is not None:
+            rows = [np.array([hit.row for hit in hits], np.int64) for hits in lists]
+            scored = np.concatenate(self.judge.score_stored(questions, rows))
+        else:
+            texts = self.passages.get_many([hit.row for hits in lists for hit in hits])
+            asked = [question for question, hits in zip(questions, lists, strict=True) for _ in hits]
+            scored = self.judge.score(asked, texts)
+        scores = iter(scored.tolist())
         return [
             sorted(
                 (

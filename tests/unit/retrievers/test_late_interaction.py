@@ -21,6 +21,7 @@ from retrievers.encoders.scoring import max_sim
 from retrievers.hybrid import HybridRetriever
 from retrievers.late_interaction import LateInteractionRetriever
 from retrievers.open import open_retriever
+from retrievers.rerank import LateInteraction, RerankingRetriever
 
 WORDS = ["danube", "forest", "river", "black", "title", "text", "wrote", "who", "rises", "the"]
 
@@ -68,6 +69,30 @@ def test_kinds_of_an_index_of_tokens(built: Path) -> None:
                 open_retriever(index, kind)
         with pytest.raises(ConfigError, match="nprobes"):
             open_retriever(index, "colbert:nprobes=3")
+
+
+def test_reranking_by_the_index_s_model_reads_its_vectors(tiny: Any, built: Path, tmp_path: Path) -> None:
+    with Index.open(built) as index:
+        model = index.encoder_identity.name if index.encoder_identity else ""
+        again = open_retriever(index, "bm25", rerank=f"colbert:{model},depth=20", precision="fp32")
+        assert isinstance(again, RerankingRetriever)
+        assert isinstance(again.judge, LateInteraction)
+        assert again.judge.stored is index.tokens
+        texts = ["who wrote the text", "black river", "xyz"]
+        hits = again.search(texts, 8)
+        again.judge.stored = None
+        encoded = again.search(texts, 8)
+        assert hits[2] == encoded[2] == []
+        for stored, fresh in zip(hits[:2], encoded[:2], strict=True):
+            assert {hit.row for hit in stored} & {hit.row for hit in fresh}
+            scores = {hit.row: hit.score for hit in fresh}
+            shared = [hit for hit in stored if hit.row in scores]
+            np.testing.assert_allclose([h.score for h in shared], [scores[h.row] for h in shared], atol=0.1)
+        tiny.late_interaction(tmp_path / "other", dim=16, seed=7)
+        other = open_retriever(index, "bm25", rerank=f"colbert:{tmp_path / 'other'}")
+        assert isinstance(other, RerankingRetriever)
+        assert isinstance(other.judge, LateInteraction)
+        assert other.judge.stored is None
 
 
 def test_what_does_not_fit_is_refused(tiny: Any, built: Path, tmp_path: Path) -> None:
