@@ -43,6 +43,9 @@ RECIPES = {
         "retrievers.training.distill:DistillTrainConfig", "retrievers.training.distill:train_distill"
     ),
     "ict": Recipe("retrievers.training.ict:IctTrainConfig", "retrievers.training.ict:train_ict"),
+    "colbert": Recipe(
+        "retrievers.training.colbert:ColbertTrainConfig", "retrievers.training.colbert:train_colbert"
+    ),
     "mdr": Recipe("retrievers.training.mdr:MdrTrainConfig", "retrievers.training.mdr:train_mdr"),
     "reader": Recipe("readers.training.config:ReaderTrainConfig", "readers.training.recipe:train_reader"),
     "generator": Recipe(

@@ -9,10 +9,18 @@ import typer
 
 from rag.cli.options import EncoderSpec, ReaderSpec, RetrieverSpec, adds_options, options_of
 from rag.cli.recipe import Assignments, ConfigSource, Encoder, Out, Threads, load_recipe
-from rag.joint.rounds import RoundsConfig
+from rag.joint.distillation import DistillationRounds, DistillationRoundsConfig
 
 _SETTINGS = options_of(
-    RoundsConfig, "held_out", "signal", "rounds", "top_k", "figure", "profile", "restart", "train_questions"
+    DistillationRoundsConfig,
+    "held_out",
+    "signal",
+    "rounds",
+    "top_k",
+    "figure",
+    "profile",
+    "restart",
+    "train_questions",
 )
 
 
@@ -50,9 +58,9 @@ def distill(
     )  # fmt: skip
     settings |= {"out": out, "index": index, "questions": questions, "reader": reader}
     settings |= {"retriever": retriever, "encoder": index_encoder}
-    chosen = read_config(RoundsConfig, None, settings)
+    chosen = read_config(DistillationRoundsConfig, None, settings)
     make = None if train_reader is None else _maker(train_reader)
-    results = run_rounds(chosen, training, make_reader=make)
+    results = run_rounds(chosen, training, DistillationRounds(chosen, make))
     typer.echo("\n".join(table(results, chosen.figure)))
     typer.echo(f"→ {out / 'rounds.json'} names the best round's encoder")
 

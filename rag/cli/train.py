@@ -116,6 +116,6 @@ def _with_passages(path: Path, index: Path, top_k: int, out: Path) -> Path:
 
 for _command in (
     *(retrievers.dpr, retrievers.mdr, retrievers.stop),
-    *(retrievers.ance, retrievers.adore, retrievers.ict, retrievers.distill, rag, emdr2),
+    *(retrievers.ance, retrievers.adore, retrievers.ict, retrievers.distill, retrievers.colbert, rag, emdr2),
 ):
     app.command()(_command)

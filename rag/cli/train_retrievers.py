@@ -1,4 +1,4 @@
-"""`rag train dpr`, `ance`, `adore`, `ict`, `mdr`, `distill` and `stop`: what trains retrievers."""
+"""`rag train dpr`, `ance`, `adore`, `ict`, `mdr`, `distill`, `colbert` and `stop`: what trains retrievers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from rag.cli.options import RetrieverSpec
 from rag.cli.recipe import files, index, run_recipe, say_encoder, trains_retriever
 
 _SEARCHED = index("Search its passages at every validation.")
@@ -110,6 +111,52 @@ def distill(settings: Any) -> None:
     With several GPUs: torchrun --nproc-per-node N -m rag.cli.main train distill …
     """
     say_encoder(run_recipe("distill", settings))
+
+
+@trains_retriever(
+    train=files("Examples of `rag mine`, or of `rag score` for --loss kl"),
+    index=index("Search its passages at every validation; the first of --rounds finds its passages there."),
+    loss=Annotated[str | None, typer.Option(help="softmax, pairwise or kl (towards targets).")],
+)
+def colbert(
+    settings: Any,
+    rounds: Annotated[
+        int, typer.Option(min=0, help="Instead of --train: rounds of relevance-guided supervision, at most.")
+    ] = 0,
+    questions: Annotated[
+        str | None, typer.Option("--questions", "-q", help="Of --rounds: with answers; no gold passages.")
+    ] = None,
+    held_out: Annotated[
+        str | None, typer.Option(help="Questions that judge each round; default: a tenth of --questions.")
+    ] = None,
+    positives: Annotated[
+        str, typer.Option(help='Depth rules: "3,50" is the first 3 of the best 50 that hold an answer.')
+    ] = "3,50",
+    negatives: Annotated[int, typer.Option(min=1, help="Passages without an answer for each of them.")] = 20,
+    top_k: Annotated[int, typer.Option(min=2, help="Passages retrieved a question.")] = 100,
+    figure: Annotated[
+        str, typer.Option(help="Held-out figure that judges: top1, top5, top20, top100.")
+    ] = "top1",
+    profile: Annotated[
+        str, typer.Option(help="Rules of answers: nq_open, squad, trec_search, …")
+    ] = "nq_open",
+    retriever: RetrieverSpec = "auto",
+) -> None:
+    """Train a retriever of one vector a token (ColBERT) on labelled passages, or in --rounds on answers.
+
+    With several GPUs: torchrun --nproc-per-node N -m rag.cli.main train colbert …
+    """
+    if not rounds:
+        say_encoder(run_recipe("colbert", settings))
+        return
+    from rag.joint.guidance import guided_rounds
+
+    lines = guided_rounds(
+        settings, rounds=rounds, questions=questions, held_out=held_out, top_k=top_k, figure=figure,
+        profile=profile, retriever=retriever, guidance={"positives": positives, "negatives": negatives},
+    )  # fmt: skip
+    typer.echo("\n".join(lines))
+    typer.echo(f"→ {settings.out / 'rounds.json'} names the best round's encoder")
 
 
 def stop(

@@ -1,28 +1,32 @@
-"""Rounds of distillation: retrieve, read, score, train the retriever, index, evaluate, and again.
+"""Rounds: retrieve, make examples of what was found, train the retriever, index, evaluate, and again.
 
 OUT/
   config.json                what decides the rounds
   round-0/evaluation/        the retriever that round 1 starts from
   round-1/found.json         what it finds for the training questions
-          reader/            the round's reader, where one is trained
-          scored.json        the same passages with the reader's signal as targets
-          retriever/         `rag train distill`
+          …                  the examples that the method makes of it
+          retriever/         the training run
           index/             the passages under the new encoder
           evaluation/        held-out questions over it
           done.json          which of these are finished, and their figures
   rounds.json                the table, and which round is best
+
+How examples are made and which recipe learns from them is the method's: `rag.joint.distillation` (a reader
+says how good each passage is), `rag.joint.guidance` (answers say which are right).
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from indexers.build import BuildSettings, build_index
 from indexers.index import Index
@@ -40,21 +44,16 @@ from rag.eval.api import evaluate
 from rag.eval.compare import compare_evaluations
 from rag.eval.guard import check_selection_split
 from rag.eval.results import load_evaluation
-from rag.joint.scoring import score_examples
-from rag.joint.signals import Judge, signal_names
 from rag.pipeline import Pipeline
 from rag.training.refresh import Staleness, distinct_share, top_k_overlap
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.records import Candidate, TrainingExample, write_training_examples
-from retrievers.training.distill import DistillTrainConfig, train_distill
+from retrievers.training.config import RetrieverTrainConfig
 
-__all__ = ["MakeReader", "RoundResult", "RoundsConfig", "run_rounds", "table"]
+__all__ = ["Round", "RoundMethod", "RoundResult", "RoundsConfig", "Searched", "run_rounds", "table"]
 
 _FIGURES = ("top1", "top5", "top20", "top100")
 _BATCH = 512
-
-MakeReader = Callable[[Path, Path], Path]
-"""The round's examples (DPR's results with their passages) and a folder → the finished reader."""
 
 
 class RoundsConfig(Config):
@@ -69,9 +68,7 @@ class RoundsConfig(Config):
         train_questions: only so many of them, the first; 0 is all.
         retriever: how the first index is searched, see `retrievers.open`; later ones are searched by vectors.
         encoder: of the first index, if it moved.
-        reader: what judges the passages (a reader or cross-encoder); None is the shipped reader.
-        signal: what is learnt of the reader, see `rag score`.
-        top_k: passages retrieved and judged a question.
+        top_k: passages retrieved a question.
         rounds: at most; fewer if one gains nothing.
         restart: train every round's retriever from the first encoder; otherwise from the last round's.
         figure: held-out figure by which rounds are judged.
@@ -89,20 +86,12 @@ class RoundsConfig(Config):
     train_questions: int = Field(default=0, ge=0)
     retriever: str = "auto"
     encoder: str | None = None
-    reader: str | None = None
-    signal: str = "span-likelihood"
     top_k: int = Field(default=100, ge=2, le=1000)
     rounds: int = Field(default=4, ge=1)
     restart: bool = False
     figure: Literal["top1", "top5", "top20", "top100"] = "top20"
     profile: str = "nq_open"
-    index_type: IndexType = "flat"
-
-    @model_validator(mode="after")
-    def _cross_check(self) -> RoundsConfig:
-        if self.signal not in signal_names():
-            raise ValueError(f"signal {self.signal} is unknown: use one of {', '.join(signal_names())}")
-        return self
+    index_type: IndexType | Literal["plaid"] = "flat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +118,13 @@ class RoundResult:
         return self.gain is None or self.gain[1] > 0
 
 
-class _Round:
-    """One round's folder: stages that are done are not done again."""
+class Round:
+    """One round's folder: stages that are done are not done again.
+
+    Attributes:
+        number: 0 is the start.
+        folder: of its files.
+    """
 
     def __init__(self, out: Path, number: int) -> None:
         self.number, self.folder = number, out / f"round-{number}"
@@ -147,45 +141,88 @@ class _Round:
         return self._done[name]
 
 
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What a round searches, as `Pipeline.open` and `evaluate` take it.
+
+    Attributes:
+        index: directory.
+        retriever, encoder: see there.
+    """
+
+    index: Path
+    retriever: str = "auto"
+    encoder: str | None = None
+
+    def opening(self) -> dict[str, Any]:
+        """All but the index."""
+        return {"retriever": self.retriever, "encoder": self.encoder}
+
+
+class RoundMethod(ABC):
+    """What tells one kind of rounds from another."""
+
+    def claims(self) -> dict[str, Any]:
+        """What decides the rounds beside their configuration and that of the training."""
+        return {}
+
+    @abstractmethod
+    def examples(self, current: Round, found: Path) -> tuple[Path, dict[str, Any]]:
+        """Training examples of what was found, and what is worth knowing of them; in stages of the round."""
+
+    @abstractmethod
+    def train(self, config: Any) -> Path:
+        """Run the recipe, or resume it; the finished encoder."""
+
+
 def run_rounds(
-    config: RoundsConfig, training: DistillTrainConfig, *, make_reader: MakeReader | None = None
+    config: RoundsConfig, training: RetrieverTrainConfig, method: RoundMethod
 ) -> list[RoundResult]:
-    """Distil round by round, or go on where `config.out` was left, after whatever stage.
+    """Train round by round, or go on where `config.out` was left, after whatever stage.
 
     A round whose gain on the held-out questions is within noise is the last.
 
     Args:
         training: of every round's retriever; its paths are set here.
-        make_reader: trains a reader anew in every round, as published; None takes `config.reader`.
+        method: makes examples and trains.
 
     Returns:
         All rounds, from round 0 on; `OUT/rounds.json` has them too, and the folder of the best encoder.
 
     Raises:
-        ConfigError: the held-out questions are a test set, or the reader cannot give the signal.
+        ConfigError: the held-out questions are a test set, or the method cannot work.
         DataError: no question can be learnt from.
         MismatchedArtifactError: `config.out` holds rounds of other settings.
-
-    Source:
-        Izacard and Grave 2021, "Distilling Knowledge from Reader to Retriever for Question Answering",
-        section 3.3.
     """
     if config.held_out is not None:
         check_selection_split(config.held_out)
     with directory_lock(config.out):
-        _claim(config, training, trained_reader=make_reader is not None)
+        _claim(config, training, method.claims())
         questions, held_out = _questions(config)
-        results = [_start(config, held_out)]
+        searched = Searched(config.index, config.retriever, config.encoder)
+        start = Round(config.out, 0)
+        figures = start.stage("evaluate", lambda: _evaluate(config, searched, start.folder, held_out))
+        results = [RoundResult(0, figures)]
         encoder: Path | None = None
-        index = config.index
         for number in range(1, config.rounds + 1):
-            current = _Round(config.out, number)
-            encoder, index, result = _run_round(
-                config, training, current, make_reader, questions, held_out, encoder, index
+            current = Round(config.out, number)
+            facts = current.stage("retrieve", partial(_retrieve, config, current, searched, questions))
+            examples, more = method.examples(current, current.folder / "found.json")
+            begin = encoder is None or config.restart
+            trained = training.replaced(
+                out=current.folder / "retriever", train_files=(examples,),
+                question_encoder=training.model.question_encoder if begin else str(encoder),
+                passage_encoder=training.model.passage_encoder if begin else None,
+            )  # fmt: skip
+            encoder = Path(current.stage("train", partial(_trained, method, trained)))
+            place = Path(current.stage("index", partial(_index, config, current, encoder)))
+            searched = Searched(place, "colbert" if config.index_type == "plaid" else "dense")
+            figures = current.stage(
+                "evaluate", partial(_evaluate, config, searched, current.folder, held_out)
             )
-            results.append(result)
+            results.append(_compared(config, RoundResult(number, figures, facts={**facts, **more})))
             _write_table(config, results)
-            if not result.gained:
+            if not results[-1].gained:
                 get_logger(__name__).info("round %d gains nothing beyond noise: it is the last", number)
                 break
     return results
@@ -214,91 +251,49 @@ def table(results: Sequence[RoundResult], figure: str) -> list[str]:
     return lines
 
 
-def _run_round(
-    config: RoundsConfig,
-    training: DistillTrainConfig,
-    current: _Round,
-    make_reader: MakeReader | None,
-    questions: Sequence[Question],
-    held_out: Sequence[Question],
-    encoder: Path | None,
-    index: Path,
-) -> tuple[Path, Path, RoundResult]:
-    """The new encoder, its index, and how good they are; `encoder` is that of the round before."""
-    folder, number, first = current.folder, current.number, encoder is None
-    found, scored, new_index = folder / "found.json", folder / "scored.json", folder / "index"
+def _trained(method: RoundMethod, training: RetrieverTrainConfig) -> str:
+    return str(method.train(training))
 
-    facts = current.stage("retrieve", lambda: _retrieve(config, current, index, questions, found))
-    reader = config.reader
-    if make_reader is not None:
-        reader = current.stage("read", lambda: str(make_reader(found, folder / "reader")))
 
-    def score() -> dict[str, Any]:
-        judge = Judge.open(reader, config.signal)
-        report = score_examples(found, scored, judge)
-        judge.close()
-        return {"questions": report.counts["questions"], "constant": report.counts["constant"]}
+def _index(config: RoundsConfig, current: Round, encoder: Path) -> str:
+    """The passages of the first index under the new encoder."""
+    loaded, out = BiEncoder.load(encoder), current.folder / "index"
+    with Index.open(config.index) as source:
+        build_index(
+            source.passages, out, encoder=loaded,
+            settings=BuildSettings(retriever="dense", index_type=config.index_type),
+            source={"passages": source.version, "encoder": loaded.identity.weights_sha256},
+        )  # fmt: skip
+    loaded.close()
+    return str(out)
 
-    facts = {**facts, **current.stage("score", score)}
-    start = training.model.question_encoder if config.restart or first else str(encoder)
-    trained = training.replaced(
-        out=folder / "retriever", train_files=(scored,), question_encoder=start,
-        passage_encoder=training.model.passage_encoder if config.restart or first else None,
-    )  # fmt: skip
-    made = Path(current.stage("train", lambda: str(train_distill(trained))))
 
-    def build() -> str:
-        loaded = BiEncoder.load(made)
-        with Index.open(config.index) as source:
-            build_index(
-                source.passages, new_index, encoder=loaded,
-                settings=BuildSettings(retriever="dense", index_type=config.index_type),
-                source={"passages": source.version, "encoder": loaded.identity.weights_sha256},
-            )  # fmt: skip
-        loaded.close()
-        return str(new_index)
-
-    current.stage("index", build)
-    figures = current.stage("evaluate", lambda: _evaluate(config, new_index, folder, held_out, "dense"))
-    compared = compare_evaluations(
-        [
-            load_evaluation(config.out / f"round-{n}" / "evaluation", f"round {n}")
-            for n in (number - 1, number)
-        ],
-        [config.figure],
-    )[0].result
+def _compared(config: RoundsConfig, result: RoundResult) -> RoundResult:
+    """With its gain over the round before."""
+    numbers = (result.number - 1, result.number)
+    places = [(config.out / f"round-{n}" / "evaluation", f"round {n}") for n in numbers]
+    compared = compare_evaluations([load_evaluation(*place) for place in places], [config.figure])[0].result
     gain = compared.difference
     shown = (100 * gain.value, 100 * gain.low, 100 * gain.high)
-    return made, new_index, RoundResult(number, figures, shown, compared.p_value, facts)
-
-
-def _start(config: RoundsConfig, held_out: Sequence[Question]) -> RoundResult:
-    current = _Round(config.out, 0)
-    run = lambda: _evaluate(config, config.index, current.folder, held_out, config.retriever)  # noqa: E731
-    return RoundResult(0, current.stage("evaluate", run))
+    return replace(result, gain=shown, p_value=compared.p_value)
 
 
 def _evaluate(
-    config: RoundsConfig, index: Path, folder: Path, held_out: Sequence[Question], retriever: str
+    config: RoundsConfig, searched: Searched, folder: Path, held_out: Sequence[Question]
 ) -> dict[str, float]:
-    encoder = config.encoder if index == config.index else None
     evaluated = evaluate(
-        index, list(held_out), folder / "evaluation", retriever=retriever, encoder=encoder, reader=False,
-        profile=config.profile, split="dev",
+        searched.index, list(held_out), folder / "evaluation", reader=False, profile=config.profile,
+        split="dev", **searched.opening(),
     )  # fmt: skip
     found = evaluated.figures
     return {name: 100.0 * found[name].value for name in _FIGURES if name in found}
 
 
 def _retrieve(
-    config: RoundsConfig, current: _Round, index: Path, questions: Sequence[Question], out: Path
+    config: RoundsConfig, current: Round, searched: Searched, questions: Sequence[Question]
 ) -> dict[str, Any]:
     """Write what is found for the training questions as examples; returns what is worth knowing of it."""
-    first = current.number == 1
-    pipeline = Pipeline.open(
-        index, retriever=config.retriever if first else "dense", encoder=config.encoder if first else None,
-        reader=False,
-    )  # fmt: skip
+    pipeline = Pipeline.open(searched.index, reader=False, **searched.opening())
     rows = np.full((len(questions), config.top_k), -1, np.int64)
 
     def examples() -> Any:
@@ -318,7 +313,7 @@ def _retrieve(
                     )  # fmt: skip
                 progress.update(len(batch))
 
-    write_training_examples(out, examples())
+    write_training_examples(current.folder / "found.json", examples())
     distinct = distinct_share(rows, len(pipeline.index.passages))
     pipeline.close()
     save_npy(current.folder / "found_rows.npy", rows)
@@ -352,7 +347,7 @@ def _questions(config: RoundsConfig) -> tuple[list[Question], list[Question]]:
     return train, held_out
 
 
-def _claim(config: RoundsConfig, training: DistillTrainConfig, *, trained_reader: bool) -> None:
+def _claim(config: RoundsConfig, training: RetrieverTrainConfig, more: Mapping[str, Any]) -> None:
     """`config.json` says whose folder this is; the number of rounds may change.
 
     Raises:
@@ -362,7 +357,7 @@ def _claim(config: RoundsConfig, training: DistillTrainConfig, *, trained_reader
     files = [Path(path) for path in (config.questions, config.held_out) if path is not None]
     said["sha256"] = [sha256_file(path) for path in files if path.is_file()]
     said["training"] = training.model_dump(mode="json", exclude={"out", "train_files", *training.free})
-    said["trained_reader"] = trained_reader
+    said |= more
     hint = "choose another --out, or repeat the command that started them"
     claim(config.out / "config.json", said, "rounds", hint=hint)
 

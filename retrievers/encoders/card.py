@@ -46,28 +46,37 @@ def model_card(
     said = to_jsonable_python(config.flat())
     shown = {k: v for k, v in said.items() if v not in (None, {}) and k not in _UNSAID}
     shown |= {"question_encoder": start} | ({} if config.model.shared else {"passage_encoder": other})
+    several = form.interaction is not None
+    library = "sentence-transformers" if config.model.shared else "transformers"
+    about = "A dense retriever: questions and passages become vectors whose "
+    about += f"""{"cosine" if form.normalize else "inner product"}
+says how well a passage answers a question."""
+    if several:
+        library = "PyLate"
+        about = "A retriever by late interaction: every token has a vector, and the best similarities of a\n"
+        about += "question's tokens among a passage's are added."
     layout = "[CLS] title [SEP] text [SEP]" if form.layout == PAIR else f"[CLS] {form.layout} [SEP]"
     prefixes = [
         f"`{prefix}` before every {what}"
         for what, prefix in (("question", form.query_prefix), ("passage", form.passage_prefix))
         if prefix
     ]
+    reading = f" {form.interaction.describe().capitalize()}." if form.interaction is not None else ""
     return f"""---
-library_name: {"sentence-transformers" if config.model.shared else "transformers"}
+library_name: {library}
 pipeline_tag: sentence-similarity
-tags: [dense-retrieval, question-answering]
+tags: [{"late-interaction" if several else "dense-retrieval"}, question-answering]
 ---
 # {config.name}
 
-A dense retriever: questions and passages become vectors whose {
-        "cosine" if form.normalize else "inner product"
-    }
-says how well a passage answers a question.
+{about}
 
 It has {towers}. Pooling: {form.pooling}; vectors are {
         "" if form.normalize else "not "
     }normalised. Questions are laid out as `[CLS] question [SEP]`, passages as
-`{layout}`, of at most {form.max_length} tokens{", with " + " and ".join(prefixes) if prefixes else ""}.
+`{layout}`, of at most {form.max_length} tokens{", with " + " and ".join(prefixes) if prefixes else ""}.{
+        reading
+    }
 
 ```
 rag index CORPUS --encoder {config.name} --out INDEX

@@ -87,7 +87,7 @@ class ModelConfig(Config):
             keeps them all; "auto" is what the folder says ("cls" where it says nothing).
         segments: second segments get the token type 1; None is what the folder says, mostly not.
         normalize: unit vectors; "auto" is what the folder says.
-        temperature: scores are divided by it in the loss; "auto" is 0.05 for unit vectors, else 1.
+        temperature: scores are divided by it in the loss; "auto" is 0.05 for one unit vector a text, else 1.
         projection_dim: size of a new linear layer in the head; 0 keeps what the folder has.
         projection_norm: LayerNorm behind the new layer.
         on_tokens: the head's layers act on every token, before pooling; None is what the folder says.
@@ -131,7 +131,7 @@ class ModelConfig(Config):
             raise ValueError(
                 f"one tower for both sides cannot be frozen for {self.frozen}s; set shared=false"
             )
-        if self.normalize is True and self.temperature == 1:
+        if self.normalize is True and self.temperature == 1 and self.pooling != "tokens":
             raise ValueError(
                 "normalize=true with temperature=1 hardly learns: cosines differ by less than 2; "
                 "leave temperature at auto"
@@ -154,7 +154,6 @@ class RetrieverTrainConfig(Config):
     """
 
     recipe: ClassVar[str] = "retriever"
-    needs: ClassVar[Needed] = "positives"  # what every training example must have
     measured: ClassVar[tuple[str, ...]] = (*_POOLED, *_SEARCHED)  # on held-out questions
     free: ClassVar[frozenset[str]] = frozenset({"name", "notes", "index"})
 
@@ -168,6 +167,11 @@ class RetrieverTrainConfig(Config):
     model: ModelConfig = ModelConfig()
     optim: OptimConfig = OptimConfig()
     run: RunConfig = RunConfig()
+
+    @property
+    def needs(self) -> Needed:
+        """What every training example must have."""
+        return "positives"
 
     @property
     def matches_answers(self) -> bool:

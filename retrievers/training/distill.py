@@ -25,7 +25,7 @@ from retrievers.training.target_losses import (
     target_objective,
 )
 
-__all__ = ["DistillDataConfig", "DistillTrainConfig", "train_distill"]
+__all__ = ["DistillDataConfig", "DistillTrainConfig", "target_batches", "train_distill"]
 
 
 class DistillDataConfig(DataConfig):
@@ -59,13 +59,16 @@ class DistillTrainConfig(RetrieverTrainConfig):
     """
 
     recipe: ClassVar[str] = "distill"
-    needs: ClassVar[Needed] = "targets"
-
     loss: Literal["kl", "kl-per-passage", "mse", "margin"] = "kl"
     target_temperature: float = Field(default=1.0, gt=0)
     margin: float = Field(default=1.0, gt=0)
     nll_weight: float = Field(default=0.0, ge=0)
     data: DistillDataConfig = DistillDataConfig()
+
+    @property
+    def needs(self) -> Needed:
+        """Targets."""
+        return "targets"
 
     @property
     def matches_answers(self) -> bool:
@@ -101,14 +104,15 @@ def train_distill(config: DistillTrainConfig) -> Path:
         return train_bi_encoder(
             config,
             world,
-            make_batches=_batches,
+            make_batches=target_batches,
             objective=config.objective(monitor),
             held_out_objective=config.objective(),
             make_hooks=lambda *_: _Hooks(monitor),
         )
 
 
-def _batches(config: DistillTrainConfig, data: TrainingSet, examples: Epochs) -> TargetBatches:
+def target_batches(config: Any, data: TrainingSet, examples: Epochs) -> TargetBatches:
+    """Batches of questions with their lists; the configuration has `per_question` and `nll_weight`."""
     return TargetBatches(
         data, examples, per_question=config.data.per_question, labelled=config.nll_weight > 0
     )

@@ -144,7 +144,8 @@ class BiEncoderModel(nn.Module):
             )
         temperature = said.temperature
         if temperature == "auto":
-            temperature = UNIT_TEMPERATURE if of_question.normalize else 1.0
+            several = of_question.interaction is not None
+            temperature = UNIT_TEMPERATURE if of_question.normalize and not several else 1.0
         read = Sides(
             replace(of_question, passage_prefix=of_passage.passage_prefix),
             replace(of_passage, query_prefix=of_question.query_prefix),

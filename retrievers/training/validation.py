@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -10,13 +10,16 @@ import numpy as np
 from indexers.exact import select_best
 from indexers.gold import CorpusTexts
 from indexers.passages import PassageStore
-from indexers.protocols import IntArray
+from indexers.protocols import FloatArray, IntArray
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.progress import Progress
 from rag.data.text import AnswerMatcher
 from rag.metrics.ranking import average_rank, first_true, rank_figures
 from rag.runtime.seeds import generator
+from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.encoders.layout import Query
+from retrievers.encoders.scoring import score
 from retrievers.examples.records import TrainingExample
 from retrievers.protocols import TextEncoder
 
@@ -128,17 +131,17 @@ class CorpusSearch:
 
     def measure(self, encoder: TextEncoder) -> dict[str, float]:
         """Encode pool and questions, search exactly; see `retrieval_scores`."""
-        questions = encoder.encode_queries([example.query for example in self.examples])
-        scores = np.full((len(questions), _DEPTH), -np.inf, np.float32)
-        rows = np.full((len(questions), _DEPTH), -1, np.int64)
+        scorer = _scorer(encoder, [example.query for example in self.examples])
+        scores = np.full((len(self.examples), _DEPTH), -np.inf, np.float32)
+        rows = np.full((len(self.examples), _DEPTH), -1, np.int64)
         with Progress(len(self._rows), "passages", "validate") as progress:
             for start in range(0, len(self._rows), _BLOCK):
                 block = self._rows[start : start + _BLOCK]
                 passages = self._corpus.get_many(block)
-                vectors = encoder.encode_passages([p.title for p in passages], [p.text for p in passages])
-                for first in range(0, len(questions), _QUESTIONS):
+                scored = scorer([p.title for p in passages], [p.text for p in passages])  # (B, block)
+                for first in range(0, len(scored), _QUESTIONS):
                     part = slice(first, first + _QUESTIONS)
-                    found = questions[part] @ vectors.T  # (b, block)
+                    found = scored[part]
                     kept = min(_DEPTH, found.shape[1])
                     best = np.argpartition(-found, kept - 1, axis=1)[:, :kept]
                     scores[part], rows[part] = select_best(
@@ -168,6 +171,17 @@ class CorpusSearch:
         right = np.fromiter(sorted({row for rows in self._right for row in rows}), np.int64)
         sample = generator(seed, 11).choice(total, size=limit, replace=False)
         return np.union1d(right, sample[: max(0, limit - len(right))])
+
+
+def _scorer(
+    encoder: TextEncoder, queries: Sequence[Query]
+) -> Callable[[Sequence[str], Sequence[str]], FloatArray]:
+    """Titles and texts of n passages → scores (B, n) of the queries with them."""
+    if isinstance(encoder, BiEncoder) and encoder.identity.pooling == "tokens":
+        several, made = encoder.question_tokens([query.question for query in queries]), encoder
+        return lambda titles, texts: score(several, made.passage_tokens(titles, texts)).numpy()
+    asked = encoder.encode_queries(queries)
+    return lambda titles, texts: asked @ encoder.encode_passages(titles, texts).T
 
 
 def right_rows(texts: CorpusTexts, examples: Sequence[TrainingExample]) -> list[frozenset[int]]:

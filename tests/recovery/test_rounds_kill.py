@@ -12,9 +12,8 @@ import pytest
 
 from rag.core.types import Passage
 from rag.joint import rounds, scoring
-from rag.joint.rounds import run_rounds
 from rag.joint.signals import Asked, Judge
-from tests.unit.rag.joint.test_rounds import Reader, configs, world
+from tests.unit.rag.joint.test_rounds import Reader, configs, run_rounds, world
 from tests.worlds import start_process
 
 __all__ = ["world"]  # the fixture

@@ -15,8 +15,9 @@ from rag.cli.main import main
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.types import Passage
 from rag.data.files.results import read_dpr_results
-from rag.joint import rounds
-from rag.joint.rounds import RoundResult, RoundsConfig, run_rounds, table
+from rag.joint import distillation, rounds
+from rag.joint.distillation import DistillationRounds, DistillationRoundsConfig, MakeReader
+from rag.joint.rounds import RoundResult, table
 from rag.joint.signals import Asked, Judge
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training.distill import DistillTrainConfig
@@ -52,9 +53,9 @@ def world(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> dict[str
 
 def configs(
     world: dict[str, Any], out: Path, steps: int | None = None, **more: Any
-) -> tuple[RoundsConfig, DistillTrainConfig]:
+) -> tuple[DistillationRoundsConfig, DistillTrainConfig]:
     folder = world["folder"]
-    settings = RoundsConfig(
+    settings = DistillationRoundsConfig(
         out=out, index=folder / "index", questions=str(folder / "train.jsonl"), validation_fraction=0.4,
         top_k=40, figure="top5", **{"rounds": 2, **more},
     )  # fmt: skip
@@ -64,6 +65,12 @@ def configs(
         epochs=24, max_steps=steps, learning_rate=3e-3, validation_fraction=0.0, precision="fp32", threads=1,
     )  # fmt: skip
     return settings, training
+
+
+def run_rounds(
+    settings: DistillationRoundsConfig, training: DistillTrainConfig, make_reader: MakeReader | None = None
+) -> list[RoundResult]:
+    return rounds.run_rounds(settings, training, DistillationRounds(settings, make_reader))
 
 
 def test_a_round_gains(world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,14 +96,15 @@ def test_rounds_go_on_after_a_stop_before_any_stage(
     assert 0 <= whole[2].facts["overlap"] <= 1
     for name in ("score_examples", "train_distill", "build_index", "evaluate"):
         with monkeypatch.context() as patch:
-            real = getattr(rounds, name)
+            home = rounds if name in ("build_index", "evaluate") else distillation
+            real = getattr(home, name)
 
             def stop(*given: Any, _real: Any = real, **more: Any) -> Any:
                 if "round-1" in f"{given} {more}":
                     raise KeyboardInterrupt
                 return _real(*given, **more)
 
-            patch.setattr(rounds, name, stop)
+            patch.setattr(home, name, stop)
             with pytest.raises(KeyboardInterrupt):
                 run_rounds(*configs(world, tmp_path / "cut", steps=2))
     cut = run_rounds(*configs(world, tmp_path / "cut", steps=2))
@@ -149,6 +157,8 @@ def test_wrong_settings_are_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
         assert said in capsys.readouterr().err
     with pytest.raises(ConfigError, match="test"):
         run_rounds(
-            RoundsConfig(out=tmp_path / "r", index=tmp_path, questions="q", held_out="nq-test.jsonl"),
+            DistillationRoundsConfig(
+                out=tmp_path / "r", index=tmp_path, questions="q", held_out="nq-test.jsonl"
+            ),
             DistillTrainConfig(out=tmp_path, train_files=(tmp_path / "x",)),
         )

@@ -1,0 +1,79 @@
+"""Rounds of distillation: a reader says how good each retrieved passage is, the retriever learns it.
+
+A round's folder holds `reader/`, where one is trained, and `scored.json`, the passages with its signal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pydantic import model_validator
+
+from rag.joint.rounds import Round, RoundMethod, RoundsConfig
+from rag.joint.scoring import score_examples
+from rag.joint.signals import Judge, signal_names
+from retrievers.training.distill import DistillTrainConfig, train_distill
+
+__all__ = ["DistillationRounds", "DistillationRoundsConfig", "MakeReader"]
+
+MakeReader = Callable[[Path, Path], Path]
+"""The round's examples (DPR's results with their passages) and a folder → the finished reader."""
+
+
+class DistillationRoundsConfig(RoundsConfig):
+    """The same where a reader judges.
+
+    Attributes:
+        reader: what judges the passages (a reader or cross-encoder); None is the shipped reader.
+        signal: what is learnt of the reader, see `rag score`.
+    """
+
+    reader: str | None = None
+    signal: str = "span-likelihood"
+
+    @model_validator(mode="after")
+    def _cross_check_distillation(self) -> DistillationRoundsConfig:
+        if self.signal not in signal_names():
+            raise ValueError(f"signal {self.signal} is unknown: use one of {', '.join(signal_names())}")
+        return self
+
+
+class DistillationRounds(RoundMethod):
+    """Score, train towards the scores.
+
+    Args:
+        config: of the rounds.
+        make_reader: trains a reader anew in every round, as published; None takes `config.reader`.
+
+    Source:
+        Izacard and Grave 2021, "Distilling Knowledge from Reader to Retriever for Question Answering",
+        section 3.3.
+    """
+
+    def __init__(self, config: DistillationRoundsConfig, make_reader: MakeReader | None = None) -> None:
+        self.config, self._make_reader = config, make_reader
+
+    def claims(self) -> dict[str, Any]:
+        """Whether readers are trained."""
+        return {"trained_reader": self._make_reader is not None}
+
+    def examples(self, current: Round, found: Path) -> tuple[Path, dict[str, Any]]:
+        """What was found, with targets."""
+        scored, make = current.folder / "scored.json", self._make_reader
+        reader = self.config.reader
+        if make is not None:
+            reader = current.stage("read", lambda: str(make(found, current.folder / "reader")))
+
+        def score() -> dict[str, Any]:
+            judge = Judge.open(reader, self.config.signal)
+            report = score_examples(found, scored, judge)
+            judge.close()
+            return {"questions": report.counts["questions"], "constant": report.counts["constant"]}
+
+        return scored, current.stage("score", score)
+
+    def train(self, config: DistillTrainConfig) -> Path:
+        """`rag train distill`."""
+        return train_distill(config)

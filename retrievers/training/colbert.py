@@ -1,0 +1,136 @@
+"""Train a retriever of one vector a token (ColBERT), from labelled passages or towards float targets."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from rag.core.errors import ConfigError
+from retrievers.examples.batches import Epochs
+from retrievers.examples.data import TrainingSet
+from retrievers.examples.records import Needed
+from retrievers.training.config import ContrastConfig, ModelConfig, RetrieverTrainConfig
+from retrievers.training.distill import target_batches
+from retrievers.training.losses import Objective, in_batch_objective, pairwise_objective
+from retrievers.training.recipe import Batches, claimed, contrastive_batches, train_bi_encoder
+from retrievers.training.target_losses import kl_loss, target_objective
+
+__all__ = ["ColbertDataConfig", "ColbertTrainConfig", "train_colbert"]
+
+
+class ColbertDataConfig(ContrastConfig):
+    """The same, with lists of passages for the loss "kl".
+
+    Attributes:
+        per_question: passages with a target that a question brings, drawn anew at each visit; None: all.
+    """
+
+    batch_size: int = Field(default=32, ge=1)
+    per_question: int | None = Field(default=None, ge=2)
+
+
+class ColbertModelConfig(ModelConfig):
+    """The same for late interaction: every token keeps its vector.
+
+    Attributes:
+        projection_dim: size of the token vectors; 0 keeps the layer that the folder has.
+        question_tokens: questions are cut and, with masks, filled up to so many.
+    """
+
+    pooling: Literal["tokens"] = "tokens"
+    projection_dim: int = Field(default=128, ge=0, le=128)
+    question_tokens: int = Field(default=32, ge=4, le=4096)
+    passage_tokens: int = Field(default=180, ge=8, le=4096)
+
+
+class ColbertTrainConfig(RetrieverTrainConfig):
+    """Everything `train_colbert` reads.
+
+    Attributes:
+        train_files: examples with positives and hard negatives (`rag mine`), or with targets for "kl"
+            (`rag score`, of a cross-encoder or a reader); none for rounds, which make their own.
+        loss: "softmax" tells each positive from its own hard negatives and all passages of the batch;
+            "pairwise" from each of its own hard negatives alone; "kl" follows the targets' distribution.
+        target_temperature: of "kl", targets are divided by it.
+        nll_weight: of "kl", weight of "softmax" beside it, for questions with a positive in their list.
+
+    Example:
+        >>> config = ColbertTrainConfig(out="run", train_files=("train.json",), projection_dim=96)
+        >>> config.model.pooling, config.model.projection_dim, config.needs
+        ('tokens', 96, 'positives')
+    """
+
+    recipe: ClassVar[str] = "colbert"
+    measured: ClassVar[tuple[str, ...]] = ("nll", "mrr", "top1", "top5", "top20", "top100")
+
+    train_files: tuple[Path, ...] = ()
+    loss: Literal["softmax", "pairwise", "kl"] = "softmax"
+    target_temperature: float = Field(default=1.0, gt=0)
+    nll_weight: float = Field(default=0.0, ge=0)
+    data: ColbertDataConfig = ColbertDataConfig()
+    model: ColbertModelConfig = ColbertModelConfig()
+
+    @property
+    def needs(self) -> Needed:
+        """Positives, or targets for the loss that follows them."""
+        return "targets" if self.loss == "kl" else "positives"
+
+    @property
+    def matches_answers(self) -> bool:
+        """Only labelled passages have negatives that may be false."""
+        return self.data.mask_false_negatives and (self.loss != "kl" or self.nll_weight > 0)
+
+    @property
+    def objective(self) -> Objective:
+        """What is minimised."""
+        if self.loss == "kl":
+            loss = partial(kl_loss, target_temperature=self.target_temperature)
+            return target_objective(loss, nll_weight=self.nll_weight)
+        return pairwise_objective if self.loss == "pairwise" else in_batch_objective
+
+    @model_validator(mode="after")
+    def _cross_check_colbert(self) -> ColbertTrainConfig:
+        if self.loss == "pairwise" and not self.data.hard_negatives:
+            raise ValueError("loss=pairwise is made of hard negatives: set hard_negatives")
+        if self.nll_weight and self.loss != "kl":
+            raise ValueError(f"nll_weight stands beside the targets of loss=kl, and loss is {self.loss}")
+        return self
+
+
+def train_colbert(config: ColbertTrainConfig) -> Path:
+    """Train a retriever as `config` says, or resume the run that `config.out` holds.
+
+    Score of question and passage is MaxSim of their token vectors; questions are filled up with masks. Under
+    torchrun every process calls this; the batch is shared among them and the gradients are those of one.
+
+    Returns:
+        The folder of the finished encoder, `config.out / "encoder"`, in PyLate's layout.
+
+    Raises:
+        DataError: an input file is wrong, or no held-out question can be judged.
+        ConfigError: the configuration cannot work.
+        MismatchedArtifactError: `config.out` holds a run with another configuration.
+
+    Source:
+        Khattab and Zaharia 2020, "ColBERT", section 3.3; for n-way softmax and distillation Santhanam et al.
+        2022, "ColBERTv2: Effective and Efficient Retrieval via Lightweight Late Interaction", section 3.2.
+
+    Note:
+        Passages that hold an answer are left out of a question's negatives (`mask_false_negatives`).
+    """
+    if not config.train_files:
+        raise ConfigError(
+            "there are no training examples", hint="give --train, or --rounds with --questions and --index"
+        )
+    with claimed(config) as world:
+        return train_bi_encoder(
+            config, world, make_batches=_batches, objective=config.objective,
+            held_out_objective=config.objective,
+        )  # fmt: skip
+
+
+def _batches(config: Any, data: TrainingSet, examples: Epochs) -> Batches:
+    return (target_batches if config.loss == "kl" else contrastive_batches)(config, data, examples)

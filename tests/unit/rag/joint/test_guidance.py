@@ -1,0 +1,94 @@
+"""Rounds from questions and answers alone; stopped before every stage and gone on with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rag.cli.main import main
+from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
+from rag.joint import guidance, rounds
+from rag.joint.guidance import guided_rounds
+from rag.joint.rounds import RoundResult
+from retrievers.training.colbert import ColbertTrainConfig
+from tests.unit.rag.joint.test_rounds import world
+
+__all__ = ["world"]  # the fixture
+
+
+def run(world: dict[str, Any], out: Path, steps: int | None = None, **more: Any) -> list[str]:
+    training = ColbertTrainConfig(
+        out=out, index=world["folder"] / "index", question_encoder=world["encoder"], projection_dim=32,
+        question_tokens=12, passage_tokens=16, batch_size=16, epochs=24, max_steps=steps, dropout=0.0,
+        learning_rate=3e-3, validation_fraction=0.0, precision="fp32", threads=1, hard_negatives=2,
+        temperature=0.2,
+    )  # fmt: skip
+    given = {"rounds": 1, "top_k": 40, "figure": "top1", "validation_fraction": 0.4, **more}
+    given.setdefault("guidance", {"positives": "1,40", "negatives": 8})
+    questions = str(given.pop("questions", world["folder"] / "train.jsonl"))
+    return guided_rounds(training, questions=questions, **given)
+
+
+def test_a_round_gains(world: dict[str, Any], tmp_path: Path) -> None:
+    lines = run(world, tmp_path / "run")
+    told = json.loads((tmp_path / "run" / "rounds.json").read_text())
+    assert told["best"] == 1
+    assert told["rounds"][1]["figures"]["top5"] > told["rounds"][0]["figures"]["top5"] + 10, lines
+    assert told["rounds"][1]["facts"]["questions learnt from"] > 40
+    assert "questions learnt from" in lines[2]
+
+
+def test_rounds_go_on_after_a_stop_before_any_stage(
+    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RoundResult, "gained", property(lambda self: True))
+    whole = run(world, tmp_path / "whole", steps=2)
+    stages = (
+        (guidance, "write_training_examples"),
+        (guidance, "train_colbert"),
+        (rounds, "build_index"),
+        (rounds, "evaluate"),
+    )
+    for home, name in stages:
+        with monkeypatch.context() as patch:
+            real = getattr(home, name)
+
+            def stop(*given: Any, _real: Any = real, **more: Any) -> Any:
+                if "round-1" in f"{given} {more}":
+                    raise KeyboardInterrupt
+                return _real(*given, **more)
+
+            patch.setattr(home, name, stop)
+            with pytest.raises(KeyboardInterrupt):
+                run(world, tmp_path / "cut", steps=2)
+    assert run(world, tmp_path / "cut", steps=2) == whole
+    for name in ("found.json", "guided.json", "retriever/encoder/model.safetensors"):
+        place = Path("round-1") / name
+        assert (tmp_path / "cut" / place).read_bytes() == (tmp_path / "whole" / place).read_bytes()
+    # a second round searches with what the first one trained
+    run(world, tmp_path / "whole", steps=2, rounds=2)
+    facts = json.loads((tmp_path / "whole" / "rounds.json").read_text())["rounds"][2]["facts"]
+    assert 0 < facts["overlap"] < 1
+    with pytest.raises(MismatchedArtifactError, match="guidance"):
+        run(world, tmp_path / "cut", steps=2, guidance={"positives": "2,40"})
+
+
+def test_what_cannot_be_is_said(
+    world: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ConfigError, match="raise it to 50"):
+        run(world, tmp_path / "a", guidance={"positives": "3,50"})
+    strange = tmp_path / "strange.jsonl"
+    strange.write_text(
+        "".join(json.dumps({"question": f"who {n}", "answer": ["zzz"]}) + "\n" for n in range(30))
+    )
+    with pytest.raises(DataError, match="holds an answer"):
+        run(world, tmp_path / "b", questions=strange)
+    given = ["train", "colbert", "--out", str(tmp_path / "c"), "--rounds", "1", "--questions", str(strange)]
+    with pytest.raises(SystemExit) as caught:
+        main(given)
+    assert caught.value.code == 2
+    assert "give --questions and --index" in capsys.readouterr().err

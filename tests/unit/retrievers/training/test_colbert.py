@@ -1,0 +1,107 @@
+"""`train_colbert` learns from labels and from targets; the gradient cache changes nothing; bad settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from indexers.build import build_index
+from rag.config import load_config, preset_names
+from rag.core.errors import ConfigError
+from rag.training.run_log import read_metrics
+from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.examples.records import Candidate, write_training_examples
+from retrievers.training.colbert import ColbertTrainConfig, train_colbert
+from retrievers.training.model import BiEncoderModel
+from retrievers.training.step import contrastive_step
+from tests.parity.test_exact_gradients import make_batch
+from tests.unit.retrievers.conftest import cipher_examples
+
+
+def config(out: Path, train: Path, encoder: Path, **settings: Any) -> ColbertTrainConfig:
+    return load_config(
+        ColbertTrainConfig,
+        overrides={
+            "out": out, "train_files": [train], "question_encoder": str(encoder),
+            "projection_dim": 32, "temperature": 0.2, "question_tokens": 12, "passage_tokens": 16,
+            "batch_size": 32, "precision": "fp32", "learning_rate": 3e-3, "dropout": 0.0, "threads": 1,
+            "log_every_steps": 1, "validation_fraction": 0.2, **settings,
+        },
+    )  # fmt: skip
+
+
+def graded(path: Path, count: int) -> Path:
+    """The same task with a judge's scores of four passages each."""
+    examples = []
+    for example in cipher_examples(count, negatives=3):
+        found = [Candidate(p, "positive", target=6.0) for p in example.positives]
+        found += [Candidate(n.passage, "retrieved", target=0.5) for n in example.negatives]
+        examples.append(replace(example, candidates=tuple(found)))
+    write_training_examples(path, examples)
+    return path
+
+
+@pytest.mark.parametrize("loss", ["softmax", "kl"])
+def test_the_loss_falls_and_retrieval_rises(
+    tmp_path: Path, tiny: Any, tiny_bert: Path, cipher_file: Callable[..., Path], loss: str
+) -> None:
+    train = cipher_file(200) if loss == "softmax" else graded(tmp_path / "graded.json", 120)
+    passages = [example.positives[0] for example in cipher_examples(200, negatives=0)]
+    build_index(passages, tmp_path / "index", encoder=BiEncoder.load(tiny_bert, pooling="mean"))
+    chosen = config(
+        tmp_path / "run", train, tiny_bert, loss=loss, index=tmp_path / "index", validate_every_steps=1000,
+        **({"epochs": 12, "batch_size": 16, "nll_weight": 1.0} if loss == "kl" else {"epochs": 24}),
+    )  # fmt: skip
+    finished = train_colbert(chosen)
+    records = list(read_metrics(chosen.out / "metrics.jsonl"))
+    losses = [record["loss"] for record in records if "loss" in record]
+    assert np.mean(losses[-4:]) < 0.7 * np.mean(losses[:4])
+    untrained = train_colbert(config(tmp_path / "no", train, tiny_bert, loss=loss, index=tmp_path / "index",
+                                     max_steps=1, learning_rate=1e-9)).parent  # fmt: skip
+    before = next(r["eval/mrr"] for r in read_metrics(untrained / "metrics.jsonl") if "eval/mrr" in r)
+    after = [record["eval/mrr"] for record in records if "eval/mrr" in record][-1]
+    assert after > before + 15
+    encoder = BiEncoder.load(finished)
+    assert (encoder.identity.similarity, encoder.dim) == ("maxsim", 32)
+    card = (finished / "README.md").read_text()
+    assert "late interaction" in card
+    assert "library_name: PyLate" in card
+
+
+def test_the_gradient_cache_changes_no_gradient(tmp_path: Path, tiny_bert: Path) -> None:
+    batch = make_batch(2, negatives=2)
+    masked = [np.append(ids, [4] * (14 - len(ids))).astype(np.int32) for ids in batch.questions]  # [MASK]
+    found = []
+    for chunk in (None, 3):
+        model = BiEncoderModel.from_folder(
+            tiny_bert, pooling="tokens", projection_dim=8, question_tokens=14, passage_tokens=32, dropout=0.0
+        )
+        loss = contrastive_step(model, replace(batch, questions=masked), None, chunk)
+        loss.compute_gradients(lambda: None)
+        found.append({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
+    assert found[0].keys() == found[1].keys()
+    assert found[0]["question.head.layers.0.weight"].abs().sum() > 0
+    for name, gradient in found[0].items():
+        torch.testing.assert_close(found[1][name], gradient, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", preset_names("colbert"))
+def test_presets(name: str) -> None:
+    chosen = load_config(ColbertTrainConfig, name, overrides={"out": "run"})
+    assert chosen.name == name
+    assert chosen.model.projection_dim == (96 if name == "colbert-small" else 128)
+
+
+def test_wrong_settings_are_refused(tmp_path: Path, tiny_bert: Path) -> None:
+    for wrong in ({"loss": "pairwise", "hard_negatives": 0}, {"nll_weight": 0.5}, {"projection_dim": 256}):
+        with pytest.raises((ValidationError, ConfigError)):
+            config(tmp_path, tmp_path / "x", tiny_bert, **wrong)
+    with pytest.raises(ConfigError, match="no training examples"):
+        train_colbert(config(tmp_path, tmp_path / "x", tiny_bert).replaced(train_files=()))
