@@ -91,7 +91,7 @@ class ExtractiveReader:
         device: str = "auto",
         **overrides: Any,
     ) -> ExtractiveReader:
-        """Load a reader.
+        """Load a reader; see `open_reader`.
 
         Args:
             name_or_path: None for the weights that ship with the package; a folder of `rag train reader`;
@@ -100,12 +100,7 @@ class ExtractiveReader:
             precision: "fp32"; "bf16"; "int8" (linear layers in int8, for readers that come with ranges of
                 their activations, on CPUs); or "auto", the fastest of these that the reader and the hardware
                 allow.
-            device: "auto", "cpu" or "cuda".
             overrides: fields of `ReaderSettings` to replace.
-
-        Raises:
-            ArtifactError: if there is no reader, or its files are damaged.
-            ConfigError: for unknown settings or values that do not fit.
         """
         parts = load_parts(name_or_path)
         where = resolve_device(device)

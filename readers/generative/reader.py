@@ -68,18 +68,11 @@ class GenerativeReader:
     def load(
         cls, name_or_path: str | Path, *, precision: str = "auto", device: str = "auto", **changes: Any
     ) -> GenerativeReader:
-        """Load a reader.
+        """Load a folder of `rag train generator` or any `AutoModelForSeq2SeqLM`; see `open_reader`.
 
         Args:
-            name_or_path: a folder of `rag train generator`, or a folder or Hugging Face name of any
-                `AutoModelForSeq2SeqLM` checkpoint.
             precision: "fp32", "bf16", or "auto" for the faster of the two on this machine.
-            device: "auto", "cpu" or "cuda".
             changes: fields of `GeneratorSettings` to replace.
-
-        Raises:
-            ArtifactError: if there is no such checkpoint, or its files are damaged or do not fit together.
-            ConfigError: for unknown settings, or values that do not fit the model.
         """
         parts = load_generator(name_or_path, **changes)
         where = resolve_device(device)

@@ -68,3 +68,9 @@ def test_half_an_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ConfigError, match="RANK, MASTER_ADDR, MASTER_PORT"):
         World.from_environment("cpu")
+
+
+def test_what_one_process_does_is_refused_to_several() -> None:
+    World(0, 1, "cpu").refuse_several("never said")
+    with pytest.raises(ConfigError, match="2 processes were started, one is enough: only questions"):
+        World(1, 2, "cpu").refuse_several("only questions are encoded")
