@@ -6,11 +6,10 @@ turn. Whichever is killed, starting it again is all there is to do.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -20,8 +19,7 @@ from rag.core.errors import ConfigError
 from rag.core.files import atomic_write_json
 from rag.core.log import get_logger
 from rag.runtime.hardware import use_threads
-from rag.training.distributed import World
-from rag.training.exchange import Drift, Exchange, ExchangeSettings, Refresher
+from rag.training.exchange import Exchange, ExchangeSettings
 from rag.training.fit import FitHooks
 from rag.training.generations import Generation, Generations
 from retrievers.encoders.bi_encoder import BiEncoder
@@ -130,7 +128,7 @@ def _exchange(
         lambda folder: export_model(folder, run.model, run.master.state(), form),
         key=examples_key(run.split, index),
         world=run.world,
-        inline=_inferencer(config, index, run.split, run.world.device) if mines else None,
+        refresher=_inferencer(config, index, run.split, run.world.device) if mines else None,
         in_line=in_line,
         drift=_drift_meter(config, run.model, data) if config.schedule_of_refresh.watches_drift else None,
     )
@@ -142,11 +140,8 @@ def negatives_exchange(
     write_encoder: Callable[[Path], object],
     *,
     key: str,
-    world: World,
     in_line: bool,
-    inline: Refresher | None = None,
-    drift: Drift | None = None,
-    sleep: Callable[[float], None] = time.sleep,
+    **more: Any,
 ) -> Exchange:
     """Hooks of the fit loop; the trainer never waits, except for the first negatives if its file has none.
 
@@ -154,11 +149,8 @@ def negatives_exchange(
         batches: whose negatives are exchanged.
         write_encoder: puts the encoder as it is now into a folder; called in the main process.
         key: fingerprint of examples and corpus, the same in the inferencer.
-        in_line: mine at once, in the main process, whenever a snapshot goes out; otherwise another process
-            mines.
-        inline: what mines, if `in_line` and this is the main process.
-        drift: measures how far the model has moved; None if the schedule does not ask for it.
-        sleep: waits for a number of seconds.
+        in_line: see `ExchangeSettings`.
+        more: see `Exchange`.
     """
 
     def take_up(generation: Generation) -> Mapping[str, float]:
@@ -175,12 +167,9 @@ def negatives_exchange(
         Generations(config.out / "negatives"),
         lambda folder: write_encoder(folder / "encoder"),
         take_up,
-        world=world,
         key=key,
-        refresher=inline,
-        drift=drift,
         must_wait=lambda: not len(batches.data.negatives.values),
-        sleep=sleep,
+        **more,
     )  # fmt: skip
 
 

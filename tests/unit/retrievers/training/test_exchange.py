@@ -68,7 +68,7 @@ def make(out: Path, batches: Batches, inline: Miner | None = None, **settings: A
     config = AnceTrainConfig(out=out, train_files=("t",), index="i", **given)
     return negatives_exchange(
         config, batches, lambda folder: folder.mkdir(), key="k", world=World.single("cpu"),  # type: ignore[arg-type]
-        in_line=inline is not None, inline=inline, drift=drift, sleep=sleep,
+        in_line=inline is not None, refresher=inline, drift=drift, sleep=sleep,
     )  # fmt: skip
 
 
