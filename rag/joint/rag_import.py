@@ -46,6 +46,8 @@ def import_rag(source: str | Path, out: Path, index: str | Path | None = None) -
         raise ConfigError(f"{out} exists and is not empty", hint="choose another --out")
     try:
         config: Any = AutoConfig.from_pretrained(source)
+        if config.model_type != "rag":
+            raise ValueError(f"a {config.model_type} model")
         model, report = RagModel.from_pretrained(source, output_loading_info=True)
         tokenizers = [AutoTokenizer.from_pretrained(source, subfolder=f"{part}_tokenizer") for part in _PARTS]
     except (OSError, ValueError, KeyError, AssertionError) as error:
