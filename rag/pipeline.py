@@ -21,6 +21,7 @@ from indexers.build import BuildSettings, build_index
 from indexers.index import Index
 from indexers.presets import INDEX_KINDS, IndexKind
 from rag.core.errors import ConfigError, DataError
+from rag.core.log import get_logger
 from rag.core.progress import StageTimer
 from rag.core.types import AnswerSet, Hit, Passage, Path
 from readers.paths import Steps, read_answers, with_paths
@@ -86,7 +87,13 @@ class Pipeline:
 
         index = Index.open(index_dir, verify=verify)
         fused = Fusion.parse(fusion) if isinstance(fusion, str) else fusion
-        bound = _bound(reader) if retriever in ("auto", "dense") else None
+        bound = _bound(reader)
+        if bound is not None and retriever not in ("auto", "dense"):
+            bound = None
+            get_logger(__name__).warning(
+                "%s was trained with its own question encoder; with %s its prior over passages means little",
+                *(reader, retriever),
+            )
         if bound is None:
             searcher = open_retriever(
                 index, retriever, encoder=encoder, precision=precision, fusion=fused, rerank=rerank

@@ -21,7 +21,9 @@ class Role(StrEnum):
 _OPTIONS = {
     "train": files("Question set with answers, of any format; no passages are needed"),
     "index": index("Its passages are read; training starts from its encoder."),
-    "encoder": Annotated[str | None, typer.Option(help="Question encoder; default: that of the index.")],
+    "encoder": Annotated[
+        str | None, typer.Option(help="The index's encoder, if it is not where the index says.")
+    ],
     "generator": Annotated[
         str | None, typer.Option(help="Folder of `rag train generator`, or any BART- or T5-like checkpoint.")
     ],

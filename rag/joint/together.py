@@ -70,8 +70,13 @@ def train_together(
 
     Returns:
         The folder of the finished reader, `config.out / "reader"`.
+
+    Raises:
+        MismatchedArtifactError: the index was built with another encoder than the one named.
     """
     with claimed(config) as world, Index.open(config.index) as index:
+        if (identity := index.encoder_identity) is not None and config.model.question_encoder is not None:
+            index.check_encoder(BiEncoder.load_like(identity, config.model.question_encoder).identity)
         known = like_index(config, index, World.single(world.device))
         if world.is_main:
             (config.out / _FINISHED).unlink(missing_ok=True)

@@ -23,6 +23,7 @@ from rag.training.run_log import read_metrics
 from readers.manifest import READER_FILE
 from retrievers.encoders.bi_encoder import BiEncoder
 from tests.tiny_joint import THINGS, joint_world
+from tests.tiny_reader import tiny_encoder
 
 LEARNING = {"learning_rate": 3e-3, "learning_rates": {"generator": 1e-4}, "log_every_steps": 20}
 
@@ -139,9 +140,12 @@ def test_emdr2_and_its_kin_learn_to_retrieve(
     assert Pipeline.open(index, reader=str(reader)).ask("tower q q how", top_k=5).answers
 
 
-def test_what_cannot_work_is_refused(world: dict[str, Any], tmp_path: Path, tiny_bert: Path) -> None:
+def test_what_cannot_work_is_refused(world: dict[str, Any], tmp_path: Path) -> None:
+    other = tiny_encoder(tmp_path / "other", seed=5)
     with pytest.raises(ConfigError, match="top_k is 99, the index has 30"):
         train_rag(config(RagTrainConfig, world, tmp_path / "a", top_k=99))
+    with pytest.raises(MismatchedArtifactError, match="was built with the encoder"):
+        train_rag(config(RagTrainConfig, world, tmp_path / "e", question_encoder=str(other)))
     (tmp_path / "silent.jsonl").write_text('{"question": "who", "answers": []}\n')
     with pytest.raises(DataError, match="no question with answers"):
         train_rag(config(RagTrainConfig, world, tmp_path / "b", train_files=[str(tmp_path / "silent.jsonl")]))
