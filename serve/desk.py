@@ -127,7 +127,7 @@ class Desk:
         """
         service = self.holder.current
         if self.state == "stopping" or self.batcher.is_closing:
-            raise self._unavailable("shutting_down", "the server is shutting down", "ask another instance", 5)
+            raise self._stopping()
         if self.state == "failed":
             raise self._unavailable(
                 "load_failed", "the index could not be opened", "see the server's log", 30
@@ -164,9 +164,7 @@ class Desk:
                 hint="try again in a moment; the server's log has the reason under this request id",
             ) from None
         except BatcherClosed:
-            raise self._unavailable(
-                "shutting_down", "the server is shutting down", "ask another instance", 5
-            ) from None
+            raise self._stopping() from None
         return [self._with_wait(result) for result in finished]
 
     async def passage(self, passage_id: str) -> Passage | None:
@@ -182,6 +180,9 @@ class Desk:
                 return service.passage(passage_id)
 
         return await asyncio.to_thread(look_up)
+
+    def _stopping(self) -> ApiError:
+        return self._unavailable("shutting_down", "the server is shutting down", "ask another instance", 5)
 
     def _unavailable(self, code: str, message: str, hint: str, retry_after_s: float) -> ApiError:
         self.metrics.rejected.labels(code).inc()

@@ -6,11 +6,10 @@ import asyncio
 import errno
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -32,7 +31,6 @@ def run_server(
     service: AnswerService | None = None,
     *,
     open_service: OpenService = open_pipeline,
-    stream: TextIO | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then finish what was accepted; SIGHUP swaps in the index anew.
 
@@ -61,7 +59,7 @@ def run_server(
             timeout_graceful_shutdown=max(1, round(settings.drain_timeout_s)),
         )
     )
-    print(f"listening on {_url(listener)}", file=stream or sys.stdout, flush=True)
+    print(f"listening on {_url(listener)}", flush=True)
     with _signals(app, server), listener:
         asyncio.run(_serve(server, app, listener))
     for error in failures:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from rag.core.errors import ConfigError
 from rag.core.files import atomic_write_json
 from rag.core.optional import installed_version
+from rag.core.progress import format_seconds
 from rag.metrics.significance import Interval
 
 __all__ = ["Goal", "Report", "Table", "environment", "format_bytes", "format_interval", "format_seconds"]
@@ -217,15 +218,3 @@ def format_bytes(size_bytes: float) -> str:
     if abs(size_bytes) < 2**20:
         return f"{size_bytes / 1024:.1f} KiB"
     return f"{size_bytes / 2**20:.1f} MiB" if abs(size_bytes) < 2**30 else f"{size_bytes / 2**30:.2f} GiB"
-
-
-def format_seconds(seconds: float) -> str:
-    """Seconds or milliseconds with three figures.
-
-    Example:
-        >>> format_seconds(0.0123), format_seconds(2.5), format_seconds(124.2)
-        ('12.3 ms', '2.50 s', '124 s')
-    """
-    if seconds < 1.0:
-        return f"{seconds * 1000:.3g} ms"
-    return f"{seconds:.2f} s" if seconds < 100 else f"{seconds:.0f} s"

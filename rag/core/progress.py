@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-__all__ = ["Progress", "StageTimer", "format_duration"]
+__all__ = ["Progress", "StageTimer", "format_duration", "format_seconds"]
 
 
 def format_duration(seconds: float) -> str:
@@ -27,6 +27,18 @@ def format_duration(seconds: float) -> str:
     if total < 3600:
         return f"{total // 60}m{total % 60:02d}s"
     return f"{total // 3600}h{total % 3600 // 60:02d}m"
+
+
+def format_seconds(seconds: float) -> str:
+    """Seconds or milliseconds with three figures.
+
+    Example:
+        >>> format_seconds(0.0123), format_seconds(2.5), format_seconds(124.2)
+        ('12.3 ms', '2.50 s', '124 s')
+    """
+    if seconds < 1.0:
+        return f"{seconds * 1000:.3g} ms"
+    return f"{seconds:.2f} s" if seconds < 100 else f"{seconds:.0f} s"
 
 
 class Progress:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -116,8 +117,8 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
         "n": table.n,
         "figures": {name: interval.to_json() for name, interval in zip(table.names, intervals, strict=True)},
         "curve": _accuracy_curve(np.array(ranks), deepest, options),
-        "calibration": curves.to_json() if curves else None,
-        "risk_coverage": abstention.to_json() if abstention else None,
+        "calibration": asdict(curves) if curves else None,
+        "risk_coverage": asdict(abstention) if abstention else None,
         "stages": dict(stages.most_common()),
         "breakdowns": {
             name: breakdown_table(members, table.matrix(shown), shown, seed=settings.seed)[:_MAX_GROUPS]

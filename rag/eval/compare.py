@@ -50,8 +50,6 @@ def compare_evaluations(
     figures: Sequence[str] | None = None,
     *,
     all_pairs: bool = False,
-    resamples: int = 10_000,
-    seed: int = 0,
 ) -> list[Comparison]:
     """Compare every system with the first, or all pairs.
 
@@ -59,8 +57,6 @@ def compare_evaluations(
         evaluations: two or more, over the same questions in any order, with different names.
         figures: figures to compare; the main ones by default.
         all_pairs: compare every pair instead of each with the first.
-        resamples: of the randomisation test.
-        seed: of the randomisation test and the bootstrap.
 
     Returns:
         One comparison a figure and pair; `p_holm` is corrected over all of them.
@@ -96,7 +92,7 @@ def compare_evaluations(
         for name in chosen:
             a, b = tables[i][0][name], tables[j][0][name]
             both = ~np.isnan(a) & ~np.isnan(b)
-            result = compare_paired(a, b, resamples=resamples, seed=seed)
+            result = compare_paired(a, b)
             rows.append((name, i, j, float(a[both].mean()), float(b[both].mean()), result))
     corrected = holm([result.p_value for *_, result in rows])
     return [

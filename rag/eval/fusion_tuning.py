@@ -29,7 +29,7 @@ MINMAX_BM25_SHARES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 STD_BM25_WEIGHTS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0)
 RAW_BM25_WEIGHTS = (0.005, 0.01, 0.02, 0.04, 0.08)
 MRR_DEPTH = 100
-_QUESTIONS = 256  # searched at once
+_QUESTIONS, _DEPTH = 256, 200  # searched at once, hits taken from each list
 
 
 def fusion_candidates() -> Iterator[Fusion]:
@@ -98,7 +98,6 @@ def tune_fusion(
     questions: Sequence[Question],
     *,
     ks: Sequence[int] = (1, 5, 20, 100),
-    depth: int = 200,
 ) -> FusionTuning:
     """Search once with each member, fuse the lists in every way, compare.
 
@@ -109,7 +108,6 @@ def tune_fusion(
             the index (see `GoldResolver`). Gold passages decide where half of the questions have any, else
             answers.
         ks: cut-offs; settings are ordered by the third (or the last of fewer), then by MRR.
-        depth: hits taken from each list.
 
     Raises:
         DataError: nothing is known to judge the questions by.
@@ -124,7 +122,7 @@ def tune_fusion(
     with Progress(len(judged), "questions", "search") as progress:
         for start in range(0, len(judged), _QUESTIONS):
             batch = judged[start : start + _QUESTIONS]
-            found = [member.search([q.text for q in batch], depth) for member in retriever.members]
+            found = [member.search([q.text for q in batch], _DEPTH) for member in retriever.members]
             for hits, new in zip(lists, found, strict=True):
                 hits += new
             for number, question in enumerate(batch):

@@ -11,18 +11,9 @@ __all__ = ["SPLITS", "check_selection_split", "guess_split"]
 
 SPLITS = ("train", "dev", "test")
 _WORDS = {
-    "train": "train",
-    "training": "train",
-    "dev": "dev",
-    "devel": "dev",
-    "valid": "dev",
-    "validation": "dev",
-    "val": "dev",
-    "test": "test",
-    "eval": "test",
-    "heldout": "test",
-    "blind": "test",
-    "sealed": "test",
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("dev", "devel", "valid", "validation", "val"), "dev"),
+    **dict.fromkeys(("test", "eval", "heldout", "blind", "sealed"), "test"),
 }
 
 

@@ -9,13 +9,12 @@ from typing import Any
 
 from rag.core.errors import ConfigError
 from rag.core.files import atomic_write_text
-from rag.core.progress import format_duration
+from rag.core.progress import format_duration, format_seconds
 from rag.eval.compare import Comparison, compare_evaluations
 from rag.eval.report_labels import (
     describe,
     describe_group,
     main_figures,
-    milliseconds,
     ordered,
     percent,
     system_name,
@@ -29,23 +28,19 @@ from rag.eval.scoring import STAGES
 __all__ = ["render_report", "report_environment", "write_report"]
 
 _FOLDED_FROM = 16  # more figures than this: the main ones, and the rest on request
-_FLIPS = 8
+_FLIPS, _WORST = 8, 20  # questions shown for a pair of systems, for one
 
 
-def write_report(
-    evaluations: Sequence[Evaluation], path: str | Path, *, title: str | None = None, worst: int = 20
-) -> None:
+def write_report(evaluations: Sequence[Evaluation], path: str | Path) -> None:
     """Write the page; see `render_report`."""
-    atomic_write_text(path, render_report(evaluations, title=title, worst=worst))
+    atomic_write_text(path, render_report(evaluations))
 
 
-def render_report(evaluations: Sequence[Evaluation], *, title: str | None = None, worst: int = 20) -> str:
+def render_report(evaluations: Sequence[Evaluation]) -> str:
     """The page as a string: no script, no external resource, every text escaped.
 
     Args:
         evaluations: one, or several over the same questions; the first is what the others are compared with.
-        title: heading; made from the question set by default.
-        worst: wrong answers to show for each system.
 
     Raises:
         ConfigError: no evaluation was given.
@@ -60,7 +55,7 @@ def render_report(evaluations: Sequence[Evaluation], *, title: str | None = None
     if len(names) >= _FOLDED_FROM:
         main = ordered(main_figures(dict.fromkeys(names), limit=10))
     data: dict[str, Any] = {
-        "heading": title or f"Questions of {first['question_set']['name']}: how well are they answered?",
+        "heading": f"Questions of {first['question_set']['name']}: how well are they answered?",
         "evaluations": evaluations,
         "several": several,
         "chips": _chips(first),
@@ -70,8 +65,8 @@ def render_report(evaluations: Sequence[Evaluation], *, title: str | None = None
         "more_names": [name for name in names if name not in main],
         "compared": compared,
         "many": len({(row.a, row.b) for row in compared}) > 1,
-        "first_name": _the_only({row.a for row in compared}, "first"),
-        "second_name": _the_only({row.b for row in compared}, "second"),
+        "first_name": _the_only([row.a for row in compared], "first"),
+        "second_name": _the_only([row.b for row in compared], "second"),
         "curve_plots": curve_plots(evaluations),
         "curve_notes": curve_notes(evaluations),
         "seen_stages": {stage for e in evaluations for stage in e.metrics["stages"]},
@@ -82,7 +77,7 @@ def render_report(evaluations: Sequence[Evaluation], *, title: str | None = None
             for e in evaluations
         ),
         "flips": _flips(evaluations, compared),
-        "worst": [(e.name, found) for e in evaluations if (found := worst_records(e.records(), worst))],
+        "worst": [(e.name, found) for e in evaluations if (found := worst_records(e.records(), _WORST))],
     }
     sections = {
         "figures": ("Figures", True),
@@ -109,7 +104,7 @@ def report_environment(evaluations: Sequence[Evaluation]) -> Any:
         undefined=StrictUndefined,
         trim_blocks=True,
     )
-    environment.filters |= {"percent": percent, "with_interval": with_interval, "milliseconds": milliseconds}
+    environment.filters |= {"percent": percent, "with_interval": with_interval, "milliseconds": _milliseconds}
     environment.globals |= {
         "describe": describe,
         "stages": STAGES,
@@ -121,13 +116,17 @@ def report_environment(evaluations: Sequence[Evaluation]) -> Any:
     return environment
 
 
+def _milliseconds(value: float) -> str:
+    return format_seconds(value / 1000)
+
+
 def _largest_n(evaluations: Sequence[Evaluation], figure: str) -> int:
     found = [e.metrics["figures"][figure]["n"] for e in evaluations if figure in e.metrics["figures"]]
     return max(found)
 
 
-def _the_only(names: set[str], otherwise: str) -> str:
-    return next(iter(names)) if len(names) == 1 else otherwise
+def _the_only(names: Sequence[str], otherwise: str) -> str:
+    return names[0] if len(set(names)) == 1 else otherwise
 
 
 def _chips(metrics: Mapping[str, Any]) -> list[str]:
@@ -174,8 +173,8 @@ def _tiles(metrics: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         tiles.append((percent(metrics["calibration"]["ece"]), "Calibration error", "mean gap of confidence"))
     if metrics["latency_ms"]:
         total = metrics["latency_ms"]["total"]
-        note = f"95 % within {milliseconds(total['p95'])}"
-        tiles.append((milliseconds(total["p50"]), "Median time", note))
+        note = f"95 % within {_milliseconds(total['p95'])}"
+        tiles.append((_milliseconds(total["p50"]), "Median time", note))
     return tiles
 
 

@@ -11,7 +11,6 @@ __all__ = [
     "describe",
     "describe_group",
     "main_figures",
-    "milliseconds",
     "ordered",
     "percent",
     "system_name",
@@ -168,8 +167,3 @@ def with_interval(figure: Mapping[str, Any]) -> str:
     if figure.get("value") is None:
         return "–"
     return f"{percent(figure['value'])} ({100 * figure['low']:.1f}–{100 * figure['high']:.1f})"
-
-
-def milliseconds(value: float) -> str:
-    """A duration with its unit: "812 ms", "1.99 s"."""
-    return f"{value / 1000:.2f} s" if value >= 1000 else f"{value:.3g} ms"

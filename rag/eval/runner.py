@@ -62,17 +62,12 @@ def evaluate(
     lookup: PassageLookup | None = None,
     facts: Facts | None = None,
 ) -> dict[str, Any]:
-    """Ask every question, score every answer, write the results.
+    """Ask every question, score every answer, write the results; `rag.eval.api.evaluate` is the way in.
 
     Args:
         system: retrieves and, if it can, reads; one that only reads is given the gold passages.
         questions: streamed; each run must give them in the same order.
-        out: result directory; continued if an earlier run with the same settings stopped in it.
-        settings: see `EvaluationSettings`.
-        source: where the questions come from.
         identity: names the system: retriever, reader, models with their hashes, index version.
-        command: the command line that was run.
-        overlap: of the training set, for the breakdown by overlap.
         lookup: passage id → passage, for the texts of gold ids.
         facts: names supporting facts of an answer, for HotpotQA's sp and joint figures.
 

@@ -135,9 +135,7 @@ class QuestionSource:
     total: int | None = None
 
     @classmethod
-    def of_file(
-        cls, path: str | Path, *, name: str | None = None, split: str | None = None, format: str = "auto"
-    ) -> QuestionSource:
+    def of_file(cls, path: str | Path, *, split: str | None = None, format: str = "auto") -> QuestionSource:
         """Describe a question file, or a data set `hf:owner/name[:config][:split]`; the split is guessed from
         its name if not given. With the format "hf" the prefix may be left out.
 
@@ -150,9 +148,9 @@ class QuestionSource:
             place, configuration, part = parse_name(full)
             shown = f"{place} ({configuration})" if configuration else place
             marked = split or (guess_split(part) if part else None)
-            return cls(name or shown, full, marked, revision=revision_of(full))
+            return cls(shown, full, marked, revision=revision_of(full))
         file = Path(path)
-        return cls(name or _set_name(file), str(path), split or guess_split(file), sha256_file(file))
+        return cls(_set_name(file), str(path), split or guess_split(file), sha256_file(file))
 
     @classmethod
     def of_questions(cls, questions: Sequence[Question], *, split: str | None = None) -> QuestionSource:

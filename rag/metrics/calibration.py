@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +10,8 @@ import numpy.typing as npt
 from rag.core.errors import DataError
 
 __all__ = ["Calibration", "ReliabilityBin", "RiskCoverage", "calibration", "risk_coverage"]
+
+_POINTS = 200  # of a risk-coverage curve at most; its area uses all
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +46,6 @@ class Calibration:
     accuracy: float
     n: int
     bins: tuple[ReliabilityBin, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """A dict ready for `json.dumps`."""
-        return asdict(self)
 
 
 def _checked(
@@ -134,14 +131,8 @@ class RiskCoverage:
     oracle_aurc: float
     n: int
 
-    def to_json(self) -> dict[str, Any]:
-        """A dict ready for `json.dumps`."""
-        return asdict(self)
 
-
-def risk_coverage(
-    confidences: npt.ArrayLike, correct: npt.ArrayLike, *, points: int = 200
-) -> RiskCoverage | None:
+def risk_coverage(confidences: npt.ArrayLike, correct: npt.ArrayLike) -> RiskCoverage | None:
     """Risk-coverage curve of abstention by confidence, and the area under it.
 
     Predictions of equal confidence are answered together; inside such a group errors count as spread evenly,
@@ -150,7 +141,6 @@ def risk_coverage(
     Args:
         confidences: (n,) in [0, 1]; NaN rows are left out.
         correct: (n,) 1 if right, else 0.
-        points: at most this many points of the curve are returned; the area uses all.
 
     Returns:
         None if no prediction is left.
@@ -173,7 +163,7 @@ def risk_coverage(
     each = np.repeat(wrong / sizes, sizes)  # expected error of the i-th answered question
     counts = np.arange(1, n + 1)
     oracle = np.sort(1.0 - hit)
-    chosen = np.unique(np.linspace(0, len(levels) - 1, min(points, len(levels))).round().astype(int))
+    chosen = np.unique(np.linspace(0, len(levels) - 1, min(_POINTS, len(levels))).round().astype(int))
     return RiskCoverage(
         coverage=tuple((answered[chosen] / n).tolist()),
         risk=tuple((errors[chosen] / answered[chosen]).tolist()),

@@ -116,24 +116,20 @@ def trec_measures(
     rankings: Mapping[str, Sequence[tuple[str, float]]],
     qrels: Mapping[str, Mapping[str, int]],
     measures: Sequence[str] = DEFAULT_MEASURES,
-    *,
-    ties: str = "given",
 ) -> dict[str, dict[str, float]]:
     """Recall, MRR, MAP, nDCG, … of every question by trec_eval's rules.
 
     Args:
-        rankings: question id → (passage id, score), best first.
+        rankings: question id → (passage id, score), best first; this order counts, not the scores.
         qrels: question id → passage id → grade. Questions without a relevant passage are left out of the
             result; questions without a ranking score 0.
         measures: names in the syntax of ir_measures ("R@20", "RR", "AP", "nDCG@10", "P@5", "Success@5", …).
-        ties: "given" keeps the order of `rankings`; "trec_eval" orders equal scores (in single precision) by
-            descending passage id, as that program does.
 
     Returns:
         measure → question id → value.
 
     Raises:
-        ConfigError: a measure or rule for ties is unknown.
+        ConfigError: a measure is unknown.
         DataError: a passage stands twice in a ranking.
 
     Example:
@@ -143,8 +139,6 @@ def trec_measures(
     """
     import ir_measures as ir
 
-    if ties not in ("given", "trec_eval"):
-        raise ConfigError(f"ties = {ties!r}, expected 'given' or 'trec_eval'")
     parsed = {name: _measure(ir, name) for name in dict.fromkeys(measures)}
     judged = {question: grades for question, grades in qrels.items() if any(g > 0 for g in grades.values())}
     values = {name: dict.fromkeys(judged, 0.0) for name in parsed}
@@ -152,11 +146,7 @@ def trec_measures(
     for question in judged:
         ranking = rankings.get(question, ())
         # Scores that fall with the rank keep our order: trec_eval would reorder ties, in single precision.
-        scores = (
-            {passage: -float(rank) for rank, (passage, _) in enumerate(ranking)}
-            if ties == "given"
-            else {passage: float(score) for passage, score in ranking}
-        )
+        scores = {passage: -float(rank) for rank, (passage, _) in enumerate(ranking)}
         if len(scores) != len(ranking):
             raise DataError(f"question {question!r}: a passage stands twice in its ranking")
         if scores:

@@ -264,7 +264,7 @@ class PairedTest:
 
 
 def compare_paired(
-    a: npt.ArrayLike, b: npt.ArrayLike, *, resamples: int = 10_000, seed: int = 0, level: float = 0.95
+    a: npt.ArrayLike, b: npt.ArrayLike, *, resamples: int = 10_000, seed: int = 0
 ) -> PairedTest:
     """Compare two systems question by question, with the test that fits the values.
 
@@ -276,9 +276,7 @@ def compare_paired(
     from scipy.stats import binomtest
 
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    difference = bootstrap_difference(
-        first, second, resamples=max(2000, resamples // 5), seed=seed, level=level
-    )
+    difference = bootstrap_difference(first, second, resamples=max(2000, resamples // 5), seed=seed)
     gained = np.flatnonzero(second > first)
     lost = np.flatnonzero(second < first)
     values = np.concatenate([first, second])

@@ -168,7 +168,7 @@ def test_report_of_one_system(tmp_path: Path, system: Any, questions: list[Quest
 
 
 def test_report_side_by_side(pair: list[Evaluation]) -> None:
-    text = render_report(pair, title="Two systems")
+    text = render_report(pair)
     check_page(text)
     assert "Questions that flipped" in text
     assert "p, corrected" in text
