@@ -40,6 +40,8 @@ from indexers.gold import CorpusTexts
 from indexers.npy import load_npy, save_npy
 from indexers.passages import PassageStore
 from indexers.protocols import FloatArray, IntArray
+from indexers.token_build import build_tokens
+from indexers.token_index import TokenIndex
 from rag.core.errors import DataError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, read_json
 from rag.core.log import get_logger
@@ -173,26 +175,28 @@ class Inferencer(Refresher):
             DataError: not one negative was found.
         """
         encoder = self._load(snapshot.path / "encoder")
-        mined = self._mine(encoder, self._encode(encoder), snapshot, before)
+        mined = self._mine(self._encode(encoder), encoder, snapshot, before)
         mined.write(folder)
         shown = {
             name: value for name, value in mined.figures.items() if name.startswith(("held_out/", "refresh/"))
         }
         log.info("%s", "  ".join(f"{name} {value:.4g}" for name, value in shown.items()))
 
-    def _encode(self, encoder: TextEncoder) -> EmbeddingShards:
+    def _encode(self, encoder: TextEncoder) -> _Searched:
         """Vectors of the whole corpus; shards that an earlier, killed attempt finished are kept."""
         work = self.config.out / "inferencer"
         place = work / f"embeddings-{encoder.identity.fingerprint()}"
         for other in work.glob("embeddings-*"):
             if other != place:
                 shutil.rmtree(other)
-        return encode_corpus(place, self.corpus, encoder, "float16", self.check)
+        if isinstance(encoder, BiEncoder) and encoder.identity.pooling == "tokens":
+            return _SearchedTokens(place, self.corpus, encoder)
+        return _Searched(encoder, encode_corpus(place, self.corpus, encoder, "float16", self.check))
 
     def _mine(
         self,
+        searched: _Searched,
         encoder: TextEncoder,
-        embeddings: EmbeddingShards,
         snapshot: Generation,
         before: Generation | None,
     ) -> MinedNegatives:
@@ -201,7 +205,7 @@ class Inferencer(Refresher):
         due = self._due(self.turn(before))
         mined = TokenTableWriter(None)
         with Progress(len(due), "questions", "mine") as progress:
-            for examples, _, rows in self._search(encoder, embeddings, questions, due, config.depth):
+            for examples, _, rows in self._search(searched, questions, due, config.depth):
                 mined.append(list(map(self._select, examples.tolist(), rows)))
                 progress.update(len(examples))
         table = mined.finish().spread(due, len(questions))
@@ -212,11 +216,11 @@ class Inferencer(Refresher):
             )
         found_rows, found_scores = [], []
         for _, scores, rows in self._search(
-            encoder, embeddings, questions, self.probes.questions, min(TOP_K, config.depth)
+            searched, questions, self.probes.questions, min(TOP_K, config.depth)
         ):
             found_rows.append(rows)
             found_scores.append(scores)
-        after = Probes(embeddings.rows(self.probes.passages), np.concatenate(found_rows))
+        after = Probes(searched.vectors(self.probes.passages), np.concatenate(found_rows))
         known = None
         if before is not None:
             known = MinedNegatives.read(before, examples=len(self.train), key=self.key)
@@ -229,7 +233,7 @@ class Inferencer(Refresher):
             temperature=self._temperature(encoder),
         )
         figures: dict[str, Any] = {
-            **{f"held_out/{name}": value for name, value in self._measure(encoder, embeddings).items()},
+            **{f"held_out/{name}": value for name, value in self._measure(searched).items()},
             **staleness.record(),
             "mined/questions": int((table.lengths > 0).sum()),
             "mined/negatives_per_question": float(table.lengths.mean()),
@@ -240,7 +244,7 @@ class Inferencer(Refresher):
     def _temperature(self, encoder: TextEncoder) -> float:
         if self.config.model.temperature != "auto":
             return self.config.model.temperature
-        return 0.05 if encoder.identity.normalize else 1.0
+        return 0.05 if encoder.identity.similarity == "cosine" else 1.0
 
     def _due(self, turn: int) -> IntArray:
         """Examples whose turn it is: all, or a slice of a permutation that is worked off in turns."""
@@ -251,17 +255,15 @@ class Inferencer(Refresher):
 
     def _search(
         self,
-        encoder: TextEncoder,
-        embeddings: EmbeddingShards,
+        searched: _Searched,
         questions: Sequence[Query],
         chosen: IntArray,
         top_k: int,
     ) -> Iterator[tuple[IntArray, FloatArray, IntArray]]:
-        """(chosen questions, scores (n, K), rows (n, K)), block by block, exact."""
+        """(chosen questions, scores (n, K), rows (n, K)), block by block."""
         for start in range(0, len(chosen), _QUESTIONS_AT_ONCE):
             block = chosen[start : start + _QUESTIONS_AT_ONCE]
-            vectors = encoder.encode_queries([questions[i] for i in block.tolist()])
-            yield (block, *exact_search(embeddings, vectors, top_k))
+            yield (block, *searched.search([questions[i] for i in block.tolist()], top_k))
             self.check()
 
     def _select(self, example: int, found: IntArray) -> list[int]:
@@ -278,14 +280,49 @@ class Inferencer(Refresher):
         passing = (row for row in ranked if row >= 0 and allowed.accepts(row, self.corpus[row]))
         return list(itertools.islice(passing, self.config.kept))
 
-    def _measure(self, encoder: TextEncoder, embeddings: EmbeddingShards) -> dict[str, float]:
+    def _measure(self, searched: _Searched) -> dict[str, float]:
         """Retrieval of the held-out questions."""
         if self._held_out is None:
             return {}
         questions = [example.query for example in self._held_out.examples]
         every = np.arange(len(questions), dtype=np.int64)
-        found = [rows for _, _, rows in self._search(encoder, embeddings, questions, every, TOP_KS[-1])]
+        found = [rows for _, _, rows in self._search(searched, questions, every, TOP_KS[-1])]
         return self._held_out.judge(np.concatenate(found))
+
+
+class _Searched:
+    """The corpus as one snapshot encoded it, searched exactly."""
+
+    def __init__(self, encoder: TextEncoder, embeddings: EmbeddingShards) -> None:
+        self._encoder, self._embeddings = encoder, embeddings
+
+    def search(self, queries: Sequence[Query], top_k: int) -> tuple[FloatArray, IntArray]:
+        """Scores (n, K) and rows (n, K), best first."""
+        return exact_search(self._embeddings, self._encoder.encode_queries(queries), top_k)
+
+    def vectors(self, rows: IntArray) -> FloatArray:
+        """Vectors (m, D) of some passages, to see how they move."""
+        return self._embeddings.rows(rows)
+
+
+class _SearchedTokens(_Searched):
+    """The same with a vector a token, compressed and searched in stages."""
+
+    def __init__(self, place: Path, corpus: PassageStore, encoder: BiEncoder) -> None:
+        build_tokens(corpus, place, encoder, shard_rows=_SHARD_ROWS)
+        self._tokens, self._corpus, self._makes = TokenIndex.open(place), corpus, encoder
+
+    def search(self, queries: Sequence[Query], top_k: int) -> tuple[FloatArray, IntArray]:
+        """Scores (n, K) and rows (n, K), best first."""
+        found = self._makes.question_tokens([query.question for query in queries])
+        assert found.lengths is not None
+        return self._tokens.search(found.values.numpy(), found.lengths.numpy(), top_k)
+
+    def vectors(self, rows: IntArray) -> FloatArray:
+        """The vectors of all tokens of some passages."""
+        passages = self._corpus.get_many(rows)
+        found = self._makes.passage_tokens([p.title for p in passages], [p.text for p in passages])
+        return np.asarray(found.values.numpy(), np.float32)
 
 
 def encode_corpus(

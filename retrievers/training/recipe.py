@@ -289,7 +289,7 @@ class HeldOut:
         folder = self.config.out / "validation"  # measured as a finished encoder is used, on its fast path
         export_model(folder, model, {}, encoder_form(self.config, model))
         encoder = BiEncoder.load(folder, device=model.device, precision=self.config.optim.precision)
-        if self.judged and "average_rank" in self.config.measured:
+        if self.judged and encoder.identity.pooling != "tokens":
             scores["average_rank"] = pool_rank(encoder, self.judged)
         if self.search is not None:
             scores |= self.search.measure(encoder)

@@ -105,6 +105,17 @@ def test_mined_negatives_make_retrieval_rise(tmp_path: Path, warm: tuple[Path, P
     assert (config.out / "finished.json").exists()
 
 
+def test_late_interaction_mines_with_its_token_vectors(tmp_path: Path, warm: tuple[Path, Path, Path]) -> None:
+    settings = {"pooling": "tokens", "projection_dim": 16, "temperature": 0.2, "epochs": 1, "max_steps": 6}
+    config = ance(tmp_path / "run", warm, loss="in_batch", refresh="every 3", poll_every_steps=3, **settings)
+    finished = BiEncoder.load(train_ance(config))
+    assert finished.identity.similarity == "maxsim"
+    told = [record for record in records(config.out) if "held_out/mrr" in record]
+    assert told
+    assert 0 < told[-1]["refresh/cosine"] <= 1
+    assert len(list((config.out / "inferencer").glob("embeddings-*/tokens.json"))) == 1
+
+
 def test_the_models_own_negatives_beat_the_files_under_the_published_loss(
     tmp_path: Path, warm: tuple[Path, Path, Path]
 ) -> None:
