@@ -25,7 +25,7 @@ __all__ = ["StoredTokens", "exhaustive", "run_tokens_benchmark"]
 
 TOP_K = 20
 SIZE_GOAL, RECALL_GOAL, TIME_GOAL_S = 24.0, 0.99, 0.030
-_PASSAGES_AT_ONCE = 512
+_PASSAGES_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from indexers.build import BuildSettings, build_index
-from indexers.plan import Rates, measure_rates, plan
+from indexers.plan import TOKEN_BYTES, Rates, measure_rates, plan
 from indexers.presets import INDEX_TYPES
 from rag.core.errors import ConfigError
 from rag.core.types import Passage
@@ -78,3 +78,17 @@ def test_bm25_needs_no_vector_size() -> None:
     result = plan(1000, 0, settings=BuildSettings(retriever="bm25"))
     assert "embeddings" not in result.disk_bytes
     assert result.disk_total_bytes > 0
+
+
+def test_token_vectors_are_planned_by_bits() -> None:
+    sizes = {}
+    for bits in (1, 2, 4):
+        settings = BuildSettings.model_validate({"index_type": "plaid", "token_bits": bits})
+        made = plan(1_000_000, 128, settings=settings, encode_per_s=100)
+        tokens = 1_000_000 * 650 / TOKEN_BYTES
+        sizes[bits] = made.disk_bytes["tokens"] / tokens
+        assert 16 * bits + 4 < sizes[bits] < 16 * bits + 7
+        assert set(made.disk_bytes) == {"passages", "tokens"}
+        assert made.build_s["tokens"] > 10_000  # the sample is encoded besides
+        assert made.serving_bytes["centroids"] > 4 * 128 * 131_072
+    assert sizes[1] < 24
