@@ -47,6 +47,8 @@ RECIPES = {
         "retrievers.training.colbert:ColbertTrainConfig", "retrievers.training.colbert:train_colbert"
     ),
     "mdr": Recipe("retrievers.training.mdr:MdrTrainConfig", "retrievers.training.mdr:train_mdr"),
+    "orqa": Recipe("rag.joint.orqa_config:OrqaTrainConfig", "rag.joint.orqa:train_orqa"),
+    "realm": Recipe("rag.joint.realm:RealmTrainConfig", "rag.joint.realm:train_realm"),
     "reader": Recipe("readers.training.config:ReaderTrainConfig", "readers.training.recipe:train_reader"),
     "generator": Recipe(
         "readers.generative.training.config:GeneratorTrainConfig",

@@ -21,6 +21,11 @@ HeldOut = Annotated[
 ]
 Encoder = Annotated[str | None, typer.Option(help="Encoder to start from; default: the embedded one.")]
 
+Refresh = Annotated[
+    str | None,
+    typer.Option(help='"never", "every 500", "0:500,2000:2000" (from step:every), "drift>0.05".'),
+]
+
 
 def files(help: str, *flags: str) -> Any:
     """An option for files that may be given several times."""

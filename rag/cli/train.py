@@ -9,6 +9,7 @@ import typer
 
 from rag.cli import train_retrievers as retrievers
 from rag.cli.recipe import Assignments, ConfigSource, Encoder, HeldOut, Out, Threads, load_recipe, run_recipe
+from rag.cli.train_joint import orqa, realm
 from rag.cli.train_rag import emdr2, rag
 from rag.core.errors import ConfigError
 
@@ -116,6 +117,7 @@ def _with_passages(path: Path, index: Path, top_k: int, out: Path) -> Path:
 
 for _command in (
     *(retrievers.dpr, retrievers.mdr, retrievers.stop),
-    *(retrievers.ance, retrievers.adore, retrievers.ict, retrievers.distill, retrievers.colbert, rag, emdr2),
+    *(retrievers.ance, retrievers.adore, retrievers.ict, retrievers.distill, retrievers.colbert),
+    *(rag, emdr2, orqa, realm),
 ):
     app.command()(_command)

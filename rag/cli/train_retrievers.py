@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from rag.cli.options import RetrieverSpec
-from rag.cli.recipe import files, index, run_recipe, say_encoder, trains_retriever
+from rag.cli.recipe import Refresh, files, index, run_recipe, say_encoder, trains_retriever
 
 _SEARCHED = index("Search its passages at every validation.")
 
@@ -31,13 +31,7 @@ class Role(StrEnum):
     INFERENCER = "inferencer"
 
 
-_Refresh = Annotated[
-    str | None,
-    typer.Option(help='"never", "every 500", "0:500,2000:2000" (from step:every), "drift>0.05".'),
-]
-
-
-@trains_retriever(refresh=_Refresh)
+@trains_retriever(refresh=Refresh)
 def ance(
     settings: Any,
     role: Annotated[

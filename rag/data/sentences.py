@@ -26,7 +26,7 @@ _ABBREVIATIONS = _words(
 # Ordinary words too: abbreviations only before a number.
 _BEFORE_NUMBERS = _words("no nos art sec ch p pp mar sat sun mon op")
 # Words that hardly continue a name: after one of `_MAY_END` they begin a sentence.
-_STARTERS = _words(
+STARTERS = _words(
     """
     The A An In On At It He She They We This That These Those His Her Its Their There When While Although
     However After Before As For From By If But And Since During Some Many Most Several Under With Today
@@ -81,7 +81,7 @@ def _ends_sentence(line: str, start: int, match: re.Match[str]) -> bool:
     if lowered not in _MAY_END:
         return False
     next_word = _NEXT_WORD.match(line, match.end())
-    return next_word is not None and next_word.group() in _STARTERS
+    return next_word is not None and next_word.group() in STARTERS
 
 
 def _is_initial(word: str) -> bool:

@@ -155,6 +155,7 @@ def index_exchange(
     show_steps: int,
     world: World,
     in_line: bool,
+    precision: str = "auto",
     drift: Drift | None = None,
 ) -> Exchange:
     """Hooks of the fit loop: snapshots out, indexes in; the trainer never waits.
@@ -166,6 +167,7 @@ def index_exchange(
         index: what training starts with.
         write_encoder: puts the encoder as it is now into a folder; called in the main process.
         temperature: the loss's.
+        precision: in which the corpus is encoded anew.
         seed: of the probes.
         show_steps: so long a refresh's figures stand in the log.
         world: the processes.
@@ -176,7 +178,7 @@ def index_exchange(
     if in_line and world.is_main:
         refresher = IndexRefresher(
             config, out, index, temperature=temperature, seed=seed,
-            load=lambda folder: BiEncoder.load(folder, device=world.device),
+            load=lambda folder: BiEncoder.load(folder, device=world.device, precision=precision),
         )  # fmt: skip
     return Exchange(
         ExchangeSettings(

@@ -13,7 +13,7 @@ from rag.runtime.fast.packing import plan_even_batches
 from readers.extractive.layout import Row, RowLayout
 from readers.extractive.model import Logits, LogitsModel, Skim
 
-__all__ = ["RowScores", "best_spans", "map_rows", "score_rows"]
+__all__ = ["RowScores", "best_spans", "map_rows", "row_tensors", "score_rows", "span_scores"]
 
 _MAX_ROWS = 64
 
@@ -115,7 +115,7 @@ def map_rows(
 
     @torch.inference_mode()
     def run(part: list[int]) -> None:
-        ids, mask, types, text = _tensors(layout, [rows[i] for i in part])
+        ids, mask, types, text = row_tensors(layout, [rows[i] for i in part])
         skim = None
         if floors is not None:
             inside = text.clone()
@@ -133,7 +133,7 @@ def map_rows(
         pass
 
 
-def _tensors(
+def row_tensors(
     layout: RowLayout, rows: Sequence[Row]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Token ids, mask and segments (R, L) int64, and which positions are text (R, L) bool."""
@@ -158,6 +158,27 @@ def _tensors(
     )
 
 
+def span_scores(
+    start_logits: torch.Tensor,
+    end_logits: torch.Tensor,
+    start_allowed: torch.Tensor,
+    end_allowed: torch.Tensor,
+    width: int,
+) -> torch.Tensor:
+    """(…, L, width) start + end logit of every span, by first token and length − 1; −inf where none may be.
+
+    Args:
+        start_logits, end_logits: (…, L).
+        start_allowed, end_allowed: (…, L) bool, tokens an answer may start or end on.
+        width: longest span in tokens.
+    """
+    floor = float("-inf")
+    start = start_logits.masked_fill(~start_allowed, floor)
+    end = end_logits.masked_fill(~end_allowed, floor)
+    padded = torch.nn.functional.pad(end, (0, width - 1), value=floor)
+    return start.unsqueeze(-1) + padded.unfold(-1, width, 1)
+
+
 def best_spans(
     start_logits: torch.Tensor,
     end_logits: torch.Tensor,
@@ -179,12 +200,8 @@ def best_spans(
         int64, the end inclusive.
     """
     rows, length = start_logits.shape
-    width = min(max_tokens, length)
-    floor = float("-inf")
-    start = start_logits.masked_fill(~start_allowed, floor)
-    end = end_logits.masked_fill(~end_allowed, floor)
-    padded = torch.nn.functional.pad(end, (0, width - 1), value=floor)
-    scores = start.unsqueeze(-1) + padded.unfold(1, width, 1)  # (R, L, width)
+    width, floor = min(max_tokens, length), float("-inf")
+    scores = span_scores(start_logits, end_logits, start_allowed, end_allowed, width)  # (R, L, width)
     count = min(top_k, length * width)
     values, flat = scores.reshape(rows, length * width).topk(count, dim=-1)
     starts = flat // width

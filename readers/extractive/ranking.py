@@ -119,7 +119,8 @@ def rank(
 
     Args:
         retrieval: for each question the retrieval scores of its passages.
-        settings: `select`, `answer_types`, `retrieval_weight`, `merge`, `null` and `candidates` are read.
+        settings: `select`, `answer_types`, `retrieval_weight`, `score_weight`, `merge`, `null` and
+            `candidates` are read.
     """
     mine: list[list[int]] = [[] for _ in range(scored.questions)]
     for index, row in enumerate(scored.rows):
@@ -153,6 +154,8 @@ def _candidates(
         values = np.concatenate([values, scored.scores.words[chosen]], axis=1)
     if settings.retrieval_weight:
         values = values + retrieval_prior(retrieval, settings.retrieval_weight)[place][:, None]
+    if settings.score_weight:
+        values = values + settings.score_weight * np.asarray(retrieval, np.float64)[place][:, None]
     row_of, rank_of = np.nonzero(np.isfinite(values))
     flat = values[row_of, rank_of]
     order = np.lexsort((rank_of, place[row_of], -flat))[: 6 * settings.candidates]

@@ -50,6 +50,8 @@ class ReaderSettings(Config):
         spans_per_window: candidates taken from each window.
         candidates: different answers kept per question; confidences are relative to these.
         retrieval_weight: w in score = span score − w·ln(1 + rank of the passage by retrieval score).
+        score_weight: w' in score = span score + w' · retrieval score, of readers that were trained with their
+            retriever, on whose scale it is.
         merge: the same answer in several passages counts by its best place ("max") or adds up ("sum").
         null: how the passages' "no answer here" scores become one: their "max", "mean" or "min", or that of
             the passage with the best answer ("best").
@@ -75,6 +77,7 @@ class ReaderSettings(Config):
     spans_per_window: int = Field(default=8, ge=1)
     candidates: int = Field(default=20, ge=1)
     retrieval_weight: float = Field(default=0.0, ge=0)
+    score_weight: float = Field(default=0.0, ge=0)
     merge: Literal["max", "sum"] = "max"
     null: Literal["max", "mean", "min", "best"] = "max"
     select: bool = False

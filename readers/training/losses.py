@@ -23,7 +23,15 @@ from typing import Literal
 
 import torch
 
-__all__ = ["Normalisation", "SpanObjective", "fact_loss", "selection_loss", "skim_loss", "span_loss"]
+__all__ = [
+    "Normalisation",
+    "SpanObjective",
+    "fact_loss",
+    "marginal_loss",
+    "selection_loss",
+    "skim_loss",
+    "span_loss",
+]
 
 SpanObjective = Literal["first", "passage-marginal", "marginal", "hard-em"]
 Normalisation = Literal["shared", "passage"]
@@ -115,7 +123,7 @@ def selection_loss(relevance: torch.Tensor, positive: torch.Tensor) -> torch.Ten
         >>> float(selection_loss(torch.zeros(1, 2), torch.tensor([[True, True]])))
         -0.0
     """
-    return _marginal(relevance, torch.ones_like(positive), positive)
+    return marginal_loss(relevance, torch.ones_like(positive), positive)
 
 
 def skim_loss(logits: torch.Tensor, allowed: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
@@ -134,7 +142,7 @@ def skim_loss(logits: torch.Tensor, allowed: torch.Tensor, wanted: torch.Tensor)
     Note:
         They predict blocks of 32 tokens from attention maps, each with a loss of its own.
     """
-    return _marginal(logits.flatten(1), allowed.flatten(1), wanted.flatten(1))
+    return marginal_loss(logits.flatten(1), allowed.flatten(1), wanted.flatten(1))
 
 
 def fact_loss(logits: torch.Tensor, ends: torch.Tensor, facts: torch.Tensor) -> torch.Tensor:
@@ -160,7 +168,13 @@ def fact_loss(logits: torch.Tensor, ends: torch.Tensor, facts: torch.Tensor) -> 
     return (each * ends).sum() / ends.sum().clamp_min(1)
 
 
-def _marginal(logits: torch.Tensor, allowed: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+def marginal_loss(logits: torch.Tensor, allowed: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """−log Σ_{t wanted} softmax(logits over what is allowed)_t, a mean over the questions that have one.
+
+    Args:
+        logits: (B, N).
+        allowed, wanted: (B, N) bool; a question without anything wanted counts for nothing.
+    """
     floor = torch.finfo(logits.dtype).min
     logp = logits.masked_fill(~allowed, floor).log_softmax(-1)
     value = logp.masked_fill(~wanted, floor).logsumexp(-1)  # (B,)

@@ -52,7 +52,14 @@ def _train(config: ReaderTrainConfig, device: str) -> Path:
 
     # model
     folder = config.model.encoder or str(embedded_encoder_dir())
-    model, tokenizer, known = start_model(folder, config)
+    model, tokenizer, known = start_model(
+        folder,
+        config.model,
+        longest=max(stage.full_tokens for stage in config.stages),
+        seed=config.run.seed,
+        passage_head=config.objective.selection_weight > 0,
+        fact_head=config.objective.fact_weight > 0,
+    )
     model.to(device)
     full = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     model.to_compute(resolve_precision(config.optim.precision, device))

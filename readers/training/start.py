@@ -13,13 +13,28 @@ from rag.runtime.model_files import position_limit
 from readers.extractive.files import check_tokenizer, load_parts
 from readers.extractive.model import SpanModel
 from readers.manifest import READER_FILE
-from readers.training.config import ReaderTrainConfig
+from readers.training.config import ReaderModelConfig
 
 __all__ = ["start_model"]
 
 
-def start_model(folder: str, config: ReaderTrainConfig) -> tuple[SpanModel, Any, frozenset[str]]:
-    """Load what `folder` holds, with the heads that `config` asks for, its tokenizer, and what was loaded.
+def start_model(
+    folder: str,
+    said: ReaderModelConfig,
+    *,
+    longest: int,
+    seed: int,
+    passage_head: bool = False,
+    fact_head: bool = False,
+) -> tuple[SpanModel, Any, frozenset[str]]:
+    """Load what `folder` holds, with the heads that are asked for, its tokenizer, and what was loaded.
+
+    Args:
+        folder: Hugging Face name or folder of an encoder or a reader.
+        said: heads, dropout, what is frozen.
+        longest: tokens of the longest row.
+        seed: of new heads.
+        passage_head, fact_head: further heads.
 
     Returns:
         The network, the tokenizer, and the names of those weights that came with the folder.
@@ -46,20 +61,20 @@ def start_model(folder: str, config: ReaderTrainConfig) -> tuple[SpanModel, Any,
         model = loaded
         known = frozenset(model.state_dict())
     else:
-        model = SpanModel.from_encoder(folder, seed=config.run.seed)
+        model = SpanModel.from_encoder(folder, seed=seed)
         known = frozenset(name for name in model.state_dict() if name.startswith("encoder."))
     model.add_heads(
-        passage=config.model.answer_types or config.objective.selection_weight > 0,
-        skim_layer=config.model.skim_layer,
-        facts=config.objective.fact_weight > 0,
-        seed=config.run.seed,
+        passage=said.answer_types or passage_head,
+        skim_layer=said.skim_layer,
+        facts=fact_head,
+        seed=seed,
     )
-    _check(folder, model, tokenizer, config)
+    _check(folder, model, tokenizer, longest)
     for module in model.modules():
         if isinstance(module, nn.Dropout):
-            module.p = config.model.dropout
+            module.p = said.dropout
     encoder: Any = model.encoder
-    if config.model.freeze_word_embeddings:
+    if said.freeze_word_embeddings:
         encoder.get_input_embeddings().weight.requires_grad_(False)
     return model, tokenizer, known
 
@@ -72,7 +87,7 @@ def _answers_questions(folder: str) -> bool:
     return any(name.endswith("ForQuestionAnswering") for name in names)
 
 
-def _check(folder: str, model: SpanModel, tokenizer: Any, config: ReaderTrainConfig) -> None:
+def _check(folder: str, model: SpanModel, tokenizer: Any, asked: int) -> None:
     if not getattr(tokenizer, "is_fast", False):
         raise ConfigError(
             f"{folder}: the tokenizer {type(tokenizer).__name__} gives no character offsets",
@@ -81,9 +96,8 @@ def _check(folder: str, model: SpanModel, tokenizer: Any, config: ReaderTrainCon
     encoder: Any = model.encoder
     check_tokenizer(folder, tokenizer, encoder.config)
     longest = position_limit(encoder.config.to_dict())
-    asked = max(stage.full_tokens for stage in config.stages)
     if asked > longest:
         raise ConfigError(
-            f"full_tokens is {asked}, the encoder reads at most {longest} tokens",
-            hint="lower full_tokens and max_tokens of the stages",
+            f"rows of {asked} tokens are asked for, the encoder reads at most {longest}",
+            hint="lower full_tokens and max_tokens",
         )

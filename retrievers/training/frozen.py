@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,30 +17,50 @@ from indexers.protocols import EncoderIdentity, IntArray
 from indexers.reissue import reissue_index
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.manifest import MANIFEST_NAME
+from rag.runtime.model_files import model_folder, tower_folders
 from rag.training.distributed import World
-from rag.training.fit import FitHooks
+from rag.training.fit import FitHooks, FitResult
 from retrievers.encoders.bi_encoder import TOWER_SEPARATOR, BiEncoder
 from retrievers.training.config import RetrieverTrainConfig
 from retrievers.training.model import BiEncoderModel
+from retrievers.training.run import encoder_form, finish_run, load_model
 
-__all__ = ["FrozenIndex", "like_index", "reissue", "score_rows"]
+__all__ = ["FrozenIndex", "finish_questions", "like_index", "score_rows", "settings_of"]
 
 ConfigT = TypeVar("ConfigT", bound=RetrieverTrainConfig)
 
 
 def like_index(config: ConfigT, index: Index, world: World) -> ConfigT:
-    """The configuration with everything the index decides.
+    """`settings_of`, for one process.
 
     Raises:
         ConfigError: the index has no vectors, or several processes were started.
-        MismatchedArtifactError: its encoder is not the one it was built with any more.
     """
     world.refuse_several("only questions are encoded")
+    return settings_of(config, index)
+
+
+def settings_of(config: ConfigT, index: Index, *, started: bool = False) -> ConfigT:
+    """The configuration with everything the index decides.
+
+    Args:
+        started: an encoder that the configuration names must be the one of the index.
+
+    Raises:
+        ConfigError: the index has no vectors, or two towers where one is to be trained.
+        MismatchedArtifactError: its encoder is not the one it was built with any more, or not that of the
+            configuration.
+    """
     identity = index.encoder_identity
     if identity is None:
         raise ConfigError(f"{config.index} has no vectors", hint="build it with --retriever dense")
     index.check_encoder(BiEncoder.load_like(identity, precision="fp32").identity)
+    if started and config.model.question_encoder is not None:
+        index.check_encoder(BiEncoder.load(config.model.question_encoder, precision="fp32").identity)
     passages, _, questions = identity.name.partition(TOWER_SEPARATOR)
+    of_passages, of_questions = tower_folders(model_folder(passages))
+    if config.model.shared and (questions or of_passages != of_questions):
+        raise ConfigError(f"{identity.name} has two towers", hint="set shared=false")
     said = {
         "question_encoder": config.model.question_encoder or questions or passages,
         "passage_encoder": passages,
@@ -85,7 +106,28 @@ class FrozenIndex(FitHooks):
             )
 
 
-def reissue(config: RetrieverTrainConfig, finished: Path) -> None:
+def finish_questions(
+    config: RetrieverTrainConfig,
+    model: BiEncoderModel,
+    result: FitResult[Any],
+    described: Mapping[str, object],
+) -> None:
+    """Write the finished encoder, its passage tower in the numbers it came in, and the index for it.
+
+    Args:
+        config: of the run, as `like_index` gives it.
+        model: what was trained, questions alone.
+        result: how its fit ended.
+        described: what the card says of the data and the run.
+    """
+    plain = config.model_copy(update={"optim": config.optim.replaced(precision="fp32")})
+    whole, _ = load_model(plain, "cpu", freeze_passages=True)
+    form = replace(encoder_form(config, model), max_length=config.model.passage_tokens)
+    said = {**described, "passage encoder": "that of the index, unchanged"}
+    _reissue(config, finish_run(config, model, result, form, said, exported=whole))
+
+
+def _reissue(config: RetrieverTrainConfig, finished: Path) -> None:
     """The index for the trained encoder, made anew unless it is there already."""
     encoder = BiEncoder.load(finished)
     target = config.out / "index"

@@ -30,7 +30,7 @@ from retrievers.training.losses import in_batch_objective
 from retrievers.training.recipe import BiEncoderRun, HeldOut, Method, claimed, train_model
 from retrievers.training.step import contrastive_step
 
-__all__ = ["IctBatches", "IctDataConfig", "IctTrainConfig", "inverse_cloze", "train_ict"]
+__all__ = ["CorpusDataConfig", "IctBatches", "IctDataConfig", "IctTrainConfig", "inverse_cloze", "train_ict"]
 
 log = get_logger(__name__)
 
@@ -38,7 +38,19 @@ _SAMPLE = 1000  # passages looked at before training
 _FEW = 0.5  # a smaller share of usable ones is warned about
 
 
-class IctDataConfig(DataConfig):
+class CorpusDataConfig(DataConfig):
+    """Which sentences of a corpus are trained on.
+
+    Attributes:
+        min_words: shorter sentences are passed over.
+        split: how files become passages: words100, sentences or none.
+    """
+
+    min_words: int = Field(default=4, ge=1)
+    split: Literal["words100", "sentences", "none"] = "words100"
+
+
+class IctDataConfig(CorpusDataConfig):
     """Which passages are trained on, and what becomes of their sentences.
 
     Attributes:
@@ -48,15 +60,11 @@ class IctDataConfig(DataConfig):
         validation_questions: at most so many held-out passages are scored, or questions of a
             validation_file.
         keep_sentence: how often the sentence stays in its passage too.
-        min_words: shorter sentences are no questions.
-        split: how files become passages: words100, sentences or none.
     """
 
     batch_size: int = Field(default=256, ge=2)
     chunk_size: int | None = Field(default=64, ge=1)
     keep_sentence: float = Field(default=0.1, ge=0, le=1)
-    min_words: int = Field(default=4, ge=1)
-    split: Literal["words100", "sentences", "none"] = "words100"
 
 
 class IctTrainConfig(RetrieverTrainConfig):

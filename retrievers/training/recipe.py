@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,7 +26,7 @@ from retrievers.examples.data import TrainingSet
 from retrievers.examples.split import ExampleSplit, split_examples
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.config import RetrieverTrainConfig
-from retrievers.training.frozen import FrozenIndex, reissue
+from retrievers.training.frozen import FrozenIndex, finish_questions
 from retrievers.training.losses import Objective, in_batch_objective
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.run import encoder_form, export_model, finish_run, load_model
@@ -182,12 +182,8 @@ def train_model(
         }
         if bank is None:
             finish_run(config, model, result, encoder_form(config, model), described)
-        else:  # the passage tower in the numbers it came in
-            plain = config.model_copy(update={"optim": config.optim.replaced(precision="fp32")})
-            whole, _ = load_model(plain, "cpu", freeze_passages=True)
-            form = replace(encoder_form(config, model), max_length=config.model.passage_tokens)
-            described["passage encoder"] = "that of the index, unchanged"
-            reissue(config, finish_run(config, model, result, form, described, exported=whole))
+        else:
+            finish_questions(config, model, result, described)
     world.barrier()
     return config.out / "encoder"
 

@@ -1,0 +1,256 @@
+"""Sentences with masked words, drawn from a corpus, and the network that fills them in beside a passage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from indexers.passages import PassageStore
+from indexers.protocols import IntArray
+from rag.core.errors import ArtifactError, ConfigError, DataError
+from rag.core.log import get_logger
+from rag.data.sentences import split_sentences
+from rag.joint.salient import Masks, Spans, Tagger, choose_spans, find_dates
+from rag.runtime.backbone import LOADING_ERRORS, attention_for, pad, run_backbone, set_dropout
+from rag.runtime.cpu_training import use_fast_dropout
+from rag.runtime.model_files import model_folder, weight_files
+from rag.runtime.seeds import generator
+from readers.extractive.layout import pair_template
+from retrievers.examples.batches import Epochs
+
+__all__ = ["MaskedReader", "MaskedSentence", "SentenceBatches"]
+
+log = get_logger(__name__)
+
+_MOST_MASKED = 10  # tokens of a sentence, as published
+_SAMPLE = 500  # passages looked at before training
+_FEW = 0.3  # a smaller share with something to mask is warned about
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedSentence:
+    """A sentence to fill in.
+
+    Attributes:
+        text: as it was.
+        query: with its mask tokens, as the retriever is asked.
+        ids: (L,) int64 tokens with masks, for the reader; no special tokens around them.
+        places: (T,) where masks are.
+        targets: (T,) tokens that were there.
+    """
+
+    text: str
+    query: str
+    ids: IntArray
+    places: IntArray
+    targets: IntArray
+
+
+class SentenceBatches:
+    """The batches of a run: a sentence of each of some passages, `self[number]` by the arguments alone.
+
+    Args:
+        store: the corpus.
+        tokenizer: of the reader; fast, with a mask token.
+        masks: what is masked.
+        tagger: finds names, for salient masks; None for others.
+        sentence_tokens: sentences are cut here.
+        min_words: shorter sentences are passed over.
+        batch_size: passages a batch; those without anything to mask are left out.
+        epochs, max_batches, seed: of the run.
+
+    Raises:
+        DataError: of a sample of the passages not one has anything to mask.
+    """
+
+    def __init__(
+        self,
+        store: PassageStore,
+        tokenizer: Any,
+        *,
+        masks: Masks,
+        tagger: Tagger | None,
+        sentence_tokens: int,
+        min_words: int,
+        batch_size: int,
+        epochs: float,
+        max_batches: int | None,
+        seed: int,
+    ) -> None:
+        self._store, self._tokenizer, self._masks, self._tagger = store, tokenizer, masks, tagger
+        self._sentence_tokens, self._min_words, self._seed = sentence_tokens, min_words, seed
+        self.examples = Epochs(len(store), batch_size, epochs=epochs, max_batches=max_batches, seed=seed)
+        self.batch_size = self.examples.batch_size
+        rows = generator(seed, 52).choice(len(store), min(_SAMPLE, len(store)), replace=False)
+        found = len(self._draw(np.sort(rows), generator(seed, 53)))
+        self.usable = found / len(rows)
+        if not found:
+            raise DataError(
+                f"none of {len(rows)} passages has a sentence with anything to mask ({masks})",
+                hint="give a tagger that knows the corpus's language, or mask spans: masks=span",
+            )
+        if self.usable < _FEW:
+            log.warning("only %d of %d passages have a sentence with a %s mask", found, len(rows), masks)
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, number: int) -> list[MaskedSentence]:
+        """Batch `number`.
+
+        Raises:
+            DataError: none of its passages has anything to mask.
+        """
+        found = self._draw(self.examples[number], generator(self._seed, 51, number))
+        if not found:
+            raise DataError(
+                f"batch {number}: none of {self.batch_size} passages has anything to mask ({self._masks})",
+                hint="raise batch_size, or mask spans: masks=span",
+            )
+        return found
+
+    def _draw(self, rows: IntArray, draw: np.random.Generator) -> list[MaskedSentence]:
+        texts = [
+            [s for s in split_sentences(passage.text) if len(s.split()) >= self._min_words]
+            for passage in self._store.get_many(rows)
+        ]
+        flat = [sentence for sentences in texts for sentence in sentences]
+        salient: list[Spans] = [[] for _ in flat]
+        if self._tagger is not None:
+            names = self._tagger(flat)
+            salient = [_apart(find_dates(s) + own) for s, own in zip(flat, names, strict=True)]
+        found, first = [], 0
+        for sentences in texts:
+            for n in draw.permutation(len(sentences)).tolist():
+                spans = choose_spans(self._masks, sentences[n], salient[first + n], draw)
+                masked = self._mask(sentences[n], spans) if spans else None
+                if masked is not None:
+                    found.append(masked)
+                    break
+            first += len(sentences)
+        return found
+
+    def _mask(self, text: str, spans: Spans) -> MaskedSentence | None:
+        """None if the masks are too many, or behind what is read."""
+        encoded = self._tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=True, truncation=True,
+            max_length=self._sentence_tokens,
+        )  # fmt: skip
+        offsets = np.array(encoded["offset_mapping"]).reshape(-1, 2)
+        ids, query, end = np.array(encoded["input_ids"], np.int64), "", 0
+        inside = np.zeros(len(ids), bool)
+        for start, stop in spans:
+            own = (offsets[:, 0] < stop) & (offsets[:, 1] > start)
+            inside |= own
+            query += text[end:start] + " ".join([self._tokenizer.mask_token] * int(own.sum()))
+            end = stop
+        places = np.flatnonzero(inside)
+        if not 0 < len(places) <= _MOST_MASKED:
+            return None
+        masked = np.where(inside, self._tokenizer.mask_token_id, ids)
+        return MaskedSentence(text, query + text[end:], masked, places, ids[places])
+
+
+def _apart(spans: Spans) -> Spans:
+    """Without those that overlap an earlier one."""
+    kept: Spans = []
+    for start, end in sorted(spans):
+        if not kept or start >= kept[-1][1]:
+            kept.append((start, end))
+    return kept
+
+
+class MaskedReader(nn.Module):
+    """A masked language model that reads a sentence and a passage together.
+
+    Args:
+        model: transformers' model with a masked language modelling head.
+        tokenizer: of it.
+        max_tokens: longest row; passages are cut.
+
+    Raises:
+        ConfigError: it has another kind of head, or no mask token.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, *, max_tokens: int) -> None:
+        super().__init__()
+        self.model, self.tokenizer, self._max_tokens = model, tokenizer, max_tokens
+        if tokenizer.mask_token_id is None or not hasattr(model, "cls") | hasattr(model, "lm_head"):
+            raise ConfigError(
+                f"{type(model).__name__} has no mask token, or no head that fills masks in",
+                hint="use a BERT-like or RoBERTa-like encoder",
+            )
+        self._mark = pair_template(tokenizer)
+
+    @classmethod
+    def load(
+        cls, name_or_path: str | Path, *, max_tokens: int, dropout: float | None = None, device: str = "cpu"
+    ) -> MaskedReader:
+        """Load an encoder; one without a masked language modelling head gets a fresh one.
+
+        Raises:
+            ArtifactError: there is none.
+        """
+        from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
+
+        folder = model_folder(name_or_path)
+        weight_files(folder)
+        try:
+            config = AutoConfig.from_pretrained(folder)
+            set_dropout(config, dropout)
+            model = AutoModelForMaskedLM.from_pretrained(
+                folder, config=config, use_safetensors=True, dtype=torch.float32,
+                attn_implementation=attention_for(config, device),
+            )  # fmt: skip
+            tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
+        except LOADING_ERRORS as error:
+            raise ArtifactError(
+                f"{name_or_path}: no masked language model there ({error})",
+                hint="give a folder with config.json, model.safetensors and tokenizer files",
+            ) from error
+        if device == "cpu":
+            use_fast_dropout(model)
+        return cls(model.to(device).train(), tokenizer, max_tokens=max_tokens)
+
+    def forward(
+        self, sentences: Sequence[MaskedSentence], passages: Sequence[Sequence[Sequence[int]]]
+    ) -> Tensor:
+        """(B, K, T) log p(y_t | x, z) of the masked tokens, 0 behind a sentence's last one.
+
+        Args:
+            sentences: B of them.
+            passages: K passages' tokens of each; no tokens are the null document.
+        """
+        mark, device = self._mark, next(self.parameters()).device
+        rows, kinds = [], []
+        for sentence, listed in zip(sentences, passages, strict=True):
+            head = [*mark.before, *sentence.ids.tolist()]
+            room = self._max_tokens - len(head) - len(mark.between) - len(mark.after)
+            for passage in listed:
+                tail = [*passage[: max(0, room)], *mark.after]
+                rows.append([*head, *mark.between, *tail])
+                sizes = (len(head), len(mark.between), len(tail))
+                kinds.append(np.repeat(mark.types, sizes).tolist())
+        ids, mask = pad(rows, mark.pad)
+        types, _ = pad(kinds, 0)
+        base = getattr(self.model, self.model.base_model_prefix)
+        hidden = run_backbone(base, ids.to(device), mask.to(device), types.to(device))[0]  # (R, L, H)
+        counts = [len(sentence.places) for sentence in sentences]
+        owner, slot = np.nonzero(np.arange(max(counts)) < np.array(counts)[:, None])  # (N,) masks
+        place = np.concatenate([sentence.places for sentence in sentences]) + len(mark.before)
+        target = np.concatenate([sentence.targets for sentence in sentences])
+        each = len(passages[0])  # K
+        b, t, at, wanted = (
+            torch.from_numpy(np.repeat(part, each)).to(device) for part in (owner, slot, place, target)
+        )  # (N·K,)
+        k = torch.arange(each, device=device).repeat(len(owner))
+        fill_in = self.model.cls if hasattr(self.model, "cls") else self.model.lm_head
+        logp = fill_in(hidden[b * each + k, at]).float().log_softmax(-1)  # (N·K, V)
+        found = logp.gather(1, wanted[:, None])[:, 0]
+        return found.new_zeros(len(sentences), each, max(counts)).index_put((b, k, t), found)

@@ -1,0 +1,388 @@
+r"""Train question encoder and span reader together, from answers alone, over an index that stays (ORQA).
+
+    L = −log Σ_{p in the first C, a in p} P(p|q) − log Σ_{p in the first K, spans s of p that are a} P(p, s|q)
+
+    P(p|q)    = softmax over the first C passages of S(q, p)
+    P(p, s|q) = softmax over all spans of the first K passages of S(q, p) + start(q, p, s) + end(q, p, s)
+
+S is the inner product of the question's vector, which is learned, and the passage's, which stays. A question
+teaches with a term only where its answer is among that term's passages.
+
+Source:
+    Lee et al. 2019, "Latent Retrieval for Weakly Supervised Open Domain Question Answering", sections 4
+    and 6.
+
+Note:
+    A span's score is the sum of two logits, as in every reader here, where the paper has a small network on
+    both ends; and answers may be regular expressions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from indexers.index import Index
+from indexers.protocols import IntArray
+from rag.core.errors import DataError
+from rag.core.files import sha256_file
+from rag.core.log import get_logger
+from rag.core.types import Passage, Question
+from rag.data.questions import hold_out, read_questions
+from rag.data.text import AnswerMatcher, exact_match
+from rag.joint.orqa_config import OrqaTrainConfig
+from rag.runtime.hardware import resolve_precision
+from rag.runtime.model_files import embedded_encoder_dir, position_limit
+from rag.runtime.seeds import generator
+from rag.training.distributed import World
+from rag.training.fit import Loss, fit
+from rag.training.precision import MasterWeights
+from readers.extractive.inference import row_tensors, span_scores
+from readers.extractive.layout import RowLayout, pair_template, rows_of_pairs
+from readers.extractive.model import SpanModel
+from readers.extractive.reader import ExtractiveReader
+from readers.extractive.settings import ReaderSettings
+from readers.extractive.tokens import tokenize_texts
+from readers.manifest import Calibration
+from readers.training.export import export_int8
+from readers.training.losses import marginal_loss
+from readers.training.start import start_model
+from retrievers.examples.batches import Epochs
+from retrievers.examples.data import TrainingSet
+from retrievers.examples.masks import answer_mask
+from retrievers.examples.records import TrainingExample
+from retrievers.examples.tokens import RetrieverTokenizer
+from retrievers.training.frozen import FrozenIndex, finish_questions, like_index, score_rows, settings_of
+from retrievers.training.model import BiEncoderModel
+from retrievers.training.recipe import claimed
+from retrievers.training.run import load_model
+from retrievers.training.validation import retrieval_scores
+
+__all__ = ["OrqaModel", "early_loss", "full_loss", "train_orqa"]
+
+log = get_logger(__name__)
+
+_SHOWN_TOP = 20  # passages of a held-out question that are judged
+_SAMPLE = 500  # training questions looked up before training
+_FEW = 0.5  # a smaller share of answers that are found is warned about
+_NEVER = -1000.0  # null bias of a reader that was never shown passages without an answer
+
+
+class OrqaModel(nn.Module):
+    """Both networks; parameters are named `retriever.…` and `reader.…`."""
+
+    def __init__(self, retriever: BiEncoderModel, reader: SpanModel) -> None:
+        super().__init__()
+        self.retriever, self.reader = retriever, reader
+
+
+def early_loss(retrieval: Tensor, answered: Tensor) -> Tensor:
+    """−log of the share of P(p|q) on passages that hold an answer; a mean over questions that have one.
+
+    Args:
+        retrieval: (B, C) S(q, p), −inf where there are fewer passages.
+        answered: (B, C) bool.
+
+    Example:
+        >>> answered = torch.tensor([[True, True, False, False], [False] * 4])
+        >>> round(float(early_loss(torch.zeros(2, 4), answered)), 4)
+        0.6931
+    """
+    return marginal_loss(retrieval, retrieval.isfinite(), answered)
+
+
+def full_loss(retrieval: Tensor, start: Tensor, end: Tensor, text: Tensor, right: Tensor) -> Tensor:
+    """−log of the share of P(p, s|q) on right spans; a mean over questions that have one.
+
+    Args:
+        retrieval: (B, K) S(q, p), −inf where there are fewer passages.
+        start, end: (B, K, L) logits.
+        text: (B, K, L) bool, tokens that a span may hold.
+        right: (B, K, L, W) bool, by first token and length − 1; W is the longest span.
+    """
+    joint = span_scores(start, end, text, text, right.shape[-1]) + retrieval[:, :, None, None]
+    return marginal_loss(joint.flatten(1), joint.isfinite().flatten(1), right.flatten(1))
+
+
+def train_orqa(config: OrqaTrainConfig) -> Path:
+    """Train as `config` says, or resume the run that `config.out` holds.
+
+    Writes what `train_adore` writes, `index/` for the trained encoder among it, and `reader/`, which adds the
+    retrieval score to a span's as in training: `rag evaluate --index OUT/index --reader OUT/reader`.
+
+    Returns:
+        The folder of the finished encoder, `config.out / "encoder"`.
+
+    Raises:
+        DataError: a file is wrong, or no answer is in any passage that is found.
+        ConfigError: the configuration cannot work, or several processes were started.
+        MismatchedArtifactError: `config.out` holds a run with another configuration, or the index was built
+            with another encoder.
+    """
+    with claimed(config) as world, Index.open(config.index) as index:
+        return _train(like_index(settings_of(config, index, started=True), index, world), world, index)
+
+
+def _train(config: OrqaTrainConfig, world: World, index: Index) -> Path:
+    # model
+    retriever, own = load_model(config, world.device, freeze_passages=True)
+    start = config.reader.encoder or str(embedded_encoder_dir())
+    reader, tokenizer, _ = start_model(
+        start, config.reader, longest=config.reader.max_tokens, seed=config.run.seed
+    )
+    full = {name: tensor.clone() for name, tensor in reader.state_dict().items()}
+    reader.to(world.device).to_compute(resolve_precision(config.optim.precision, world.device))
+    module = OrqaModel(retriever, reader)
+    numbers = {f"retriever.{name}": tensor for name, tensor in own.state().items()}
+    master = MasterWeights(module, numbers | {f"reader.{name}": tensor for name, tensor in full.items()})
+
+    # data
+    asked, held_out = _questions(config)
+    sides = retriever.settings
+    tables = TrainingSet.build(
+        (_example(question) for question in asked),
+        RetrieverTokenizer(sides.question, sides.passage),
+        corpus=index.passages,
+        folder=config.out / "data",
+        key=_key(config, index),
+    )
+    task = _Task(config, module, tokenizer, index, asked, tables)
+    found = task.found_share()
+    batches = Epochs(
+        len(asked), config.data.batch_size, epochs=config.optim.epochs,
+        max_batches=config.optim.max_batches, seed=config.run.seed,
+    )  # fmt: skip
+    log.info("%d questions, %d held out, %d batches", len(asked), len(held_out), len(batches))
+
+    # fit
+    result = fit(
+        module, master, batches, lambda _, chosen: task.loss(chosen), config.optim, config.run, config.out,
+        evaluate=(lambda _: task.measure(held_out)) if held_out else None,
+        hooks=FrozenIndex(index.version), world=world,
+    )  # fmt: skip
+
+    # export
+    parts: dict[str, dict[str, Tensor]] = {"retriever": {}, "reader": {}}
+    for name, tensor in result.weights.items():
+        part, _, rest = name.partition(".")
+        parts[part][rest] = tensor
+    export_int8(
+        config.out / "reader", reader, {**full, **parts["reader"]}, tokenizer, name=f"{config.name}-reader",
+        settings=task.settings, calibration=Calibration(null_bias=_NEVER),
+    )  # fmt: skip
+    described = {
+        "training questions": len(asked),
+        "of a sample, questions with an answer among the first passages, in percent": round(100 * found, 1),
+        "passages of the index": len(index.passages),
+        "reader": "trained with it, see the folder beside this one",
+    }
+    finish_questions(config, retriever, replace(result, weights=parts["retriever"]), described)
+    return config.out / "encoder"
+
+
+def _questions(config: OrqaTrainConfig) -> tuple[list[Question], list[Question]]:
+    """Those to learn from, and those that are held out: no text is in both."""
+
+    def read(path: Path) -> list[Question]:
+        found = [question for question in read_questions(path) if question.answers]
+        regex = config.answers == "regex"
+        return found if config.answers == "auto" else [replace(q, answers_are_regex=regex) for q in found]
+
+    asked = [question for path in config.train_files for question in read(path)]
+    if config.validation_file is None:
+        asked, held_out = hold_out(asked, config.data.validation_fraction, config.run.seed, lambda q: q.text)
+    else:
+        held_out = read(config.validation_file)
+        known = {question.text for question in held_out}
+        asked = [question for question in asked if question.text not in known]
+    asked = asked[: config.data.train_questions or None]
+    if not asked:
+        raise DataError(f"{config.train_files[0]}: no question with answers is left to learn from")
+    return asked, held_out[: config.data.validation_questions]
+
+
+class _Task:
+    """Questions over the index: what a step minimises, and what is measured."""
+
+    def __init__(
+        self,
+        config: OrqaTrainConfig,
+        module: OrqaModel,
+        tokenizer: Any,
+        index: Index,
+        asked: Sequence[Question],
+        tables: TrainingSet,
+    ) -> None:
+        self.config, self.module, self.tokenizer = config, module, tokenizer
+        self.index, self.asked, self.tables = index, asked, tables
+        said = config.reader
+        limit = position_limit(module.reader.encoder.config.to_dict())  # type: ignore[operator,union-attr]
+        self.settings = ReaderSettings(
+            max_tokens=min(said.max_tokens, limit), question_tokens=said.question_tokens,
+            title_tokens=said.title_tokens, max_answer_tokens=said.max_answer_tokens,
+            score_weight=module.retriever.scale,
+        )  # fmt: skip
+        self._layout = RowLayout(
+            pair_template(tokenizer), max_tokens=self.settings.max_tokens,
+            question_tokens=said.question_tokens, title_tokens=said.title_tokens,
+        )  # fmt: skip
+        self._matchers: dict[int, AnswerMatcher] = {}
+        self._regex: dict[tuple[int, int], bool] = {}  # (question, row) → matches
+
+    def loss(self, chosen: IntArray) -> Loss:
+        """Both losses of some questions."""
+        ids = [self.tables.questions[number] for number in chosen.tolist()]
+        vectors = self.module.retriever.encode_questions(ids)  # (B, D)
+        rows = self._search(vectors, self.config.early)  # (B, C)
+        retrieval = score_rows(self.module.retriever, self.index, vectors, rows)  # (B, C)
+        answered = np.stack([self.answered(n, own) for n, own in zip(chosen.tolist(), rows, strict=True)])
+        early = early_loss(retrieval, torch.from_numpy(answered).to(retrieval.device))
+        first = rows[:, : self.config.read]
+        full, read_right, tokens = self._read(chosen, first, retrieval[:, : self.config.read])
+        return Loss(
+            early + full,
+            examples=len(chosen),
+            tokens=tokens + sum(map(len, ids)),
+            parts={
+                "early": early, "full": full, "found": float(answered.any(1).mean()), "read": read_right
+            },
+        )  # fmt: skip
+
+    def _search(self, vectors: Tensor, top_k: int) -> IntArray:
+        assert self.index.dense is not None
+        return self.index.dense.search(vectors.detach().float().cpu().numpy(), top_k)[1]
+
+    def answered(self, number: int, rows: IntArray) -> npt.NDArray[np.bool_]:
+        """(C,) which passages hold an answer of training question `number`; −1 holds none."""
+        there = np.flatnonzero(rows >= 0)
+        found = np.zeros(len(rows), bool)
+        if not self.asked[number].answers_are_regex:
+            found[there] = answer_mask(self.tables, np.array([number]), rows[there])[0]
+            return found
+        for place in there.tolist():
+            key = (number, int(rows[place]))
+            if key not in self._regex:
+                self._regex[key] = self._matcher(number).matches(self.index.passages[key[1]].text)
+            found[place] = self._regex[key]
+        return found
+
+    def _matcher(self, number: int) -> AnswerMatcher:
+        if number not in self._matchers:
+            self._matchers[number] = _matcher(self.asked[number])
+        return self._matchers[number]
+
+    def _read(self, chosen: IntArray, rows: IntArray, retrieval: Tensor) -> tuple[Tensor, float, int]:
+        """The reader's loss, the share of questions with a right span, and how many tokens it took."""
+        shape = rows.shape  # (B, K)
+        unique, inverse = np.unique(np.maximum(rows, 0), return_inverse=True)
+        passages = self.index.passages.get_many(unique)
+        asked = tokenize_texts(self.tokenizer, [self.asked[number].text for number in chosen.tolist()])
+        titles = tokenize_texts(self.tokenizer, [passage.title for passage in passages])
+        texts = tokenize_texts(self.tokenizer, [passage.text for passage in passages])
+        pairs = [(place // shape[1], int(u)) for place, u in enumerate(inverse.reshape(-1))]
+        windows = rows_of_pairs(self._layout, pairs, asked, titles, texts)
+        first = {row.group: row for row in reversed(windows)}  # of a long passage its first window
+        empty = replace(windows[0], text_from=0, text_to=0)  # for texts without a token
+        chosen_rows = [first.get(group, empty) for group in range(len(pairs))]
+        ids, mask, types, text = row_tensors(self._layout, chosen_rows)
+        right = torch.zeros(*ids.shape, self.config.reader.max_answer_tokens, dtype=torch.bool)
+        for group, (question, passage) in enumerate(pairs):
+            row, places = (
+                chosen_rows[group],
+                self._matcher(int(chosen[question])).places(passages[passage].text),
+            )
+            for begin, last in texts.located(passage, places, right.shape[-1]):
+                if row.text_from + last < row.text_to:
+                    right[group, row.text_from + begin, last - begin] = True
+        device = retrieval.device
+        found = self.module.reader(ids.to(device), mask.to(device), types.to(device))
+        start, end = (logits.unflatten(0, shape) for logits in (found.start, found.end))
+        text, right = text.unflatten(0, shape).to(device), right.unflatten(0, shape).to(device)
+        right &= retrieval.isfinite()[:, :, None, None]
+        value = full_loss(retrieval, start, end, text, right)
+        return value, float(right.flatten(1).any(1).float().mean()), int(mask.sum())
+
+    @torch.no_grad()
+    def found_share(self) -> float:
+        """Of a sample of the questions: how many have an answer among their first C passages now.
+
+        Raises:
+            DataError: none has.
+        """
+        count = min(_SAMPLE, len(self.asked))
+        sample = generator(self.config.run.seed, 41).choice(len(self.asked), count, replace=False)
+        self.module.eval()
+        vectors = self.module.retriever.encode_questions([self.tables.questions[int(n)] for n in sample])
+        self.module.train()
+        rows = self._search(vectors, self.config.early)
+        found = sum(self.answered(int(n), own).any() for n, own in zip(sample, rows, strict=True))
+        where = f"of {count} training questions {found} have an answer among their first {self.config.early} "
+        if not found:
+            raise DataError(
+                f"{where}passages: there is nothing to learn from",
+                hint="check that the answers are of this corpus (answers=regex if they are expressions), or "
+                "start from a better retriever: `rag train ict`",
+            )
+        if found < _FEW * count:
+            log.warning("%spassages; the others teach nothing until they do", where)
+        return float(found / count)
+
+    @torch.no_grad()
+    def measure(self, questions: Sequence[Question]) -> dict[str, float]:
+        """Exact match and retrieval of held-out questions, in percent."""
+        self.module.eval()
+        retriever = self.module.retriever
+        tokenizer = RetrieverTokenizer(retriever.settings.question, retriever.settings.passage)
+        asked = tokenizer.queries([_example(question).query for question in questions])
+        vectors = retriever.encode_questions([np.array(ids, np.int32) for ids in asked])
+        rows = self._search(vectors, _SHOWN_TOP)
+        scores = score_rows(retriever, self.index, vectors, rows) / retriever.scale
+        passages: list[list[Passage]] = [self.index.passages.get_many(own[own >= 0]) for own in rows]
+        ranks = []
+        for question, found in zip(questions, passages, strict=True):
+            matcher = _matcher(question)
+            ranks.append(next((n for n, p in enumerate(found, 1) if matcher.matches(p.text)), None))
+        figures = retrieval_scores(ranks)
+        reader = ExtractiveReader(self.module.reader, self.tokenizer, self.settings, device=retriever.device)
+        k = self.config.read
+        read = reader.read(
+            [question.text for question in questions],
+            [found[:k] for found in passages],
+            [own[: min(k, len(found))] for own, found in zip(scores.tolist(), passages, strict=True)],
+            n_best=1,
+        )
+        right = sum(
+            bool(result.answers) and exact_match(result.answers[0].text, question.answers, _profile(question))
+            for question, result in zip(questions, read, strict=True)
+        )
+        return {"em": 100.0 * right / len(questions), **{k: v for k, v in figures.items() if k != "top100"}}
+
+
+def _profile(question: Question) -> Literal["squad", "trec_search"]:
+    return "trec_search" if question.answers_are_regex else "squad"
+
+
+def _matcher(question: Question) -> AnswerMatcher:
+    return AnswerMatcher(question.answers, "regex" if question.answers_are_regex else "tokens")
+
+
+def _example(question: Question) -> TrainingExample:
+    return TrainingExample(
+        question.id, question.text, question.answers, answers_are_regex=question.answers_are_regex
+    )
+
+
+def _key(config: OrqaTrainConfig, index: Index) -> str:
+    files = [sha256_file(path) for path in (*config.train_files, config.validation_file) if path is not None]
+    said = [config.data.validation_fraction, config.data.train_questions, config.answers]
+    content = json.dumps([files, said, index.manifest["passages"]])
+    return hashlib.sha256(content.encode()).hexdigest()

@@ -1,0 +1,295 @@
+"""REALM: its gradient, its parts against plain computation, learning, and an index that is made anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from transformers import AutoModelForMaskedLM
+
+from indexers.build import BuildSettings, build_index
+from indexers.index import Index
+from rag.config import load_config, preset_names
+from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
+from rag.core.types import Passage
+from rag.joint import realm
+from rag.joint.masked import MaskedReader, MaskedSentence, SentenceBatches
+from rag.joint.realm import RealmTask, RealmTrainConfig, realm_log_likelihood, train_realm
+from rag.joint.salient import CapitalTagger
+from rag.training.run_log import read_metrics
+from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.examples.corpus import open_corpus
+from tests.conftest import TinyModels
+from tests.unit.retrievers.training.test_ict import write_corpus
+
+NAMES = ("Danube", "Forest", "Black", "Title", "Text")
+DRAW = np.random.default_rng(4)
+CODES = list(dict.fromkeys(" ".join(DRAW.choice(list("efghijknopqst"), 4, replace=False)) for _ in range(24)))
+READ: dict[str, Any] = {"precision": "fp32", "max_length": 32, "pooling": "mean", "normalize": True}
+FACTS = [(code, NAMES[n % len(NAMES)]) for n, code in enumerate(CODES)]
+
+
+def settings(place: Path, **more: Any) -> RealmTrainConfig:
+    given: dict[str, Any] = {
+        "out": place / "run", "train_files": (place / "sentences.jsonl",), "index": place / "index",
+        "documents": 4, "batch_size": 16, "split": "none", "precision": "fp32", "threads": 1,
+        "log_every_steps": 1, "refresh": "every 20", "poll_every_steps": 1, "epochs": 9,
+        "model": {"question_tokens": 32, "dropout": 0.0},
+        "mlm": {"encoder": str(place / "mlm"), "sentence_tokens": 32, "joint_tokens": 60, "mlm_dropout": 0.0},
+    }  # fmt: skip
+    return RealmTrainConfig(**{**given, **more})
+
+
+def make_world(place: Path, tiny: TinyModels) -> Path:
+    """Sentences with a name that only one passage tells; an encoder that hardly finds it."""
+    tiny.bert(place / "encoder", seed=2)
+    warm_reader(tiny.bert(place / "bare", seed=7)).save_pretrained(place / "mlm")
+    tiny.tokenizer(place / "mlm")
+    texts = [f"Who wrote {code} in {name} rises?" for code, name in FACTS]
+    write_corpus(place / "sentences.jsonl", texts)
+    passages = [Passage(str(n), "", f"the river {code} {name}") for n, (code, name) in enumerate(FACTS)]
+    encoder = BiEncoder.load(place / "encoder", **READ)
+    build_index(passages, place / "index", encoder=encoder, settings=BuildSettings(probes=8))
+    return place
+
+
+def warm_reader(folder: Path) -> Any:
+    """A network that reads the masked name off its passage: what no reader looks for teaches no retriever."""
+    torch.manual_seed(0)
+    reader, draw = MaskedReader.load(folder, max_tokens=60, dropout=0.0), np.random.default_rng(0)
+    optimizer = torch.optim.AdamW(reader.parameters(), lr=3e-3)
+
+    def ids(text: str) -> Any:
+        return np.array(reader.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    for _ in range(60):
+        asked, listed = [], []
+        for name in draw.choice(NAMES, 24).tolist():
+            code = " ".join(draw.choice(list("efghijknopqst"), 4, replace=False))
+            tokens = ids(f"Who wrote {code} in [MASK] rises?")
+            place = np.flatnonzero(tokens == reader.tokenizer.mask_token_id)
+            asked.append(MaskedSentence("", "", tokens, place, ids(name)))
+            listed.append([ids(f"the river {code} {name}").tolist()])
+        loss = -reader(asked, listed).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(reader.parameters(), 1.0)
+        optimizer.step()
+    return reader.model
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, tiny: TinyModels) -> Path:
+    return make_world(tmp_path_factory.mktemp("realm"), tiny)
+
+
+@pytest.mark.parametrize("marginal", ["sequence", "token"])
+def test_gradients_of_scores_are_the_papers(marginal: Any) -> None:
+    draw = np.random.default_rng(2)
+    scores = torch.from_numpy(draw.normal(size=(3, 5)))
+    scores[1, 4] = float("-inf")
+    scores.requires_grad_()
+    logp = torch.from_numpy(-draw.random((3, 5, 4)) * 3)
+    lengths = torch.tensor([4, 2, 1])
+    for row, length in enumerate(lengths.tolist()):
+        logp[row, :, length:] = 0.0
+    value = realm_log_likelihood(marginal, scores, logp, lengths)
+    (gradient,) = torch.autograd.grad(value.sum(), scores)
+    prior = scores.detach().softmax(1)
+    if marginal == "sequence":
+        told = logp.sum(2).exp()  # p(y|z,x)
+        expected = (told / (prior * told).sum(1, keepdim=True) - 1) * prior
+        torch.testing.assert_close(value.detach(), (prior * told).sum(1).log())
+    else:
+        told = logp.exp()
+        mixed = (prior[:, :, None] * told).sum(1)  # (B, T)
+        each = (told / mixed[:, None] - 1) * prior[:, :, None]
+        spoken = torch.arange(4) < lengths[:, None]
+        expected = (each * spoken[:, None]).sum(2) / lengths[:, None]
+        torch.testing.assert_close(value.detach(), (mixed.log() * spoken).sum(1) / lengths)
+    torch.testing.assert_close(gradient, expected)
+
+
+def test_masked_words_are_scored_as_by_the_plain_model(tmp_path: Path, tiny: TinyModels) -> None:
+    folder = tiny.bert(tmp_path / "mlm", seed=3)
+    torch.manual_seed(1)
+    reader = MaskedReader.load(folder, max_tokens=20, dropout=0.0).eval()
+    reader.model.save_pretrained(tmp_path / "whole")
+    plain = AutoModelForMaskedLM.from_pretrained(tmp_path / "whole").eval()
+    mask = reader.tokenizer.mask_token_id
+    draw = np.random.default_rng(0)
+    sentences = []
+    for length, places in ((7, [2, 3]), (4, [0])):
+        ids = draw.integers(6, 120, length)
+        targets = ids[places]
+        ids[places] = mask
+        sentences.append(MaskedSentence("", "", ids, np.array(places), targets))
+    passages: list[list[list[int]]] = [
+        [[], draw.integers(6, 120, 5).tolist(), draw.integers(6, 120, 40).tolist()] for _ in sentences
+    ]
+    with torch.no_grad():
+        found = reader(sentences, passages)
+        assert found.shape == (2, 3, 2)
+        assert not found[1, :, 1].any()
+        cls, sep = reader.tokenizer.cls_token_id, reader.tokenizer.sep_token_id
+        for b, sentence in enumerate(sentences):
+            for k, passage in enumerate(passages[b]):
+                head = [cls, *sentence.ids.tolist(), sep]
+                tail = [*passage[: 20 - len(head) - 1], sep]
+                types = [0] * len(head) + [1] * len(tail)
+                logits = plain(torch.tensor([head + tail]), token_type_ids=torch.tensor([types])).logits[0]
+                for t, (place, target) in enumerate(zip(sentence.places, sentence.targets, strict=True)):
+                    expected = logits[1 + place].log_softmax(-1)[target]
+                    torch.testing.assert_close(found[b, k, t], expected, atol=1e-5, rtol=1e-5)
+
+
+def sentences(world: Path, out: Path, masks: Any = "salient") -> SentenceBatches:
+    store, _ = open_corpus([world / "sentences.jsonl"], out, "none")
+    return SentenceBatches(
+        store,
+        MaskedReader.load(world / "mlm", max_tokens=60).tokenizer,
+        masks=masks,
+        tagger=CapitalTagger(np.zeros(0, np.uint64)) if masks == "salient" else None,
+        sentence_tokens=32,
+        min_words=4,
+        batch_size=8,
+        epochs=2,
+        max_batches=None,
+        seed=1,
+    )
+
+
+def test_sentences_are_masked_by_number_alone(world: Path, tmp_path: Path) -> None:
+    batches, again = (sentences(world, tmp_path) for _ in range(2))
+    assert batches.usable == 1.0
+    for number in (3, 0):
+        for one, other in zip(batches[number], again[number], strict=True):
+            assert (one.text, one.query, one.ids.tolist()) == (other.text, other.query, other.ids.tolist())
+            [name] = [name for name in NAMES if name in one.text]
+            assert one.query == one.text.replace(name, "[MASK]")
+            assert len(one.targets) == 1
+    for masks in ("random", "span"):
+        assert any(
+            "Who" not in s.query for number in range(6) for s in sentences(world, tmp_path, masks)[number]
+        )
+
+
+def test_what_is_read_with_a_sentence(world: Path, tmp_path: Path) -> None:
+    """Its own passage and copies are left out, the null document is first; the model as it is scores them."""
+    passages = [Passage(str(n), "", text) for n, text in enumerate(
+        ["Who wrote e f in Danube?", "the river e f", "the river e f", "in the black forest"]
+    )]  # fmt: skip
+    encoder = BiEncoder.load(world / "encoder", **READ)
+    build_index(passages, tmp_path / "index", encoder=encoder, settings=BuildSettings(probes=4))
+    with Index.open(tmp_path / "index") as index:
+        config = realm.settings_of(settings(world, index=tmp_path / "index"), index)
+        retriever, _ = realm.load_model(config, "cpu")
+        reader = MaskedReader.load(world / "mlm", max_tokens=60)
+        task = RealmTask(
+            config, realm.RealmModel(retriever, reader), realm.HeldIndex(index), realm.World.single("cpu")
+        )
+        one = MaskedSentence(
+            "Who wrote e f in Danube?",
+            "Who wrote e f in [MASK]?",
+            np.array([7, 4]),
+            np.array([1]),
+            np.array([9]),
+        )
+        scores, rows, listed = task.retrieve([one])
+        assert listed[0] == ("", "")
+        assert {text for _, text in listed[1:]} == {"the river e f", "in the black forest"}
+        assert scores[0, 3] == float("-inf")
+        asked = encoder.encode_questions([one.query])[0]
+        vectors = encoder.encode_passages([""] * 3, [text for _, text in listed])
+        expected = (vectors @ asked) * retriever.scale
+        np.testing.assert_allclose(scores[0, :3].detach().numpy(), expected[rows[0, :3]], atol=1e-4)
+        gradients = torch.autograd.grad(scores[0, 1], [p for p in retriever.parameters() if p.ndim > 1][:1])
+        assert gradients[0].abs().sum() > 0
+        loss = task.loss([one, one])
+        assert loss.examples == 2
+        config = config.model_copy(update={"null_document": False})
+        task.config = config
+        assert task.retrieve([one])[0][0, 0] == float("-inf")
+        assert torch.isfinite(task.loss([one]).value)
+
+
+def test_filling_in_teaches_to_find_and_the_index_follows(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings(
+        world,
+        out=tmp_path / "run",
+        epochs=20,
+        learning_rate=1e-3,
+        learning_rates={"reader": 1e-5},
+        refresh="0:1,3:9",
+        keep_generations=1,
+        batch_size=12,
+        documents=13,
+    )
+    found: list[list[list[int]]] = []
+    search = realm.HeldIndex.search
+
+    def compared(held: Any, questions: torch.Tensor, top_k: int) -> Any:
+        rows = search(held, questions, top_k)
+        if len(found) < 3:  # made anew at every one of these steps: as if all was encoded now
+            model = tasks[0].module.retriever
+            with torch.no_grad():
+                ids = tasks[0].texts.passages([""] * len(FACTS), [f"the river {c} {n}" for c, n in FACTS])
+                every = model.encode_passages([np.array(row, np.int32) for row in ids])
+            best = (questions.detach() @ every.T).topk(5).indices
+            found.append([best.tolist(), rows[:, :5].tolist()])
+        return rows
+
+    tasks: list[RealmTask] = []
+    init = RealmTask.__init__
+    monkeypatch.setattr(RealmTask, "__init__", lambda self, *a: (init(self, *a), tasks.append(self))[0])
+    monkeypatch.setattr(realm.HeldIndex, "search", compared)
+    finished = train_realm(config)
+    assert len(found) == 3
+    assert all(now == held for now, held in found)
+    records = [record for record in read_metrics(config.out / "metrics.jsonl") if "loss" in record]
+    losses, utility = ([record[name] for record in records] for name in ("loss", "utility"))
+    assert np.mean(losses[-7:]) < 0.8 * np.mean(losses[:7])
+    assert np.mean(utility[-7:]) > np.mean(utility[:7])
+    assert {"null", "entropy", "distinct", "index_version", "index_age_steps"} <= records[-1].keys()
+    assert any("refresh/overlap" in record for record in records)
+
+    def first(encoder: BiEncoder) -> float:
+        asked = encoder.encode_questions([f"Who wrote {code} in [MASK] rises?" for code, _ in FACTS])
+        vectors = encoder.encode_passages([""] * len(FACTS), [f"the river {c} {n}" for c, n in FACTS])
+        return float(((asked @ vectors.T).argmax(1) == np.arange(len(FACTS))).mean())
+
+    assert first(BiEncoder.load(finished)) > first(BiEncoder.load(world / "encoder", **READ)) + 0.15
+    MaskedReader.load(config.out / "mlm", max_tokens=60)
+
+
+def test_what_cannot_work_is_refused(world: Path, tiny: TinyModels, tmp_path: Path) -> None:
+    plain = write_corpus(tmp_path / "plain.jsonl", ["nothing here has any name at all"] * 3)
+    with pytest.raises(DataError, match="none of 3 passages has a sentence with anything to mask"):
+        train_realm(settings(world, out=tmp_path / "a", train_files=(plain,)))
+    other = tiny.bert(tmp_path / "other", seed=5)
+    with pytest.raises(MismatchedArtifactError, match="was built with the encoder"):
+        train_realm(settings(world, out=tmp_path / "b", model={"question_encoder": str(other)}))
+    tiny.dpr(tmp_path / "towers")
+    build_index(
+        [Passage("a", "", "the river"), Passage("b", "", "text")], tmp_path / "index",
+        encoder=BiEncoder.load(tmp_path / "towers", precision="fp32"), settings=BuildSettings(probes=2),
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="two towers"):
+        train_realm(settings(world, out=tmp_path / "c", index=tmp_path / "index"))
+    with pytest.raises(ValidationError, match="tagger has no use"):
+        settings(world, masks="span", tagger="x")
+
+
+@pytest.mark.parametrize("name", preset_names("realm"))
+def test_presets(name: str) -> None:
+    config = load_config(RealmTrainConfig, name, overrides={"out": "o", "index": "i"})
+    assert config.name == name
+    if name == "realm-wiki":  # as published
+        assert config.data.batch_size * config.optim.accumulate == 512
+        assert (config.documents, config.optim.learning_rate, config.optim.max_steps) == (8, 3e-5, 200000)
