@@ -10,11 +10,15 @@ import typer
 from rag.cli.recipe import Refresh, files, index, run_recipe, say_encoder, trains_retriever
 
 _INDEX = index("Its passages are read; training starts from its encoder.")
+_ENCODER = Annotated[
+    str | None, typer.Option(help="The encoder of the index, if it lies elsewhere than the index says.")
+]
 
 
 @trains_retriever(
     train=files("Questions with answers, of any format; no passages are needed"),
     index=_INDEX,
+    encoder=_ENCODER,
     answers=Annotated[
         str | None, typer.Option(help="strings, regex (expressions), or auto: what the set says.")
     ],
@@ -44,6 +48,7 @@ class Role(StrEnum):
 @trains_retriever(
     train=files("Where sentences are from, an index or files; default: --index", "--corpus", "--train"),
     index=_INDEX,
+    encoder=_ENCODER,
     masks=Annotated[str | None, typer.Option(help="salient (names and dates), random or span.")],
     tagger=Annotated[
         str | None, typer.Option(help="Token classification model that finds names; default: by looks.")
