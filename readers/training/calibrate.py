@@ -120,8 +120,7 @@ def tune(
         own = {label: np.array([label == other for other in labels]) for label in sets}
         em |= {f"em {label}": round(100 * float(right[mine].mean()), 2) for label, mine in own.items()}
     efforts, kept = choose_efforts(scored, parts, weights, settings, calibration, reader.model.depth)
-    changes = {"efforts": efforts, "effort": "normal" if "normal" in efforts else "full"}
-    return Tuned(settings.model_copy(update=changes), calibration, {**em, **figures, **kept})
+    return Tuned(settings.model_copy(update={"efforts": efforts}), calibration, {**em, **figures, **kept})
 
 
 def fit_and_measure(cases: Sequence[Case], candidates: int) -> tuple[float, Calibration, dict[str, float]]:
