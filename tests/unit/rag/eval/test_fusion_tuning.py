@@ -31,7 +31,7 @@ class _Member:
             right = int(question.split()[-1])
             rows = list(range(right + 1, right + 10))
             rows.insert(self.rank - 1, right)
-            found.append([Hit(row % N, f"p{row % N}", 10.0 - place) for place, row in enumerate(rows)])
+            found.append([Hit(row % N, f"p{row % N}", 1.0 - place / 10) for place, row in enumerate(rows)])
         return found
 
 
