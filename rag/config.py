@@ -280,8 +280,10 @@ def _explain(kind: type[BaseModel], issue: Any) -> str:
     if issue["type"] == "missing":
         return f"{path} is not given, and has no default"
     if issue["type"] != "extra_forbidden":
-        given = repr(issue.get("input"))
-        return f"{path or 'configuration'} = {given[:80]}: {issue['msg']}"
+        said = str(issue["msg"]).removeprefix("Value error, ")
+        if isinstance(issue.get("input"), Mapping | Config):  # settings that do not go together
+            return f"{path}: {said}" if path else said
+        return f"{path} = {issue.get('input')!r:.80}: {said}"
     model: Any = kind
     for part in issue["loc"][:-1]:
         field = getattr(model, "model_fields", {}).get(part)

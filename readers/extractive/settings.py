@@ -98,7 +98,8 @@ class ReaderSettings(Config):
             )
         if self.effort not in ("full", *self.efforts):
             raise ValueError(
-                f"effort is {self.effort!r}, this reader knows {', '.join(('full', *self.efforts))}"
+                f"effort is {self.effort!r}, this reader knows {', '.join(('full', *self.efforts))} "
+                "(`rag train reader` chooses others on held-out questions)"
             )
         return self
 
