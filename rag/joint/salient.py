@@ -100,7 +100,7 @@ class CapitalTagger:
         titles: as `title_hashes` gives them.
 
     Example:
-        >>> text = "In Vienna the Bank of Austria met J. Smith."
+        >>> text = "In Vienna, the Bank of Austria met J. Smith."
         >>> [text[slice(*span)] for span in CapitalTagger(np.zeros(0, np.uint64))([text])[0]]
         ['Vienna', 'Bank of Austria', 'J. Smith']
     """

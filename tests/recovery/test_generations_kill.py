@@ -70,7 +70,7 @@ def publish_and_die_at(place: Path, where: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "where", ["build", "file_table", "write_manifest", "_seal", "_point_to", "fsync_path"]
+    "where", ["build", "file_table", "write_manifest", "_seal", "_point_to", "fsync_tree", "fsync_path"]
 )
 def test_kill_at_every_stage(tmp_path: Path, where: str) -> None:
     generations = Generations(tmp_path)
@@ -80,7 +80,7 @@ def test_kill_at_every_stage(tmp_path: Path, where: str) -> None:
     assert child.exitcode == -signal.SIGKILL
     assert generations.newest() == first
     third = generations.publish(build, step=3)
-    assert third.number == (3 if where == "_point_to" else 2)
+    assert third.number == (3 if where in ("_point_to", "fsync_path") else 2)
     assert generations.newest() == third
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indexers.embeddings import EmbeddingShards, EmbeddingWriter
+from indexers.embeddings import PROBES_NAME, EmbeddingShards, EmbeddingWriter
 from indexers.exact import perturbed_probes
 from indexers.protocols import EncoderIdentity
 from rag.bench.lossy import compare_lossy
@@ -18,7 +18,9 @@ def embeddings(directory: Path, rows: int = 400, dim: int = 16) -> EmbeddingShar
         directory, rows=rows, encoder=EncoderIdentity("toy", "", dim=dim), dtype="float32", shard_rows=128
     )
     list(writer.write_missing(lambda start, stop: vectors[start:stop]))
-    return EmbeddingShards.open(directory)
+    shards = EmbeddingShards.open(directory)
+    np.save(directory / PROBES_NAME, perturbed_probes(shards, 20, 0))
+    return shards
 
 
 def test_flat_search_finds_what_bare_faiss_finds_and_is_timed(tmp_path: Path) -> None:
