@@ -123,9 +123,11 @@ def clean_directory(directory: Path) -> None:
         remove_temporaries(directory)
 
 
-def remove_temporaries(directory: Path) -> None:
-    """Delete what killed writers left behind in `directory`."""
+def remove_temporaries(directory: Path, *, spare: str = "") -> None:
+    """Delete what killed writers left behind in `directory`, but not for the file `spare`."""
     for entry in directory.glob(f".*{TEMPORARY_MARK}*"):
+        if spare and entry.name.startswith(f".{spare}{TEMPORARY_MARK}"):
+            continue
         if entry.is_dir():
             shutil.rmtree(entry, ignore_errors=True)
         else:

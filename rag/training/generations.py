@@ -224,7 +224,7 @@ class Generations:
 
     def _settle(self, keep: Path | None) -> None:
         """Finish or remove what a killed publisher left."""
-        remove_temporaries(self.directory)
+        remove_temporaries(self.directory, spare=PINS_NAME)  # which another process may be writing now
         for pattern in (f"{_STAGING}*", f"{_GONE}*"):
             for path in self.directory.glob(pattern):
                 if path != keep:

@@ -136,3 +136,13 @@ def test_prune_spares_what_is_pinned_whoever_pinned_it(tmp_path: Path) -> None:
     assert generations.find(published[1].version) == published[1]
     generations.pin(())
     assert generations.prune(keep=1) == [2]
+
+
+def test_publishing_leaves_the_pins_that_another_process_writes(tmp_path: Path) -> None:
+    generations = Generations(tmp_path)
+    writing, left = tmp_path / ".pinned.json.partial-x", tmp_path / ".newest.json.partial-y"
+    for path in (writing, left):
+        path.write_text("[")
+    generations.publish(lambda folder: (folder / "part").touch(), step=1)
+    assert writing.exists()
+    assert not left.exists()
