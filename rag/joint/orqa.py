@@ -37,9 +37,9 @@ from rag.core.errors import DataError
 from rag.core.files import sha256_file
 from rag.core.log import get_logger
 from rag.core.types import Passage, Question
-from rag.data.questions import hold_out, read_questions
 from rag.data.text import AnswerMatcher, exact_match
 from rag.joint.orqa_config import OrqaTrainConfig
+from rag.joint.questions import questions_of
 from rag.runtime.hardware import resolve_precision
 from rag.runtime.model_files import embedded_encoder_dir, position_limit
 from rag.runtime.seeds import generator
@@ -146,7 +146,8 @@ def _train(config: OrqaTrainConfig, world: World, index: Index) -> Path:
     master = MasterWeights(module, numbers | {f"reader.{name}": tensor for name, tensor in full.items()})
 
     # data
-    asked, held_out = _questions(config)
+    regex = None if config.answers == "auto" else config.answers == "regex"
+    asked, held_out = questions_of(config, is_regex=regex)
     sides = retriever.settings
     tables = TrainingSet.build(
         (_example(question) for question in asked),
@@ -187,27 +188,6 @@ def _train(config: OrqaTrainConfig, world: World, index: Index) -> Path:
     }
     finish_questions(config, retriever, replace(result, weights=parts["retriever"]), described)
     return config.out / "encoder"
-
-
-def _questions(config: OrqaTrainConfig) -> tuple[list[Question], list[Question]]:
-    """Those to learn from, and those that are held out: no text is in both."""
-
-    def read(path: Path) -> list[Question]:
-        found = [question for question in read_questions(path) if question.answers]
-        regex = config.answers == "regex"
-        return found if config.answers == "auto" else [replace(q, answers_are_regex=regex) for q in found]
-
-    asked = [question for path in config.train_files for question in read(path)]
-    if config.validation_file is None:
-        asked, held_out = hold_out(asked, config.data.validation_fraction, config.run.seed, lambda q: q.text)
-    else:
-        held_out = read(config.validation_file)
-        known = {question.text for question in held_out}
-        asked = [question for question in asked if question.text not in known]
-    asked = asked[: config.data.train_questions or None]
-    if not asked:
-        raise DataError(f"{config.train_files[0]}: no question with answers is left to learn from")
-    return asked, held_out[: config.data.validation_questions]
 
 
 class _Task:

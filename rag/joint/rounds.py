@@ -39,11 +39,11 @@ from rag.core.log import get_logger
 from rag.core.manifest import claim
 from rag.core.progress import Progress
 from rag.core.types import Question
-from rag.data.questions import hold_out, read_questions
 from rag.eval.api import evaluate
 from rag.eval.compare import compare_evaluations
 from rag.eval.guard import check_selection_split
 from rag.eval.results import load_evaluation
+from rag.joint.questions import answered, divide
 from rag.pipeline import Pipeline
 from rag.training.refresh import Staleness, distinct_share, top_k_overlap
 from retrievers.encoders.bi_encoder import BiEncoder
@@ -330,13 +330,9 @@ def _retrieve(
 
 def _questions(config: RoundsConfig) -> tuple[list[Question], list[Question]]:
     """Questions to learn from and held-out ones."""
-    asked = [question for question in read_questions(config.questions) if question.answers]
-    if config.held_out is not None:
-        held_out = [question for question in read_questions(config.held_out) if question.answers]
-        known = {question.text for question in held_out}
-        train = [question for question in asked if question.text not in known]
-    else:
-        train, held_out = hold_out(asked, config.validation_fraction, 0, lambda question: question.text)
+    asked = answered(config.questions)
+    given = None if config.held_out is None else answered(config.held_out)
+    train, held_out = divide(asked, given, config.validation_fraction, 0)
     train = list(islice(train, config.train_questions or None))
     if not train or not held_out:
         raise DataError(

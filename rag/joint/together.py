@@ -14,12 +14,10 @@ from torch import Tensor, nn
 
 from indexers.build import BuildSettings, build_index
 from indexers.index import Index
-from rag.core.errors import DataError
 from rag.core.files import atomic_write_json
 from rag.core.log import get_logger
-from rag.core.types import Question
-from rag.data.questions import hold_out, read_questions
 from rag.joint.held import HeldIndex, IndexRefresher, index_exchange
+from rag.joint.questions import questions_of
 from rag.joint.task import JointBatches, JointTask, Objective
 from rag.joint.together_config import JointTrainConfig
 from rag.runtime.hardware import resolve_precision, use_threads
@@ -115,7 +113,7 @@ def _train(
     master = MasterWeights(module, weights | {f"retriever.{n}": p for n, p in own.state().items()})
 
     # data
-    train, held_out = _questions(config)
+    train, held_out = questions_of(config)
     held = HeldIndex(index)
     task = JointTask(config, retriever, seq2seq, settings, index, held, objective, world)
     batches = JointBatches(config, *task.teachable(train))
@@ -167,21 +165,6 @@ def _train(
         save_reader(config.out / "reader", seq2seq, named, manifest, shown, add=add)
     world.barrier()
     return config.out / "reader"
-
-
-def _questions(config: JointTrainConfig) -> tuple[list[Question], list[Question]]:
-    """Those to learn from, and those that are held out: no text is in both."""
-    asked = [q for path in config.train_files for q in read_questions(path) if q.answers]
-    if config.validation_file is None:
-        asked, held_out = hold_out(asked, config.data.validation_fraction, config.run.seed, lambda q: q.text)
-    else:
-        held_out = [q for q in read_questions(config.validation_file) if q.answers]
-        known = {q.text for q in held_out}
-        asked = [q for q in asked if q.text not in known]
-    asked = asked[: config.data.train_questions or None]
-    if not asked:
-        raise DataError(f"{config.train_files[0]}: no question with answers is left to learn from")
-    return asked, held_out[: config.data.validation_questions]
 
 
 def _generator(config: JointTrainConfig, reads: Mapping[str, Any]) -> tuple[Seq2Seq, GeneratorSettings]:

@@ -1,0 +1,50 @@
+"""Questions with answers, for recipes that need no gold passages: those to learn from, and those held out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from rag.core.errors import DataError
+from rag.core.types import Question
+from rag.data.questions import hold_out, read_questions
+from retrievers.training.config import RetrieverTrainConfig
+
+__all__ = ["answered", "divide", "questions_of"]
+
+
+def questions_of(
+    config: RetrieverTrainConfig, *, is_regex: bool | None = None
+) -> tuple[list[Question], list[Question]]:
+    """The questions of a recipe: to learn from, and held out.
+
+    Args:
+        config: names the files, and how many are taken.
+        is_regex: whether answers are regular expressions; None: what the file says.
+
+    Raises:
+        DataError: none is left to learn from.
+    """
+    asked = [question for path in config.train_files for question in answered(path, is_regex)]
+    given = None if config.validation_file is None else answered(config.validation_file, is_regex)
+    asked, held_out = divide(asked, given, config.data.validation_fraction, config.run.seed)
+    asked = asked[: config.data.train_questions or None]
+    if not asked:
+        raise DataError(f"{config.train_files[0]}: no question with answers is left to learn from")
+    return asked, held_out[: config.data.validation_questions]
+
+
+def answered(path: str | Path, is_regex: bool | None = None) -> list[Question]:
+    """The questions of a file that have answers."""
+    found = [question for question in read_questions(path) if question.answers]
+    return found if is_regex is None else [replace(q, answers_are_regex=is_regex) for q in found]
+
+
+def divide(
+    asked: list[Question], held_out: list[Question] | None, share: float, seed: int
+) -> tuple[list[Question], list[Question]]:
+    """Those to learn from and those held out, `held_out` if given, else a share; no text is in both."""
+    if held_out is None:
+        return hold_out(asked, share, seed, lambda question: question.text)
+    known = {question.text for question in held_out}
+    return [question for question in asked if question.text not in known], held_out
