@@ -10,14 +10,18 @@ import multiprocessing
 import os
 import pickle
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import dill
 import torch
 
 from rag.training.distributed import World
+from rag.training.exchange import Exchange
+from rag.training.generations import Generations
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.worlds"])
@@ -33,6 +37,25 @@ def start_process(function: Callable[..., Any], *arguments: Any) -> multiprocess
 def _call(payload: bytes) -> None:
     function, arguments = dill.loads(payload)
     function(*arguments)
+
+
+def with_a_refresh(
+    train: Callable[..., Any], config: Any, *, at_step: int = 12, limit_s: float = 100.0
+) -> Any:
+    """`train(config, role="trainer")`, which at `at_step` is given time until the refresher has published.
+
+    On a busy machine the other process may need longer to start than a tiny trainer to finish.
+    """
+    plain, indexes = Exchange.before_step, Generations(config.out / "indexes")
+
+    def before_step(self: Exchange, step: int) -> None:
+        until = time.monotonic() + limit_s
+        while step == at_step and indexes.newest() is None and time.monotonic() < until:
+            time.sleep(0.02)
+        plain(self, step)
+
+    with mock.patch.object(Exchange, "before_step", before_step):
+        return train(config, role="trainer")
 
 
 def run_world(size: int, folder: Path, function: Callable[..., Any], *arguments: Any) -> list[Any]:

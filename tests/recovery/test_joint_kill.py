@@ -18,7 +18,7 @@ from tests.conftest import TinyModels
 from tests.recovery.test_dpr_kill import _losses
 from tests.unit.rag.joint.test_orqa import SMALL, reader_start
 from tests.unit.rag.joint.test_realm import FACTS, make_world, settings
-from tests.worlds import start_process
+from tests.worlds import start_process, with_a_refresh
 
 
 def _count_and_kill(owner: Any, name: str, kill_at: int) -> None:
@@ -73,7 +73,7 @@ def test_trainer_and_refresher_are_two_processes(world: Path, tmp_path: Path) ->
     config = _config(world, tmp_path / "run").model_copy(update={"poll_s": 0.05})
     slow = config.replaced(max_steps=30, epochs=40)
     killed = start_process(run_refresher, slow)
-    trainer = start_process(train_realm, slow, "trainer")
+    trainer = start_process(with_a_refresh, train_realm, slow)
     for _ in range(600):
         if list((slow.out / "indexes").glob("generation-*")):
             break

@@ -18,7 +18,7 @@ from rag.joint.together import refresh_together
 from rag.training.distributed import World
 from rag.training.run_log import read_metrics
 from tests.tiny_joint import joint_world
-from tests.worlds import run_world, start_process
+from tests.worlds import run_world, start_process, with_a_refresh
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +68,9 @@ def test_a_killed_run_ends_as_an_undisturbed_one(world: dict[str, Any], tmp_path
 
 
 def test_trainer_and_refresher_may_be_two_processes(world: dict[str, Any], tmp_path: Path) -> None:
-    config = _config(world, tmp_path / "run", max_steps=60, poll_s=0.02, refresh="1:4")
+    config = _config(world, tmp_path / "run", max_steps=20, poll_s=0.02, refresh="1:4")
     refresher = start_process(refresh_together, config)
-    train_rag(config, role="trainer")
+    with_a_refresh(train_rag, config)
     refresher.join(120)
     assert refresher.exitcode == 0
     versions = {r["index_version"] for r in read_metrics(config.out / "metrics.jsonl") if "loss" in r}
