@@ -83,9 +83,11 @@ def _as_record(question: Question, found: Found, regex: bool) -> Record:
     from rag.data.files.record import Context, Record
     from rag.data.text import AnswerMatcher
 
+    regex = regex or question.answers_are_regex
     matcher = AnswerMatcher(question.answers, "regex" if regex else "tokens") if question.answers else None
     contexts = (
         Context(p.id, p.title, p.text, hit.score, None if matcher is None else matcher.matches(p.text))
         for hit, p in found
     )
-    return Record(question.id, question.text, question.answers, tuple(contexts))
+    said = {"answers_are_regex": True} if regex else {}  # `rag score` asks
+    return Record(question.id, question.text, question.answers, tuple(contexts), meta=said)

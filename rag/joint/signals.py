@@ -6,7 +6,7 @@
 | attention-norm | generative, fid | attention probability × length of the value vector, all tokens | 1 |
 | likelihood | generative | mean log p of the answer's tokens, the passage alone | 1, a decoding a passage |
 | leave-one-out | generative, fid | −mean log p of them without the passage | 1, a decoding a passage |
-| span-likelihood | extractive | log(p of the answer's places in the passage + 0.0001) | 1 |
+| span-likelihood | extractive | log(p of the answer's places in the passage + 0.0001) | 1, or none |
 | relevance | extractive, cross-encoder | logit of "this passage answers it" | 1 |
 """
 

@@ -55,6 +55,7 @@ def span_log_likelihood(
     rows = rows_of_pairs(
         reader.layout, [(question, n) for n, (question, _) in enumerate(pairs)], asked, titles, texts
     )
+    rows = [row for row in rows if spans[row.group]]  # the others need no reading: nothing is added up
     of_rows = np.full((len(rows), 3), -np.inf)  # answers, all starts, all ends
 
     def use(part: list[int], _: torch.Tensor, text: torch.Tensor, found: Logits) -> None:
@@ -79,7 +80,7 @@ def span_log_likelihood(
     sums = np.full((len(pairs), 3), -np.inf)
     for row, values in zip(rows, of_rows, strict=True):
         sums[row.group] = np.logaddexp(sums[row.group], values)
-    read = np.isfinite(sums[:, 1])  # empty passages have no row
+    read = np.isfinite(sums[:, 1])
     totals = np.where(read, sums[:, 1], 0.0) + np.where(read, sums[:, 2], 0.0)
     return _by_question(sums[:, 0] - totals, passages)
 

@@ -12,6 +12,7 @@ import pytest
 from rag.cli.main import _COMMANDS, main
 from rag.cli.show import format_answer_set, highlight
 from rag.core.errors import RagError
+from retrievers.examples.records import read_training_examples
 
 
 def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -125,6 +126,15 @@ def test_bm25_index_from_the_sample_and_a_trec_run(
     capsys.readouterr()
     first = run.read_text(encoding="utf-8").split("\n")[0].split()
     assert first[1:4] == ["Q0", "great-wave", "1"]
+    patterns = tmp_path / "patterns.jsonl"
+    line = {"question": "Which pigment was used in The Great Wave?", "answer": ["Pr.ssian"]}
+    patterns.write_text(json.dumps({**line, "answer_is_regex": True}) + "\n")
+    found = tmp_path / "found.json"
+    main_ok(["retrieve", "--index", str(index), "-q", str(patterns), "-o", str(found), "--top-k", "3"])
+    [example] = read_training_examples(found, needs="questions")
+    assert example.answers_are_regex
+    assert any(context["has_answer"] for context in json.loads(found.read_text())[0]["ctxs"])
+    capsys.readouterr()
     main_ok(["inspect", str(index), "--verify", "--json"])
     assert json.loads(capsys.readouterr().out)["kind"] == "index"
 

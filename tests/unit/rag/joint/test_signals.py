@@ -136,6 +136,25 @@ def test_span_likelihood_equals_a_loop_over_spans(tmp_path: Path, max_tokens: in
     assert found[1] == found[2] == pytest.approx(math.log(1e-4))  # the answer is not there
 
 
+def test_passages_without_an_answer_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = extractive(tmp_path, "span-likelihood")
+    read: list[int] = []
+    logits = type(judge.model.model).logits
+
+    def counted(model: Any, ids: torch.Tensor, *more: Any) -> Any:
+        read.append(len(ids))
+        return logits(model, ids, *more)
+
+    monkeypatch.setattr(type(judge.model.model), "logits", counted)
+    holding = [asked_of(EXAMPLE).answers.matches(passage.text) for passage in PASSAGES]
+    assert 0 < sum(holding) < len(PASSAGES)
+    judge.judge([asked_of(EXAMPLE)])
+    assert sum(read) == sum(holding)
+    [none] = judge.judge([asked_of(replace(EXAMPLE, answers=("nowhere",)))])
+    assert none == pytest.approx([math.log(1e-4)] * len(PASSAGES))
+    assert sum(read) == sum(holding)
+
+
 def test_relevance_is_the_best_span_against_not_here(tmp_path: Path) -> None:
     judge = extractive(tmp_path, "relevance")
     [found] = judge.judge([asked_of(EXAMPLE)])
