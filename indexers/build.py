@@ -252,8 +252,8 @@ def build_embeddings(
         shard_rows=settings.shard_rows,
     )  # fmt: skip
     with Progress(len(passages), "passages", "encode", initial=writer.finished_rows) as progress:
-        for rows in writer.write_passages(passages, encoder):
-            progress.update(rows)
+        for _ in writer.write_passages(passages, encoder, progress.update):
+            pass
     save_probes(writer.directory, passages, encoder, settings.probes, settings.seed)
     output = {"rows": len(passages), "dim": encoder.dim, "dtype": settings.stored_dtype}
     ledger.finish("embeddings", {**output, "shard_rows": settings.shard_rows})

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from indexers.npy import load_npy, read_info, save_npy
 from indexers.passages import PassageStore
-from indexers.protocols import EncoderIdentity, FloatArray, IntArray, PassageEncoder
+from indexers.protocols import EncoderIdentity, FloatArray, IntArray, PassageEncoder, ReportingEncoder
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import atomic_write_bytes, atomic_write_json, clean_directory, disk_errors, sha256_file
 
@@ -194,15 +194,26 @@ class EmbeddingWriter:
             self.write(shard, encode(start, stop))
             yield stop - start
 
-    def write_passages(self, passages: PassageStore, encoder: PassageEncoder) -> Iterator[int]:
-        """Fill missing shards with the vectors of `passages`, a whole shard a call; see `write_missing`."""
+    def write_passages(
+        self, passages: PassageStore, encoder: PassageEncoder, done: Callable[[int], None]
+    ) -> Iterator[int]:
+        """Fill missing shards with the vectors of `passages`, a whole shard a call; see `write_missing`.
+
+        Args:
+            done: called with the passages encoded since: after a batch of a `ReportingEncoder`, else a shard.
+        """
+        telling = encoder.reporting(done) if isinstance(encoder, ReportingEncoder) else None
+        made_by = telling or encoder
 
         def encode(start: int, stop: int) -> FloatArray:
             batches = passages.batches(_TEXTS_AT_ONCE, start=start, stop=stop)
             texts = list(itertools.chain.from_iterable(batches))
-            return encoder.encode_passages([p.title for p in texts], [p.text for p in texts])
+            return made_by.encode_passages([p.title for p in texts], [p.text for p in texts])
 
-        return self.write_missing(encode)
+        for rows in self.write_missing(encode):
+            if telling is None:
+                done(rows)
+            yield rows
 
 
 def _ledger_line(line: dict[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Protocol, runtime_checkable
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rag.core.errors import ArtifactError
 from rag.core.files import fingerprint
 
-__all__ = ["EncoderIdentity", "FloatArray", "IntArray", "PassageEncoder", "VectorIndex"]
+__all__ = ["EncoderIdentity", "FloatArray", "IntArray", "PassageEncoder", "ReportingEncoder", "VectorIndex"]
 
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int64]
@@ -107,6 +107,15 @@ class PassageEncoder(Protocol):
         The vector of a passage must depend on the arguments of this one call only: the same call
         gives the same bytes, in another process too.
         """
+        ...
+
+
+@runtime_checkable
+class ReportingEncoder(PassageEncoder, Protocol):
+    """One that can say how far it is within a call."""
+
+    def reporting(self, done: Callable[[int], None]) -> PassageEncoder:
+        """The same encoder, which calls `done` with the number of texts of every batch it has finished."""
         ...
 
 

@@ -8,7 +8,7 @@ Files in the directory: `centroids.npy`, `buckets.npy`, for each shard of passag
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -108,8 +108,7 @@ def build_tokens(
     ) as progress:
         for shard, known in enumerate(finished):
             if known is None:
-                made.write(shard, codec)
-                progress.update(len(range(*made.range_of(shard))))
+                made.write(shard, codec, progress.update)
     counts = [read_json(directory / f"shard-{shard:05d}.json") for shard in range(made.shards)]
     entries = made.list_passages(codec, [count["tokens"] for count in counts])
     info = {
@@ -198,7 +197,7 @@ class _Build:
                 return None
         return said
 
-    def write(self, shard: int, codec: TokenCodec) -> None:
+    def write(self, shard: int, codec: TokenCodec, done: Callable[[int], None]) -> None:
         codes, residuals, lengths = [], [], []
         start, stop = self.range_of(shard)
         for texts in self.passages.batches(_TEXTS_AT_ONCE, start=start, stop=stop):
@@ -207,6 +206,7 @@ class _Build:
             codes.append(code)
             residuals.append(residual)
             lengths.append(counted.astype(np.uint16))
+            done(len(texts))
         arrays = map(np.concatenate, (codes, residuals, lengths))
         sha256 = {
             name: save_npy(self.directory / name, array)

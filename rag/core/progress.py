@@ -1,4 +1,4 @@
-"""Progress with rate and time left, a bar on a terminal, a line each half minute elsewhere; wall times."""
+"""Progress with rate and time left, a bar on a terminal, a line each ten seconds elsewhere; wall times."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Progress:
         *,
         initial: int = 0,
         stream: TextIO | None = None,
-        interval_s: float = 30.0,
+        interval_s: float = 10.0,
     ) -> None:
         self.total, self.unit, self.label = total, unit, label
         self.count, self.initial = initial, initial

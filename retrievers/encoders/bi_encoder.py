@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -73,6 +74,7 @@ class BiEncoder:
         self._layout = layout
         self._pool: CorePool | None = None
         self._pool_lock = threading.Lock()
+        self._done: Callable[[int], None] = lambda count: None
 
     @classmethod
     def load(
@@ -264,6 +266,13 @@ class BiEncoder:
             )
         return np.asarray(found.values.numpy(), dtype=np.float32)
 
+    def reporting(self, done: Callable[[int], None]) -> BiEncoder:
+        """The same encoder, which calls `done` with the number of texts of every batch it has finished."""
+        self._workers()  # shared with it
+        told = copy.copy(self)
+        told._done = done
+        return told
+
     def close(self) -> None:
         """End the worker threads; the next call starts them again."""
         with self._pool_lock:
@@ -297,9 +306,13 @@ class BiEncoder:
             return tower.run([sequences[row] for row in rows], question=question)
 
         # transformers' models and GPUs are already parallel inside one batch
-        results = self._workers().map(run, batches) if tower.is_fast else map(run, batches)
+        running = self._workers().map(run, batches) if tower.is_fast else map(run, batches)
+        results = []
+        for rows, found in zip(batches, running, strict=True):
+            results.append(found)
+            self._done(len(rows))
         places = np.argsort([row for rows in batches for row in rows])
-        return Vectors.joined(list(results)).take(places.tolist())
+        return Vectors.joined(results).take(places.tolist())
 
     def _workers(self) -> CorePool:
         with self._pool_lock:

@@ -331,13 +331,12 @@ def encode_corpus(
     """Vectors of all passages; a killed attempt goes on behind the shards it finished.
 
     Args:
-        check: called after each batch; it raises where the work is to be given up.
+        check: called after each shard; it raises where the work is to be given up.
     """
     writer = EmbeddingWriter(
         place, rows=len(corpus), encoder=encoder.identity, dtype=dtype, shard_rows=_SHARD_ROWS
     )
     with Progress(len(corpus), "passages", "encode", initial=writer.finished_rows) as progress:
-        for rows in writer.write_passages(corpus, encoder):
-            progress.update(rows)
+        for _ in writer.write_passages(corpus, encoder, progress.update):
             check()
     return EmbeddingShards.open(place)

@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
-from indexers.protocols import PassageEncoder
+from indexers.embeddings import EmbeddingShards, EmbeddingWriter
+from indexers.passages import PassageStore, PassageStoreWriter
+from indexers.protocols import PassageEncoder, ReportingEncoder
 from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage
 from rag.runtime import hardware
@@ -33,6 +35,7 @@ def encoder(tiny_bert):
 
 def test_it_is_a_passage_encoder(encoder):
     assert isinstance(encoder, PassageEncoder)
+    assert isinstance(encoder, ReportingEncoder)
     assert encoder.is_fast
     assert encoder.dim == encoder.identity.dim == 32
 
@@ -71,6 +74,27 @@ def test_the_same_call_gives_the_same_bytes(tiny_bert):
         BiEncoder.load(tiny_bert, precision="auto").encode_passages(texts, texts) for _ in range(2)
     )
     assert first.tobytes() == second.tobytes()
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_progress_is_told_within_a_shard_and_vectors_stay(tiny_bert, tmp_path, fast):
+    encoder = BiEncoder.load(tiny_bert, precision="fp32", batch_size=3, fast=fast)
+    texts = [f"text {n} " * (n % 9) for n in range(50)]
+    with PassageStoreWriter(tmp_path / "passages") as writer:
+        writer.add_many(Passage(str(n), "a title", text) for n, text in enumerate(texts))
+    store = PassageStore.open(tmp_path / "passages")
+    told: list[int] = []
+    encoded = EmbeddingWriter(
+        tmp_path / "vectors", rows=50, encoder=encoder.identity, dtype="float32", shard_rows=30
+    )
+    seen = [(rows, sum(told), len(told)) for rows in encoded.write_passages(store, encoder, told.append)]
+    assert [(rows, total) for rows, total, _ in seen] == [(30, 30), (20, 50)]
+    assert seen[0][2] >= 10  # batches of the first shard
+    shards = EmbeddingShards.open(tmp_path / "vectors")
+    expected = np.concatenate(
+        [encoder.encode_passages(["a title"] * len(part), part) for part in (texts[:30], texts[30:])]
+    )
+    assert shards.rows(np.arange(50)).tobytes() == expected.tobytes()
 
 
 def test_transformers_path_equals_the_fast_one(tiny_bert, encoder):
