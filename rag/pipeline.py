@@ -109,7 +109,7 @@ class Pipeline:
                 )
             searcher = open_bound(index, FilePath(str(reader)), bound, precision=precision)
             if rerank is not None:
-                searcher = reranked(searcher, index.passages, rerank, precision=precision, device="auto")
+                searcher = reranked(searcher, index, rerank, precision=precision)
         return cls(index, searcher, _open_reader(reader, precision, effort))
 
     @classmethod

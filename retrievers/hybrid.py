@@ -39,6 +39,8 @@ class HybridRetriever:
         ConfigError: members and weights differ in number, or depth is below 1.
     """
 
+    names = ("dense", "bm25")
+
     def __init__(
         self, members: Sequence[Retriever], *, fusion: Fusion | None = None, depth: int = DEFAULT_DEPTH
     ) -> None:
@@ -57,7 +59,13 @@ class HybridRetriever:
         self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
     ) -> list[list[Hit]]:
         """Best passages of each question; see `Retriever.search`."""
-        depth = max(self.depth, top_k)
-        lists = [member.search(questions, depth, timer=timer) for member in self.members]
+        lists = self.lists(questions, top_k, timer=timer)
         with stage(timer, "fuse"):
             return self.fusion.fuse(lists, top_k)
+
+    def lists(
+        self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
+    ) -> list[list[list[Hit]]]:
+        """What each member finds: what is fused."""
+        depth = max(self.depth, top_k)
+        return [member.search(questions, depth, timer=timer) for member in self.members]

@@ -219,7 +219,7 @@ def open_retriever(
     made = chosen.make(Opening(index, options, encoder, precision, device, fusion))
     if rerank is None:
         return made
-    return reranked(made, index.passages, rerank, precision=precision, device=device, stored=index.tokens)
+    return reranked(made, index, rerank, precision=precision, device=device)
 
 
 def _missing(kind: str, index: Index) -> list[Part]:

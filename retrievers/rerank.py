@@ -1,28 +1,33 @@
-"""Re-ranking: the first hits of any retriever, in the order of a slower and better judge."""
+"""Re-ranking: the first hits of any retriever, put in order by a slower judge and their first scores."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from indexers.index import Index
 from indexers.protocols import FloatArray, IntArray
 from indexers.token_index import TokenIndex
 from rag.config import Config, load_config, parse_overrides
-from rag.core.errors import ConfigError
+from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.files import read_json
 from rag.core.progress import StageTimer
 from rag.core.types import FirstStage, Hit, Passage
 from rag.runtime.model_files import model_folder, weight_files, weights_sha256
 from retrievers.dense import stage
+from retrievers.fusion import Fusion
 from retrievers.protocols import Passages, PathRetriever, Retriever
 
 __all__ = ["JUDGES", "Judge", "LateInteraction", "RerankingRetriever", "parse_rerank", "reranked"]
 
+# In standard deviations of the judge's scores; chosen as that of hybrid retrieval, whose scores it adds to.
+DEFAULT_FUSION = Fusion("weighted", (1.0, 1.0), normalize="std")
 _QUESTIONS_AT_ONCE = 32  # their passages' token vectors are in memory together
 
 
@@ -44,7 +49,6 @@ class LateInteraction:
         name_or_path: folder or hub name of an encoder with one vector a token.
         precision: "auto", "fp32" or "bf16".
         device: "auto", "cpu" or "cuda".
-
         stored: the passages' token vectors; used where this encoder made them: only questions are encoded.
 
     Raises:
@@ -122,9 +126,26 @@ class RerankOptions(Config):
 
     Attributes:
         depth: hits of the first stage that are judged; never fewer than are asked for.
+        fusion: how the judge's scores and then the first stage's are put together, as `Fusion.parse` reads
+            it; "raw:1,0" is the judge alone.
+        tokens: a `plaid` index of the same passages by the same model, whose vectors are scored: only the
+            questions are encoded. None: that of the index that is searched, if it has one.
     """
 
     depth: int = Field(default=100, ge=1)
+    fusion: str = str(DEFAULT_FUSION)
+    tokens: Path | None = None
+
+    @field_validator("fusion")
+    @classmethod
+    def _check_fusion(cls, value: str) -> str:
+        try:
+            weights = len(Fusion.parse(value).weights)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        if weights != 2:
+            raise ValueError(f"{weights} weights, expected two: the judge's and the first stage's")
+        return value
 
 
 def parse_rerank(text: str) -> tuple[str, str, RerankOptions]:
@@ -137,8 +158,9 @@ def parse_rerank(text: str) -> tuple[str, str, RerankOptions]:
         ConfigError: there is no folder, or no such option.
 
     Example:
-        >>> parse_rerank("colbert:models/colbert,depth=50")
-        ('colbert', 'models/colbert', RerankOptions(depth=50))
+        >>> kind, folder, options = parse_rerank("colbert:models/colbert,depth=50,fusion=std:1,0.5")
+        >>> kind, folder, options.depth, options.fusion
+        ('colbert', 'models/colbert', 50, 'std:1,0.5')
         >>> parse_rerank("cross-encoder/ms-marco-MiniLM-L6-v2")[:2]
         ('', 'cross-encoder/ms-marco-MiniLM-L6-v2')
     """
@@ -148,27 +170,27 @@ def parse_rerank(text: str) -> tuple[str, str, RerankOptions]:
         kind, name = "", named
     if not name.strip():
         raise ConfigError(f"rerank is {text!r}", hint=f"give a folder, perhaps after {':, '.join(JUDGES)}:")
+    parts = [part for part in re.split(r",(?=[^,]*=)", given) if part]  # a fusion has commas of its own
     try:
-        options = load_config(RerankOptions, overrides=parse_overrides([p for p in given.split(",") if p]))
+        options = load_config(RerankOptions, overrides=parse_overrides(parts))
     except ConfigError as error:
         raise ConfigError(f"rerank {text!r}: {error}") from error
     return kind, name, options
 
 
 def reranked(
-    first: Retriever, passages: Passages, spec: str, *, precision: str = "auto", device: str = "auto",
-    stored: TokenIndex | None = None,
-) -> RerankingRetriever:  # fmt: skip
+    first: Retriever, index: Index, spec: str, *, precision: str = "auto", device: str = "auto"
+) -> RerankingRetriever:
     """A retriever whose first hits a judge puts in order.
 
     Args:
-        first: any retriever over `passages` but a multi-hop one.
+        first: any retriever over `index` but a multi-hop one.
         spec: the judge, see `parse_rerank`.
-        stored: token vectors of `passages`, for a judge that made them.
 
     Raises:
         ConfigError: `spec` cannot be understood, or the first stage finds paths.
         ArtifactError: there is no such model, or it is of another kind.
+        MismatchedArtifactError: the token vectors that are named are another model's or of other passages.
     """
     kind, name, options = parse_rerank(spec)
     if isinstance(first, PathRetriever):
@@ -181,41 +203,82 @@ def reranked(
         config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
         is_cross = "SequenceClassification" in (config.get("architectures") or [""])[0]
         kind = "cross-encoder" if is_cross else "colbert"
+    stored = index.tokens if options.tokens is None else _token_vectors(options.tokens, index)
     judge = JUDGES[kind](name, precision, device, stored)
+    if options.tokens is not None and getattr(judge, "stored", None) is None:
+        raise MismatchedArtifactError(
+            f"{options.tokens} holds the token vectors of another model than {name}",
+            hint="re-rank with the model that the index was built with, or leave tokens out",
+        )
     identity = {"kind": kind, "name": name, "weights_sha256": weights_sha256(weight_files(folder))}
-    return RerankingRetriever(first, passages, judge, depth=options.depth, identity=identity)
+    return RerankingRetriever(
+        first, index.passages, judge, depth=options.depth, fusion=Fusion.parse(options.fusion),
+        identity=identity,
+    )  # fmt: skip
+
+
+def _token_vectors(place: Path, searched: Index) -> TokenIndex:
+    """Of an index beside the one that is searched."""
+    index = Index.open(place)
+    if index.tokens is None:
+        raise ConfigError(f"{place} has no token vectors", hint="build it with `--index-type plaid`")
+    if index.manifest["passages"] != searched.manifest["passages"]:
+        raise MismatchedArtifactError(
+            f"{place} holds other passages than {searched.directory}", hint="build both from the same files"
+        )
+    return index.tokens
 
 
 class RerankingRetriever:
-    """What another retriever found, in the order of a judge; ties by passage id.
+    """What another retriever found, by the scores of a judge fused with its own; ties by passage id.
 
     Args:
         first: finds the passages.
         passages: their texts.
-        judge: scores them; its scores take the place of the retriever's, whose rank and score are kept in
-            `Hit.first_stage`.
+        judge: scores them; the retriever's rank and score are kept in `Hit.first_stage`.
         depth: hits that are judged; never fewer than are asked for.
+        fusion: how; the judge's weight first. `DEFAULT_FUSION` if None.
         identity: names the judge in reports.
+
+    Source:
+        The sum of both scores: Lin, Nogueira and Yates 2021, "Pretrained Transformers for Text Ranking: BERT
+        and Beyond", section 3.2.2.
     """
+
+    names = ("judge", "first stage")
 
     def __init__(
         self, first: Retriever, passages: Passages, judge: Judge, *, depth: int = 100,
-        identity: dict[str, Any] | None = None,
+        fusion: Fusion | None = None, identity: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self.first, self.passages, self.judge, self.depth = first, passages, judge, depth
-        self.identity = {**(identity or {"name": judge.name}), "depth": depth}
+        self.fusion = fusion or DEFAULT_FUSION
+        named = identity or {"name": judge.name}
+        self.identity = {**named, "depth": depth, "fusion": str(self.fusion)}
 
     def search(
         self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
     ) -> list[list[Hit]]:
         """Best passages of each question; see `Retriever.search`."""
-        lists = self.first.search(questions, max(self.depth, top_k), timer=timer)
+        judged, found = self.lists(questions, top_k, timer=timer)
+        with stage(timer, "rerank"):
+            places = [{hit.row: FirstStage(n, hit.score) for n, hit in enumerate(hits, 1)} for hits in found]
+            return [
+                [replace(hit, first_stage=own[hit.row]) for hit in hits]
+                for own, hits in zip(places, self.fusion.fuse([judged, found], top_k), strict=True)
+            ]
+
+    def lists(
+        self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
+    ) -> list[list[list[Hit]]]:
+        """The hits in the judge's order with its scores, and as they were found: what is fused."""
+        found = self.first.search(questions, max(self.depth, top_k), timer=timer)
         ordered: list[list[Hit]] = []
         with stage(timer, "rerank"):
-            for start in range(0, len(lists), _QUESTIONS_AT_ONCE):
-                block = lists[start : start + _QUESTIONS_AT_ONCE]
+            for start in range(0, len(found), _QUESTIONS_AT_ONCE):
+                block = found[start : start + _QUESTIONS_AT_ONCE]
                 ordered += self._judged(questions[start : start + len(block)], block)
-        return [hits[:top_k] for hits in ordered]
+        return [ordered, found]
 
     def _judged(self, questions: Sequence[str], lists: Sequence[Sequence[Hit]]) -> list[list[Hit]]:
         if isinstance(self.judge, LateInteraction) and self.judge.stored is not None:
@@ -227,12 +290,5 @@ class RerankingRetriever:
             scored = self.judge.score(asked, texts)
         scores = iter(scored.tolist())
         return [
-            sorted(
-                (
-                    replace(hit, score=next(scores), first_stage=FirstStage(rank, hit.score))
-                    for rank, hit in enumerate(hits, 1)
-                ),
-                key=Hit.sort_key,
-            )
-            for hits in lists
+            sorted((replace(hit, score=next(scores)) for hit in hits), key=Hit.sort_key) for hits in lists
         ]

@@ -109,6 +109,6 @@ def _show_fusion(tuning: FusionTuning, out: Path) -> None:
         typer.echo(f"{row.name:<18}" + "".join(f"{cell:>23}" for cell in cells) + f"   {row.p_value:.2g}")
     if tuning.left_out:
         typer.echo(f"{tuning.left_out:,} questions are left out: nothing is known to judge them by")
-    typer.echo("the first fusion can be given as --fusion to ask, retrieve, evaluate and serve")
+    typer.echo("the first fusion can be given as --fusion, or in --rerank FOLDER,fusion=…, to ask, serve, …")
     typer.echo("an encoder that was trained on these very questions looks better here than it is")
     typer.echo(f"all figures → {out / 'fusion.json'}")

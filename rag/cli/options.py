@@ -21,7 +21,8 @@ FusionSpec = Annotated[
     str | None, typer.Option(help='Of hybrid retrieval: "std:DENSE,BM25", "minmax:…", "raw:…" or "rrf60:…".')
 ]
 RerankSpec = Annotated[
-    str | None, typer.Option(help="ColBERT or cross-encoder folder that re-ranks; FOLDER,depth=100.")
+    str | None,
+    typer.Option(help="ColBERT or cross-encoder folder that re-ranks: FOLDER,depth=100,fusion=std:1,1."),
 ]
 EncoderSpec = Annotated[str | None, typer.Option(help="Folder of the index's encoder, if it moved.")]
 ReaderSpec = Annotated[

@@ -28,6 +28,7 @@ from rag.eval.systems import GoldReader
 from rag.pipeline import Pipeline
 from readers.open import open_reader
 from retrievers.hybrid import HybridRetriever
+from retrievers.rerank import RerankingRetriever
 
 __all__ = ["REPORT_NAME", "choose_facts", "choose_fusion", "compare", "evaluate"]
 
@@ -199,14 +200,15 @@ def choose_fusion(
     """Compare fusion settings on training questions and write `fusion.json` into `out`.
 
     Raises:
-        ConfigError: the questions are a test set, or the retriever is not a hybrid one.
+        ConfigError: the questions are a test set, or the retriever neither fuses nor re-ranks.
     """
     source = QuestionSource.of_file(questions, split=split, format=format)
     check_selection_split(source.path, source.split)
-    pipeline = Pipeline.open(index, **{**opening, "reader": False, "rerank": None})
-    if not isinstance(pipeline.retriever, HybridRetriever):
+    pipeline = Pipeline.open(index, **{**opening, "reader": False})
+    if not isinstance(pipeline.retriever, HybridRetriever | RerankingRetriever):
         raise ConfigError(
-            "--tune-fusion needs hybrid retrieval", hint="build the index with `--retriever hybrid`"
+            "--tune-fusion needs hybrid retrieval or --rerank",
+            hint="build the index with `--retriever hybrid`",
         )
     given = list(islice(read_questions(questions, format=format), settings.limit))
     if settings.sample is not None:

@@ -19,7 +19,8 @@ from rag.eval.gold import gold_keys, passage_key
 from rag.metrics.ranking import first_true, rank_figures
 from rag.metrics.significance import Interval, bootstrap, compare_paired
 from retrievers.fusion import Fusion
-from retrievers.hybrid import HybridRetriever, default_fusion
+from retrievers.hybrid import HybridRetriever
+from retrievers.rerank import RerankingRetriever
 
 __all__ = ["FusionRow", "FusionTuning", "fusion_candidates", "tune_fusion"]
 
@@ -29,11 +30,11 @@ MINMAX_BM25_SHARES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 STD_BM25_WEIGHTS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0)
 RAW_BM25_WEIGHTS = (0.005, 0.01, 0.02, 0.04, 0.08)
 MRR_DEPTH = 100
-_QUESTIONS, _DEPTH = 256, 200  # searched at once, hits taken from each list
+_QUESTIONS = 256  # searched at once
 
 
 def fusion_candidates() -> Iterator[Fusion]:
-    """Settings to compare; weights are dense first, BM25 second."""
+    """Settings to compare; weights are dense (or the judge) first, BM25 (what it judged) second."""
     for k in RRF_KS:
         for weight in RRF_BM25_WEIGHTS:
             yield Fusion("rrf", (1.0, weight), k=k)
@@ -50,7 +51,7 @@ class FusionRow:
     """One setting.
 
     Attributes:
-        name: what `--fusion` takes, or "dense alone", "bm25 alone".
+        name: what `--fusion` takes, or "dense alone", "bm25 alone" ("judge alone", "first stage alone").
         figures: "top{k}" and "mrr" (up to rank 100) with their intervals.
         p_value: of the difference from the default fusion in the figure that decides.
     """
@@ -93,16 +94,16 @@ class FusionTuning:
 
 
 def tune_fusion(
-    retriever: HybridRetriever,
+    retriever: HybridRetriever | RerankingRetriever,
     passages: PassageStore,
     questions: Sequence[Question],
     *,
     ks: Sequence[int] = (1, 5, 20, 100),
 ) -> FusionTuning:
-    """Search once with each member, fuse the lists in every way, compare.
+    """Search once, fuse the retriever's two lists in every way, compare.
 
     Args:
-        retriever: of a dense and a BM25 member.
+        retriever: of a dense and a BM25 member, or of a judge and what it re-ranks.
         passages: that it searches.
         questions: training questions, never those the result is reported on; with gold ids of
             the index (see `GoldResolver`). Gold passages decide where half of the questions have any, else
@@ -117,20 +118,21 @@ def tune_fusion(
     judged = with_gold if by_gold else [question for question in questions if question.answers]
     if not judged:
         raise DataError("no question has a gold passage or an answer", hint="choose another question file")
-    lists: list[list[list[Hit]]] = [[] for _ in retriever.members]
+    lists: list[list[list[Hit]]] = [[], []]
     right: list[set[int]] = []
     with Progress(len(judged), "questions", "search") as progress:
         for start in range(0, len(judged), _QUESTIONS):
             batch = judged[start : start + _QUESTIONS]
-            found = [member.search([q.text for q in batch], _DEPTH) for member in retriever.members]
+            found = retriever.lists([question.text for question in batch], MRR_DEPTH)
             for hits, new in zip(lists, found, strict=True):
                 hits += new
             for number, question in enumerate(batch):
                 rows = sorted({hit.row for new in found for hit in new[number]})
                 right.append(_right_rows(question, rows, passages, by_gold))
             progress.update(len(batch))
-    systems: dict[str, list[list[Hit]]] = {"dense alone": lists[0], "bm25 alone": lists[1]}
-    systems |= {str(fusion): fusion.fuse(lists, max(*ks, MRR_DEPTH)) for fusion in fusion_candidates()}
+    systems = {f"{name} alone": own for name, own in zip(retriever.names, lists, strict=True)}
+    compared = {str(fusion): fusion for fusion in [retriever.fusion, *fusion_candidates()]}
+    systems |= {name: fusion.fuse(lists, max(*ks, MRR_DEPTH)) for name, fusion in compared.items()}
     figures = {
         name: rank_figures(
             [first_true([hit.row in rows for hit in hits]) for hits, rows in zip(found, right, strict=True)],
@@ -140,7 +142,7 @@ def tune_fusion(
         for name, found in systems.items()
     }
     decided_by = f"top{sorted(ks)[min(2, len(ks) - 1)]}"
-    default = figures[str(default_fusion(2))][decided_by]
+    default = figures[str(retriever.fusion)][decided_by]
     made = [
         FusionRow(
             name,

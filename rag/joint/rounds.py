@@ -256,12 +256,14 @@ def _trained(method: RoundMethod, training: RetrieverTrainConfig) -> str:
 
 
 def _index(config: RoundsConfig, current: Round, encoder: Path) -> str:
-    """The passages of the first index under the new encoder."""
+    """The passages of the first index under the new encoder, with BM25 if it has that."""
     loaded, out = BiEncoder.load(encoder), current.folder / "index"
     with Index.open(config.index) as source:
         build_index(
             source.passages, out, encoder=loaded,
-            settings=BuildSettings(retriever="dense", index_type=config.index_type),
+            settings=BuildSettings(
+                retriever="hybrid" if "bm25" in source.parts else "dense", index_type=config.index_type
+            ),
             source={"passages": source.version, "encoder": loaded.identity.weights_sha256},
         )  # fmt: skip
     loaded.close()

@@ -74,7 +74,9 @@ def test_kinds_of_an_index_of_tokens(built: Path) -> None:
 def test_reranking_by_the_index_s_model_reads_its_vectors(tiny: Any, built: Path, tmp_path: Path) -> None:
     with Index.open(built) as index:
         model = index.encoder_identity.name if index.encoder_identity else ""
-        again = open_retriever(index, "bm25", rerank=f"colbert:{model},depth=20", precision="fp32")
+        again = open_retriever(
+            index, "bm25", rerank=f"colbert:{model},depth=20,fusion=raw:1,0", precision="fp32"
+        )
         assert isinstance(again, RerankingRetriever)
         assert isinstance(again.judge, LateInteraction)
         assert again.judge.stored is index.tokens
@@ -93,6 +95,30 @@ def test_reranking_by_the_index_s_model_reads_its_vectors(tiny: Any, built: Path
         assert isinstance(other, RerankingRetriever)
         assert isinstance(other.judge, LateInteraction)
         assert other.judge.stored is None
+
+
+def test_reranking_reads_the_vectors_of_an_index_beside_the_searched_one(
+    tiny: Any, built: Path, tmp_path: Path
+) -> None:
+    build_index(passages(), tmp_path / "words", settings=BuildSettings(retriever="bm25"))
+    build_index(passages()[:-1], tmp_path / "fewer", settings=BuildSettings(retriever="bm25"))
+    with Index.open(built) as tokens, Index.open(tmp_path / "words") as words:
+        assert tokens.encoder_identity is not None
+        spec = f"colbert:{tokens.encoder_identity.name},tokens={built}"
+        beside = open_retriever(words, "bm25", rerank=spec, precision="fp32")
+        within = open_retriever(tokens, "bm25", rerank=spec.split(",")[0], precision="fp32")
+        texts = ["who wrote the text", "black river"]
+        assert beside.search(texts, 8) == within.search(texts, 8)
+        tiny.late_interaction(tmp_path / "other", dim=16, seed=7)
+        with pytest.raises(MismatchedArtifactError, match="another model"):
+            open_retriever(words, "bm25", rerank=f"colbert:{tmp_path / 'other'},tokens={built}")
+        with pytest.raises(ConfigError, match="--index-type plaid"):
+            open_retriever(words, "bm25", rerank=f"{spec.split('=')[0]}={tmp_path / 'words'}")
+    with (
+        Index.open(tmp_path / "fewer") as fewer,
+        pytest.raises(MismatchedArtifactError, match="other passages"),
+    ):
+        open_retriever(fewer, "bm25", rerank=spec)
 
 
 def test_what_does_not_fit_is_refused(tiny: Any, built: Path, tmp_path: Path) -> None:

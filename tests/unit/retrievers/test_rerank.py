@@ -18,6 +18,7 @@ from rag.core.types import FirstStage, Hit, Passage
 from rag.pipeline import Pipeline
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.cross_encoder import CrossEncoder
+from retrievers.fusion import Fusion
 from retrievers.rerank import RerankingRetriever, parse_rerank, reranked
 
 TEXTS = ["the river rises", "black forest", "who wrote text", "danube river", "title text the", "in the"]
@@ -28,6 +29,10 @@ QUESTIONS = ["who wrote the text", "the river danube", "in black forest"] * 12  
 class Store(list[Passage]):
     def get_many(self, rows: Any) -> list[Passage]:
         return [self[row] for row in rows]
+
+
+INDEX: Any = SimpleNamespace(passages=Store(PASSAGES), tokens=None)
+ALONE = "fusion=raw:1,0"
 
 
 class First:
@@ -64,7 +69,7 @@ def test_hits_get_the_judges_scores_and_keep_their_first_place(
     kind: str, is_named: bool, folders: dict[str, Path]
 ) -> None:
     spec = f"{kind}:{folders[kind]}" if is_named else str(folders[kind])
-    retriever = reranked(First(), Store(PASSAGES), f"{spec},depth=5", precision="fp32")
+    retriever = reranked(First(), INDEX, f"{spec},depth=5,{ALONE}", precision="fp32")
     timer = StageTimer()
     lists = retriever.search(QUESTIONS, 3, timer=timer)
     assert len(lists) == len(QUESTIONS)
@@ -79,6 +84,30 @@ def test_hits_get_the_judges_scores_and_keep_their_first_place(
     assert retriever.search([], 3) == []
 
 
+def test_both_stages_scores_are_added_in_the_judge_s_deviations() -> None:
+    class Given:
+        name = "given"
+
+        def score(self, questions: Any, passages: Any) -> Any:
+            return np.array([{"p0": 7.0, "p1": 9.0, "p2": 8.0}[passage.id] for passage in passages])
+
+    def found(fusion: Fusion | None = None) -> list[Hit]:
+        return RerankingRetriever(First(), Store(PASSAGES), Given(), depth=3, fusion=fusion).search(["x"], 3)[
+            0
+        ]
+
+    z = 1.5**0.5  # the deviation of 7, 8, 9 is 1 / z; the first stage says 0, -1, -2
+    assert [hit.passage_id for hit in found()] == ["p1", "p0", "p2"]
+    np.testing.assert_allclose([hit.score for hit in found()], [z - 1, -z, -2])
+    assert found()[0].first_stage == FirstStage(2, -1.0)
+    assert [hit.passage_id for hit in found(Fusion("weighted", (1, 9), normalize="std"))] == [
+        "p0",
+        "p1",
+        "p2",
+    ]
+    assert [hit.score for hit in found(Fusion.parse("raw:1,0"))] == [9.0, 8.0, 7.0]
+
+
 def test_ties_get_the_order_of_their_ids_and_nothing_found_stays_nothing() -> None:
     class Same:
         name = "same"
@@ -88,7 +117,7 @@ def test_ties_get_the_order_of_their_ids_and_nothing_found_stays_nothing() -> No
 
     class Backwards(First):
         def search(self, questions: Any, top_k: int, *, timer: Any = None) -> list[list[Hit]]:
-            return [[] if q == "nothing" else [Hit(3, "p3", 2.0), Hit(1, "p1", 1.0)] for q in questions]
+            return [[] if q == "nothing" else [Hit(3, "p3", 2.0), Hit(1, "p1", 2.0)] for q in questions]
 
     found = RerankingRetriever(Backwards(), Store(PASSAGES), Same()).search(["nothing", "x"], 5)
     assert [[hit.passage_id for hit in hits] for hits in found] == [[], ["p1", "p3"]]
@@ -101,9 +130,10 @@ def test_evidence_keeps_the_first_place(folders: dict[str, Path], tmp_path: Path
     pipeline = Pipeline.open(tmp_path / "index", rerank=f"{folders['colbert']},depth=4")
     assert "rerank" not in plain.identity
     assert pipeline.identity["retriever"] == plain.identity["retriever"]
-    assert {key: pipeline.identity["rerank"][key] for key in ("kind", "depth")} == {
+    assert {key: pipeline.identity["rerank"][key] for key in ("kind", "depth", "fusion")} == {
         "kind": "colbert",
         "depth": 4,
+        "fusion": "std:1,1",
     }
     before = [hit.passage_id for hit, _ in plain.retrieve(["the danube"], 4)[0]]
     result = pipeline.ask("the danube", top_k=3)
@@ -115,7 +145,7 @@ def test_evidence_keeps_the_first_place(folders: dict[str, Path], tmp_path: Path
 
 def test_what_cannot_judge_is_refused(tiny: Any, folders: dict[str, Path], tmp_path: Path) -> None:
     def opened(spec: str) -> RerankingRetriever:
-        return reranked(First(), Store(PASSAGES), spec)
+        return reranked(First(), INDEX, spec)
 
     one_a_text = tiny.bert(tmp_path / "plain")
     for spec in (f"colbert:{one_a_text}", str(one_a_text)):
@@ -132,9 +162,11 @@ def test_what_cannot_judge_is_refused(tiny: Any, folders: dict[str, Path], tmp_p
     with pytest.raises(ArtifactError, match="20"):
         opened(str(tmp_path / "wrong")).search(["danube"], 2)
     for spec, message in (("", "give a folder"), ("colbert:", "give a folder"), ("a,deep=3", "deep"),
-                          ("a,depth=0", "greater than or equal to 1")):  # fmt: skip
+                          ("a,depth=0", "greater than or equal to 1"),
+                          ("a,fusion=std:1,2,3", "3 weights, expected two"),
+                          ("a,fusion=half,depth=3", "fusion is 'half'")):  # fmt: skip
         with pytest.raises(ConfigError, match=message):
             parse_rerank(spec)
     paths = SimpleNamespace(search=First().search, search_both=First().search)
     with pytest.raises(ConfigError, match="order of its own"):
-        reranked(paths, Store(PASSAGES), str(folders["colbert"]))  # type: ignore[arg-type]
+        reranked(paths, INDEX, str(folders["colbert"]))  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from indexers.passages import PassageStore, PassageStoreWriter
@@ -15,6 +16,7 @@ from rag.core.types import Hit, Passage, Question
 from rag.eval.fusion_tuning import fusion_candidates, tune_fusion
 from retrievers.fusion import Fusion
 from retrievers.hybrid import HybridRetriever
+from retrievers.rerank import RerankingRetriever
 
 N = 40
 
@@ -61,6 +63,23 @@ def test_the_better_list_wins(passages: PassageStore, tmp_path: Path, by_gold: b
     assert by_name["bm25 alone"].p_value < 0.001
     tuning.write(tmp_path / "fusion.json")
     assert json.loads((tmp_path / "fusion.json").read_text())["settings"][0]["fusion"] == tuning.rows[0].name
+
+
+def test_a_judge_and_what_it_re_ranks_are_weighed_too(passages: PassageStore) -> None:
+    class Judge:
+        name = "judge"
+
+        def score(self, questions: Sequence[str], texts: Sequence[Passage]) -> Any:
+            own = [
+                question.split()[-1] == text.id[1:] for question, text in zip(questions, texts, strict=True)
+            ]
+            return np.array(own, np.float32)
+
+    retriever = RerankingRetriever(_Member(4), passages, Judge())
+    questions = [Question(f"q{n}", f"which {n}", (f"w{n}",)) for n in range(5)]
+    rows = {row.name: row.figures["top1"].value for row in tune_fusion(retriever, passages, questions).rows}
+    assert (rows["judge alone"], rows["first stage alone"], rows[str(retriever.fusion)]) == (1.0, 0.0, 1.0)
+    assert rows["minmax:0.2,0.8"] == 0.0
 
 
 def test_questions_without_anything_to_judge_by(passages: PassageStore) -> None:

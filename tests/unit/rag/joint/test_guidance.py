@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from indexers.build import BuildSettings, build_index
+from indexers.index import Index
 from rag.cli.main import main
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.joint import guidance, rounds
@@ -21,10 +23,10 @@ __all__ = ["world"]  # the fixture
 
 def run(world: dict[str, Any], out: Path, steps: int | None = None, **more: Any) -> list[str]:
     training = ColbertTrainConfig(
-        out=out, index=world["folder"] / "index", question_encoder=world["encoder"], projection_dim=32,
-        question_tokens=12, passage_tokens=16, batch_size=16, epochs=24, max_steps=steps, dropout=0.0,
+        out=out, index=more.pop("index", world["folder"] / "index"), question_encoder=world["encoder"],
+        projection_dim=32, question_tokens=12, passage_tokens=16, batch_size=16, epochs=24, max_steps=steps,
         learning_rate=3e-3, validation_fraction=0.0, precision="fp32", threads=1, hard_negatives=2,
-        temperature=0.2,
+        temperature=0.2, dropout=0.0,
     )  # fmt: skip
     given = {"rounds": 1, "top_k": 40, "figure": "top1", "validation_fraction": 0.4, **more}
     given.setdefault("guidance", {"positives": "1,40", "negatives": 8})
@@ -39,6 +41,14 @@ def test_a_round_gains(world: dict[str, Any], tmp_path: Path) -> None:
     assert told["rounds"][1]["figures"]["top5"] > told["rounds"][0]["figures"]["top5"] + 10, lines
     assert told["rounds"][1]["facts"]["questions learnt from"] > 40
     assert "questions learnt from" in lines[2]
+
+
+def test_where_words_were_searched_they_are_in_every_round(world: dict[str, Any], tmp_path: Path) -> None:
+    with Index.open(world["folder"] / "index") as source:
+        build_index(source.passages, tmp_path / "words", settings=BuildSettings(retriever="bm25"))
+    run(world, tmp_path / "run", steps=1, index=tmp_path / "words")
+    with Index.open(tmp_path / "run" / "round-1" / "index") as made:
+        assert made.parts == ("tokens", "bm25")
 
 
 def test_rounds_go_on_after_a_stop_before_any_stage(
