@@ -6,6 +6,7 @@ import difflib
 import json
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -14,7 +15,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from rag.core.errors import ConfigError
 
-__all__ = ["Config", "load_config", "parse_numbers", "parse_overrides", "preset_names", "recipe_of"]
+__all__ = [
+    "Config",
+    "load_config",
+    "parse_numbers",
+    "parse_overrides",
+    "preset_names",
+    "recipe_of",
+    "said_of",
+]
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
@@ -153,6 +162,17 @@ def recipe_of(source: str | Path) -> str:
     return str(_read_source(source).get(RECIPE_KEY, ""))
 
 
+def said_of(source: str | Path) -> str:
+    """What a preset or YAML file says of itself: the comment that it begins with, without its marks.
+
+    Example:
+        >>> said_of("ict-wiki").splitlines()[0][:46]
+        'The inverse cloze task on Wikipedia as publish'
+    """
+    lines = _text_of(source).splitlines()
+    return "\n".join(line[1:].removeprefix(" ") for line in takewhile(lambda line: line[:1] == "#", lines))
+
+
 def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
     """Turn `a.b=c` strings into a nested dict; values are read as YAML scalars, lists or maps.
 
@@ -213,18 +233,21 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _read_source(source: str | Path) -> dict[str, Any]:
+def _text_of(source: str | Path) -> str:
     path = Path(source)
     if path.is_file():
-        text = path.read_text(encoding="utf-8")
-    elif str(source) in preset_names():
-        text = files("rag.presets").joinpath(f"{source}.yaml").read_text(encoding="utf-8")
-    else:
-        near = difflib.get_close_matches(str(source), preset_names(), n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"presets: {', '.join(preset_names()) or 'none'}"
-        raise ConfigError(f"no configuration file and no preset named {str(source)!r}", hint=hint)
+        return path.read_text(encoding="utf-8")
+    if str(source) in preset_names():
+        return files("rag.presets").joinpath(f"{source}.yaml").read_text(encoding="utf-8")
+    near = difflib.get_close_matches(str(source), preset_names(), n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"presets: {', '.join(preset_names()) or 'none'}"
+    raise ConfigError(f"no configuration file and no preset named {str(source)!r}", hint=hint)
+
+
+def _read_source(source: str | Path) -> dict[str, Any]:
+    text = _text_of(source)
     try:
-        data = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+        data = json.loads(text) if Path(source).suffix == ".json" else yaml.safe_load(text)
     except (json.JSONDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{source}: not readable as YAML or JSON: {error}") from error
     if data is None:

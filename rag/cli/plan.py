@@ -28,15 +28,23 @@ def plan(
     passage_bytes: Annotated[float, typer.Option(help="Mean bytes of title and text.")] = 650.0,
     questions: Annotated[int, typer.Option(help="Questions served when memory is stated.")] = 10_000,
     top_k: Annotated[int, typer.Option(help="Passages read a question.")] = 20,
+    config: Annotated[
+        str | None, typer.Option(help="Preset or file: also what its training needs, as it says itself.")
+    ] = None,
     measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Measure this machine.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """State RAM, disk and time for a corpus size, encoder and index type, from rates measured here."""
+    """State RAM, disk and time for a corpus size, encoder and index type, from rates measured here.
+
+    Training recipes are listed with their presets; --config shows what one of these needs.
+    """
     from indexers.build import BuildSettings
     from indexers.plan import Rates, measure_rates
     from indexers.plan import plan as make_plan
-    from rag.config import load_config
+    from rag.config import load_config, preset_names, recipe_of, said_of
+    from rag.recipes import RECIPES
 
+    training = {} if config is None else {"recipe": recipe_of(config), "said": said_of(config)}
     given: dict[str, Any] = {
         "retriever": retriever, "index_type": index_type, "token_bits": token_bits, "dtype": dtype,
     }  # fmt: skip
@@ -67,11 +75,19 @@ def plan(
         passage_bytes=passage_bytes, model_bytes=model_bytes, questions=questions, top_k=top_k,
     )  # fmt: skip
     if as_json:
-        typer.echo(json.dumps({**result.to_json(), "encode_per_s": encode_per_s}, indent=2))
+        more = {"training": training} if training else {}
+        typer.echo(json.dumps({**result.to_json(), "encode_per_s": encode_per_s, **more}, indent=2))
         return
     typer.echo(result.describe())
     if encode_per_s is not None and settings.has_encoder:
         typer.echo(f"encoding at {encode_per_s:,.0f} passages/s" + (", measured here" if measure else ""))
+    if training:
+        typer.echo(f"\n{config}, for `rag train {training['recipe']}`\n{training['said']}")
+        return
+    typer.echo("\ntraining (--config PRESET: what it needs)")
+    of = {name: recipe_of(name) for name in preset_names()}
+    for recipe in RECIPES:
+        typer.echo(f"  {recipe:<10} {', '.join(name for name in of if of[name] == recipe)}")
 
 
 def _encode_rate(encoder: Any, *, n_passages: int = 128) -> float:

@@ -11,7 +11,9 @@ import pytest
 
 from rag.cli.main import _COMMANDS, main
 from rag.cli.show import format_answer_set, highlight
+from rag.config import preset_names
 from rag.core.errors import RagError
+from rag.recipes import RECIPES
 from retrievers.examples.records import read_training_examples
 
 
@@ -41,6 +43,33 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
     code, out, _ = _run(capsys, name, "--help")
     assert code == 0
     assert "Usage: rag" in out
+
+
+_PLAN = ("plan", "-n", "1000", "--retriever", "bm25", "--no-measure")
+
+
+def test_plan_lists_every_recipe_with_its_presets(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = _run(capsys, *_PLAN)
+    assert code == 0
+    listed = dict(line.split(maxsplit=1) for line in out.partition("training (")[2].splitlines()[1:])
+    assert set(listed) == set(RECIPES)
+    assert listed["realm"] == "realm-small, realm-wiki"
+    assert sorted(", ".join(listed.values()).split(", ")) == preset_names()
+
+
+def test_plan_says_what_training_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = _run(capsys, *_PLAN, "--config", "realm-wiki")
+    assert code == 0
+    assert "realm-wiki, for `rag train realm`\nREALM's pre-training" in out
+    assert "16 GPUs of 40 GB" in out
+    assert "\n  torchrun --nproc-per-node 8" in out
+    assert json.loads(_run(capsys, *_PLAN, "--json")[1]).keys() >= {"disk_bytes"}
+    said = json.loads(_run(capsys, *_PLAN, "--json", "--config", "ict-wiki")[1])["training"]
+    assert said["recipe"] == "ict"
+    assert "8 GPUs of 40 GB" in said["said"]
+    code, _, err = _run(capsys, *_PLAN, "--config", "realm-wikki")
+    assert code == 2
+    assert "realm-wiki" in err
 
 
 def test_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
