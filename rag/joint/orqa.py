@@ -136,7 +136,7 @@ def _train(config: OrqaTrainConfig, world: World, index: Index) -> Path:
     # model
     retriever, own = load_model(config, world.device, freeze_passages=True)
     start = config.reader.encoder or str(embedded_encoder_dir())
-    reader, tokenizer, _ = start_model(
+    reader, tokenizer = start_model(
         start, config.reader, longest=config.reader.max_tokens, seed=config.run.seed
     )
     full = {name: tensor.clone() for name, tensor in reader.state_dict().items()}

@@ -141,7 +141,7 @@ class SpanModel(LogitsModel):
         return cls(encoder, _drawn(encoder.config.hidden_size, 2, seed))
 
     def add_heads(self, *, passage: bool, skim_layer: int, facts: bool, seed: int) -> None:
-        """Draw the heads that are wanted and not there.
+        """Draw the heads that are wanted and not there; facts that are not wanted are no longer marked.
 
         Raises:
             ConfigError: the encoder has no such layer.
@@ -158,6 +158,8 @@ class SpanModel(LogitsModel):
         self.skim_layer = skim_layer or self.skim_layer
         if facts and self.fact_head is None:
             self.fact_head = _drawn(config.hidden_size, 1, seed + 3)
+        elif not facts:
+            self.fact_head = None
 
     def to_compute(self, dtype: torch.dtype) -> SpanModel:
         """Move the encoder to `dtype`; the heads stay fp32. Returns self."""

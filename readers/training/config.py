@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from rag.config import Config
 from rag.training.config import OptimConfig, RunConfig
@@ -106,8 +106,9 @@ class ReaderModelConfig(Config):
             `all-MiniLM-L6-v2`.
         answer_types: the network also says "yes" and "no", which need no span.
         skim_layer: a head on this layer says early where the answer may be; 0: there is none.
-        keep_start: share of the weights it starts from in the finished ones, where both have them: what was
-            learnt before is forgotten less (Wortsman et al. 2022, "Robust fine-tuning of zero-shot models").
+        average: reader (name or folder) → its share in the finished weights; the trained ones have the rest.
+            With the reader it starts from, less is forgotten (Wortsman et al. 2022, "Robust fine-tuning of
+            zero-shot models"); with others, "model soups".
         dropout: of hidden states and attention weights.
         freeze_word_embeddings: leave the word embedding matrix as it is.
         question_tokens, title_tokens: cuts of over-long questions and titles.
@@ -116,11 +117,18 @@ class ReaderModelConfig(Config):
     encoder: str | None = None
     answer_types: bool = False
     skim_layer: int = Field(default=0, ge=0)
-    keep_start: float = Field(default=0.0, ge=0, lt=1)
+    average: dict[str, float] = Field(default_factory=dict)
     dropout: float = Field(default=0.0, ge=0, lt=1)
     freeze_word_embeddings: bool = True
     question_tokens: int = Field(default=40, ge=4, le=128)
     title_tokens: int = Field(default=16, ge=0, le=64)
+
+    @field_validator("average")
+    @classmethod
+    def _leaves_a_rest(cls, shares: dict[str, float]) -> dict[str, float]:
+        if min(shares.values(), default=1.0) <= 0 or sum(shares.values()) >= 1:
+            raise ValueError(f"shares are {shares}, expected numbers above 0 that leave a rest of 1")
+        return shares
 
 
 class ObjectiveConfig(Config):

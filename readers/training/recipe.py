@@ -16,6 +16,7 @@ from rag.training.fit import Loss, fit
 from rag.training.precision import MasterWeights
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
+from readers.training.average import averaged, other_readers
 from readers.training.batches import ReaderBatch, ReaderBatches
 from readers.training.config import ReaderTrainConfig
 from readers.training.data import Example, load_examples, read_set
@@ -52,7 +53,7 @@ def _train(config: ReaderTrainConfig, device: str) -> Path:
 
     # model
     folder = config.model.encoder or str(embedded_encoder_dir())
-    model, tokenizer, known = start_model(
+    model, tokenizer = start_model(
         folder,
         config.model,
         longest=max(stage.full_tokens for stage in config.stages),
@@ -60,6 +61,7 @@ def _train(config: ReaderTrainConfig, device: str) -> Path:
         passage_head=config.objective.selection_weight > 0,
         fact_head=config.objective.fact_weight > 0,
     )
+    others = other_readers(config.model.average, model.state_dict())
     model.to(device)
     full = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     model.to_compute(resolve_precision(config.optim.precision, device))
@@ -112,12 +114,7 @@ def _train(config: ReaderTrainConfig, device: str) -> Path:
         config.out,
         evaluate=evaluate if watched else None,
     )
-    weights = {**full, **result.weights}
-    if config.model.keep_start:
-        weights |= {
-            name: torch.lerp(weights[name].float(), full[name].float(), config.model.keep_start)
-            for name in known
-        }
+    weights = averaged({**full, **result.weights}, others)
     return finish(config, model, weights, tokenizer, held_out, settings)
 
 

@@ -26,8 +26,8 @@ def start_model(
     seed: int,
     passage_head: bool = False,
     fact_head: bool = False,
-) -> tuple[SpanModel, Any, frozenset[str]]:
-    """Load what `folder` holds, with the heads that are asked for, its tokenizer, and what was loaded.
+) -> tuple[SpanModel, Any]:
+    """Load what `folder` holds, with the heads that are asked for, and its tokenizer.
 
     Args:
         folder: Hugging Face name or folder of an encoder or a reader.
@@ -35,9 +35,6 @@ def start_model(
         longest: tokens of the longest row.
         seed: of new heads.
         passage_head, fact_head: further heads.
-
-    Returns:
-        The network, the tokenizer, and the names of those weights that came with the folder.
 
     Raises:
         ArtifactError: nothing there can be trained.
@@ -59,10 +56,8 @@ def start_model(
                 hint="start from the encoder that it was made from",
             )
         model = loaded
-        known = frozenset(model.state_dict())
     else:
         model = SpanModel.from_encoder(folder, seed=seed)
-        known = frozenset(name for name in model.state_dict() if name.startswith("encoder."))
     model.add_heads(
         passage=said.answer_types or passage_head,
         skim_layer=said.skim_layer,
@@ -76,7 +71,7 @@ def start_model(
     encoder: Any = model.encoder
     if said.freeze_word_embeddings:
         encoder.get_input_embeddings().weight.requires_grad_(False)
-    return model, tokenizer, known
+    return model, tokenizer
 
 
 def _answers_questions(folder: str) -> bool:

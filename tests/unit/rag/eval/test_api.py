@@ -15,7 +15,7 @@ from rag.eval.api import REPORT_NAME
 
 TEXTS = {
     "Danube": "The Danube rises in the Black Forest and ends in the Black Sea.",
-    "Rhine": "The Rhine ends in the North Sea near Rotterdam.",
+    "Rhine": "Near Rotterdam the Rhine ends in the North Sea.",
     "Oslo": "Oslo is the capital of Norway and lies on a fjord.",
     "Rome": "Rome is the capital of Italy and lies on the Tiber.",
 }

@@ -19,7 +19,13 @@ from readers.extractive.files import load_parts
 from readers.extractive.model import LogitsModel
 from readers.extractive.reader import ExtractiveReader
 from readers.protocols import ReadResult
-from readers.training.config import ObjectiveConfig, ReaderStage, ReaderTrainConfig, TrainingSet
+from readers.training.config import (
+    ObjectiveConfig,
+    ReaderModelConfig,
+    ReaderStage,
+    ReaderTrainConfig,
+    TrainingSet,
+)
 from readers.training.data import read_set
 from readers.training.finish import reading_scores
 from readers.training.recipe import train_reader
@@ -172,7 +178,8 @@ def test_a_reader_learns_to_say_yes_and_no_and_another_goes_on_from_it(tmp_path:
         train_reader(
             ReaderTrainConfig(
                 **{**values, "out": tmp_path / out, "optim": {"learning_rate": 1e-2, "max_steps": 1},
-                   "model": {**values["model"], "encoder": str(finished), "keep_start": keep}}
+                   "model": {**values["model"], "encoder": str(finished),
+                   "average": {str(finished): keep} if keep else {}}}
             )
         )  # fmt: skip
         return load_file(tmp_path / out / "trained" / "model.safetensors")
@@ -197,6 +204,8 @@ def test_configurations_that_cannot_work_are_refused(tmp_path: Path) -> None:
         ReaderStage(epochs=1, positives=2)
     with pytest.raises(ValidationError, match="colour"):
         ReaderStage(epochs=1, colour=1)  # type: ignore[call-arg]
+    with pytest.raises(ValidationError, match="leave a rest"):
+        ReaderModelConfig(average={"a": 0.5, "b": 0.5})
     with pytest.raises(ValidationError, match="selection_weight"):
         ObjectiveConfig(normalisation="passage")
 

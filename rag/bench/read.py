@@ -1,0 +1,205 @@
+"""Reading: milliseconds and exact match by effort, and beside Haystack's reader on the same weights."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rag.bench.common import interval_of
+from rag.bench.report import Report, Table, format_interval
+from rag.core.errors import ConfigError
+from rag.core.optional import require
+from rag.core.progress import Progress
+from rag.core.types import Question
+from rag.data.text import Profile, exact_match
+from rag.metrics.significance import bootstrap
+from rag.pipeline import Found, Pipeline
+
+__all__ = ["run_read_benchmark"]
+
+_Read = Callable[[Sequence[str], Sequence[Found]], list[str]]
+
+
+@dataclass(slots=True)
+class _Contestant:
+    """What reads, and what came of it.
+
+    Attributes:
+        read: questions with their passages → an answer each.
+        costs: token-layers of each question, where the reader counts them.
+        alone_s, batched_s: seconds of each question, asked alone and as one of a batch.
+        right: whether each answer matched.
+    """
+
+    read: _Read
+    costs: list[float] = field(default_factory=list)
+    alone_s: list[float] = field(default_factory=list)
+    batched_s: list[float] = field(default_factory=list)
+    right: list[bool] = field(default_factory=list)
+
+
+def run_read_benchmark(
+    index: Path,
+    questions: Path,
+    reader: str | None = None,
+    efforts: Sequence[str] = ("full", "normal", "low"),
+    haystack: bool = False,
+    sample: int = 100,
+    top_k: int = 20,
+    batch_size: int = 16,
+    retriever: str = "auto",
+    precision: str = "auto",
+    format: str = "auto",
+) -> Report:
+    """Time and exact match of reading, by effort, and beside Haystack's reader on the same weights.
+
+    Every question is retrieved for once; then all contestants read the same passages, one after another,
+    first a question at a time, then in batches. Haystack gets the same weights in fp32, as
+    transformers loads them, the same row (question, title, text), and a batch as large as its passages.
+
+    Args:
+        index: Directory written by `rag index`.
+        questions: File of questions with answers.
+        reader: Folder of an extractive reader; default: the shipped one.
+        efforts: Efforts that the reader knows; the first is what the others are compared with.
+        haystack: Read with Haystack's extractive reader, too.
+        sample: Questions, drawn at random.
+        top_k: Passages of each.
+        batch_size: Questions that are read together.
+        retriever: auto, dense, bm25 or hybrid.
+        precision: auto, fp32, bf16 or int8; of this reader.
+        format: Format of the questions; auto looks at the file.
+
+    Raises:
+        ConfigError: the reader does not know an effort, or is not an extractive one.
+        MissingDependencyError: Haystack is asked for and not installed.
+    """
+    from rag.data.questions import draw_sample, read_questions
+
+    asked = draw_sample(read_questions(questions, format=format), sample, 0)
+    pipeline = Pipeline.open(index, retriever=retriever, reader=False)
+    found = pipeline.retrieve([question.text for question in asked], top_k)
+    pipeline.close()
+    settings = {
+        "index": index, "questions": questions, "sample": len(asked), "top_k": top_k,
+        "reader": reader or "shipped", "retriever": retriever, "batch_size": batch_size,
+    }  # fmt: skip
+    report = Report("read", settings)
+    with tempfile.TemporaryDirectory(prefix="rag-read-") as folder:
+        contestants = {effort: _ours(reader, precision, effort) for effort in efforts}
+        if haystack:
+            contestants["Haystack"] = _Contestant(_haystack(reader, Path(folder), top_k))
+        _measure(contestants, asked, found, batch_size)
+    _fill(report, contestants, efforts[0])
+    return report
+
+
+def _ours(source: str | None, precision: str, effort: str) -> _Contestant:
+    from readers.open import open_reader
+
+    opened = open_reader(source, precision=precision, effort=effort)
+    contestant = _Contestant(lambda questions, found: [])
+
+    def read(questions: Sequence[str], found: Sequence[Found]) -> list[str]:
+        passages = [[passage for _, passage in one] for one in found]
+        results = opened.read(questions, passages, [[hit.score for hit, _ in one] for one in found], n_best=1)
+        if len(questions) == 1:
+            contestant.costs.append(results[0].reading.get("token_layers", np.nan))
+        return [result.answers[0].text if result.answers else "" for result in results]
+
+    contestant.read = read
+    return contestant
+
+
+def _haystack(source: str | None, folder: Path, top_k: int) -> _Read:
+    """Haystack's component on an fp32 copy of the reader's weights, without its telemetry."""
+    from readers.extractive.files import load_parts
+    from readers.extractive.model import SpanModel
+    from readers.training.export import export_trained
+
+    os.environ.setdefault("HAYSTACK_TELEMETRY_ENABLED", "False")
+    document = require("haystack", extra="peers").Document
+    component = require("haystack_integrations.components.readers.transformers", extra="peers")
+    parts = load_parts(source)
+    if not isinstance(parts.model, SpanModel):
+        raise ConfigError(f"{source}: only an extractive reader of spans can be given to Haystack")
+    export_trained(folder, parts.model, parts.model.state_dict(), parts.tokenizer)
+    peer: Any = component.TransformersExtractiveReader(
+        model=str(folder), top_k=1, no_answer=False, max_seq_length=parts.settings.max_tokens,
+        stride=parts.settings.stride_tokens, max_batch_size=top_k, token=None,
+    )  # fmt: skip
+    peer.warm_up()
+    separator = f" {parts.tokenizer.sep_token} " if parts.settings.titled else " "
+
+    def read(questions: Sequence[str], found: Sequence[Found]) -> list[str]:
+        answers = []
+        for question, hits in zip(questions, found, strict=True):
+            documents = [document(content=f"{passage.title}{separator}{passage.text}") for _, passage in hits]
+            read = peer.run(query=question, documents=documents)["answers"]
+            answers.append((read[0].data if read else "") or "")
+        return answers
+
+    return read
+
+
+def _measure(
+    contestants: dict[str, _Contestant], asked: Sequence[Question], found: Sequence[Found], batch_size: int
+) -> None:
+    """Contestants take turns question by question, then batch by batch, every second time in reverse."""
+    for one in contestants.values():  # warm up
+        one.read([asked[0].text], found[:1])
+        one.costs.clear()
+    with Progress(2 * len(asked), "questions", "read") as progress:
+        for size in (1, batch_size):
+            for turn, begin in enumerate(range(0, len(asked), size)):
+                part, hits = asked[begin : begin + size], found[begin : begin + size]
+                for one in list(contestants.values())[:: 1 if turn % 2 == 0 else -1]:
+                    started = time.perf_counter()
+                    answers = one.read([question.text for question in part], hits)
+                    seconds = (time.perf_counter() - started) / len(part)
+                    if size == 1:
+                        profile: Profile = "trec_search" if part[0].answers_are_regex else "squad"
+                        one.right.append(exact_match(answers[0], part[0].answers, profile))
+                        one.alone_s.append(seconds)
+                    else:
+                        one.batched_s += [seconds] * len(part)
+                progress.update(len(part))
+
+
+def _fill(report: Report, contestants: dict[str, _Contestant], first: str) -> None:
+    base, rows = contestants[first], []
+    for name, one in contestants.items():
+        faster = interval_of(lambda a, b, axis: a.mean(axis) / b.mean(axis), base.alone_s, one.alone_s)
+        batched = float(np.mean(base.batched_s) / np.mean(one.batched_s))
+        em = bootstrap(np.array(one.right, float))[0]
+        share = float(np.mean(one.costs) / np.mean(base.costs)) if one.costs else None
+        p50, p95 = (1000 * float(np.quantile(one.alone_s, q)) for q in (0.5, 0.95))
+        report.figures[name] = {
+            "ms": 1000 * float(np.mean(one.alone_s)), "p50_ms": p50, "p95_ms": p95,
+            "batched_ms": 1000 * float(np.mean(one.batched_s)), "faster": faster, "em": em,
+            "batched_faster": batched, "token_layers": share,
+        }  # fmt: skip
+        layers = "–" if share is None or np.isnan(share) else f"{100 * share:.0f} %"
+        times = f"{1000 * np.mean(one.alone_s):.0f}", f"{p95:.0f}", f"{1000 * np.mean(one.batched_s):.0f}"
+        rows.append(
+            (
+                name,
+                *times,
+                format_interval(faster, 2),
+                f"{batched:.2f}",
+                layers,
+                format_interval(em, 1, factor=100),
+            )
+        )
+    columns = (
+        "effort", "ms a question", "p95", "in batches", f"× {first}", "in batches", "token-layers", "EM",
+    )  # fmt: skip
+    title = "reading [95 % bootstrap interval over questions]"
+    report.tables.append(Table(title, columns, rows))
