@@ -57,7 +57,7 @@ shards.mkdir(parents=True, exist_ok=True)
 ledger = shards / "ledger.jsonl"
 done = len(ledger.read_text().splitlines()) if ledger.exists() else 0
 for number in range(CAREFUL * done, 4):
-    time.sleep(0.1)
+    time.sleep(0.2)
     (shards / f"shard-{number:05d}.npy").write_bytes(bytes([number]) * 100)
     if number >= done:
         with ledger.open("a") as file:
