@@ -209,8 +209,11 @@ def run_rounds(
             facts = current.stage("retrieve", partial(_retrieve, config, current, searched, questions))
             examples, more = method.examples(current, current.folder / "found.json")
             begin = encoder is None or config.restart
+            bank = None
+            if training.model.frozen == "passage":  # vectors stay, so that nothing has to be encoded again
+                bank = config.index if begin else searched.index
             trained = training.replaced(
-                out=current.folder / "retriever", train_files=(examples,),
+                out=current.folder / "retriever", train_files=(examples,), index=bank,
                 question_encoder=training.model.question_encoder if begin else str(encoder),
                 passage_encoder=training.model.passage_encoder if begin else None,
             )  # fmt: skip
@@ -257,6 +260,8 @@ def _trained(method: RoundMethod, training: RetrieverTrainConfig) -> str:
 
 def _index(config: RoundsConfig, current: Round, encoder: Path) -> str:
     """The passages of the first index under the new encoder, with BM25 if it has that."""
+    if (own := current.folder / "retriever" / "index").is_dir():
+        return str(own)
     loaded, out = BiEncoder.load(encoder), current.folder / "index"
     with Index.open(config.index) as source:
         build_index(

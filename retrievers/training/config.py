@@ -82,7 +82,8 @@ class ModelConfig(Config):
         question_encoder: folder or Hugging Face name to start from; None is the embedded all-MiniLM-L6-v2.
         passage_encoder: another one for passages; None starts both sides from `question_encoder`.
         shared: one tower for questions and passages.
-        frozen: this side's tower is not trained; None trains both.
+        frozen: this side's tower is not trained; None trains both. With "passage" and an index, the index's
+            vectors are the passages', and `out / "index"` is the index for the trained encoder.
         pooling: how token vectors become one ("pooler" is BERT's tanh layer on [CLS]), or "tokens", which
             keeps them all; "auto" is what the folder says ("cls" where it says nothing).
         segments: second segments get the token type 1; None is what the folder says, mostly not.

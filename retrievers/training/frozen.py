@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from indexers.gold import CorpusTexts
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity, IntArray
 from indexers.reissue import reissue_index
@@ -21,11 +22,13 @@ from rag.runtime.model_files import model_folder, tower_folders
 from rag.training.distributed import World
 from rag.training.fit import FitHooks, FitResult
 from retrievers.encoders.bi_encoder import TOWER_SEPARATOR, BiEncoder
+from retrievers.examples.records import TrainingExample
+from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.config import RetrieverTrainConfig
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.run import encoder_form, finish_run, load_model
 
-__all__ = ["FrozenIndex", "finish_questions", "like_index", "score_rows", "settings_of"]
+__all__ = ["FrozenIndex", "finish_questions", "known_vectors", "like_index", "score_rows", "settings_of"]
 
 ConfigT = TypeVar("ConfigT", bound=RetrieverTrainConfig)
 
@@ -69,6 +72,20 @@ def settings_of(config: ConfigT, index: Index, *, started: bool = False) -> Conf
         **{name: getattr(identity, name) for name in ("query_prefix", "passage_prefix")},
     }
     return config.model_copy(update={"model": config.model.replaced(**said)})
+
+
+def known_vectors(
+    index: Index, examples: Iterable[TrainingExample], tokenizer: RetrieverTokenizer
+) -> dict[bytes, Tensor]:
+    """The index's vectors of the passages in examples that it holds, by their token ids' bytes."""
+    assert index.embeddings is not None
+    texts = CorpusTexts(index.passages)
+    listed = {c.passage.text: c.passage for example in examples for c in example.candidates}
+    rows = np.unique([row for passage in listed.values() for row in texts.find(passage)]).astype(np.int64)
+    passages = index.passages.get_many(rows)
+    ids = tokenizer.passages([p.title for p in passages], [p.text for p in passages])
+    vectors = torch.from_numpy(index.embeddings.rows(rows))
+    return {np.array(row, np.int32).tobytes(): own for row, own in zip(ids, vectors, strict=True)}
 
 
 def score_rows(model: BiEncoderModel, index: Index, queries: Tensor, rows: IntArray) -> Tensor:

@@ -51,6 +51,8 @@ class BiEncoderModel(nn.Module):
         settings: what a finished encoder's folder has to say.
         dim: size D of the vectors.
         temperature: what scores are divided by.
+        known: vectors of passages by their token ids' bytes, where the passage tower stays as it is; None
+            computes all of them at every visit.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class BiEncoderModel(nn.Module):
         self.settings = settings
         self.dim = question.dim
         self.temperature = temperature
+        self.known: dict[bytes, Tensor] | None = None
 
     @classmethod
     def from_folder(
@@ -205,6 +208,16 @@ class BiEncoderModel(nn.Module):
         encode = partial(tower, question=question)
         parts = Vectors.joined([encode([texts[row] for row in chunk]) for chunk in plan])
         return parts.take(np.argsort([row for chunk in plan for row in chunk]).tolist())
+
+    def passage_vectors(self, texts: Sequence[Int32]) -> Vectors:
+        """The vectors of one chunk of passages; with `known`, those that are not known yet become so."""
+        if self.known is None:
+            return self.passage(texts)
+        keys = [text.tobytes() for text in texts]
+        if new := {key: text for key, text in zip(keys, texts, strict=True) if key not in self.known}:
+            with torch.no_grad():
+                self.known.update(zip(new, self.passage(list(new.values())).values.cpu(), strict=True))
+        return Vectors(torch.stack([self.known[key] for key in keys]).to(self.device))
 
     def score(self, questions: Vectors, passages: Vectors) -> Tensor:
         """Scores (B, P) of the vectors of B questions and P passages, over the temperature; see `score`."""

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,12 +27,12 @@ from retrievers.examples.data import TrainingSet
 from retrievers.examples.split import ExampleSplit, split_examples
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.config import RetrieverTrainConfig
-from retrievers.training.frozen import FrozenIndex, finish_questions
+from retrievers.training.frozen import FrozenIndex, finish_questions, known_vectors, settings_of
 from retrievers.training.losses import Objective, in_batch_objective
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.run import encoder_form, export_model, finish_run, load_model
 from retrievers.training.step import contrastive_step
-from retrievers.training.validation import CorpusSearch, pool_rank
+from retrievers.training.validation import TOP_KS, CorpusSearch, pool_rank
 
 __all__ = [
     "BatchMaker",
@@ -166,7 +167,7 @@ def train_model(
         model, master, method.batches, lambda _, batch: method.compute_loss(batch),
         config.optim, config.run, config.out,
         evaluate=None if not split.held_out else lambda _: {} if evaluate is None else evaluate(model),
-        hooks=method.hooks if bank is None else FrozenIndex(bank.version),
+        hooks=method.hooks if bank is None or method.hooks is not None else FrozenIndex(bank.version),
         world=world,
     )  # fmt: skip
 
@@ -201,6 +202,8 @@ def train_bi_encoder(
 ) -> Path:
     """Train by an objective over the vectors of whole batches; see `train_model`.
 
+    Where passages are frozen and an index is given, its vectors are the passages' (`bank` of `train_model`).
+
     Args:
         make_batches: what is learned from.
         objective: what is minimised.
@@ -209,8 +212,16 @@ def train_bi_encoder(
         make_hooks: what the recipe does inside the fit loop, with its training set and batches.
         described: more for the model card, as name → value.
     """
+    bank, said = None, config.model
+    as_indexed = said.frozen == "passage" and said.passage_encoder is None and corpus is None
+    if as_indexed and config.index is not None:
+        bank = Index.open(config.index)
+        config = settings_of(config, bank, started=True)
 
     def prepare(run: BiEncoderRun) -> Method:
+        if bank is not None:
+            listed = chain(run.split.training(), run.split.held_out)
+            run.model.known = known_vectors(bank, listed, run.tokenizer)
         data = TrainingSet.build(
             run.split.training(), run.tokenizer,
             corpus=() if corpus is None else corpus.passages,
@@ -222,7 +233,7 @@ def train_bi_encoder(
         said = {"training questions": len(data), "passages": len(data.passages), **(described or {})}
         held_out = None
         if world.is_main and run.split.held_out:
-            held_out = HeldOut(config, run.split, run.tokenizer, make_batches, held_out_objective)
+            held_out = HeldOut(config, run.split, run.tokenizer, make_batches, held_out_objective, bank)
             said |= held_out.described()
         return Method(
             batches,
@@ -234,7 +245,7 @@ def train_bi_encoder(
             said,
         )
 
-    return train_model(config, world, prepare)
+    return train_model(config, world, prepare, bank=bank)
 
 
 def examples_key(split: ExampleSplit, index: Index) -> str:
@@ -253,8 +264,9 @@ class HeldOut:
         tokenizer: RetrieverTokenizer,
         make_batches: BatchMaker,
         objective: Objective,
+        bank: Index | None = None,
     ) -> None:
-        self.config, self.objective = config, objective
+        self.config, self.objective, self.bank = config, objective, bank
         self.judged = [example for example in split.held_out if example.positives]
         data = TrainingSet.build(split.held_out, tokenizer, match_answers=config.matches_answers)
         once = Epochs(len(data), config.data.batch_size, seed=config.run.seed)
@@ -262,7 +274,7 @@ class HeldOut:
         self.search = None
         if config.index is not None:
             self.search = CorpusSearch(
-                Index.open(config.index).passages,
+                (bank or Index.open(config.index)).passages,
                 split.held_out,
                 limit=config.data.validation_passages,
                 seed=config.run.seed,
@@ -287,7 +299,10 @@ class HeldOut:
         encoder = BiEncoder.load(folder, device=model.device, precision=self.config.optim.precision)
         if self.judged and encoder.identity.pooling != "tokens":
             scores["average_rank"] = pool_rank(encoder, self.judged)
-        if self.search is not None:
+        if self.search is not None and self.bank is not None and self.bank.dense is not None:
+            asked = encoder.encode_queries([example.query for example in self.search.examples])
+            scores |= self.search.judge(self.bank.dense.search(asked, TOP_KS[-1])[1])
+        elif self.search is not None:
             scores |= self.search.measure(encoder)
         encoder.close()
         return scores

@@ -84,7 +84,7 @@ def contrastive_step(
         )
         for tower, texts, own_seed, first in (
             (partial(model.question, question=True), shard.questions, seed, shard.first_question),
-            (model.passage, shard.passages, seed ^ 1, shard.first_passage),
+            (model.passage_vectors, shard.passages, seed ^ 1, shard.first_passage),
         )
     )  # fmt: skip
     sides = (questions, passages)

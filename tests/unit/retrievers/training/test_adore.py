@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,12 @@ from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage
 from retrievers.dense import DenseRetriever
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.examples.records import write_training_examples
+from retrievers.encoders.tower import TowerModel
+from retrievers.examples.records import read_training_examples, write_training_examples
 from retrievers.examples.split import split_examples
 from retrievers.training.adore import candidates, train_adore
 from retrievers.training.config import AdoreTrainConfig, DprTrainConfig
+from retrievers.training.distill import DistillTrainConfig, train_distill
 from retrievers.training.dpr import train_dpr
 from retrievers.training.validation import CorpusSearch
 from tests.unit.retrievers.conftest import cipher_examples
@@ -120,3 +124,37 @@ def test_what_cannot_work_is_said(tmp_path: Path, warm: tuple[Path, Path]) -> No
 def test_preset() -> None:
     assert preset_names("adore") == ["adore-small"]
     load_config(AdoreTrainConfig, "adore-small", overrides={"out": "r", "train_files": ["t"], "index": "i"})
+
+
+def test_frozen_passages_are_taken_from_the_index(
+    tmp_path: Path, warm: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No passage is encoded to be learned from, and the index needs no rebuild."""
+    examples = list(read_training_examples(warm[0]))
+    scored = []
+    for example, other in pairwise(examples):
+        right, wrong = (e.candidates[0] for e in (example, other))
+        listed = (replace(right, target=3.0), replace(wrong, role="negative", target=0.0))
+        scored.append(replace(example, candidates=listed))
+    write_training_examples(tmp_path / "scored.json", scored)
+    given: dict[str, Any] = {
+        "out": tmp_path / "run", "train_files": (tmp_path / "scored.json",), "index": warm[1], **_SMALL,
+        "shared": False, "frozen": "passage", "validate_every_steps": 9, "epochs": 3, "learning_rate": 3e-3,
+    }  # fmt: skip
+    encoded: list[int] = []
+    forward = TowerModel.forward
+    monkeypatch.setattr(
+        TowerModel, "forward",
+        lambda self, texts, **side: encoded.append(0 if side else len(texts)) or forward(self, texts, **side),
+    )  # fmt: skip
+    finished = train_distill(DistillTrainConfig(**given))
+    assert not sum(encoded)
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    measured = [record["eval/nll"] for record in records if "eval/mrr" in record]
+    assert measured[-1] < measured[0]
+    with Index.open(tmp_path / "run" / "index", verify="deep") as index:
+        assert index.encoder_identity == BiEncoder.load(finished).identity
+    other_encoder = str(warm[1].parent / "run" / "encoder")
+    given |= {"out": tmp_path / "b", "index": tmp_path / "run" / "index", "question_encoder": other_encoder}
+    with pytest.raises(MismatchedArtifactError, match="was built with"):
+        train_dpr(DprTrainConfig(**given))
