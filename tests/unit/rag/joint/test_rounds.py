@@ -86,6 +86,18 @@ def test_a_round_gains(world: dict[str, Any], tmp_path: Path, monkeypatch: pytes
     assert ", p = " in lines[2]
 
 
+def test_rounds_of_questions_alone_encode_nothing(
+    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Judge, "open", lambda *_: Reader())
+    settings, training = configs(world, tmp_path / "run", steps=6)
+    training = training.replaced(question_encoder=None, shared=False, frozen="passage", select_by="last")
+    run_rounds(settings.replaced(restart=True), training)
+    for folder in (tmp_path / "run").glob("round-[1-9]"):
+        assert (folder / "retriever" / "index").is_dir()
+        assert not (folder / "index").exists()
+
+
 def test_rounds_go_on_after_a_stop_before_any_stage(
     world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
