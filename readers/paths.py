@@ -1,12 +1,13 @@
-"""Reading paths of passages, and why an answer follows: hop by hop, with the sentences that support it.
+"""Reading what was found as paths, and why an answer follows: hop by hop, with its supporting sentences.
 
-A reader that was taught to (`ReadsPaths`) sees the passages of a path as one text, so that what one says of
-the other can decide, and marks the supporting sentences itself. Any other reads each passage for itself; the
-sentences are then chosen by the rule of `readers.facts`.
+Each passage is read for itself; where it stands on its paths tells how likely it holds the answer. The
+supporting sentences are chosen by the rule of `readers.facts`, or by a reader that was taught to
+(`ReadsPaths`): it sees a path as one text, so that what one passage says of the other can decide.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -17,24 +18,38 @@ import numpy.typing as npt
 
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage
 from rag.data.sentences import Spans, sentence_spans
-from readers.facts import FactPassage, choose_facts, find_signs
+from readers.facts import FactPassage, choose_facts, find_signs, is_named
 from readers.protocols import ReadAnswer, Reader, ReadResult
-from readers.spans import find_span
 
-__all__ = ["JoinedPath", "ReadsPaths", "Steps", "join_path", "read_answers", "with_paths"]
+__all__ = ["JoinedPath", "ReadsPaths", "Steps", "hop_scores", "join_path", "read_answers", "with_paths"]
 
 Steps = Sequence[tuple[Hit, Passage]]
 
 _NO_ANSWER = ReadResult((), 1.0)
+# In units of ln(1 + rank of the path). Chosen, with `ReaderSettings.path_weight`, on 291 questions of
+# HotpotQA that no reader had learnt from.
+_LEADS_ON, _NAMED = 0.6, 0.5
 
 
 @runtime_checkable
 class ReadsPaths(Reader, Protocol):
-    """A reader that may have been taught to read joined paths."""
+    """A reader that knows what it means for passages to come from paths."""
+
+    def read(
+        self,
+        questions: Sequence[str],
+        passages: Sequence[Sequence[Passage]],
+        scores: Sequence[Sequence[float]],
+        n_best: int = 5,
+        *,
+        from_paths: bool = False,
+    ) -> list[ReadResult]:
+        """As `Reader.read`; if `from_paths`, `scores` are `hop_scores`."""
+        ...
 
     @property
     def reads_paths(self) -> bool:
-        """Whether it was."""
+        """Whether it was taught to mark sentences of joined paths."""
         ...
 
     def support(
@@ -57,20 +72,11 @@ class JoinedPath:
         >>> joined = join_path([Passage("d", "Danube", "It ends in Ulm."), Passage("u", "Ulm", "A city.")])
         >>> joined.passage.text, joined.starts
         ('It ends in Ulm. | Ulm | A city.', (0, 24))
-        >>> joined.locate(24, 26), joined.locate(18, 21)
-        ((1, 0, 2), None)
     """
 
     passage: Passage
     starts: tuple[int, ...]
     steps: tuple[Passage, ...]
-
-    def locate(self, start: int, end: int) -> tuple[int, int, int] | None:
-        """Number of the passage and the same characters in its text; None for those of a title or border."""
-        for number, (begin, step) in enumerate(zip(self.starts, self.steps, strict=True)):
-            if begin <= start and end <= begin + len(step.text):
-                return number, start - begin, end - begin
-        return None
 
     def sentences(self) -> list[Spans]:
         """Start and end, in the joined text, of each passage's sentences."""
@@ -91,6 +97,29 @@ def join_path(passages: Sequence[Passage]) -> JoinedPath:
     return JoinedPath(joined, tuple(starts), tuple(passages))
 
 
+def hop_scores(question: str, retrieved: Steps, paths: Sequence[Steps]) -> list[float]:
+    """How likely it is that the answer stands in each passage, by the paths alone; larger is likelier.
+
+        −ln(1 + rank of its best path) − 0.6·[this leads on to another passage] − 0.5·[the question names it]
+
+    The passage that leads to another is seldom the one that answers, and neither is what the question names.
+
+    Example:
+        >>> texts = Passage("d", "Danube", "In Germany."), Passage("g", "Germany", "Its capital is Berlin.")
+        >>> path = [(Hit(row, text.id, 0.9), text) for row, text in enumerate(texts)]
+        >>> hop_scores("Capital of the country of the Danube?", path, [path])
+        [-1.1, 0.0]
+    """
+    standing: dict[str, float] = {}
+    for rank, path in enumerate(paths):
+        for place, (_, passage) in enumerate(path, start=1):
+            standing.setdefault(passage.id, math.log1p(rank) + _LEADS_ON * (place < len(path)))
+    return [
+        -standing.get(passage.id, math.log1p(len(paths))) - _NAMED * is_named(passage.title, question)
+        for _, passage in retrieved
+    ]
+
+
 def read_answers(
     reader: Reader,
     questions: Sequence[str],
@@ -102,78 +131,99 @@ def read_answers(
     """Answers with evidence; timings are the caller's to add.
 
     Args:
-        reader: any.
+        reader: any; one that `ReadsPaths` goes by `hop_scores`, and may mark the sentences of each answer's
+            path.
         questions: B questions.
         retrieved: of each the passages to read, best first; without any there is no answer.
-        paths: of each the paths, best first. A reader of paths reads these, until they hold as many passages
-            as `retrieved` does; a question whose paths are single passages is read as usual.
+        paths: of each the paths, best first; those of one passage say nothing more.
         n_best: most answers a question.
         index_version: of the index they came from.
     """
-    joins = isinstance(reader, ReadsPaths) and reader.reads_paths
-    units: list[list[tuple[Steps, JoinedPath, float]]] = []
-    for found, own in zip(retrieved, paths, strict=True):
-        chosen: list[Steps] = [[pair] for pair in found]
-        if joins and any(len(path) > 1 for path in own):
-            chosen = _within(own, len(found))
-        units.append([(steps, join_path([p for _, p in steps]), steps[-1][0].score) for steps in chosen])
-    filled = [number for number, of_question in enumerate(units) if of_question]
-    results = (
-        reader.read(
-            [questions[n] for n in filled],
-            [[joined.passage for _, joined, _ in units[n]] for n in filled],
-            [[score for _, _, score in units[n]] for n in filled],
-            n_best,
+    of_paths = [any(len(path) > 1 for path in own) for own in paths]
+    read: dict[int, ReadResult] = {}
+    for several in (False, True):
+        numbers = [n for n, found in enumerate(retrieved) if found and of_paths[n] == several]
+        asked = [questions[n] for n in numbers]
+        shown = [[passage for _, passage in retrieved[n]] for n in numbers]
+        results: Sequence[ReadResult] = ()
+        if several and numbers and isinstance(reader, ReadsPaths):
+            scores = [hop_scores(questions[n], retrieved[n], paths[n]) for n in numbers]
+            results = reader.read(asked, shown, scores, n_best, from_paths=True)
+        elif numbers:
+            results = reader.read(
+                asked, shown, [[hit.score for hit, _ in retrieved[n]] for n in numbers], n_best
+            )
+        read.update(zip(numbers, results, strict=True))
+    answers = []
+    for n, question in enumerate(questions):
+        result = read.get(n, _NO_ANSWER)
+        given = tuple(_with_evidence(answer, retrieved[n]) for answer in result.answers)
+        answers.append(
+            AnswerSet(question, given, result.no_answer_confidence, index_version, {}, result.reading)
         )
-        if filled
-        else []
+    if isinstance(reader, ReadsPaths) and reader.reads_paths:
+        return _with_marks(reader, answers, paths)
+    return answers
+
+
+def _with_evidence(read: ReadAnswer, found: Steps) -> Answer:
+    hit, passage = found[read.passage_index]
+    evidence = Evidence(
+        passage.id,
+        passage.title,
+        passage.text,
+        read.start,
+        read.end,
+        hit.score,
+        read.supporting,
+        hit.first_stage,
     )
-    read = dict(zip(filled, results, strict=True))
-    marked: dict[tuple[int, int], list[Spans]] = {}
-    if joins and isinstance(reader, ReadsPaths):
-        wanted = [
-            (n, place)
-            for n, result in read.items()
-            for place in dict.fromkeys(answer.passage_index for answer in result.answers)
-            if len(units[n][place][0]) > 1
-        ]
-        marked = _mark(reader, questions, {key: units[key[0]][key[1]][1] for key in wanted})
+    weights = {}
+    if read.weights:
+        weights = {passage.id: w for (_, passage), w in zip(found, read.weights, strict=True)}
+    return Answer(read.text, read.score, read.confidence, evidence, weights=weights)
+
+
+def _with_marks(
+    reader: ReadsPaths, answers: Sequence[AnswerSet], paths: Sequence[Sequence[Steps]]
+) -> list[AnswerSet]:
+    """Give every answer its best path of several passages with the sentences that the reader marks."""
+    wanted = {}
+    for n, found in enumerate(answers):
+        for answer in found.answers:
+            place = _path_with(answer.evidence.passage_id, paths[n])
+            if place is not None:
+                wanted[n, place] = join_path([passage for _, passage in paths[n][place]])
+    marked = _mark(reader, [one.question for one in answers], wanted)
+
+    def path_of(n: int, own: Evidence) -> tuple[Evidence, ...]:
+        place = _path_with(own.passage_id, paths[n])
+        return () if place is None else _steps(own, paths[n][place], marked[n, place])
+
     return [
-        AnswerSet(
-            question,
-            tuple(
-                replace(
-                    _with_evidence(
-                        answer, *units[n][answer.passage_index][:2], marked.get((n, answer.passage_index))
-                    ),
-                    weights=_weights(answer, units[n]),
-                )
-                for answer in read.get(n, _NO_ANSWER).answers
-            ),
-            read.get(n, _NO_ANSWER).no_answer_confidence,
-            index_version,
-            {},
-            read.get(n, _NO_ANSWER).reading,
+        replace(
+            one, answers=tuple(replace(answer, path=path_of(n, answer.evidence)) for answer in one.answers)
         )
-        for n, question in enumerate(questions)
+        for n, one in enumerate(answers)
     ]
 
 
-def _weights(answer: ReadAnswer, units: Sequence[tuple[Steps, JoinedPath, float]]) -> dict[str, float]:
-    """What each passage accounts for, by its id."""
-    if not answer.weights:
-        return {}
-    return {steps[-1][1].id: w for (steps, *_), w in zip(units, answer.weights, strict=True)}
+def _path_with(passage_id: str, paths: Sequence[Steps]) -> int | None:
+    """Number of the best path of several passages that this one is part of."""
+    return next(
+        (n for n, path in enumerate(paths) if len(path) > 1 and any(p.id == passage_id for _, p in path)),
+        None,
+    )
 
 
-def _within(paths: Sequence[Steps], passages: int) -> list[Steps]:
-    """The first paths that hold `passages` passages together, one at least."""
-    chosen: list[Steps] = []
-    for path in paths:
-        if chosen and sum(map(len, chosen)) + len(path) > passages:
-            break
-        chosen.append(path)
-    return chosen
+def _steps(own: Evidence, path: Steps, marked: Sequence[Spans]) -> tuple[Evidence, ...]:
+    """A path as evidence, the answer's own passage with the answer."""
+    return tuple(
+        replace(own, score=hit.score, supporting=own.supporting or lit)
+        if passage.id == own.passage_id
+        else Evidence(passage.id, passage.title, passage.text, None, None, hit.score, lit)
+        for (hit, passage), lit in zip(path, marked, strict=True)
+    )
 
 
 def _mark(
@@ -195,31 +245,6 @@ def _mark(
             kept.append(tuple((s - begin, e - begin) for (s, e), yes in zip(own, chosen, strict=True) if yes))
         marked[key] = kept
     return marked
-
-
-def _with_evidence(
-    read: ReadAnswer, steps: Steps, joined: JoinedPath, marked: Sequence[Spans] | None
-) -> Answer:
-    place, start, end = 0, read.start, read.end
-    if start is not None and end is not None:
-        found = joined.locate(start, end)
-        if found is None:  # in a title, or over a border: where else the words stand
-            spans = [find_span(read.text, step.text) for step in joined.steps]
-            place = next((number for number, span in enumerate(spans) if span), len(spans) - 1)
-            start, end = spans[place] or (None, None)
-        else:
-            place, start, end = found
-    evidence = [
-        Evidence(
-            passage.id, passage.title, passage.text,
-            start if number == place else None, end if number == place else None,
-            hit.score, marked[number] if marked else read.supporting if number == place else (),
-            hit.first_stage,
-        )
-        for number, (hit, passage) in enumerate(steps)
-    ]  # fmt: skip
-    path = tuple(evidence) if len(steps) > 1 else ()
-    return Answer(read.text, read.score, read.confidence, evidence[place], path)
 
 
 def with_paths(answers: AnswerSet, paths: Sequence[Steps]) -> AnswerSet:
@@ -248,20 +273,11 @@ def with_paths(answers: AnswerSet, paths: Sequence[Steps]) -> AnswerSet:
 
 
 def _with_path(question: str, answer: Answer, paths: Sequence[Steps]) -> Answer:
-    own = answer.evidence
-    if answer.path:  # the reader gave it
+    place = None if answer.path else _path_with(answer.evidence.passage_id, paths)
+    if place is None:  # or the reader gave it
         return answer
-    for path in paths:
-        if len(path) > 1 and any(passage.id == own.passage_id for _, passage in path):
-            marked = _supporting(question, answer, path)
-            steps = tuple(
-                replace(own, score=hit.score, supporting=own.supporting or marked[place])
-                if passage.id == own.passage_id
-                else Evidence(passage.id, passage.title, passage.text, None, None, hit.score, marked[place])
-                for place, (hit, passage) in enumerate(path)
-            )
-            return replace(answer, path=steps)
-    return answer
+    path = paths[place]
+    return replace(answer, path=_steps(answer.evidence, path, _supporting(question, answer, path)))
 
 
 def _supporting(question: str, answer: Answer, path: Steps) -> list[tuple[tuple[int, int], ...]]:

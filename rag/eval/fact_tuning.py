@@ -18,7 +18,7 @@ from rag.data.text import supporting_fact_overlap
 from rag.eval.facts import FactFinder
 from rag.eval.gold import gold_facts
 from rag.eval.settings import EvaluationSettings, QuestionSource
-from rag.eval.systems import ReadsPassages, RetrievesPassages
+from rag.eval.systems import ReadsPassages, RetrievesPassages, read_paths, retrieve_paths
 from readers.facts import FactSettings, FactSigns, choose_facts
 
 __all__ = ["SETTINGS_NAME", "FactExample", "FactTuning", "collect_examples", "tune_facts", "write_tuning"]
@@ -80,10 +80,10 @@ def collect_examples(
     with Progress(settings.limit, "questions", "collect signs") as progress:
         while batch := list(islice(stream, settings.batch_size)):
             texts = [question.text for question in batch]
-            retrieved = system.retrieve(texts, settings.read_top_k)
-            answers = system.read(texts, retrieved, settings.n_best)
-            for question, answer, pairs in zip(batch, answers, retrieved, strict=True):
-                signs, _ = finder.signs(question, answer, pairs)
+            retrieved, paths = retrieve_paths(system, texts, settings.read_top_k)
+            answers = read_paths(system, texts, retrieved, settings.n_best, paths)
+            for question, answer, pairs, own in zip(batch, answers, retrieved, paths, strict=True):
+                signs, _ = finder.signs(question, answer, pairs, own)
                 examples.append(FactExample(signs, frozenset(gold_facts(question))))
             progress.update(len(batch))
     if not examples:

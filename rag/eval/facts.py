@@ -12,7 +12,7 @@ from rag.config import load_config
 from rag.core.types import AnswerSet, Evidence, Passage, Question
 from rag.data.sentences import Spans, align_sentences, sentence_spans
 from rag.eval.sentence_table import SentenceTable
-from rag.eval.systems import Retrieved
+from rag.eval.systems import Paths, Retrieved
 from readers.facts import FactPassage, FactSettings, FactSigns, choose_facts, find_signs
 
 __all__ = ["BOUNDARIES", "FactFinder", "open_finder"]
@@ -62,12 +62,14 @@ class FactFinder:
             "sentences": f"corpus of {len(self._table):,} documents" if self._table else "question set",
         }
 
-    def __call__(self, question: Question, answers: AnswerSet, retrieved: Retrieved) -> list[tuple[str, int]]:
+    def __call__(
+        self, question: Question, answers: AnswerSet, retrieved: Retrieved, paths: Paths = ()
+    ) -> list[tuple[str, int]]:
         """Supporting (title, sentence number) pairs: those that the reader marked, where it does that."""
         path = answers.answers[0].path if answers.answers else ()
         if any(step.supporting for step in path):
             return self._marked(question, path)
-        signs, sources = self.signs(question, answers, retrieved)
+        signs, sources = self.signs(question, answers, retrieved, paths)
         facts = choose_facts(signs, self.settings)
         self.boundaries.update(sources[number] for number in dict.fromkeys(n for n, _ in facts))
         return [(signs.titles[number], sentence) for number, sentence in facts]
@@ -86,7 +88,7 @@ class FactFinder:
         return facts
 
     def signs(
-        self, question: Question, answers: AnswerSet, retrieved: Retrieved
+        self, question: Question, answers: AnswerSet, retrieved: Retrieved, paths: Paths = ()
     ) -> tuple[FactSigns, list[str]]:
         """What there is to choose from, and where the boundaries of each passage came from."""
         confidence: Counter[str] = Counter()
@@ -102,7 +104,9 @@ class FactFinder:
             texts = [passage.text[start:end] for start, end in spans]
             passages.append(FactPassage(passage.title, texts, hit.score, confidence[passage.id], at))
             sources.append(source)
-        return find_signs(question.text, passages), sources
+        number = {passage.id: n for n, (_, passage) in enumerate(retrieved[: self._read_top_k])}
+        chains = [[number[p.id] for _, p in path if p.id in number] for path in paths]
+        return find_signs(question.text, passages, chains), sources
 
     def _spans(self, question: Question, passage: Passage) -> tuple[Spans, str]:
         spans = self._table.find(passage.title, passage.text) if self._table else None

@@ -38,7 +38,7 @@ from rag.eval.gold import PassageLookup, gold_passages
 from rag.eval.predictions import read_records, write_predictions
 from rag.eval.scoring import Facts, QuestionOutcome, score_outcomes
 from rag.eval.settings import EvaluationSettings, QuestionSource
-from rag.eval.systems import Paths, ReadsPassages, Retrieved, RetrievesPassages
+from rag.eval.systems import Paths, ReadsPassages, Retrieved, RetrievesPassages, read_paths, retrieve_paths
 
 __all__ = ["FORMAT_VERSION", "METRICS_NAME", "RECORDS_NAME", "evaluate"]
 
@@ -129,12 +129,11 @@ class _Asker:
     def __init__(self, system: object, settings: EvaluationSettings, lookup: PassageLookup | None) -> None:
         self.settings, self.lookup = settings, lookup
         can_read = isinstance(system, ReadsPassages) and getattr(system, "reader", system) is not None
-        self.read = system.read if can_read and isinstance(system, ReadsPassages) else None
-        self.retrieve = system.retrieve if isinstance(system, RetrievesPassages) else None
-        self.retrieve_paths = getattr(system, "retrieve_paths", None)
-        if self.retrieve is None and settings.read == "retrieved":
+        self.reading = system if can_read and isinstance(system, ReadsPassages) else None
+        self.searching = system if isinstance(system, RetrievesPassages) else None
+        if self.searching is None and settings.read == "retrieved":
             raise ConfigError(f"{type(system).__name__} has no `retrieve`: there is nothing to evaluate")
-        if (settings.oracle or settings.read == "gold") and self.read is None:
+        if (settings.oracle or settings.read == "gold") and self.reading is None:
             raise ConfigError(
                 "reading gold passages needs a system that can read given passages",
                 hint="evaluate with a reader, or leave the gold passages out",
@@ -146,24 +145,21 @@ class _Asker:
         paths: Sequence[Paths] = [()] * len(batch)
         golds = [gold_passages(question, self.lookup) for question in batch]
         retrieved: Sequence[Retrieved]
-        if self.retrieve is None or settings.read == "gold":
+        if self.searching is None or settings.read == "gold":
             retrieved = [_as_retrieved(question, gold) for question, gold in zip(batch, golds, strict=True)]
-        elif self.retrieve_paths is not None:
-            retrieved, paths = self.retrieve_paths(texts, settings.retrieve_top_k)
         else:
-            retrieved = self.retrieve(texts, settings.retrieve_top_k)
+            retrieved, paths = retrieve_paths(self.searching, texts, settings.retrieve_top_k)
         searched = time.perf_counter()
         answers: Sequence[AnswerSet | None] = [None] * len(batch)
-        if self.read is not None:
-            joined: dict[str, Any] = {"paths": paths} if any(paths) else {}  # others read as ever
+        if self.reading is not None:
             shown = [pairs[: settings.read_top_k] for pairs in retrieved]
-            answers = self.read(texts, shown, settings.n_best, **joined)
+            answers = read_paths(self.reading, texts, shown, settings.n_best, paths)
         ended = time.perf_counter()
         share_ms = 1000.0 / len(batch)
         timings_ms = {"total": (ended - started) * share_ms}
         if settings.read != "gold":
             timings_ms["retrieve"] = (searched - started) * share_ms
-        if self.read is not None:
+        if self.reading is not None:
             timings_ms["read"] = (ended - searched) * share_ms
         oracle = self._oracle(batch, golds) if settings.oracle else [None] * len(batch)
         return [
@@ -176,12 +172,12 @@ class _Asker:
     def _oracle(
         self, batch: Sequence[Question], golds: Sequence[Sequence[Passage]]
     ) -> list[AnswerSet | None]:
-        assert self.read is not None
+        assert self.reading is not None
         known = [number for number, passages in enumerate(golds) if passages]
         results: list[AnswerSet | None] = [None] * len(batch)
         if known:
             pairs = [_as_retrieved(batch[number], golds[number]) for number in known]
-            read = self.read([batch[number].text for number in known], pairs, self.settings.n_best)
+            read = self.reading.read([batch[number].text for number in known], pairs, self.settings.n_best)
             for number, answer in zip(known, read, strict=True):
                 results[number] = answer
         return results

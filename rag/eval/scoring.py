@@ -10,7 +10,7 @@ from rag.core.types import AnswerSet, Passage, Question
 from rag.eval.breakdown import TrainingOverlap, question_groups
 from rag.eval.gold import gold_facts, gold_keys, is_yes_no, needs_all, passage_key
 from rag.eval.settings import EvaluationSettings
-from rag.eval.systems import Retrieved
+from rag.eval.systems import Paths, Retrieved
 from rag.metrics.answers import score_answers
 from rag.metrics.hotpot import score_hotpot
 from rag.metrics.kilt import gold_page, page_of, score_kilt
@@ -19,7 +19,7 @@ from rag.metrics.ranking import answer_flags, first_true, rank_figures, trec_mea
 
 __all__ = ["STAGES", "Facts", "QuestionOutcome", "score_outcomes"]
 
-Facts = Callable[[Question, AnswerSet, Retrieved], Sequence[tuple[str, int]]]
+Facts = Callable[[Question, AnswerSet, Retrieved, Paths], Sequence[tuple[str, int]]]
 
 STAGES = {
     "correct": "the first answer is right",
@@ -51,7 +51,7 @@ class QuestionOutcome:
     oracle: AnswerSet | None
     timings_ms: Mapping[str, float]
     gold: Sequence[Passage] = ()
-    paths: Sequence[Retrieved] = ()
+    paths: Paths = ()
 
 
 def score_outcomes(
@@ -83,7 +83,8 @@ def score_outcomes(
         question = outcome.question
         support = None
         if facts is not None and outcome.answers is not None:
-            support = [list(fact) for fact in facts(question, outcome.answers, outcome.retrieved)]
+            found = facts(question, outcome.answers, outcome.retrieved, outcome.paths)
+            support = [list(fact) for fact in found]
         flags = answer_flags(question.answers, (p.text for _, p in outcome.retrieved), settings.match_mode)
         scores: dict[str, float | None] = {}
         if outcome.answers is not None:

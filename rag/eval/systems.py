@@ -9,7 +9,15 @@ from rag.core.types import AnswerSet, Hit, Passage
 from readers.paths import read_answers
 from readers.protocols import Reader
 
-__all__ = ["GoldReader", "Paths", "ReadsPassages", "Retrieved", "RetrievesPassages"]
+__all__ = [
+    "GoldReader",
+    "Paths",
+    "ReadsPassages",
+    "Retrieved",
+    "RetrievesPassages",
+    "read_paths",
+    "retrieve_paths",
+]
 
 Retrieved = Sequence[tuple[Hit, Passage]]
 Paths = Sequence[Retrieved]  # of one question, each with its passages in hop order
@@ -31,6 +39,29 @@ class ReadsPassages(Protocol):
     def read(self, questions: Sequence[str], retrieved: Sequence[Retrieved], n_best: int) -> list[AnswerSet]:
         """One answer set a question; given `paths` too if there are any."""
         ...
+
+
+def retrieve_paths(
+    system: RetrievesPassages, questions: Sequence[str], top_k: int
+) -> tuple[Sequence[Retrieved], Sequence[Paths]]:
+    """The best passages of each question and its paths, if the system finds such."""
+    both = getattr(system, "retrieve_paths", None)
+    if both is None:
+        return system.retrieve(questions, top_k), [()] * len(questions)
+    found: tuple[Sequence[Retrieved], Sequence[Paths]] = both(questions, top_k)
+    return found
+
+
+def read_paths(
+    system: ReadsPassages,
+    questions: Sequence[str],
+    retrieved: Sequence[Retrieved],
+    n_best: int,
+    paths: Sequence[Paths],
+) -> list[AnswerSet]:
+    """`ReadsPassages.read`, with the paths where there are any."""
+    known: dict[str, Any] = {"paths": paths} if any(paths) else {}
+    return system.read(questions, retrieved, n_best, **known)
 
 
 class GoldReader:

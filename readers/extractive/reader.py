@@ -123,18 +123,27 @@ class ExtractiveReader:
         passages: Sequence[Sequence[Passage]],
         scores: Sequence[Sequence[float]],
         n_best: int = 5,
+        *,
+        from_paths: bool = False,
     ) -> list[ReadResult]:
-        """Answer each question from its own passages; see `Reader.read`. All share the forward passes."""
+        """Answer each question from its own passages; see `Reader.read`. All share the forward passes.
+
+        Args:
+            from_paths: `scores` are `readers.paths.hop_scores`.
+        """
         check_request(questions, passages, scores, n_best)
+        settings = self.settings
+        if from_paths:
+            settings = settings.model_copy(update={"retrieval_weight": settings.path_weight})
         read, costs = read_waves(
             self.rows(questions, passages),
             scores,
-            self.settings,
+            settings,
             self.calibration,
             self.score_rows,
             depth=self.model.depth,
         )
-        ranked = rank(read, scores, self.settings)
+        ranked = rank(read, scores, settings)
         return [
             found.result(*confidences(found.scores, found.null, self.calibration), n_best, asdict(cost))
             for found, cost in zip(ranked, costs, strict=True)
@@ -174,7 +183,7 @@ class ExtractiveReader:
 
     @property
     def reads_paths(self) -> bool:
-        """Whether it was taught to read the passages of a path as one text, see `readers.paths`."""
+        """Whether it was taught to mark the sentences of a path, see `readers.paths`."""
         return self.settings.paths
 
     def support(

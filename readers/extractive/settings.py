@@ -50,6 +50,8 @@ class ReaderSettings(Config):
         spans_per_window: candidates taken from each window.
         candidates: different answers kept per question; confidences are relative to these.
         retrieval_weight: w in score = span score − w·ln(1 + rank of the passage by retrieval score).
+        path_weight: w instead where a multi-hop retriever found the passages as paths: there the order,
+            which is that of `readers.paths.hop_scores`, says more.
         score_weight: w' in score = span score + w' · retrieval score, of readers that were trained with their
             retriever, on whose scale it is.
         merge: the same answer in several passages counts by its best place ("max") or adds up ("sum").
@@ -61,7 +63,7 @@ class ReaderSettings(Config):
         skim_layer: layer on which the network's early head sits; 0: it has none.
         efforts: by name, ways to read less; "full" is always there and reads everything.
         effort: which of them is taken.
-        paths: reads the passages of a path as one text, and marks the sentences that support the answer.
+        paths: sees a path as one text to mark the sentences that support the answer, see `readers.paths`.
         words: answers may begin and end inside words ("any"), are searched among whole words only
             ("whole"), or are extended to whole words afterwards ("extend", as DPR does). Known for
             WordPiece tokenizers only.
@@ -77,6 +79,7 @@ class ReaderSettings(Config):
     spans_per_window: int = Field(default=8, ge=1)
     candidates: int = Field(default=20, ge=1)
     retrieval_weight: float = Field(default=0.0, ge=0)
+    path_weight: float = Field(default=6.0, ge=0)
     score_weight: float = Field(default=0.0, ge=0)
     merge: Literal["max", "sum"] = "max"
     null: Literal["max", "mean", "min", "best"] = "max"

@@ -25,6 +25,14 @@ def test_the_pair_that_names_each_other_is_chosen() -> None:
     assert choose_facts(signs) == [(0, 1), (2, 0)]
 
 
+def test_the_pair_that_a_retriever_took_for_a_path_is_preferred() -> None:
+    passages = [FactPassage(name, ["It is old."], 1.0) for name in "ABC"]
+    signs = find_signs(QUESTION, passages, [[0, 2], [1, 2], [2, 1]])
+    assert signs.ranks.round(2).tolist() == [[1.39, 1.39, 0.0], [1.39, 1.39, 0.69], [0.0, 0.69, 1.39]]
+    assert choose_facts(signs) == [(0, 0), (2, 0)]
+    assert choose_facts(signs, FactSettings(path=0.0)) == [(0, 0), (1, 0)]
+
+
 def test_coverage_is_a_share_of_the_rare_words() -> None:
     signs = find_signs(QUESTION, [FILM, NOISE, PERSON])
     assert np.allclose(signs.coverage, signs.coverage.T)

@@ -31,22 +31,28 @@ ULM = Passage("u", "Ulm", "A city on the Danube.")
 
 
 class Scripted:
-    """Answers with given words of the first text it is shown; says which sentences support it."""
+    """Answers with given words wherever they stand; says which sentences support it."""
 
     reads_paths = True
 
     def __init__(self, answer: str) -> None:
-        self.answer, self.shown = answer, [[""]]
+        self.answer, self.calls = answer, list[tuple[list[str], Any, bool]]()
 
     def read(
-        self, questions: Sequence[str], passages: Sequence[Sequence[Passage]], scores: Any, n_best: int = 5
+        self,
+        questions: Sequence[str],
+        passages: Sequence[Sequence[Passage]],
+        scores: Any,
+        n_best: int = 5,
+        *,
+        from_paths: bool = False,
     ) -> list[ReadResult]:
-        self.shown = [[passage.text for passage in found] for found in passages]
+        self.calls.append(([passage.id for passage in passages[0]], scores, from_paths))
         results = []
         for found in passages:
-            start = found[0].text.index(self.answer)
-            answer = ReadAnswer(self.answer, 1.0, 0.9, 0, start, start + len(self.answer))
-            results.append(ReadResult((answer,), 0.1))
+            places = [(n, p.text.index(self.answer)) for n, p in enumerate(found) if self.answer in p.text]
+            answers = [ReadAnswer(self.answer, 1.0, 0.9, n, at, at + len(self.answer)) for n, at in places]
+            results.append(ReadResult(tuple(answers), 0.1))
         return results
 
     def support(
@@ -63,38 +69,46 @@ def steps(*passages: Passage) -> list[tuple[Hit, Passage]]:
 
 
 def answer(reader: Any, paths: list[list[tuple[Hit, Passage]]]) -> AnswerSet:
-    [found] = read_answers(reader, ["q"], [steps(DANUBE, GERMANY, ULM)], [paths], 5, "v")
+    [found] = read_answers(reader, ["Of the Danube?"], [steps(DANUBE, GERMANY, ULM)], [paths], 5, "v")
     return found
 
 
-def test_an_answer_of_a_joined_path_stands_in_its_own_passage() -> None:
-    reader = Scripted("Berlin")
-    paths = [steps(DANUBE, GERMANY), steps(DANUBE, ULM)]
-    found = answer(reader, paths)
-    assert len(reader.shown[0]) == 1  # a second path would make four passages, and three are asked for
+def test_a_reader_marks_the_sentences_of_the_path_that_its_answer_is_on() -> None:
+    paths = [steps(DANUBE), steps(DANUBE, ULM), steps(DANUBE, GERMANY)]
+    found = answer(Scripted("Berlin"), paths)
     evidence = found.answers[0].evidence
-    assert evidence.passage_id == "g"
     assert GERMANY.text[slice(evidence.start, evidence.end)] == "Berlin"
     lit = [[step.text[s:e] for s, e in step.supporting] for step in found.answers[0].path]
     assert lit == [["It rises in Germany."], ["A state in Europe."]]  # of each its best, and those above 0
+    assert found.answers[0].path[1].start == evidence.start
     assert with_paths(found, paths) == found
+    assert answer(Scripted("Berlin"), [steps(DANUBE, ULM)]).answers[0].path == ()  # it is on none
 
 
-def test_words_of_a_title_are_found_in_a_text() -> None:
-    found = answer(Scripted("Germany |"), [steps(DANUBE, GERMANY)])
-    assert found.answers[0].evidence.start is None
-    found = answer(Scripted("Ulm"), [steps(GERMANY, ULM)])
-    assert (found.answers[0].evidence.passage_id, found.answers[0].evidence.start) == ("u", None)
-
-
-def test_single_passages_are_read_as_ever() -> None:
+def test_passages_that_end_a_path_are_likelier_to_answer() -> None:
     reader = Scripted("Danube")
+    answer(reader, [steps(DANUBE, ULM), steps(DANUBE, GERMANY)])
+    assert reader.calls[0] == (["d", "g", "u"], [pytest.approx([-1.1, -np.log(2), 0.0])], True)
     found = answer(reader, [steps(DANUBE), steps(ULM)])
-    assert reader.shown == [[DANUBE.text, GERMANY.text, ULM.text]]
+    assert reader.calls[1] == (["d", "g", "u"], [[1.0, 0.9, 0.8]], False)
     assert found.answers[0].path == ()
-    reader.reads_paths = False
-    answer(reader, [steps(DANUBE, GERMANY)])
-    assert reader.shown == [[DANUBE.text, GERMANY.text, ULM.text]]
+    both = [[steps(DANUBE, ULM)], []]
+    mixed = read_answers(reader, ["p", "q"], [steps(DANUBE, ULM), steps(GERMANY, DANUBE)], both, 5, "v")
+    assert [call[0] for call in reader.calls[2:]] == [["g", "d"], ["d", "u"]]  # a call for each kind
+    assert [one.answers[0].evidence.passage_id for one in mixed] == ["d", "d"]
+    assert [len(one.answers[0].path) for one in mixed] == [2, 0]
+
+
+def test_the_order_of_paths_has_a_weight_of_its_own() -> None:
+    torch.manual_seed(1)
+    model = SpanModel(BertModel(tiny_config(), add_pooling_layer=False), torch.nn.Linear(32, 2)).eval()
+    settings = ReaderSettings(max_tokens=128, question_tokens=16, path_weight=1000.0)
+    reader = ExtractiveReader(model, tiny_tokenizer(), settings)
+    for scores, first in (([0.0, -1.0], 0), ([-1.0, 0.0], 1)):
+        [found] = reader.read(["where?"], [[ULM, GERMANY]], [scores], from_paths=True)
+        assert found.answers[0].passage_index == first
+    best = {reader.read(["where?"], [[ULM, GERMANY]], [s])[0].answers[0].text for s in ([0, -1], [-1, 0])}
+    assert len(best) == 1  # without, this reader does not look at the order
 
 
 def test_support_is_the_logit_at_the_end_of_the_sentence() -> None:

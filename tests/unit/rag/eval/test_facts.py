@@ -122,6 +122,16 @@ def test_only_passages_that_were_read_count(retrieved: Any) -> None:
     assert {title for title, _ in finder(QUESTION, answers(retrieved), retrieved)} == {"Silent Harbour"}
 
 
+def test_a_path_that_was_found_counts(retrieved: Any) -> None:
+    other = (Hit(9, "o", 0.0), Passage("o", "Other", "Ada Moss."))
+    finder = FactFinder(FactSettings(path=50.0))
+    found = [*retrieved, other]
+    assert {title for title, _ in finder(QUESTION, answers(retrieved), found, [[retrieved[1], other]])} == {
+        "Ada Moss", "Other",
+    }  # fmt: skip
+    assert "Other" not in {title for title, _ in finder(QUESTION, answers(retrieved), found)}
+
+
 def test_settings_are_read_from_a_file(tmp_path: Path) -> None:
     assert open_finder("off", None, read_top_k=20) is None
     path = tmp_path / "facts.json"

@@ -195,7 +195,7 @@ def test_hotpot_profile_with_facts_and_by_type(tmp_path: Path, system: Any) -> N
         tmp_path,
         settings(profile="hotpot"),
         source=SOURCE,
-        facts=lambda q, answers, retrieved: [(passage.title, 0) for _, passage in retrieved[:2]],
+        facts=lambda q, answers, retrieved, paths: [(passage.title, 0) for _, passage in retrieved[:2]],
     )
     assert metrics["figures"]["em"]["value"] == 1.0
     assert "joint_f1" in metrics["figures"]
