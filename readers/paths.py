@@ -107,8 +107,8 @@ def hop_scores(question: str, retrieved: Steps, paths: Sequence[Steps]) -> list[
     Example:
         >>> texts = Passage("d", "Danube", "In Germany."), Passage("g", "Germany", "Its capital is Berlin.")
         >>> path = [(Hit(row, text.id, 0.9), text) for row, text in enumerate(texts)]
-        >>> hop_scores("Capital of the country of the Danube?", path, [path])
-        [-1.1, 0.0]
+        >>> hop_scores("Is the Danube in Germany?", path, [path])
+        [-1.1, -0.5]
     """
     standing: dict[str, float] = {}
     for rank, path in enumerate(paths):
