@@ -166,7 +166,7 @@ class MultiHopRetriever:
         """For each question a list of passages, and the paths.
 
         The list has the passages of the best paths, then what the first hop found besides. All passages of a
-        path come together, in its order, with its score.
+        path come together, with its score.
         """
         if not questions:
             return [], []
@@ -233,20 +233,25 @@ class MultiHopRetriever:
 def hits_of_paths(paths: Iterable[Path], rest: Iterable[Hit], top_k: int) -> list[Hit]:
     """The passages of paths as one list for what knows no paths: no passage twice, scores never rise.
 
+    Of a path that passage comes first which the question alone finds first: if the question needs only one,
+    it is that.
+
     Args:
         paths: best first.
-        rest: hits that fill the list up.
+        rest: hits of the first hop, best first; they fill the list up.
         top_k: its length at most.
 
     Example:
         >>> a, b, c = (Hit(row, name, 0.5) for row, name in enumerate("abc"))
         >>> hits = hits_of_paths([Path((b, a), 1.0)], [a, c], top_k=5)
         >>> [(hit.passage_id, hit.score) for hit in hits]
-        [('b', 1.0), ('a', 1.0), ('c', 0.5)]
+        [('a', 1.0), ('b', 1.0), ('c', 0.5)]
     """
+    first = list(rest)
+    standing = {hit.row: place for place, hit in enumerate(first)}
     hits: dict[int, Hit] = {}
-    for path in (*paths, *(Path((hit,), hit.score) for hit in rest)):
-        for hit in path.hits:
+    for path in (*paths, *(Path((hit,), hit.score) for hit in first)):
+        for hit in sorted(path.hits, key=lambda hit: standing.get(hit.row, len(first))):
             if len(hits) == top_k:
                 return list(hits.values())
             lowest = next(reversed(hits.values())).score if hits else path.score
