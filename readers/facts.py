@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -55,6 +55,7 @@ class FactSettings(Config):
             later, on 291 questions of HotpotQA that no reader had learnt from.
         sentence_answer: of a sentence holding the answer.
         sentence_link: of a sentence naming the other passage's title.
+        sentence_marked: of a sentence that the reader marked; chosen with `path`.
         threshold: a sentence whose signs reach it is a fact, if it is not the best of its passage, which
             always is. A sentence's share of rare words has the weight 1.
     """
@@ -67,6 +68,7 @@ class FactSettings(Config):
     path: float = 0.2
     sentence_answer: float = 0.45
     sentence_link: float = 0.5
+    sentence_marked: float = 0.2
     threshold: float = 0.7
 
 
@@ -80,6 +82,7 @@ class FactPassage:
         score: of retrieval.
         confidence: summed over the answers that were read in it.
         answer_sentence: number of the sentence with the best of all answers, None if that is elsewhere.
+        marked: numbers of the sentences that the reader marked.
     """
 
     title: str
@@ -87,6 +90,7 @@ class FactPassage:
     score: float
     confidence: float = 0.0
     answer_sentence: int | None = None
+    marked: Collection[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,8 @@ class FactSigns:
         coverage: (K, K) share of the question's rare words that the two hold together.
         ranks: (K, K) ln(1 + rank) of the path that the two make, or of the one after the last.
         titles: K titles.
-        sentences: for each passage (S, 2): share of rare words, holds the answer; NaN for a blank sentence.
+        sentences: for each passage (S, 3): share of rare words, holds the answer, marked; NaN for a blank
+            sentence.
         mentions: for each passage (S, K) whether its sentence names the title of another.
     """
 
@@ -155,7 +160,7 @@ def find_signs(
         ranks=ranks,
         titles=tuple(passage.title for passage in passages),
         sentences=tuple(
-            _sentence_signs(own, wanted, rarity, passage.answer_sentence)
+            _sentence_signs(own, wanted, rarity, passage)
             for own, passage in zip(lines, passages, strict=True)
         ),
         mentions=mentions,
@@ -177,7 +182,7 @@ def choose_facts(signs: FactSigns, settings: FactSettings | None = None) -> list
     pair = _best_pair(signs, settings)
     for number in pair:
         other = next((each for each in pair if each != number), number)
-        values = signs.sentences[number] @ np.array([1.0, settings.sentence_answer])
+        values = signs.sentences[number] @ np.array([1.0, settings.sentence_answer, settings.sentence_marked])
         if other != number:
             values = values + settings.sentence_link * signs.mentions[number][:, other]
         if np.isnan(values).all():
@@ -227,11 +232,11 @@ def _rarity(wanted: Sequence[str], bags: Sequence[set[str]]) -> FloatArray:
 
 
 def _sentence_signs(
-    lines: Sequence[Sequence[str]], wanted: Sequence[str], rarity: FloatArray, answer: int | None
+    lines: Sequence[Sequence[str]], wanted: Sequence[str], rarity: FloatArray, passage: FactPassage
 ) -> FloatArray:
-    rows = np.full((len(lines), 2), np.nan)
+    rows = np.full((len(lines), 3), np.nan)
     for at, line in enumerate(lines):
         if line:
             held = np.array([word in set(line) for word in wanted], dtype=bool)
-            rows[at] = float(rarity[held].sum()), float(at == answer)
+            rows[at] = rarity[held].sum(), at == passage.answer_sentence, at in passage.marked
     return rows

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rag.config import load_config
-from rag.core.types import AnswerSet, Evidence, Passage, Question
+from rag.core.types import AnswerSet, Passage, Question
 from rag.data.sentences import Spans, align_sentences, sentence_spans
 from rag.eval.sentence_table import SentenceTable
 from rag.eval.systems import Paths, Retrieved
@@ -65,27 +64,11 @@ class FactFinder:
     def __call__(
         self, question: Question, answers: AnswerSet, retrieved: Retrieved, paths: Paths = ()
     ) -> list[tuple[str, int]]:
-        """Supporting (title, sentence number) pairs: those that the reader marked, where it does that."""
-        path = answers.answers[0].path if answers.answers else ()
-        if any(step.supporting for step in path):
-            return self._marked(question, path)
+        """Supporting (title, sentence number) pairs."""
         signs, sources = self.signs(question, answers, retrieved, paths)
         facts = choose_facts(signs, self.settings)
         self.boundaries.update(sources[number] for number in dict.fromkeys(n for n, _ in facts))
         return [(signs.titles[number], sentence) for number, sentence in facts]
-
-    def _marked(self, question: Question, path: Sequence[Evidence]) -> list[tuple[str, int]]:
-        facts = []
-        for step in path:
-            spans, source = self._spans(question, Passage(step.passage_id, step.title, step.text))
-            self.boundaries[source] += 1
-            middles = [(start + end) // 2 for start, end in step.supporting]
-            facts += [
-                (step.title, number)
-                for number, (start, end) in enumerate(spans)
-                if any(start <= middle < end for middle in middles)
-            ]
-        return facts
 
     def signs(
         self, question: Question, answers: AnswerSet, retrieved: Retrieved, paths: Paths = ()
@@ -95,6 +78,7 @@ class FactFinder:
         for answer in answers.answers:
             confidence[answer.evidence.passage_id] += answer.confidence  # type: ignore[assignment]
         best = answers.answers[0].evidence if answers.answers else None
+        marks = {step.passage_id: step.supporting for own in answers.answers[:1] for step in own.path}
         passages, sources = [], []
         for hit, passage in retrieved[: self._read_top_k]:
             spans, source = self._spans(question, passage)
@@ -102,7 +86,9 @@ class FactFinder:
             if best is not None and best.passage_id == passage.id and (start := best.start) is not None:
                 at = next((n for n, (_, end) in enumerate(spans) if start < end), None)
             texts = [passage.text[start:end] for start, end in spans]
-            passages.append(FactPassage(passage.title, texts, hit.score, confidence[passage.id], at))
+            middles = [(start + end) // 2 for start, end in marks.get(passage.id, ())]
+            marked = {n for n, (start, end) in enumerate(spans) for m in middles if start <= m < end}
+            passages.append(FactPassage(passage.title, texts, hit.score, confidence[passage.id], at, marked))
             sources.append(source)
         number = {passage.id: n for n, (_, passage) in enumerate(retrieved[: self._read_top_k])}
         chains = [[number[p.id] for _, p in path if p.id in number] for path in paths]
