@@ -26,7 +26,7 @@ from retrievers.protocols import Passages, PathRetriever, Retriever
 
 __all__ = ["JUDGES", "Judge", "LateInteraction", "RerankingRetriever", "parse_rerank", "reranked"]
 
-# In standard deviations of the judge's scores; chosen as that of hybrid retrieval, whose scores it adds to.
+# The judge in standard deviations: on the scale of a hybrid's dense scores, which it is added to.
 DEFAULT_FUSION = Fusion("weighted", (1.0, 1.0), normalize="std")
 _QUESTIONS_AT_ONCE = 32  # their passages' token vectors are in memory together
 
