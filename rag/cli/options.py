@@ -22,7 +22,7 @@ FusionSpec = Annotated[
 ]
 RerankSpec = Annotated[
     str | None,
-    typer.Option(help="ColBERT or cross-encoder folder that re-ranks: FOLDER,depth=100,fusion=std:1,1."),
+    typer.Option(help="ColBERT or cross-encoder folder that re-ranks: FOLDER,depth=100,fusion=std:1,0.5."),
 ]
 EncoderSpec = Annotated[str | None, typer.Option(help="Folder of the index's encoder, if it moved.")]
 ReaderSpec = Annotated[

@@ -97,8 +97,8 @@ def test_both_stages_scores_are_added_in_the_judge_s_deviations() -> None:
         ]
 
     z = 1.5**0.5  # the deviation of 7, 8, 9 is 1 / z; the first stage says 0, -1, -2
-    assert [hit.passage_id for hit in found()] == ["p1", "p0", "p2"]
-    np.testing.assert_allclose([hit.score for hit in found()], [z - 1, -z, -2])
+    assert [hit.passage_id for hit in found()] == ["p1", "p2", "p0"]
+    np.testing.assert_allclose([hit.score for hit in found()], [z - 0.5, -1.0, -z])
     assert found()[0].first_stage == FirstStage(2, -1.0)
     assert [hit.passage_id for hit in found(Fusion("weighted", (1, 9), normalize="std"))] == [
         "p0",
@@ -133,7 +133,7 @@ def test_evidence_keeps_the_first_place(folders: dict[str, Path], tmp_path: Path
     assert {key: pipeline.identity["rerank"][key] for key in ("kind", "depth", "fusion")} == {
         "kind": "colbert",
         "depth": 4,
-        "fusion": "std:1,1",
+        "fusion": "std:1,0.5",
     }
     before = [hit.passage_id for hit, _ in plain.retrieve(["the danube"], 4)[0]]
     result = pipeline.ask("the danube", top_k=3)
