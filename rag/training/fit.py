@@ -30,6 +30,7 @@ from rag.training.checkpoints import (
 )
 from rag.training.config import OptimConfig, RunConfig, schedule_factor
 from rag.training.distributed import World
+from rag.training.interrupt import Interrupt
 from rag.training.precision import MasterWeights, MovingAverage
 from rag.training.run_log import RunLog
 
@@ -213,7 +214,7 @@ def fit(
         out, step=step, total_steps=total_steps, state=state,
         every=run.log_every_steps, tensorboard=run.tensorboard, writes=world.is_main,
     )  # fmt: skip
-    with closing(run_log):
+    with closing(run_log), Interrupt() as interrupt:
         while step < total_steps and not selection.stopped:
             hooks.before_step(step)
             factor = schedule_factor(
@@ -235,6 +236,7 @@ def fit(
             # all save together, when the main process says so
             is_late = time.monotonic() - saved > run.save_every_s
             counts["_save"] = float(world.is_main and (is_late or hooks.asks_for_checkpoint()))
+            counts["_stop"] = float(interrupt.asked)  # by Ctrl-C, in whichever process
             counts = _sum_counts(counts, world)
             _combine_gradients(master, world, len(numbers))
             value = counts.pop("_loss") / len(numbers)
@@ -254,7 +256,9 @@ def fit(
             hooks.after_step(step)
 
             # log, evaluate, save
-            due, examples, tokens = (int(counts.pop(name)) for name in ("_save", "_examples", "_tokens"))
+            due, stop, examples, tokens = (
+                int(counts.pop(name)) for name in ("_save", "_stop", "_examples", "_tokens")
+            )
             run_log.count(value, examples, tokens, {k: total / len(numbers) for k, total in counts.items()})
             run_log.report(step, optim.learning_rate * factor, norm, hooks.log_fields(step))
             every = run.validate_every_steps
@@ -264,7 +268,7 @@ def fit(
                 better = selection.update(step, scores, shown, write=world.is_main)
                 run_log.scores(step, scores, note="  (best so far)" if better else "")
                 run_log.restart_clock()
-            if due or step == total_steps or selection.stopped:
+            if due or stop or step == total_steps or selection.stopped:
                 generators = generator_states(world)
                 if world.is_main:
                     path = save_checkpoint(
@@ -285,6 +289,9 @@ def fit(
                     hooks.on_checkpoint(path, step)
                 saved = time.monotonic()
                 run_log.restart_clock()
+                if stop:
+                    world.barrier()  # nobody ends before the main process has saved
+                    raise KeyboardInterrupt
     if step < total_steps and world.is_main:
         log.info("stopped at step %d: no better %s since step %s", step, selection.name, selection.step)
     world.barrier()  # what the main process wrote is there for all

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -286,3 +288,31 @@ def test_tensorboard_is_optional(tmp_path: Path) -> None:
         return
     run(tmp_path, tensorboard=True)
     assert list((tmp_path / "tensorboard").glob("events.out.*"))
+
+
+def test_ctrl_c_saves_the_step_and_the_run_goes_on_from_it(tmp_path: Path) -> None:
+    class Pressed(Batches):
+        def __getitem__(self, number: int) -> Pair:
+            if number == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().__getitem__(number)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "stopped", Pressed(8))
+    checkpoint = latest_checkpoint(tmp_path / "stopped" / "checkpoints")
+    assert checkpoint is not None
+    assert checkpoint.state["step"] == 4
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    again, whole = run(tmp_path / "stopped"), run(tmp_path / "whole")
+    for name, tensor in whole.weights.items():
+        assert torch.equal(again.weights[name], tensor)
+
+    class Impatient(Batches):
+        def __getitem__(self, number: int) -> Pair:
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().__getitem__(number)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "at once", Impatient(8))
+    assert latest_checkpoint(tmp_path / "at once" / "checkpoints") is None

@@ -1,0 +1,44 @@
+"""Ctrl-C that loses nothing: the step is finished and saved first."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+
+from rag.core.log import get_logger
+
+__all__ = ["Interrupt"]
+
+
+class Interrupt:
+    """Notices the first Ctrl-C while it is entered; the second ends the program at once.
+
+    Other handlers of the signal, and threads beside the main one, are left alone.
+
+    Attributes:
+        asked: somebody wants the run to end.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._installed = False
+
+    def __enter__(self) -> Interrupt:
+        ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if ours and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, self._notice)
+            self._installed = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._installed:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _notice(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        get_logger(__name__).warning("the run ends when this step is saved; press Ctrl-C again to end it now")
