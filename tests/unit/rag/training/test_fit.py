@@ -6,7 +6,7 @@ import json
 import math
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -290,6 +290,15 @@ def test_tensorboard_is_optional(tmp_path: Path) -> None:
     assert list((tmp_path / "tensorboard").glob("events.out.*"))
 
 
+@pytest.fixture
+def listening() -> Iterator[None]:
+    """A program that nobody started in the background, where Ctrl-C is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("listening")
 def test_ctrl_c_saves_the_step_and_the_run_goes_on_from_it(tmp_path: Path) -> None:
     class Pressed(Batches):
         def __getitem__(self, number: int) -> Pair:
