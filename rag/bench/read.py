@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rag.bench.common import interval_of
+from rag.bench.common import interval_of, working_folder
 from rag.bench.report import Report, Table, format_interval
 from rag.core.errors import ConfigError
 from rag.core.optional import require
@@ -24,7 +23,7 @@ from rag.pipeline import Found, Pipeline
 
 __all__ = ["run_read_benchmark"]
 
-_Read = Callable[[Sequence[str], Sequence[Found]], list[str]]
+_Read = Callable[[Sequence[str], Sequence[Found]], list[tuple[str, int | None]]]
 
 
 @dataclass(slots=True)
@@ -32,8 +31,8 @@ class _Contestant:
     """What reads, and what came of it.
 
     Attributes:
-        read: questions with their passages → an answer each.
-        costs: token-layers of each question, where the reader counts them.
+        read: questions with their passages → the answer of each, and its token-layers if they are counted.
+        costs: token-layers of each question that was asked alone.
         alone_s, batched_s: seconds of each question, asked alone and as one of a batch.
         right: whether each answer matched.
     """
@@ -92,30 +91,29 @@ def run_read_benchmark(
         "reader": reader or "shipped", "retriever": retriever, "batch_size": batch_size,
     }  # fmt: skip
     report = Report("read", settings)
-    with tempfile.TemporaryDirectory(prefix="rag-read-") as folder:
-        contestants = {effort: _ours(reader, precision, effort) for effort in efforts}
+    with working_folder("read") as folder:
+        contestants = {effort: _Contestant(_ours(reader, precision, effort)) for effort in efforts}
         if haystack:
-            contestants["Haystack"] = _Contestant(_haystack(reader, Path(folder), top_k))
+            contestants["Haystack"] = _Contestant(_haystack(reader, folder, top_k))
         _measure(contestants, asked, found, batch_size)
     _fill(report, contestants, efforts[0])
     return report
 
 
-def _ours(source: str | None, precision: str, effort: str) -> _Contestant:
+def _ours(source: str | None, precision: str, effort: str) -> _Read:
     from readers.open import open_reader
 
     opened = open_reader(source, precision=precision, effort=effort)
-    contestant = _Contestant(lambda questions, found: [])
 
-    def read(questions: Sequence[str], found: Sequence[Found]) -> list[str]:
+    def read(questions: Sequence[str], found: Sequence[Found]) -> list[tuple[str, int | None]]:
         passages = [[passage for _, passage in one] for one in found]
         results = opened.read(questions, passages, [[hit.score for hit, _ in one] for one in found], n_best=1)
-        if len(questions) == 1:
-            contestant.costs.append(results[0].reading.get("token_layers", np.nan))
-        return [result.answers[0].text if result.answers else "" for result in results]
+        return [
+            (result.answers[0].text if result.answers else "", result.reading.get("token_layers"))
+            for result in results
+        ]
 
-    contestant.read = read
-    return contestant
+    return read
 
 
 def _haystack(source: str | None, folder: Path, top_k: int) -> _Read:
@@ -138,12 +136,12 @@ def _haystack(source: str | None, folder: Path, top_k: int) -> _Read:
     peer.warm_up()
     separator = f" {parts.tokenizer.sep_token} " if parts.settings.titled else " "
 
-    def read(questions: Sequence[str], found: Sequence[Found]) -> list[str]:
-        answers = []
+    def read(questions: Sequence[str], found: Sequence[Found]) -> list[tuple[str, int | None]]:
+        answers: list[tuple[str, int | None]] = []
         for question, hits in zip(questions, found, strict=True):
             documents = [document(content=f"{passage.title}{separator}{passage.text}") for _, passage in hits]
             read = peer.run(query=question, documents=documents)["answers"]
-            answers.append((read[0].data if read else "") or "")
+            answers.append(((read[0].data if read else "") or "", None))
         return answers
 
     return read
@@ -155,7 +153,6 @@ def _measure(
     """Contestants take turns question by question, then batch by batch, every second time in reverse."""
     for one in contestants.values():  # warm up
         one.read([asked[0].text], found[:1])
-        one.costs.clear()
     with Progress(2 * len(asked), "questions", "read") as progress:
         for size in (1, batch_size):
             for turn, begin in enumerate(range(0, len(asked), size)):
@@ -165,8 +162,10 @@ def _measure(
                     answers = one.read([question.text for question in part], hits)
                     seconds = (time.perf_counter() - started) / len(part)
                     if size == 1:
+                        [(answer, cost)] = answers
                         profile: Profile = "trec_search" if part[0].answers_are_regex else "squad"
-                        one.right.append(exact_match(answers[0], part[0].answers, profile))
+                        one.right.append(exact_match(answer, part[0].answers, profile))
+                        one.costs += [] if cost is None else [cost]
                         one.alone_s.append(seconds)
                     else:
                         one.batched_s += [seconds] * len(part)
@@ -186,7 +185,7 @@ def _fill(report: Report, contestants: dict[str, _Contestant], first: str) -> No
             "batched_ms": 1000 * float(np.mean(one.batched_s)), "faster": faster, "em": em,
             "batched_faster": batched, "token_layers": share,
         }  # fmt: skip
-        layers = "–" if share is None or np.isnan(share) else f"{100 * share:.0f} %"
+        layers = "–" if share is None else f"{100 * share:.0f} %"
         times = f"{1000 * np.mean(one.alone_s):.0f}", f"{p95:.0f}", f"{1000 * np.mean(one.batched_s):.0f}"
         rows.append(
             (
