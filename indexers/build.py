@@ -17,7 +17,7 @@ from typing import Any, Literal, cast, get_args
 
 from pydantic import Field, model_validator
 
-from indexers.embeddings import EmbeddingShards, EmbeddingWriter, VectorDtype, read_probes, save_probes
+from indexers.embeddings import EmbeddingShards, VectorDtype, encode_corpus, read_probes, save_probes
 from indexers.faiss_index import build_faiss
 from indexers.ledger import LEDGER_NAME, StageLedger
 from indexers.lucene import build_bm25
@@ -247,14 +247,9 @@ def build_embeddings(
     }
     if not ledger.begin("embeddings", inputs):
         return
-    writer = EmbeddingWriter(
-        place / EMBEDDINGS_DIR, rows=len(passages), encoder=identity, dtype=settings.stored_dtype,
-        shard_rows=settings.shard_rows,
-    )  # fmt: skip
-    with Progress(len(passages), "passages", "encode", initial=writer.finished_rows) as progress:
-        for _ in writer.write_passages(passages, encoder, progress.update):
-            pass
-    save_probes(writer.directory, passages, encoder, settings.probes, settings.seed)
+    directory = place / EMBEDDINGS_DIR
+    encode_corpus(directory, passages, encoder, settings.stored_dtype, shard_rows=settings.shard_rows)
+    save_probes(directory, passages, encoder, settings.probes, settings.seed)
     output = {"rows": len(passages), "dim": encoder.dim, "dtype": settings.stored_dtype}
     ledger.finish("embeddings", {**output, "shard_rows": settings.shard_rows})
 

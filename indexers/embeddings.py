@@ -27,8 +27,17 @@ from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity, FloatArray, IntArray, PassageEncoder, ReportingEncoder
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import atomic_write_bytes, atomic_write_json, clean_directory, disk_errors, sha256_file
+from rag.core.progress import Progress
 
-__all__ = ["EmbeddingShards", "EmbeddingWriter", "VectorDtype", "probe_texts", "read_probes", "save_probes"]
+__all__ = [
+    "EmbeddingShards",
+    "EmbeddingWriter",
+    "VectorDtype",
+    "encode_corpus",
+    "probe_texts",
+    "read_probes",
+    "save_probes",
+]
 
 VectorDtype = Literal["float16", "float32"]
 _TEXTS_AT_ONCE = 4096
@@ -214,6 +223,29 @@ class EmbeddingWriter:
             if telling is None:
                 done(rows)
             yield rows
+
+
+def encode_corpus(
+    place: Path,
+    passages: PassageStore,
+    encoder: PassageEncoder,
+    dtype: VectorDtype,
+    *,
+    shard_rows: int = 16_384,
+    check: Callable[[], None] = lambda: None,
+) -> EmbeddingShards:
+    """Vectors of all passages, with progress; a killed attempt goes on behind the shards it finished.
+
+    Args:
+        check: called after each shard; it raises where the work is to be given up.
+    """
+    writer = EmbeddingWriter(
+        place, rows=len(passages), encoder=encoder.identity, dtype=dtype, shard_rows=shard_rows
+    )
+    with Progress(len(passages), "passages", "encode", initial=writer.finished_rows) as progress:
+        for _ in writer.write_passages(passages, encoder, progress.update):
+            check()
+    return EmbeddingShards.open(place)
 
 
 def _ledger_line(line: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from indexers.embeddings import EmbeddingShards, probe_texts
+from indexers.embeddings import EmbeddingShards, encode_corpus, probe_texts
 from indexers.exact import FlatIndex
 from indexers.index import Index
 from indexers.npy import load_npy, save_npy
@@ -30,7 +30,6 @@ from rag.training.generations import Generation, Generations
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.layout import Query
 from retrievers.protocols import TextEncoder
-from retrievers.training.inferencer import encode_corpus
 from retrievers.training.staleness import TOP_K, Probes, ProbeSet, compare
 
 __all__ = ["HeldIndex", "IndexRefresher", "index_exchange", "index_key"]
@@ -122,7 +121,9 @@ class IndexRefresher(Refresher):
     def build(self, snapshot: Generation, before: Generation | None, folder: Path) -> None:
         """Encode the corpus with a snapshot, and measure how far it is from the index before it."""
         encoder = self._load(snapshot.path / "encoder")
-        embeddings = encode_corpus(folder / "embeddings", self._passages, encoder, "float32", self.check)
+        embeddings = encode_corpus(
+            folder / "embeddings", self._passages, encoder, "float32", check=self.check
+        )
         scores, now = self._probe(embeddings, encoder)
         known = None
         if before is not None:

@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from indexers.embeddings import EmbeddingShards, EmbeddingWriter, VectorDtype
+from indexers.embeddings import EmbeddingShards, encode_corpus
 from indexers.exact import exact_search
 from indexers.gold import CorpusTexts
 from indexers.npy import load_npy, save_npy
@@ -61,7 +61,7 @@ from retrievers.training.config import AnceTrainConfig
 from retrievers.training.staleness import TOP_K, Probes, ProbeSet, compare
 from retrievers.training.validation import TOP_KS, CorpusSearch, right_rows
 
-__all__ = ["Inferencer", "MinedNegatives", "encode_corpus"]
+__all__ = ["Inferencer", "MinedNegatives"]
 
 _SHARD_ROWS = 16_384
 _QUESTIONS_AT_ONCE = 2048
@@ -191,7 +191,7 @@ class Inferencer(Refresher):
                 shutil.rmtree(other)
         if isinstance(encoder, BiEncoder) and encoder.identity.pooling == "tokens":
             return _SearchedTokens(place, self.corpus, encoder)
-        return _Searched(encoder, encode_corpus(place, self.corpus, encoder, "float16", self.check))
+        return _Searched(encoder, encode_corpus(place, self.corpus, encoder, "float16", check=self.check))
 
     def _mine(
         self,
@@ -323,20 +323,3 @@ class _SearchedTokens(_Searched):
         passages = self._corpus.get_many(rows)
         found = self._makes.passage_tokens([p.title for p in passages], [p.text for p in passages])
         return np.asarray(found.values.numpy(), np.float32)
-
-
-def encode_corpus(
-    place: Path, corpus: PassageStore, encoder: TextEncoder, dtype: VectorDtype, check: Callable[[], None]
-) -> EmbeddingShards:
-    """Vectors of all passages; a killed attempt goes on behind the shards it finished.
-
-    Args:
-        check: called after each shard; it raises where the work is to be given up.
-    """
-    writer = EmbeddingWriter(
-        place, rows=len(corpus), encoder=encoder.identity, dtype=dtype, shard_rows=_SHARD_ROWS
-    )
-    with Progress(len(corpus), "passages", "encode", initial=writer.finished_rows) as progress:
-        for _ in writer.write_passages(corpus, encoder, progress.update):
-            check()
-    return EmbeddingShards.open(place)
