@@ -41,6 +41,7 @@ __all__ = [
 
 VectorDtype = Literal["float16", "float32"]
 _TEXTS_AT_ONCE = 4096
+_SHARD_ROWS = 16_384
 PROBES_NAME = "probes.npy"
 _PROBE_WORDS = 10
 HEADER_NAME, LEDGER_NAME = "embeddings.json", "ledger.jsonl"
@@ -113,7 +114,7 @@ class EmbeddingWriter:
         rows: int,
         encoder: EncoderIdentity,
         dtype: VectorDtype = "float16",
-        shard_rows: int = 16_384,
+        shard_rows: int = _SHARD_ROWS,
     ) -> None:
         self.directory = Path(directory)
         self._header = _Header(rows, encoder.dim, dtype, shard_rows, encoder)
@@ -231,16 +232,17 @@ def encode_corpus(
     encoder: PassageEncoder,
     dtype: VectorDtype,
     *,
-    shard_rows: int = 16_384,
+    shard_rows: int | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> EmbeddingShards:
     """Vectors of all passages, with progress; a killed attempt goes on behind the shards it finished.
 
     Args:
+        shard_rows: rows of a shard, what a killed attempt loses at most; 16,384 by default.
         check: called after each shard; it raises where the work is to be given up.
     """
     writer = EmbeddingWriter(
-        place, rows=len(passages), encoder=encoder.identity, dtype=dtype, shard_rows=shard_rows
+        place, rows=len(passages), encoder=encoder.identity, dtype=dtype, shard_rows=shard_rows or _SHARD_ROWS
     )
     with Progress(len(passages), "passages", "encode", initial=writer.finished_rows) as progress:
         for _ in writer.write_passages(passages, encoder, progress.update):

@@ -297,7 +297,8 @@ class Refresher(ABC):
         """
         self._finished, refreshes = finished, 0
         while not finished():
-            snapshot, newest = self.snapshots.newest(), self.payloads.newest()
+            # Not payloads.newest(): killed before pointing to the last one, we point to the one before.
+            snapshot, newest = self.snapshots.newest(), next(reversed(self.payloads.all()), None)
             if snapshot is None or (newest is not None and newest.meta["snapshot"] == snapshot.version):
                 sleep(self._poll_s)
                 continue
@@ -306,6 +307,7 @@ class Refresher(ABC):
                 refreshes += 1
             except IncompleteArtifactError:
                 log.info("snapshot %s was replaced by a newer one", snapshot.version)
+                sleep(self._poll_s)
             except RefreshStopped:
                 log.info("the trainer has finished: the refresh of step %d is given up", snapshot.step)
         return refreshes

@@ -63,7 +63,6 @@ from retrievers.training.validation import TOP_KS, CorpusSearch, right_rows
 
 __all__ = ["Inferencer", "MinedNegatives"]
 
-_SHARD_ROWS = 16_384
 _QUESTIONS_AT_ONCE = 2048
 _TURN_STREAM = 77_001
 _NAME = "negatives"
@@ -309,7 +308,7 @@ class _SearchedTokens(_Searched):
     """The same with a vector a token, compressed and searched in stages."""
 
     def __init__(self, place: Path, corpus: PassageStore, encoder: BiEncoder) -> None:
-        build_tokens(corpus, place, encoder, shard_rows=_SHARD_ROWS)
+        build_tokens(corpus, place, encoder)
         self._tokens, self._corpus, self._makes = TokenIndex.open(place), corpus, encoder
 
     def search(self, queries: Sequence[Query], top_k: int) -> tuple[FloatArray, IntArray]:

@@ -19,7 +19,6 @@ from rag.training.config import RefreshedConfig
 from rag.training.exchange import RefreshStopped
 from rag.training.generations import Generations
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.training import inferencer
 from tests.conftest import TinyModels
 
 PASSAGES = [Passage(str(n), "title", f"the river {a} {b} text") for n, (a, b) in enumerate(
@@ -30,7 +29,7 @@ PASSAGES = [Passage(str(n), "title", f"the river {a} {b} text") for n, (a, b) in
 def test_what_a_refresher_publishes_is_searched(
     tmp_path: Path, tiny: TinyModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inferencer, "_SHARD_ROWS", 8)
+    monkeypatch.setattr("indexers.embeddings._SHARD_ROWS", 8)
     start, later = (BiEncoder.load(tiny.bert(tmp_path / str(n), seed=n), precision="fp32") for n in range(2))
     build_index(PASSAGES, tmp_path / "index", encoder=start, settings=BuildSettings(probes=8))
     config = RefreshedConfig(probe_questions=6, probe_passages=9, poll_s=0.01)

@@ -269,3 +269,22 @@ def test_a_model_learns_from_targets_that_its_snapshots_give(tmp_path: Path) -> 
     assert len({record["index_version"] for record in records}) == 6
     before, after = top1(records)
     assert after > before + 0.3
+
+
+def test_killed_before_it_points_to_its_last_result_it_goes_on(tmp_path: Path) -> None:
+    class Quick(Refresher):
+        def build(self, snapshot: Generation, before: Generation | None, folder: Path) -> None:
+            (folder / "turn.txt").write_text(str(self.turn(before)))
+
+    snapshots, index = shelves(tmp_path)
+    refresher = Quick(snapshots, index, key="toy", poll_s=0.0)
+    for step in range(2):
+        snapshots.publish(lambda folder, s=step: (folder / "m").write_text(str(s)), step=step)  # type: ignore[misc]
+        naps: list[float] = []
+        assert refresher.watch(lambda n=naps: bool(n), sleep=naps.append) == 1  # type: ignore[misc]
+        if step == 0:
+            pointed = (index.directory / "newest.json").read_bytes()
+    (index.directory / "newest.json").write_bytes(pointed)  # as if killed just before it was replaced
+    looks = iter([False] * 10 + [True])
+    assert refresher.watch(lambda: next(looks), sleep=naps.append) == 0
+    assert len(naps) == 11  # it rests, instead of finding the same result again and again

@@ -162,7 +162,7 @@ def test_a_snapshot_that_is_gone_is_said(tmp_path: Path, corpus: PassageStore) -
 def test_encoding_goes_on_where_it_was_interrupted(
     tmp_path: Path, corpus: PassageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("retrievers.training.inferencer._SHARD_ROWS", 10)
+    monkeypatch.setattr("indexers.embeddings._SHARD_ROWS", 10)
     taken, calls = snapshot(tmp_path / "run", 0), 0
     encode = WordEncoder.encode_passages
 
