@@ -40,7 +40,7 @@ class OptimConfig(Config):
         clip_norm: gradients are scaled down to this norm.
         accumulate: batches whose gradients are added before a step; in-batch negatives stay those of a batch.
         epochs: passes over the training questions; fractions are allowed.
-        max_steps: ends the run (and its schedule) earlier.
+        max_steps: ends the run (and its schedule) earlier; where `epochs` ends it before, a warning says so.
         precision: "bf16", "fp32", or "auto": bf16 where the hardware multiplies it faster.
         ema: decay of an average of the weights, which is then what is validated and exported; 0 is off.
     """

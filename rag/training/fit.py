@@ -184,6 +184,11 @@ def fit(
     keep_freed_memory()
     out.mkdir(parents=True, exist_ok=True)
     total_steps = -(-len(batches) // optim.accumulate)
+    if total_steps < (optim.max_steps or 0) and world.is_main:
+        log.warning(
+            "the run ends after %d steps, not after max_steps=%d: epochs=%g gives no more; raise epochs",
+            *(total_steps, optim.max_steps, optim.epochs),
+        )
     optimizer = master.optimizer(optim.learning_rate, optim.weight_decay, optim.learning_rates)
     world.broadcast_(master.master)  # all start from the same numbers
     master.write_back()

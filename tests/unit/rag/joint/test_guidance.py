@@ -12,11 +12,11 @@ from indexers.build import BuildSettings, build_index
 from indexers.index import Index
 from rag.cli.main import main
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
-from rag.joint import guidance, rounds
+from rag.joint import guidance
 from rag.joint.guidance import guided_rounds
 from rag.joint.rounds import RoundResult
 from retrievers.training.colbert import ColbertTrainConfig
-from tests.unit.rag.joint.test_rounds import world
+from tests.unit.rag.joint.test_rounds import stop_before, world
 
 __all__ = ["world"]  # the fixture
 
@@ -56,24 +56,8 @@ def test_rounds_go_on_after_a_stop_before_any_stage(
 ) -> None:
     monkeypatch.setattr(RoundResult, "gained", property(lambda self: True))
     whole = run(world, tmp_path / "whole", steps=2)
-    stages = (
-        (guidance, "write_training_examples"),
-        (guidance, "train_colbert"),
-        (rounds, "build_index"),
-        (rounds, "evaluate"),
-    )
-    for home, name in stages:
-        with monkeypatch.context() as patch:
-            real = getattr(home, name)
-
-            def stop(*given: Any, _real: Any = real, **more: Any) -> Any:
-                if "round-1" in f"{given} {more}":
-                    raise KeyboardInterrupt
-                return _real(*given, **more)
-
-            patch.setattr(home, name, stop)
-            with pytest.raises(KeyboardInterrupt):
-                run(world, tmp_path / "cut", steps=2)
+    stages = [(guidance, "write_training_examples"), (guidance, "train_colbert")]
+    stop_before(monkeypatch, stages, lambda: run(world, tmp_path / "cut", steps=2))
     assert run(world, tmp_path / "cut", steps=2) == whole
     for name in ("found.json", "guided.json", "retriever/encoder/model.safetensors"):
         place = Path("round-1") / name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,24 @@ def run_rounds(
     return rounds.run_rounds(settings, training, DistillationRounds(settings, make_reader))
 
 
+def stop_before(
+    monkeypatch: pytest.MonkeyPatch, stages: Sequence[tuple[Any, str]], run: Callable[[], Any]
+) -> None:
+    """Run once for each of a method's `stages` (module, function) and those that all have, stopped before."""
+    for home, name in (*stages, (rounds, "build_index"), (rounds, "evaluate")):
+        with monkeypatch.context() as patch:
+            real = getattr(home, name)
+
+            def stop(*given: Any, _real: Any = real, **more: Any) -> Any:
+                if "round-1" in f"{given} {more}":
+                    raise KeyboardInterrupt
+                return _real(*given, **more)
+
+            patch.setattr(home, name, stop)
+            with pytest.raises(KeyboardInterrupt):
+                run()
+
+
 def test_a_round_gains(world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Judge, "open", lambda *_: Reader())
     start, first = run_rounds(*configs(world, tmp_path / "run", rounds=1))
@@ -106,19 +124,8 @@ def test_rounds_go_on_after_a_stop_before_any_stage(
     whole = run_rounds(*configs(world, tmp_path / "whole", steps=2))
     assert [result.number for result in whole] == [0, 1, 2]
     assert 0 <= whole[2].facts["overlap"] <= 1
-    for name in ("score_examples", "train_distill", "build_index", "evaluate"):
-        with monkeypatch.context() as patch:
-            home = rounds if name in ("build_index", "evaluate") else distillation
-            real = getattr(home, name)
-
-            def stop(*given: Any, _real: Any = real, **more: Any) -> Any:
-                if "round-1" in f"{given} {more}":
-                    raise KeyboardInterrupt
-                return _real(*given, **more)
-
-            patch.setattr(home, name, stop)
-            with pytest.raises(KeyboardInterrupt):
-                run_rounds(*configs(world, tmp_path / "cut", steps=2))
+    stages = [(distillation, "score_examples"), (distillation, "train_distill")]
+    stop_before(monkeypatch, stages, lambda: run_rounds(*configs(world, tmp_path / "cut", steps=2)))
     cut = run_rounds(*configs(world, tmp_path / "cut", steps=2))
     assert [result.figures for result in cut] == [result.figures for result in whole]
     for name in ("found.json", "scored.json", "retriever/encoder/model.safetensors"):
