@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from rag.eval.compare import Comparison
 
 
 def compare(
@@ -16,26 +19,43 @@ def compare(
     all_pairs: Annotated[
         bool, typer.Option("--all-pairs", help="Every pair, not each with the first.")
     ] = False,
+    margin: Annotated[
+        float | None,
+        typer.Option(
+            help="Points that B may lose at most: results come in pairs A B, A B over others, …, and "
+            "are pooled; p worse is that of losing so much or more."
+        ),
+    ] = None,
     report: Annotated[Path | None, typer.Option(help="Write a side-by-side HTML page.")] = None,
 ) -> None:
     """Compare systems: paired tests, Holm's correction, wins, ties and losses."""
     from rag.eval.api import compare as run
 
     chosen = [name.strip() for name in figures.split(",")] if figures else None
-    compared = run(results, chosen, all_pairs=all_pairs, report=report)
+    share = None if margin is None else margin / 100
+    compared = run(results, chosen, all_pairs=all_pairs, margin=share, report=report)
     wide = max(len(name) for row in compared for name in (row.a, row.b))
     head = f"{'figure':<16} {'A':<{wide}} {'B':<{wide}} {'A':>7} {'B':>7} {'B-A':>7}  {'p':>8} {'p Holm':>8}"
-    typer.echo(head + "  won/tied/lost")
+    typer.echo(
+        head + ("  won/tied/lost" if margin is None else f"  {'p worse':>8}  95 % of B-A, won/tied/lost")
+    )
     for row in compared:
         test = row.result
         change = 100 * (row.value_b - row.value_a)
         typer.echo(
             f"{row.figure:<16} {row.a:<{wide}} {row.b:<{wide}} "
             f"{100 * row.value_a:7.2f} {100 * row.value_b:7.2f} {change:+7.2f}  "
-            f"{_p(test.p_value)} {_p(row.p_holm)}  {test.wins}/{test.ties}/{test.losses}"
+            f"{_p(test.p_value)} {_p(row.p_holm)}  {_worse(row)}{test.wins}/{test.ties}/{test.losses}"
         )
     if report is not None:
         typer.echo(f"report → {report}")
+
+
+def _worse(row: Comparison) -> str:
+    if row.p_worse is None:
+        return ""
+    found = row.result.difference
+    return f"{_p(row.p_worse)}  [{100 * found.low:+.2f}, {100 * found.high:+.2f}], "
 
 
 def _p(value: float) -> str:

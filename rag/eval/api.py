@@ -15,7 +15,7 @@ from rag.core.types import Question
 from rag.data.questions import draw_sample, read_questions
 from rag.eval import runner
 from rag.eval.breakdown import TrainingOverlap
-from rag.eval.compare import Comparison, compare_evaluations
+from rag.eval.compare import Comparison, compare_evaluations, compare_pooled
 from rag.eval.fact_tuning import FactTuning, collect_examples, tune_facts, write_tuning
 from rag.eval.facts import BOUNDARIES, FactFinder, open_finder
 from rag.eval.fusion_tuning import FusionTuning, tune_fusion
@@ -131,6 +131,7 @@ def compare(
     figures: Sequence[str] | None = None,
     *,
     all_pairs: bool = False,
+    margin: float | None = None,
     report: str | Path | None = None,
 ) -> list[Comparison]:
     """Compare systems on the same questions: paired tests, Holm's correction, wins, ties and losses.
@@ -139,10 +140,12 @@ def compare(
         results: folders written by `evaluate`, or what it returned; the others are compared with the first.
         figures: names of figures; the main ones by default.
         all_pairs: compare every pair instead.
+        margin: ask whether the second of each pair of results loses less than this to the first, pooled over
+            the pairs; see `compare_pooled`.
         report: write a side-by-side HTML page here.
 
     Raises:
-        ConfigError: fewer than two results, or one lacks a figure.
+        ConfigError: fewer than two results, an odd number with a margin, or one lacks a figure.
         MismatchedArtifactError: they were not run on the same questions.
 
     Example:
@@ -151,7 +154,12 @@ def compare(
     evaluations = load_evaluations(
         [result.place if isinstance(result, Evaluation) else result for result in results]
     )
-    compared = compare_evaluations(evaluations, figures, all_pairs=all_pairs)
+    if margin is not None and all_pairs:
+        raise ConfigError("a margin takes results as pairs already", hint="leave out --all-pairs or --margin")
+    if margin is None:
+        compared = compare_evaluations(evaluations, figures, all_pairs=all_pairs)
+    else:
+        compared = compare_pooled(evaluations, margin, figures)
     if report is not None:
         write_report(evaluations, report)
     return compared

@@ -1,5 +1,5 @@
-"""Compare evaluations of the same questions: differences with intervals, p-values corrected by Holm,
-flips."""
+"""Compare evaluations of the same questions: differences with intervals, p-values corrected by Holm, flips;
+whether one system is not worse than another by more than a margin, pooled over question sets."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.eval.aggregate import FigureTable
 from rag.eval.report_labels import compared_figures
 from rag.eval.results import Evaluation
-from rag.metrics.significance import PairedTest, compare_paired, holm
+from rag.metrics.significance import PairedTest, compare_paired, holm, non_inferiority
 
-__all__ = ["Comparison", "compare_evaluations"]
+__all__ = ["Comparison", "compare_evaluations", "compare_pooled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ class Comparison:
         p_holm: p-value corrected for all comparisons made together.
         gained: ids of questions where b is better.
         lost: ids of questions where a is better.
+        p_worse: one-sided, against "b is worse by the margin or more"; None without a margin.
     """
 
     figure: str
@@ -43,6 +44,7 @@ class Comparison:
     p_holm: float
     gained: tuple[str, ...]
     lost: tuple[str, ...]
+    p_worse: float | None = None
 
 
 def compare_evaluations(
@@ -71,16 +73,7 @@ def compare_evaluations(
             f"found {len(names)} evaluations named {', '.join(names)}; expected two or more with "
             "distinct names"
         )
-    chosen = list(figures) if figures else compared_figures(*(e.metrics["figures"] for e in evaluations))
-    for evaluation in evaluations:
-        missing = [name for name in chosen if name not in evaluation.metrics["figures"]]
-        if missing:
-            raise ConfigError(
-                f"{evaluation.name} has no figure {missing[0]!r}",
-                hint=f"it has {', '.join(evaluation.metrics['figures'])}",
-            )
-    if not chosen:
-        raise ConfigError("these evaluations share no figure", hint="name figures to compare")
+    chosen = _chosen(evaluations, figures)
     _check_same(evaluations)
     tables = [_aligned(evaluation, evaluations[0]) for evaluation in evaluations]
     ids = tables[0][1]
@@ -103,6 +96,72 @@ def compare_evaluations(
         )
         for (name, i, j, value_a, value_b, result), p_holm in zip(rows, corrected, strict=True)
     ]
+
+
+def compare_pooled(
+    evaluations: Sequence[Evaluation], margin: float, figures: Sequence[str] | None = None
+) -> list[Comparison]:
+    """Is the second of each pair no worse than the first, by less than a margin, over all pairs' questions?
+
+    Args:
+        evaluations: first and second system, over the same questions; first and second over others; …
+        margin: the smallest loss that matters, in the units of the figures (0.01: one point of EM).
+        figures: figures to compare; the main ones by default.
+
+    Returns:
+        One comparison a figure, every question counting alike, with `p_worse`.
+
+    Raises:
+        ConfigError: not two, four, … evaluations, no margin above 0, or a figure one of them lacks.
+        MismatchedArtifactError: question sets or answer profiles of a pair differ.
+    """
+    if len(evaluations) < 2 or len(evaluations) % 2:
+        raise ConfigError(
+            f"found {len(evaluations)} evaluations; a margin takes pairs: the first system and the second "
+            "over one question set, then both over the next"
+        )
+    chosen = _chosen(evaluations, figures)
+    pairs = list(zip(evaluations[::2], evaluations[1::2], strict=True))
+    ids: list[str] = []
+    values: dict[str, list[tuple[Any, Any]]] = {name: [] for name in chosen}
+    for first, second in pairs:
+        _check_same((first, second))
+        (ours, asked), (theirs, _) = _aligned(first, first), _aligned(second, first)
+        ids += asked
+        for name in chosen:
+            values[name].append((ours[name], theirs[name]))
+    rows = []
+    for name in chosen:
+        a, b = (np.concatenate(parts) for parts in zip(*values[name], strict=True))
+        both = ~np.isnan(a) & ~np.isnan(b)
+        rows.append(
+            (name, a[both].mean(), b[both].mean(), compare_paired(a, b), non_inferiority(a, b, margin))
+        )
+    first_names, second_names = (", ".join(one.name for one in side) for side in zip(*pairs, strict=True))
+    corrected = holm([result.p_value for *_, result, _ in rows])
+    return [
+        Comparison(
+            *(name, first_names, second_names, float(value_a), float(value_b), result, p_holm),
+            gained=tuple(ids[row] for row in result.gained),
+            lost=tuple(ids[row] for row in result.lost),
+            p_worse=p_worse,
+        )
+        for (name, value_a, value_b, result, p_worse), p_holm in zip(rows, corrected, strict=True)
+    ]
+
+
+def _chosen(evaluations: Sequence[Evaluation], figures: Sequence[str] | None) -> list[str]:
+    chosen = list(figures) if figures else compared_figures(*(e.metrics["figures"] for e in evaluations))
+    for evaluation in evaluations:
+        missing = [name for name in chosen if name not in evaluation.metrics["figures"]]
+        if missing:
+            raise ConfigError(
+                f"{evaluation.name} has no figure {missing[0]!r}",
+                hint=f"it has {', '.join(evaluation.metrics['figures'])}",
+            )
+    if not chosen:
+        raise ConfigError("these evaluations share no figure", hint="name figures to compare")
+    return chosen
 
 
 def _check_same(evaluations: Sequence[Evaluation]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import AnswerSet, GoldPassage, Passage, Question
-from rag.eval.compare import compare_evaluations
+from rag.eval.compare import compare_evaluations, compare_pooled
 from rag.eval.report import render_report, write_report
 from rag.eval.report_labels import describe, with_interval
 from rag.eval.report_questions import answer_pieces, marked, read_pieces, worst_records
@@ -86,6 +86,25 @@ def test_three_systems_in_pairs(pair: list[Evaluation]) -> None:
     third = Evaluation("third", pair[0].place, pair[0].metrics)
     assert len(compare_evaluations([*pair, third], ["em"])) == 2
     assert len(compare_evaluations([*pair, third], ["em"], all_pairs=True)) == 3
+
+
+def test_a_margin_pools_pairs_over_different_questions(
+    tmp_path: Path, pair: list[Evaluation], system: Any, questions: list[Question]
+) -> None:
+    again = [run(system, questions[:3], tmp_path / name, profile="nq_open") for name in ("x", "y")]
+    (em,) = compare_pooled([*pair, *again], 0.05, ["em"])
+    assert (em.a, em.b) == (f"{pair[0].name}, x", f"{pair[1].name}, y")
+    assert (em.result.wins, em.result.ties, em.result.losses, em.gained) == (1, 8, 0, ("q0",))
+    assert (em.value_a, em.value_b) == (pytest.approx(1 / 9), pytest.approx(2 / 9))
+    assert em.p_worse is not None
+    assert em.p_worse < 0.001
+    (lost,) = compare_pooled([pair[1], pair[0]], 0.05, ["em"])
+    assert lost.p_worse == pytest.approx(1 - (5 / 6) ** 6, abs=0.02)  # resamples that hold the one question
+    fewer = run(system, questions[:3], tmp_path / "fewer")
+    with pytest.raises(ConfigError, match="pairs"):
+        compare_pooled([*pair, again[0]], 0.05)
+    with pytest.raises(MismatchedArtifactError, match="number of questions"):
+        compare_pooled([again[0], again[1], pair[0], fewer], 0.05, ["em"])
 
 
 def test_comparisons_that_make_no_sense_are_refused(
