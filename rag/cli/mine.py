@@ -12,8 +12,8 @@ from retrievers.negatives.settings import MiningSettings, parse_depth
 
 _SETTINGS = options_of(
     MiningSettings,
-    *("source", "per_question", "pick", "margin", "answer_filter", "regex", "cross_encoder", "keep_below"),
-    *("cross_encoder_depth", "gold", "weak_positives", "seed"),
+    *("source", "hops", "per_question", "pick", "margin", "answer_filter", "regex", "cross_encoder"),
+    *("keep_below", "cross_encoder_depth", "gold", "weak_positives", "seed"),
 )
 
 
@@ -48,4 +48,7 @@ def mine(
         index, questions, out, load_config(MiningSettings, overrides=settings),
         encoder=model, format=format, limit=limit, sample=sample, merge=merge,
     )  # fmt: skip
-    typer.echo("\n".join(report.lines()) + f"\n→ {out}\ntrain with it: rag train dpr --train {out} …")
+    typer.echo(
+        "\n".join(report.lines())
+        + f"\n→ {out}\ntrain with it: rag train {'mdr' if settings.get('hops') else 'dpr'} --train {out} …"
+    )

@@ -5,19 +5,36 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from indexers.gold import CorpusTexts, StoredPassages
+from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage, Question
 from rag.runtime.seeds import generator
 from retrievers.examples.batches import Epochs, Int64
-from retrievers.examples.records import Candidate, TrainingExample
+from retrievers.examples.records import (
+    Candidate,
+    TrainingExample,
+    first_record,
+    read_training_examples,
+)
 
-__all__ = ["HopEpochs", "HopReport", "PassageFinder", "hop_examples", "hop_orders", "order_of"]
+__all__ = [
+    "HopEpochs",
+    "HopReport",
+    "PassageFinder",
+    "hop_examples",
+    "hop_orders",
+    "mined_hops",
+    "order_of",
+    "passage_finder",
+]
 
 PassageFinder = Callable[[Passage], Passage | None]
 _MOST_ORDERS = 4
@@ -109,6 +126,48 @@ def hop_examples(
                     tuple(path[:hop]),
                 )  # fmt: skip
     counts.log()
+
+
+def passage_finder(passages: StoredPassages, texts: CorpusTexts) -> PassageFinder:
+    """Finds what stands for a passage in a corpus: the same text, or the same id if no text is given."""
+
+    def find(passage: Passage) -> Passage | None:
+        rows = texts.find(passage) if passage.text else [passages.row_of(passage.id)]
+        return None if not rows or rows[0] is None else passages[rows[0]]
+
+    return find
+
+
+def mined_hops(path: Path, *, find: PassageFinder | None = None) -> Iterator[TrainingExample] | None:
+    """The examples of a file that `rag mine --hops` wrote; None if it is another file.
+
+    Args:
+        find: see `hop_examples`.
+
+    Raises:
+        DataError: a passage is not in the corpus that `find` looks into.
+    """
+    first = first_record(path)
+    named = first.get("id") if isinstance(first, dict) and "positive_ctxs" in first else None
+    if not re.fullmatch(r".*#\d+\.\d+", str(named)):
+        return None
+
+    def placed(passage: Passage) -> Passage:
+        found = passage if find is None else find(passage)
+        if found is None:
+            raise DataError(
+                f"{path}: “{passage.title}”, a passage of a question, is not in the index",
+                hint="mine with the index that is trained with",
+            )
+        return found
+
+    def examples() -> Iterator[TrainingExample]:
+        for example in read_training_examples(path):
+            right = (Candidate(placed(passage), "positive") for passage in example.positives)
+            context = tuple(map(placed, example.context))
+            yield replace(example, candidates=(*right, *example.negatives), context=context)
+
+    return examples()
 
 
 def order_of(example_id: str) -> tuple[str, int, int]:

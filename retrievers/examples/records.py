@@ -25,6 +25,7 @@ __all__ = [
     "TrainingExample",
     "example_from_json",
     "example_to_json",
+    "first_record",
     "read_training_examples",
     "write_training_examples",
 ]
@@ -197,6 +198,16 @@ def read_training_examples(
         log.warning("%s: %d questions without %s left out (%s …)", name, left_out, needs, places)
     if not found:
         raise DataError(f"{name}: no question with {_NEEDED[needs]}", hint=_SHAPE)
+
+
+def first_record(path: Path) -> Any:
+    """The first record of a JSON list or of JSON Lines, as it is; None if the file holds neither."""
+    with open_binary(path) as stream:
+        is_list = first_mark(stream) == "["
+        try:
+            return next(iter_json_array(stream, str(path)) if is_list else json_lines(stream), (0, None))[1]
+        except DataError:
+            return None
 
 
 def write_training_examples(path: str | Path, examples: Iterable[TrainingExample]) -> int:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from indexers.gold import FoundGold, GoldLookup
+from indexers.gold import CorpusTexts, FoundGold, GoldLookup
 from indexers.index import Index
 from indexers.protocols import FloatArray
 from rag.core.errors import ConfigError, DataError
@@ -25,14 +26,16 @@ from rag.data.questions import draw_sample, read_questions
 from rag.data.text import AnswerMatcher
 from rag.runtime.seeds import generator
 from retrievers.encoders.cross_encoder import CrossEncoder
+from retrievers.encoders.layout import Query
 from retrievers.examples.data import matchable_answers
+from retrievers.examples.hops import hop_examples, passage_finder
 from retrievers.examples.records import Candidate, TrainingExample, write_training_examples
 from retrievers.negatives.blocks import BlockFolder, merge_examples
 from retrievers.negatives.search import MiningSearch
 from retrievers.negatives.select import NegativeFilter, Proposal, below_margin, candidates_by_rank, choose
 from retrievers.negatives.settings import WEAK_DEPTH, MiningSettings
 
-__all__ = ["MiningReport", "mine", "mine_block"]
+__all__ = ["MiningReport", "mine", "mine_block", "mine_hops"]
 
 BLOCK_QUESTIONS = 512
 
@@ -60,11 +63,12 @@ class MiningReport:
             return ", ".join(f"{name} {value:,}" for name, value in found.items()) or "none"
 
         mean = counts["negatives"] / max(1, counts["examples"])
+        unit = "hop" if self.run.get("settings", {}).get("hops") else "question"
         lines = [
-            f"{counts['questions']:,} questions, {counts['examples']:,} with a positive; "
+            f"{counts['questions']:,} {unit}s, {counts['examples']:,} with a positive; "
             f"positives found by: {part('positive ')}",
-            f"{counts['negatives']:,} negatives ({mean:.1f} a question): {part('source ')}; "
-            f"{counts['short']:,} questions have fewer than asked for, {counts['empty']:,} none",
+            f"{counts['negatives']:,} negatives ({mean:.1f} a {unit}): {part('source ')}; "
+            f"{counts['short']:,} {unit}s have fewer than asked for, {counts['empty']:,} none",
             f"candidates thrown out: {part('removed ')}",
         ]
         if missing := counts["gold passages outside the corpus"]:
@@ -112,8 +116,11 @@ def mine(
         raise ConfigError("questions are read twice, and standard input only once", hint="give a file")
     target = Path(out)
     work = target.with_name(target.name + ".mining")
-    there = sum(1 for _ in islice(read_questions(questions, format), limit))
-    total = there if sample is None else min(sample, there)
+
+    def read() -> Iterator[Question]:
+        found = islice(read_questions(questions, format), limit)
+        return iter(found if sample is None else draw_sample(found, sample, settings.seed))
+
     with ExitStack() as stack:
         index = stack.enter_context(Index.open(index_dir))
         search = MiningSearch(index, settings, encoder=encoder)
@@ -127,19 +134,26 @@ def mine(
             "sample": sample,
         }
         blocks = BlockFolder(work, run)
-        lookup = GoldLookup(index.passages, near=search.near)
+        asked: Iterator[Any]
+        mine_some: Callable[..., list[TrainingExample]]
+        if settings.hops:
+            find = passage_finder(index.passages, CorpusTexts(index.passages))
+            hops = list(hop_examples(read(), max_hops=settings.hops, find=find))
+            total, asked = len(hops), iter(hops)
+            mine_some = partial(mine_hops, search=search, settings=settings, judge=judge)
+        else:
+            total, asked = sum(1 for _ in read()), read()
+            lookup = GoldLookup(index.passages, near=search.near)
+            mine_some = partial(mine_block, search=search, settings=settings, lookup=lookup, judge=judge)
         done = min(total, blocks.finished * BLOCK_QUESTIONS)
+        unit = "hops" if settings.hops else "questions"
         if done:
-            get_logger(__name__).info("%s: %d questions are mined already", work, done)
-        asked: Iterator[Question] = islice(read_questions(questions, format), limit)
-        if sample is not None:
-            asked = iter(draw_sample(asked, sample, settings.seed))
+            get_logger(__name__).info("%s: %d %s are mined already", work, done, unit)
         asked = islice(asked, done, None)
-        with Progress(total, "questions", "mine", initial=done) as progress:
+        with Progress(total, unit, "mine", initial=done) as progress:
             while block := list(islice(asked, BLOCK_QUESTIONS)):
                 counts: Counter[str] = Counter()
-                examples = mine_block(block, search, settings, lookup=lookup, judge=judge, counts=counts)
-                blocks.add(examples, counts)
+                blocks.add(mine_some(block, counts=counts), counts)
                 progress.update(len(block))
         report = MiningReport(
             blocks.counts(), {**run, "merge": None if merge is None else sha256_file(merge)}
@@ -163,9 +177,9 @@ def mine(
 
 def mine_block(
     questions: Sequence[Question],
+    *,
     search: MiningSearch,
     settings: MiningSettings,
-    *,
     lookup: GoldLookup,
     judge: CrossEncoder | None,
     counts: Counter[str],
@@ -176,14 +190,13 @@ def mine_block(
         counts: what `MiningReport.counts` says is added here.
     """
     passages = search.index.passages
-    hits, vectors = search.search([question.text for question in questions])
+    hits, vectors = search.search([Query(question.text) for question in questions])
     gold = lookup.find(questions)
-    work: list[_Question] = []
+    work: list[_Asked] = []
     counts["questions"] += len(questions)
     for number, question in enumerate(questions):
         is_regex = settings.regex or question.answers_are_regex
-        answers = question.answers if is_regex else matchable_answers(question.answers)
-        matcher = AnswerMatcher(answers, "regex" if is_regex else "tokens")
+        matcher = _matcher(question.answers, is_regex)
         found = {source: lists[number] for source, lists in hits.items()}
         positives = gold[number] if settings.gold == "given" else gold[number].without_missing()
         if positives.how == "none" and settings.weak_positives:
@@ -195,9 +208,75 @@ def mine_block(
         if positives.how == "none":
             continue
         listed = (*passages.get_many(positives.rows), *positives.missing)
+        example = TrainingExample.labelled(question.id, question.text, question.answers, listed)
         candidates = candidates_by_rank(found, settings.first_rank, settings.last_rank)
         vector = None if vectors is None else vectors[number]
-        work.append(_Question(question, positives, listed, candidates, matcher, vector))
+        example = replace(example, answers_are_regex=is_regex)
+        work.append(_Asked(example, positives.rows, candidates, matcher, vector))
+    return _with_negatives(work, search, settings, judge, counts)
+
+
+def mine_hops(
+    hops: Sequence[TrainingExample],
+    *,
+    search: MiningSearch,
+    settings: MiningSettings,
+    judge: CrossEncoder | None,
+    counts: Counter[str],
+) -> list[TrainingExample]:
+    """Examples of one block of hops: their own negatives make room for what a search finds at that hop.
+
+    A passage of the path so far is no negative: a search over paths takes no passage twice.
+
+    Args:
+        hops: as `hop_examples` makes them of passages of the index.
+        counts: what `MiningReport.counts` says is added here.
+    """
+    hits, vectors = search.search([hop.query for hop in hops])
+    counts["questions"] += len(hops)
+    counts["positive given"] += len(hops)
+    work = []
+    for number, hop in enumerate(hops):
+        found = {source: lists[number] for source, lists in hits.items()}
+        ids = [passage.id for passage in (*hop.positives, *hop.context)]
+        rows = tuple(row for name in ids if (row := search.index.passages.row_of(name)) is not None)
+        right = replace(hop, candidates=tuple(c for c in hop.candidates if c.role == "positive"))
+        candidates = candidates_by_rank(found, settings.first_rank, settings.last_rank)
+        matcher = _matcher(hop.answers, is_regex=settings.regex)
+        vector = None if vectors is None else vectors[number]
+        work.append(_Asked(right, rows, candidates, matcher, vector))
+    return _with_negatives(work, search, settings, judge, counts)
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What negatives are chosen for.
+
+    Attributes:
+        example: with its positives.
+        rows: passages of the index that are no negatives: the positives, the first of them first.
+    """
+
+    example: TrainingExample
+    rows: tuple[int, ...]
+    candidates: list[Proposal]
+    matcher: AnswerMatcher
+    vector: FloatArray | None
+
+
+def _matcher(answers: Sequence[str], is_regex: bool) -> AnswerMatcher:
+    return AnswerMatcher(
+        answers if is_regex else matchable_answers(answers), "regex" if is_regex else "tokens"
+    )
+
+
+def _with_negatives(
+    work: Sequence[_Asked],
+    search: MiningSearch,
+    settings: MiningSettings,
+    judge: CrossEncoder | None,
+    counts: Counter[str],
+) -> list[TrainingExample]:
     if settings.margin is not None:
         _apply_margin(work, search, settings.margin, counts)
     examples = _select(work, search, settings, judge, counts)
@@ -210,31 +289,19 @@ def mine_block(
     return examples
 
 
-@dataclass(slots=True)
-class _Question:
-    question: Question
-    positives: FoundGold
-    listed: tuple[Passage, ...]
-    candidates: list[Proposal]
-    matcher: AnswerMatcher
-    vector: FloatArray | None
-
-
-def _apply_margin(
-    work: Sequence[_Question], search: MiningSearch, margin: float, counts: Counter[str]
-) -> None:
+def _apply_margin(work: Sequence[_Asked], search: MiningSearch, margin: float, counts: Counter[str]) -> None:
     """Keep candidates that the model scores below the gold passage's score, with a margin."""
-    outside = [item for item in work if not item.positives.rows]
+    outside = [item for item in work if not item.rows]
     given: dict[int, float] = {}
     if outside:
         vectors = np.stack([item.vector for item in outside if item.vector is not None])
-        scores = search.scores_of(vectors, [item.listed[0] for item in outside])
+        scores = search.scores_of(vectors, [item.example.positives[0] for item in outside])
         given = {id(item): float(score) for item, score in zip(outside, scores, strict=True)}
     removed: Counter[str] = Counter()
     for item in work:
         assert item.vector is not None
         rows = [candidate.row for candidate in item.candidates]
-        scores = search.scores(item.vector, [*item.positives.rows[:1], *rows])
+        scores = search.scores(item.vector, [*item.rows[:1], *rows])
         positive = given[id(item)] if id(item) in given else float(scores[0])
         item.candidates = below_margin(
             item.candidates, scores[len(scores) - len(rows) :], positive, margin, removed
@@ -243,7 +310,7 @@ def _apply_margin(
 
 
 def _select(
-    work: Sequence[_Question],
+    work: Sequence[_Asked],
     search: MiningSearch,
     settings: MiningSettings,
     judge: CrossEncoder | None,
@@ -259,8 +326,8 @@ def _select(
     for item in work:
         chosen = NegativeFilter(
             item.matcher if settings.answer_filter else None,
-            item.positives.rows,
-            [passage.text for passage in item.listed],
+            item.rows,
+            [passage.text for passage in (*item.example.positives, *item.example.context)],
             removed,
         )
         passing.append(list(islice(chosen.passing(item.candidates, search.index.passages), wanted)))
@@ -270,21 +337,18 @@ def _select(
     for item, kept in zip(work, passing, strict=True):
         draw = None
         if settings.pick == "random":
-            draw = generator(settings.seed, *item.question.id.encode())
+            draw = generator(settings.seed, *item.example.id.encode())
         negatives = tuple(
             Candidate(passage, "negative", candidate.source, candidate.rank, round(candidate.score, 5))
             for candidate, passage in choose(kept, settings.per_question, draw)
         )
-        asked = item.question
-        mined = TrainingExample.labelled(asked.id, asked.text, asked.answers, item.listed, negatives)
-        is_regex = settings.regex or asked.answers_are_regex
-        examples.append(replace(mined, answers_are_regex=is_regex))
+        examples.append(replace(item.example, candidates=(*item.example.candidates, *negatives)))
     counts.update({f"removed {reason}": count for reason, count in removed.items()})
     return examples
 
 
 def _denoised(
-    work: Sequence[_Question],
+    work: Sequence[_Asked],
     passing: list[list[tuple[Proposal, Passage]]],
     judge: CrossEncoder,
     keep_below: float,
@@ -294,7 +358,7 @@ def _denoised(
 
     Source: Qu et al. 2021, "RocketQA", section 4.2 (denoised hard negatives).
     """
-    questions = [item.question.text for item, kept in zip(work, passing, strict=True) for _ in kept]
+    questions = [item.example.question for item, kept in zip(work, passing, strict=True) for _ in kept]
     scores = judge.score(questions, [passage for kept in passing for _, passage in kept])
     chances = iter((scores < keep_below).tolist())
     denoised = [[entry for entry in kept if next(chances)] for kept in passing]

@@ -12,6 +12,7 @@ from rag.core.errors import ConfigError
 from rag.core.types import Hit, Passage
 from retrievers.dense import DenseRetriever
 from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.encoders.layout import Query
 from retrievers.negatives.settings import MiningSettings
 from retrievers.open import open_encoder
 from retrievers.sparse import SparseRetriever
@@ -58,14 +59,15 @@ class MiningSearch:
             self._dense = DenseRetriever(index.dense, index.passages, self._encoder)
         self._asks_dense = "dense" in wanted
 
-    def search(self, questions: Sequence[str]) -> tuple[dict[str, list[list[Hit]]], FloatArray | None]:
-        """Hits by source, one list a question; and question vectors (B, D), if there is a model."""
+    def search(self, queries: Sequence[Query]) -> tuple[dict[str, list[list[Hit]]], FloatArray | None]:
+        """Hits by source, one list a query; and query vectors (B, D), if there is a model."""
         found: dict[str, list[list[Hit]]] = {}
         if self._sparse is not None:
-            found["bm25"] = self._sparse.search(questions, self._top_k)
+            texts = [" ".join([query.question, *(p.text for p in query.passages)]) for query in queries]
+            found["bm25"] = self._sparse.search(texts, self._top_k)
         if self._dense is None:
             return found, None
-        vectors = self._encoder.encode_questions(questions)
+        vectors = self._encoder.encode_queries(queries)
         if self._asks_dense:
             found["dense"] = self._dense.search_vectors(vectors, self._top_k)
         return found, vectors

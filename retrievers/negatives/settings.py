@@ -19,6 +19,8 @@ class MiningSettings(Config):
 
     Attributes:
         source: what proposes candidates: BM25, the index's model, or both, taken in turns by rank.
+        hops: mine for each hop of questions of up to so many gold passages, searching with the question and
+            the passages before that hop; 0 mines for questions.
         first_rank, last_rank: candidates are the hits of these ranks, 1-based, both included.
         per_question: most negatives kept of a question.
         pick: "top" keeps the best-ranked of those that pass, "random" any of them.
@@ -44,6 +46,7 @@ class MiningSettings(Config):
     recipe: ClassVar[str] = "mine"
 
     source: Literal["bm25", "dense", "both"] = "bm25"
+    hops: int = Field(default=0, ge=0, le=6)
     first_rank: int = Field(default=1, ge=1)
     last_rank: int = Field(default=100, ge=1)
     per_question: int = Field(default=10, ge=1)

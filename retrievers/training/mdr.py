@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -16,15 +17,16 @@ from pydantic import Field, model_validator
 
 from indexers.gold import CorpusTexts
 from indexers.index import Index
+from rag.core.errors import ConfigError
 from rag.core.files import sha256_file
-from rag.core.types import Passage, Question
+from rag.core.types import Question
 from rag.data.questions import draw_sample, read_questions
 from rag.training.distributed import World
 from rag.training.fit import Loss
 from retrievers.examples.batches import Int64, RetrieverBatch
 from retrievers.examples.data import TrainingSet
-from retrievers.examples.hops import HopEpochs, PassageFinder, hop_examples
-from retrievers.examples.records import write_training_examples
+from retrievers.examples.hops import HopEpochs, PassageFinder, hop_examples, mined_hops, passage_finder
+from retrievers.examples.records import TrainingExample, write_training_examples
 from retrievers.examples.split import ExampleSplit, split_examples
 from retrievers.training.config import ContrastConfig, RetrieverTrainConfig
 from retrievers.training.frozen import like_index, score_rows
@@ -81,7 +83,8 @@ class MdrTrainConfig(RetrieverTrainConfig):
 
     Attributes:
         train_files: question sets with gold passages (HotpotQA, 2WikiMultiHopQA, MuSiQue, MDR's files, JSON
-            Lines with `gold_passage_ids`); questions with one gold passage are trained on as one hop.
+            Lines with `gold_passage_ids`), of which those with one gold passage are trained on as one hop; or
+            what `rag mine --hops` makes of them, with its negatives for every hop.
         validation_file: a question set.
         index: its passages stand for the gold passages.
 
@@ -225,7 +228,7 @@ def split_hops(config: MdrTrainConfig, folder: Path, index: Index | None) -> Exa
         index: its passages stand for the gold passages; questions with one that is not there are left out.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    find = None if index is None else _finder(index)
+    find = None if index is None else passage_finder(index.passages, CorpusTexts(index.passages))
     version = "" if index is None else index.version
     files = _hop_file(config, config.train_files, folder, find, version)
     held_out = config.validation_file
@@ -246,22 +249,24 @@ def _hop_file(
     stated = json.dumps([sums, said.max_hops, said.train_questions, seed, version])
     path = folder / f"hops-{hashlib.sha256(stated.encode()).hexdigest()[:16]}.json"
     if not path.is_file():
+        mined = {n: found for n, file in enumerate(files) if (found := mined_hops(file, find=find))}
+        if mined and said.train_questions:
+            raise ConfigError(
+                f"train_questions draws questions, and {files[min(mined)]} holds mined hops",
+                hint="draw them when mining: rag mine --hops … --sample N",
+            )
         questions: Iterable[Question] = (  # ids are unique in a file
             replace(question, id=f"{number}:{question.id}")
             for number, file in enumerate(files)
+            if number not in mined
             for question in read_questions(file)
         )
         if said.train_questions:
             questions = draw_sample(questions, said.train_questions, seed)
-        write_training_examples(path, hop_examples(questions, max_hops=said.max_hops, find=find))
+        hops: Iterable[TrainingExample] = (
+            replace(hop, id=f"{number}:{hop.id}") for number, found in mined.items() for hop in found
+        )
+        if len(mined) < len(files):
+            hops = chain(hop_examples(questions, max_hops=said.max_hops, find=find), hops)
+        write_training_examples(path, hops)
     return path
-
-
-def _finder(index: Index) -> PassageFinder:
-    texts = CorpusTexts(index.passages)
-
-    def find(passage: Passage) -> Passage | None:
-        rows = texts.find(passage) if passage.text else [index.passages.row_of(passage.id)]
-        return None if not rows or rows[0] is None else index.passages[rows[0]]
-
-    return find
