@@ -149,7 +149,7 @@ def compare_tokens(
     holder: Path,
 ) -> Report:  # fmt: skip
     """The report, filled."""
-    matchers = [AnswerMatcher(q.answers, "regex" if q.answers_are_regex else "tokens") for q in asked]
+    matchers = [AnswerMatcher(q.answers, q.answer_mode) for q in asked]
 
     def answered(rows: IntArray) -> FloatArray:
         """(B,) whether one of the passages holds an answer."""

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
-from rag.cli.recipe import Refresh, files, index, run_recipe, say_encoder, trains_retriever
+from rag.cli.recipe import (
+    Refresh,
+    Role,
+    RoleOption,
+    files,
+    index,
+    run_held,
+    run_recipe,
+    say_encoder,
+    trains_retriever,
+)
 
 _INDEX = index("Its passages are read; training starts from its encoder.")
 _ENCODER = Annotated[
@@ -37,14 +46,6 @@ def orqa(
     typer.echo(f"use them: rag ask … --index {settings.out / 'index'} --reader {settings.out / 'reader'}")
 
 
-class Role(StrEnum):
-    """What a process does."""
-
-    BOTH = "both"
-    TRAINER = "trainer"
-    REFRESHER = "refresher"
-
-
 @trains_retriever(
     train=files("Where sentences are from, an index or files; default: --index", "--corpus", "--train"),
     index=_INDEX,
@@ -61,20 +62,16 @@ def realm(
     reader: Annotated[
         str | None, typer.Option(help="Masked language model to start from; default: the embedded encoder.")
     ] = None,
-    role: Annotated[
-        Role, typer.Option(help="both: train and index in turn; or one of two processes that share --out.")
-    ] = Role.BOTH,
+    role: RoleOption = Role.BOTH,
 ) -> None:
     """Train a retriever by filling in masked names and dates with what it finds (REALM).
 
     In two processes, start the same command twice, with --role trainer and --role refresher. Either may be
     killed at any time. Then: rag index … --encoder OUT/encoder, and rag train orqa.
     """
-    from rag.joint.realm import run_refresher, train_realm
+    from rag.joint.realm import train_realm
 
     if reader is not None:
         settings = settings.replaced(mlm={"encoder": reader})
-    if role is Role.REFRESHER:
-        typer.echo(f"indexes → {run_refresher(settings)}")
-    else:
-        say_encoder(train_realm(settings, role="both" if role is Role.BOTH else "trainer"))
+    if finished := run_held(settings, role, train_realm):
+        say_encoder(finished)

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
-from rag.cli.recipe import files, index, trains_retriever
-
-
-class Role(StrEnum):
-    """What a process does."""
-
-    BOTH = "both"
-    TRAINER = "trainer"
-    REFRESHER = "refresher"
-
+from rag.cli.recipe import Role, RoleOption, files, index, run_held, trains_retriever
 
 _OPTIONS = {
     "train": files("Question set with answers, of any format; no passages are needed"),
@@ -41,13 +31,10 @@ _OPTIONS = {
         typer.Option(help='"never", "500:500", "500:500,2000:2000" (from step:every), "drift>0.05".'),
     ],
 }
-_Role = Annotated[
-    Role, typer.Option(help="both: train and index in turn; or one of two processes that share --out.")
-]
 
 
 @trains_retriever(**_OPTIONS)
-def rag(settings: Any, role: _Role = Role.BOTH) -> None:
+def rag(settings: Any, role: RoleOption = Role.BOTH) -> None:
     """Train a question encoder and a generator through the passages between them (RAG).
 
     Questions and answers are enough. With --document-side reencode it is trained end to end; in two
@@ -63,7 +50,7 @@ def rag(settings: Any, role: _Role = Role.BOTH) -> None:
     **_OPTIONS,
     objective=Annotated[str | None, typer.Option(help="The retriever's: emdr2, pdist, loop or adist.")],
 )
-def emdr2(settings: Any, role: _Role = Role.BOTH) -> None:
+def emdr2(settings: Any, role: RoleOption = Role.BOTH) -> None:
     """Train a retriever and a Fusion-in-Decoder reader in the same steps (EMDR², PDist, LOOP, ADist).
 
     The retriever learns how well the reader does from each passage alone. Roles and several GPUs: as for
@@ -75,11 +62,6 @@ def emdr2(settings: Any, role: _Role = Role.BOTH) -> None:
 
 
 def _run(settings: Any, role: Role, train: Any) -> None:
-    from rag.joint.together import refresh_together
-
-    if role is Role.REFRESHER:
-        typer.echo(f"indexes → {refresh_together(settings)}")
-        return
-    finished = train(settings, role="both" if role is Role.BOTH else "trainer")
-    searched = settings.index if settings.document_side == "frozen" else settings.out / "index"
-    typer.echo(f"reader → {finished}\nuse it: rag ask … --index {searched} --reader {finished}")
+    if finished := run_held(settings, role, train):
+        searched = settings.index if settings.document_side == "frozen" else settings.out / "index"
+        typer.echo(f"reader → {finished}\nuse it: rag ask … --index {searched} --reader {finished}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 __all__ = [
     "Answer",
@@ -89,6 +89,11 @@ class Question:
     hops: int | None = None
     provenance: tuple[tuple[Mapping[str, Any], ...], ...] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def answer_mode(self) -> Literal["regex", "tokens"]:
+        """How `AnswerMatcher` takes the answers."""
+        return "regex" if self.answers_are_regex else "tokens"
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,7 @@ def tune_fusion(
 def _right_rows(question: Question, rows: Sequence[int], passages: PassageStore, by_gold: bool) -> set[int]:
     found = passages.get_many(list(rows))
     if not by_gold:
-        matcher = AnswerMatcher(question.answers, "regex" if question.answers_are_regex else "tokens")
+        matcher = AnswerMatcher(question.answers, question.answer_mode)
         return {row for row, passage in zip(rows, found, strict=True) if matcher.matches(passage.text)}
     kind, keys = gold_keys(question)
     return {row for row, passage in zip(rows, found, strict=True) if passage_key(passage, kind) in keys}

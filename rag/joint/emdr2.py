@@ -8,8 +8,9 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from rag.joint.held import Role
 from rag.joint.losses import Fused, fused_loss
-from rag.joint.together import Role, train_together
+from rag.joint.together import train_together
 from rag.joint.together_config import DocumentSide, JointTrainConfig
 from readers.generative.marginal import Marginal
 

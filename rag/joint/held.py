@@ -1,8 +1,9 @@
 """An index that a trainer holds and searches with question vectors as they are now, while a refresher makes
 the next one from a snapshot of the model.
 
-    snapshots/    encoders that the trainer publishes
-    indexes/      embeddings of the whole corpus by such an encoder, which the trainer swaps in
+    snapshots/       encoders that the trainer publishes
+    indexes/         embeddings of the whole corpus by such an encoder, which the trainer swaps in
+    finished.json    the trainer has finished
 
 A published index holds `embeddings/` (float32, searched exactly), `probe_rows.npy` and `figures.json`.
 """
@@ -10,10 +11,15 @@ A published index holds `embeddings/` (float32, searched exactly), `probe_rows.n
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Literal, TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from indexers.embeddings import EmbeddingShards, encode_corpus, probe_texts
@@ -23,19 +29,85 @@ from indexers.npy import load_npy, save_npy
 from indexers.protocols import FloatArray, IntArray, VectorIndex
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, read_json
+from rag.core.log import get_logger
+from rag.core.types import Passage
+from rag.joint.pair import part
+from rag.runtime.hardware import use_threads
 from rag.training.config import RefreshedConfig
 from rag.training.distributed import World
-from rag.training.exchange import Drift, Exchange, ExchangeSettings, Refresher
+from rag.training.exchange import Exchange, ExchangeSettings, Refresher
 from rag.training.generations import Generation, Generations
+from rag.training.precision import MasterWeights
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.layout import Query
 from retrievers.protocols import TextEncoder
-from retrievers.training.staleness import TOP_K, Probes, ProbeSet, compare
+from retrievers.training.config import RetrieverTrainConfig
+from retrievers.training.frozen import settings_of
+from retrievers.training.model import BiEncoderModel
+from retrievers.training.recipe import claimed
+from retrievers.training.run import encoder_form, export_model, load_model
+from retrievers.training.staleness import TOP_K, DriftMeter, Probes, ProbeSet, compare
 
-__all__ = ["HeldIndex", "IndexRefresher", "index_exchange", "index_key"]
+__all__ = ["HeldConfig", "HeldIndex", "IndexRefresher", "Role", "held_run", "index_exchange", "refresh_index"]
+
+_FINISHED = "finished.json"
+
+Role = Literal["both", "trainer"]
+"""Of a training process: it refreshes in line, or leaves that to `refresh_index` in another process."""
+
+log = get_logger(__name__)
 
 
-def index_key(index: Index) -> str:
+class HeldConfig(RefreshedConfig, RetrieverTrainConfig):
+    """What a recipe reads that trains over an index, and makes it anew as `refresh` says.
+
+    Attributes:
+        index: built index with vectors; its encoder is what training starts from.
+    """
+
+    index: Path
+
+
+ConfigT = TypeVar("ConfigT", bound=HeldConfig)
+
+
+@contextmanager
+def held_run(config: ConfigT) -> Iterator[tuple[ConfigT, World, Index]]:
+    """The configuration with all that the index decides, the processes, and the index, while a run trains.
+
+    Raises:
+        MismatchedArtifactError: `config.out` holds a run with another configuration, or the index was built
+            with another encoder.
+        ConfigError: the index has no vectors.
+    """
+    with claimed(config) as world, Index.open(config.index) as index:
+        if world.is_main:
+            (config.out / _FINISHED).unlink(missing_ok=True)
+        yield settings_of(config, index, started=True), world, index
+        if world.is_main:
+            atomic_write_json(config.out / _FINISHED, {"finished": True})
+        world.barrier()
+
+
+def refresh_index(config: HeldConfig) -> Path:
+    """Make the index anew with every newer snapshot of the trainer in `config.out`, until it has finished.
+
+    Returns:
+        The folder of the published indexes.
+
+    Raises:
+        ResourceError: another refresher works there.
+    """
+    use_threads(config.run.threads)
+    with Index.open(config.index) as index:
+        model, _ = load_model(settings_of(config, index, started=True), "cpu")
+        refresher = IndexRefresher(config, index, temperature=model.temperature)
+        refreshes = refresher.watch((config.out / _FINISHED).exists)
+    log.info("the trainer has finished; made the index anew %d times", refreshes)
+    return config.out / "indexes"
+
+
+def _key(index: Index) -> str:
     """Says whose passages the rows of a refreshed index are."""
     return hashlib.sha256(str(index.manifest["passages"]["sha256"]).encode()).hexdigest()
 
@@ -58,7 +130,7 @@ class HeldIndex:
         if index.dense is None:
             raise ConfigError(f"{index.directory} has no vectors", hint="build it with --retriever dense")
         self.passages, self.version = index.passages, index.version
-        self._key = index_key(index)
+        self._key = _key(index)
         self._search: VectorIndex = index.dense
 
     def search(self, questions: Tensor, top_k: int) -> IntArray:
@@ -91,32 +163,20 @@ class IndexRefresher(Refresher):
 
     Args:
         config: of the run.
-        out: its folder.
         index: whose passages are encoded again.
         temperature: the loss's, for the entropy of p(z|x).
-        seed: of the probes.
-        load: snapshot folder → encoder.
+        device: of the encoder.
     """
 
-    def __init__(
-        self,
-        config: RefreshedConfig,
-        out: Path,
-        index: Index,
-        *,
-        temperature: float,
-        seed: int,
-        load: Callable[[Path], TextEncoder] = BiEncoder.load,
-    ) -> None:
+    def __init__(self, config: HeldConfig, index: Index, *, temperature: float, device: str = "auto") -> None:
         super().__init__(
-            Generations(out / "snapshots"), Generations(out / "indexes"), key=index_key(index),
+            Generations(config.out / "snapshots"), Generations(config.out / "indexes"), key=_key(index),
             keep=config.keep_generations, poll_s=config.poll_s,
         )  # fmt: skip
-        self._passages, self._temperature, self._load = index.passages, temperature, load
-        self._asked = probe_texts(index.passages, config.probe_questions, seed)
-        self._watched = ProbeSet.draw(
-            1, len(index.passages), questions=1, passages=config.probe_passages, seed=seed
-        ).passages
+        self._passages, self._temperature = index.passages, temperature
+        self._load = partial(BiEncoder.load, device=device, precision=config.optim.precision)
+        self._asked = probe_texts(index.passages, config.probe_questions, config.run.seed)
+        self._watched = _watched(config, index)
 
     def build(self, snapshot: Generation, before: Generation | None, folder: Path) -> None:
         """Encode the corpus with a snapshot, and measure how far it is from the index before it."""
@@ -145,53 +205,57 @@ class IndexRefresher(Refresher):
 
 
 def index_exchange(
-    config: RefreshedConfig,
-    out: Path,
+    config: HeldConfig,
     held: HeldIndex,
     index: Index,
-    write_encoder: Callable[[Path], object],
+    model: BiEncoderModel,
+    master: MasterWeights,
     *,
-    temperature: float,
-    seed: int,
-    show_steps: int,
     world: World,
-    in_line: bool,
-    precision: str = "auto",
-    drift: Drift | None = None,
+    role: Role,
 ) -> Exchange:
     """Hooks of the fit loop: snapshots out, indexes in; the trainer never waits.
 
     Args:
         config: when, and how it is watched.
-        out: folder of the run.
         held: what is swapped.
         index: what training starts with.
-        write_encoder: puts the encoder as it is now into a folder; called in the main process.
-        temperature: the loss's.
-        precision: in which the corpus is encoded anew.
-        seed: of the probes.
-        show_steps: so long a refresh's figures stand in the log.
-        world: the processes.
-        in_line: refresh at once, in the main process; otherwise another process does (`IndexRefresher`).
-        drift: measures how far the model has moved; needed if the schedule asks for it.
+        model: the encoder; its weights in fp32 are the `retriever.…` of `master`.
+        world: the processes; the main one refreshes, if it is this process that does.
+        role: whether it is.
     """
-    refresher = None
-    if in_line and world.is_main:
-        refresher = IndexRefresher(
-            config, out, index, temperature=temperature, seed=seed,
-            load=lambda folder: BiEncoder.load(folder, device=world.device, precision=precision),
-        )  # fmt: skip
+    refresher = drift = None
+    if role == "both" and world.is_main:
+        refresher = IndexRefresher(config, index, temperature=model.temperature, device=world.device)
+    if config.schedule_of_refresh.watches_drift:
+        drift = DriftMeter(partial(_encode, model, index.passages.get_many(_watched(config, index))))
+    form = replace(encoder_form(config, model), max_length=config.model.passage_tokens)
     return Exchange(
         ExchangeSettings(
             config.schedule_of_refresh, poll_every_steps=config.poll_every_steps, poll_s=config.poll_s,
-            show_steps=show_steps, keep=config.keep_generations, in_line=in_line,
+            show_steps=config.run.log_every_steps, keep=config.keep_generations, in_line=role == "both",
         ),
-        Generations(out / "snapshots"),
-        Generations(out / "indexes"),
-        lambda folder: write_encoder(folder / "encoder"),
+        Generations(config.out / "snapshots"),
+        Generations(config.out / "indexes"),
+        lambda folder: export_model(folder / "encoder", model, part(master.state(), "retriever"), form),
         held.take_up,
         world=world,
-        key=index_key(index),
+        key=_key(index),
         refresher=refresher,
         drift=drift,
     )  # fmt: skip
+
+
+def _watched(config: HeldConfig, index: Index) -> IntArray:
+    """Rows of the passages that drift and staleness are measured on."""
+    count = len(index.passages)
+    probes = ProbeSet.draw(1, count, questions=1, passages=config.probe_passages, seed=config.run.seed)
+    return probes.passages
+
+
+@torch.no_grad()
+def _encode(model: BiEncoderModel, passages: Sequence[Passage]) -> FloatArray:
+    model.eval()
+    vectors: FloatArray = model.read(passages).float().cpu().numpy()
+    model.train()
+    return vectors

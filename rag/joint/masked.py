@@ -62,8 +62,7 @@ class SentenceBatches:
         tagger: finds names, for salient masks; None for others.
         sentence_tokens: sentences are cut here.
         min_words: shorter sentences are passed over.
-        batch_size: passages a batch; those without anything to mask are left out.
-        epochs, max_batches, seed: of the run.
+        examples: passages of every batch; those without anything to mask are left out.
 
     Raises:
         DataError: of a sample of the passages not one has anything to mask.
@@ -78,15 +77,11 @@ class SentenceBatches:
         tagger: Tagger | None,
         sentence_tokens: int,
         min_words: int,
-        batch_size: int,
-        epochs: float,
-        max_batches: int | None,
-        seed: int,
+        examples: Epochs,
     ) -> None:
         self._store, self._tokenizer, self._masks, self._tagger = store, tokenizer, masks, tagger
-        self._sentence_tokens, self._min_words, self._seed = sentence_tokens, min_words, seed
-        self.examples = Epochs(len(store), batch_size, epochs=epochs, max_batches=max_batches, seed=seed)
-        self.batch_size = self.examples.batch_size
+        self._sentence_tokens, self._min_words, self._examples = sentence_tokens, min_words, examples
+        seed = examples.seed
         rows = generator(seed, 52).choice(len(store), min(_SAMPLE, len(store)), replace=False)
         found = len(self._draw(np.sort(rows), generator(seed, 53)))
         self.usable = found / len(rows)
@@ -99,7 +94,7 @@ class SentenceBatches:
             log.warning("only %d of %d passages have a sentence with a %s mask", found, len(rows), masks)
 
     def __len__(self) -> int:
-        return len(self.examples)
+        return len(self._examples)
 
     def __getitem__(self, number: int) -> list[MaskedSentence]:
         """Batch `number`.
@@ -107,10 +102,10 @@ class SentenceBatches:
         Raises:
             DataError: none of its passages has anything to mask.
         """
-        found = self._draw(self.examples[number], generator(self._seed, 51, number))
+        found = self._draw(self._examples[number], generator(self._examples.seed, 51, number))
         if not found:
             raise DataError(
-                f"batch {number}: none of {self.batch_size} passages has anything to mask ({self._masks})",
+                f"batch {number}: none of its passages has anything to mask ({self._masks})",
                 hint="raise batch_size, or mask spans: masks=span",
             )
         return found

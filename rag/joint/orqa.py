@@ -29,7 +29,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from indexers.index import Index
 from indexers.protocols import IntArray
@@ -39,13 +39,14 @@ from rag.core.log import get_logger
 from rag.core.types import Passage, Question
 from rag.data.text import AnswerMatcher, exact_match
 from rag.joint.orqa_config import OrqaTrainConfig
+from rag.joint.pair import paired, part
 from rag.joint.questions import questions_of
+from rag.metrics.ranking import answer_flags, first_true
 from rag.runtime.hardware import resolve_precision
 from rag.runtime.model_files import embedded_encoder_dir, position_limit
 from rag.runtime.seeds import generator
 from rag.training.distributed import World
 from rag.training.fit import Loss, fit
-from rag.training.precision import MasterWeights
 from readers.extractive.inference import row_tensors, span_scores
 from readers.extractive.layout import RowLayout, pair_template, rows_of_pairs
 from readers.extractive.model import SpanModel
@@ -56,18 +57,18 @@ from readers.manifest import Calibration
 from readers.training.export import export_int8
 from readers.training.losses import marginal_loss
 from readers.training.start import start_model
-from retrievers.examples.batches import Epochs
+from retrievers.encoders.layout import Query
 from retrievers.examples.data import TrainingSet
 from retrievers.examples.masks import answer_mask
 from retrievers.examples.records import TrainingExample
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.frozen import FrozenIndex, finish_questions, like_index, score_rows, settings_of
 from retrievers.training.model import BiEncoderModel
-from retrievers.training.recipe import claimed
+from retrievers.training.recipe import claimed, epochs_of
 from retrievers.training.run import load_model
 from retrievers.training.validation import retrieval_scores
 
-__all__ = ["OrqaModel", "early_loss", "full_loss", "train_orqa"]
+__all__ = ["early_loss", "full_loss", "train_orqa"]
 
 log = get_logger(__name__)
 
@@ -75,14 +76,6 @@ _SHOWN_TOP = 20  # passages of a held-out question that are judged
 _SAMPLE = 500  # training questions looked up before training
 _FEW = 0.5  # a smaller share of answers that are found is warned about
 _NEVER = -1000.0  # null bias of a reader that was never shown passages without an answer
-
-
-class OrqaModel(nn.Module):
-    """Both networks; parameters are named `retriever.…` and `reader.…`."""
-
-    def __init__(self, retriever: BiEncoderModel, reader: SpanModel) -> None:
-        super().__init__()
-        self.retriever, self.reader = retriever, reader
 
 
 def early_loss(retrieval: Tensor, answered: Tensor) -> Tensor:
@@ -141,9 +134,7 @@ def _train(config: OrqaTrainConfig, world: World, index: Index) -> Path:
     )
     full = {name: tensor.clone() for name, tensor in reader.state_dict().items()}
     reader.to(world.device).to_compute(resolve_precision(config.optim.precision, world.device))
-    module = OrqaModel(retriever, reader)
-    numbers = {f"retriever.{name}": tensor for name, tensor in own.state().items()}
-    master = MasterWeights(module, numbers | {f"reader.{name}": tensor for name, tensor in full.items()})
+    module, master = paired(retriever, own, reader, full)
 
     # data
     regex = None if config.answers == "auto" else config.answers == "regex"
@@ -156,12 +147,9 @@ def _train(config: OrqaTrainConfig, world: World, index: Index) -> Path:
         folder=config.out / "data",
         key=_key(config, index),
     )
-    task = _Task(config, module, tokenizer, index, asked, tables)
+    task = _Task(config, retriever, reader, tokenizer, index, asked, tables)
     found = task.found_share()
-    batches = Epochs(
-        len(asked), config.data.batch_size, epochs=config.optim.epochs,
-        max_batches=config.optim.max_batches, seed=config.run.seed,
-    )  # fmt: skip
+    batches = epochs_of(config, len(asked))
     log.info("%d questions, %d held out, %d batches", len(asked), len(held_out), len(batches))
 
     # fit
@@ -172,13 +160,9 @@ def _train(config: OrqaTrainConfig, world: World, index: Index) -> Path:
     )  # fmt: skip
 
     # export
-    parts: dict[str, dict[str, Tensor]] = {"retriever": {}, "reader": {}}
-    for name, tensor in result.weights.items():
-        part, _, rest = name.partition(".")
-        parts[part][rest] = tensor
     export_int8(
-        config.out / "reader", reader, {**full, **parts["reader"]}, tokenizer, name=f"{config.name}-reader",
-        settings=task.settings, calibration=Calibration(null_bias=_NEVER),
+        config.out / "reader", reader, {**full, **part(result.weights, "reader")}, tokenizer,
+        name=f"{config.name}-reader", settings=task.settings, calibration=Calibration(null_bias=_NEVER),
     )  # fmt: skip
     described = {
         "training questions": len(asked),
@@ -186,7 +170,7 @@ def _train(config: OrqaTrainConfig, world: World, index: Index) -> Path:
         "passages of the index": len(index.passages),
         "reader": "trained with it, see the folder beside this one",
     }
-    finish_questions(config, retriever, replace(result, weights=parts["retriever"]), described)
+    finish_questions(config, retriever, replace(result, weights=part(result.weights, "retriever")), described)
     return config.out / "encoder"
 
 
@@ -196,20 +180,21 @@ class _Task:
     def __init__(
         self,
         config: OrqaTrainConfig,
-        module: OrqaModel,
+        retriever: BiEncoderModel,
+        reader: SpanModel,
         tokenizer: Any,
         index: Index,
         asked: Sequence[Question],
         tables: TrainingSet,
     ) -> None:
-        self.config, self.module, self.tokenizer = config, module, tokenizer
+        self.config, self.retriever, self.reader, self.tokenizer = config, retriever, reader, tokenizer
         self.index, self.asked, self.tables = index, asked, tables
         said = config.reader
-        limit = position_limit(module.reader.encoder.config.to_dict())  # type: ignore[operator,union-attr]
+        limit = position_limit(reader.encoder.config.to_dict())  # type: ignore[operator,union-attr]
         self.settings = ReaderSettings(
             max_tokens=min(said.max_tokens, limit), question_tokens=said.question_tokens,
             title_tokens=said.title_tokens, max_answer_tokens=said.max_answer_tokens,
-            score_weight=module.retriever.scale,
+            score_weight=retriever.scale,
         )  # fmt: skip
         self._layout = RowLayout(
             pair_template(tokenizer), max_tokens=self.settings.max_tokens,
@@ -221,9 +206,9 @@ class _Task:
     def loss(self, chosen: IntArray) -> Loss:
         """Both losses of some questions."""
         ids = [self.tables.questions[number] for number in chosen.tolist()]
-        vectors = self.module.retriever.encode_questions(ids)  # (B, D)
+        vectors = self.retriever.encode_questions(ids)  # (B, D)
         rows = self._search(vectors, self.config.early)  # (B, C)
-        retrieval = score_rows(self.module.retriever, self.index, vectors, rows)  # (B, C)
+        retrieval = score_rows(self.retriever, self.index, vectors, rows)  # (B, C)
         answered = np.stack([self.answered(n, own) for n, own in zip(chosen.tolist(), rows, strict=True)])
         early = early_loss(retrieval, torch.from_numpy(answered).to(retrieval.device))
         first = rows[:, : self.config.read]
@@ -257,7 +242,8 @@ class _Task:
 
     def _matcher(self, number: int) -> AnswerMatcher:
         if number not in self._matchers:
-            self._matchers[number] = _matcher(self.asked[number])
+            question = self.asked[number]
+            self._matchers[number] = AnswerMatcher(question.answers, question.answer_mode)
         return self._matchers[number]
 
     def _read(self, chosen: IntArray, rows: IntArray, retrieval: Tensor) -> tuple[Tensor, float, int]:
@@ -284,7 +270,7 @@ class _Task:
                 if row.text_from + last < row.text_to:
                     right[group, row.text_from + begin, last - begin] = True
         device = retrieval.device
-        found = self.module.reader(ids.to(device), mask.to(device), types.to(device))
+        found = self.reader(ids.to(device), mask.to(device), types.to(device))
         start, end = (logits.unflatten(0, shape) for logits in (found.start, found.end))
         text, right = text.unflatten(0, shape).to(device), right.unflatten(0, shape).to(device)
         right &= retrieval.isfinite()[:, :, None, None]
@@ -300,9 +286,9 @@ class _Task:
         """
         count = min(_SAMPLE, len(self.asked))
         sample = generator(self.config.run.seed, 41).choice(len(self.asked), count, replace=False)
-        self.module.eval()
-        vectors = self.module.retriever.encode_questions([self.tables.questions[int(n)] for n in sample])
-        self.module.train()
+        self.retriever.eval()
+        vectors = self.retriever.encode_questions([self.tables.questions[int(n)] for n in sample])
+        self.retriever.train()
         rows = self._search(vectors, self.config.early)
         found = sum(self.answered(int(n), own).any() for n, own in zip(sample, rows, strict=True))
         where = f"of {count} training questions {found} have an answer among their first {self.config.early} "
@@ -319,20 +305,17 @@ class _Task:
     @torch.no_grad()
     def measure(self, questions: Sequence[Question]) -> dict[str, float]:
         """Exact match and retrieval of held-out questions, in percent."""
-        self.module.eval()
-        retriever = self.module.retriever
-        tokenizer = RetrieverTokenizer(retriever.settings.question, retriever.settings.passage)
-        asked = tokenizer.queries([_example(question).query for question in questions])
-        vectors = retriever.encode_questions([np.array(ids, np.int32) for ids in asked])
+        retriever = self.retriever.eval()
+        vectors = retriever.ask([Query(question.text) for question in questions])
         rows = self._search(vectors, _SHOWN_TOP)
         scores = score_rows(retriever, self.index, vectors, rows) / retriever.scale
         passages: list[list[Passage]] = [self.index.passages.get_many(own[own >= 0]) for own in rows]
-        ranks = []
-        for question, found in zip(questions, passages, strict=True):
-            matcher = _matcher(question)
-            ranks.append(next((n for n, p in enumerate(found, 1) if matcher.matches(p.text)), None))
+        ranks = [
+            first_true(answer_flags(question.answers, (p.text for p in found), question.answer_mode))
+            for question, found in zip(questions, passages, strict=True)
+        ]
         figures = retrieval_scores(ranks)
-        reader = ExtractiveReader(self.module.reader, self.tokenizer, self.settings, device=retriever.device)
+        reader = ExtractiveReader(self.reader.eval(), self.tokenizer, self.settings, device=retriever.device)
         k = self.config.read
         read = reader.read(
             [question.text for question in questions],
@@ -349,10 +332,6 @@ class _Task:
 
 def _profile(question: Question) -> Literal["squad", "trec_search"]:
     return "trec_search" if question.answers_are_regex else "squad"
-
-
-def _matcher(question: Question) -> AnswerMatcher:
-    return AnswerMatcher(question.answers, "regex" if question.answers_are_regex else "tokens")
 
 
 def _example(question: Question) -> TrainingExample:

@@ -18,50 +18,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import torch
 from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from indexers.index import Index
-from indexers.protocols import FloatArray, IntArray
+from indexers.protocols import IntArray
 from rag.config import Config
-from rag.core.files import atomic_write_json
 from rag.core.log import get_logger
-from rag.joint.held import HeldIndex, IndexRefresher, index_exchange
+from rag.core.types import Passage
+from rag.joint.held import HeldConfig, HeldIndex, Role, held_run, index_exchange
 from rag.joint.losses import listed_scores
 from rag.joint.masked import MaskedReader, MaskedSentence, SentenceBatches
+from rag.joint.pair import paired, part
 from rag.joint.salient import CapitalTagger, Masks, ModelTagger, Tagger, title_hashes
-from rag.runtime.hardware import resolve_precision, use_threads
+from rag.runtime.hardware import resolve_precision
 from rag.runtime.model_files import embedded_encoder_dir
-from rag.training.config import RefreshedConfig
 from rag.training.distributed import World
-from rag.training.exchange import Exchange
 from rag.training.fit import Loss, fit
-from rag.training.precision import MasterWeights
 from rag.training.refresh import distinct_share, score_entropy
 from readers.generative.marginal import Marginal, answer_log_likelihood
-from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.layout import Query
 from retrievers.examples.corpus import open_corpus
-from retrievers.examples.tokens import RetrieverTokenizer
-from retrievers.training.config import RetrieverTrainConfig
-from retrievers.training.frozen import settings_of
 from retrievers.training.ict import CorpusDataConfig
 from retrievers.training.model import BiEncoderModel
-from retrievers.training.recipe import claimed
-from retrievers.training.run import encoder_form, export_model, finish_run, load_model
-from retrievers.training.staleness import DriftMeter, ProbeSet
+from retrievers.training.recipe import epochs_of
+from retrievers.training.run import encoder_form, finish_run, load_model
 
-__all__ = ["RealmTrainConfig", "realm_log_likelihood", "run_refresher", "train_realm"]
+__all__ = ["RealmTrainConfig", "realm_log_likelihood", "train_realm"]
 
 log = get_logger(__name__)
 
-_FINISHED = "finished.json"
 _SPARE = 8  # passages found beyond those wanted, for those that are excluded
 
 
@@ -81,12 +72,11 @@ class MlmConfig(Config):
     mlm_dropout: float | None = Field(default=None, ge=0, lt=1)
 
 
-class RealmTrainConfig(RefreshedConfig, RetrieverTrainConfig):
+class RealmTrainConfig(HeldConfig):
     """Everything `train_realm` reads.
 
     Attributes:
         train_files: where sentences are from: a built index, or files of documents; none: `index`.
-        index: built index with vectors; its encoder is what training starts from.
         masks: what is masked: "salient" (names and dates), "random" words or a random "span".
         tagger: token classification model that finds names; None: by looks and by the corpus's titles.
         marginal: "sequence" or "token".
@@ -104,7 +94,6 @@ class RealmTrainConfig(RefreshedConfig, RetrieverTrainConfig):
     measured: ClassVar[tuple[str, ...]] = ()
 
     train_files: tuple[Path, ...] = ()
-    index: Path
     masks: Masks = "salient"
     tagger: str | None = None
     marginal: Marginal = "sequence"
@@ -122,14 +111,6 @@ class RealmTrainConfig(RefreshedConfig, RetrieverTrainConfig):
         return self
 
 
-class RealmModel(nn.Module):
-    """Both networks; parameters are named `retriever.…` and `reader.…`."""
-
-    def __init__(self, retriever: BiEncoderModel, reader: MaskedReader) -> None:
-        super().__init__()
-        self.retriever, self.reader = retriever, reader
-
-
 def realm_log_likelihood(marginal: Marginal, scores: Tensor, logp: Tensor, lengths: Tensor) -> Tensor:
     """(B,) log p(y|x), for "token" the mean over the masked tokens.
 
@@ -143,14 +124,14 @@ def realm_log_likelihood(marginal: Marginal, scores: Tensor, logp: Tensor, lengt
     return value / lengths if marginal == "token" else value
 
 
-def train_realm(config: RealmTrainConfig, role: Literal["both", "trainer"] = "both") -> Path:
+def train_realm(config: RealmTrainConfig, role: Role = "both") -> Path:
     """Train as `config` says, or resume the run that `config.out` holds.
 
     Writes into `config.out` what `train_dpr` writes, `mlm/`, the masked language model, and `snapshots/` and
     `indexes/`, over which a trainer and a refresher meet.
 
     Args:
-        role: "both" makes the index anew in this process; "trainer" leaves it to `run_refresher`.
+        role: "both" makes the index anew in this process; "trainer" leaves it to `refresh_index`.
 
     Returns:
         The folder of the finished encoder, `config.out / "encoder"`.
@@ -161,39 +142,11 @@ def train_realm(config: RealmTrainConfig, role: Literal["both", "trainer"] = "bo
         MismatchedArtifactError: `config.out` holds a run with another configuration, or the index was built
             with another encoder.
     """
-    with claimed(config) as world, Index.open(config.index) as index:
-        if world.is_main:
-            (config.out / _FINISHED).unlink(missing_ok=True)
-        finished = _train(settings_of(config, index, started=True), role, world, index)
-        if world.is_main:
-            atomic_write_json(config.out / _FINISHED, {"encoder": finished.name})
-        world.barrier()
-        return finished
+    with held_run(config) as (known, world, index):
+        return _train(known, role, world, index)
 
 
-def run_refresher(config: RealmTrainConfig) -> Path:
-    """Make the index anew with every newer snapshot of the trainer in `config.out`, until it has finished.
-
-    Returns:
-        The folder of the published indexes.
-
-    Raises:
-        ResourceError: another refresher works there.
-    """
-    use_threads(config.run.threads)
-    with Index.open(config.index) as index:
-        known = settings_of(config, index, started=True)
-        temperature = load_model(known, "cpu")[0].temperature
-        refresher = IndexRefresher(
-            config, config.out, index, temperature=temperature, seed=config.run.seed,
-            load=partial(BiEncoder.load, precision=config.optim.precision),
-        )  # fmt: skip
-        refreshes = refresher.watch((config.out / _FINISHED).exists)
-    log.info("the trainer has finished; made the index anew %d times", refreshes)
-    return config.out / "indexes"
-
-
-def _train(config: RealmTrainConfig, role: str, world: World, index: Index) -> Path:
+def _train(config: RealmTrainConfig, role: Role, world: World, index: Index) -> Path:
     # model
     retriever, own = load_model(config, world.device)
     said = config.mlm
@@ -201,11 +154,9 @@ def _train(config: RealmTrainConfig, role: str, world: World, index: Index) -> P
         said.encoder or embedded_encoder_dir(), max_tokens=said.joint_tokens, dropout=said.mlm_dropout,
         device=world.device,
     )  # fmt: skip
-    full = {f"reader.{name}": tensor.detach().clone() for name, tensor in reader.named_parameters()}
+    full = {name: tensor.detach().clone() for name, tensor in reader.named_parameters()}
     reader.to(resolve_precision(config.optim.precision, world.device))
-    module = RealmModel(retriever, reader)
-    numbers = {f"retriever.{name}": tensor for name, tensor in own.state().items()}
-    master = MasterWeights(module, {**numbers, **full})
+    module, master = paired(retriever, own, reader, full)
 
     # data
     if not world.is_main:
@@ -214,8 +165,7 @@ def _train(config: RealmTrainConfig, role: str, world: World, index: Index) -> P
     tagger = _tagger(config, index, world)
     batches = SentenceBatches(
         store, reader.tokenizer, masks=config.masks, tagger=tagger, sentence_tokens=said.sentence_tokens,
-        min_words=config.data.min_words, batch_size=config.data.batch_size, epochs=config.optim.epochs,
-        max_batches=config.optim.max_batches, seed=config.run.seed,
+        min_words=config.data.min_words, examples=epochs_of(config, len(store)),
     )  # fmt: skip
     if world.is_main:
         world.barrier()
@@ -225,27 +175,26 @@ def _train(config: RealmTrainConfig, role: str, world: World, index: Index) -> P
 
     # fit
     held = HeldIndex(index)
-    task = RealmTask(config, module, held, world)
+    task = RealmTask(config, retriever, reader, held, world)
     result = fit(
         module, master, batches, lambda _, batch: task.loss(batch), config.optim, config.run, config.out,
-        hooks=_exchange(config, role, task, index), world=world,
+        hooks=index_exchange(config, held, index, retriever, master, world=world, role=role), world=world,
     )  # fmt: skip
 
     # export
     if world.is_main:
-        weights = {name.partition(".")[2]: t for name, t in result.weights.items() if name.startswith("retr")}
         described = {
             "passages with sentences": len(store),
             "of them with something to mask, in percent": round(100 * batches.usable, 1),
             "passages that are found": len(index.passages),
             "index": f"made anew {config.refresh}",
         }
-        trained = {n.partition(".")[2]: t for n, t in result.weights.items() if n.startswith("reader.")}
+        trained = part(result.weights, "reader")
         reader.float().load_state_dict(trained, strict=False)  # tied weights stand there once
         reader.model.save_pretrained(config.out / "mlm")
         reader.tokenizer.save_pretrained(config.out / "mlm")
-        form = encoder_form(config, retriever)
-        finish_run(config, retriever, replace(result, weights=weights), form, described)
+        found = replace(result, weights=part(result.weights, "retriever"))
+        finish_run(config, retriever, found, encoder_form(config, retriever), described)
     return config.out / "encoder"
 
 
@@ -254,25 +203,31 @@ class RealmTask:
 
     Args:
         config: of the run.
-        module: both networks.
+        retriever: finds.
+        reader: fills in.
         held: the index.
         world: the processes; each takes its share of a batch.
     """
 
-    def __init__(self, config: RealmTrainConfig, module: RealmModel, held: HeldIndex, world: World) -> None:
-        self.config, self.module, self.held, self.world = config, module, held, world
-        sides = module.retriever.settings
-        self.texts = RetrieverTokenizer(sides.question, sides.passage)
+    def __init__(
+        self,
+        config: RealmTrainConfig,
+        retriever: BiEncoderModel,
+        reader: MaskedReader,
+        held: HeldIndex,
+        world: World,
+    ) -> None:
+        self.config, self.retriever, self.reader = config, retriever, reader
+        self.held, self.world = held, world
 
     def loss(self, batch: Sequence[MaskedSentence]) -> Loss:
         """Forward pass of this process's share."""
         own = batch[self.world.rank :: self.world.size]
         if not own:  # fewer sentences than processes
-            return Loss(next(self.module.parameters()).sum() * 0.0, examples=0, tokens=0, parts=_PARTS)
+            return Loss(next(self.retriever.parameters()).sum() * 0.0, examples=0, tokens=0, parts=_PARTS)
         scores, rows, passages = self.retrieve(own)
-        reader = self.module.reader
-        texts = reader.tokenizer([text for _, text in passages], add_special_tokens=False)["input_ids"]
-        logp = reader(own, [[texts[place] for place in listed] for listed in rows.tolist()])  # (B, K, T)
+        texts = self.reader.tokenizer([text for _, text in passages], add_special_tokens=False)["input_ids"]
+        logp = self.reader(own, [[texts[place] for place in listed] for listed in rows.tolist()])  # (B, K, T)
         lengths = torch.tensor([len(sentence.places) for sentence in own], device=logp.device)
         value = realm_log_likelihood(self.config.marginal, scores, logp, lengths)
         with torch.no_grad():
@@ -300,9 +255,8 @@ class RealmTask:
             Scores (B, K) by the model as it is, the null document first, −inf in empty places; places (B, K)
             in the third, the titles and texts of the passages, of which the null document is the first.
         """
-        model, wanted = self.module.retriever, self.config.documents - 1
-        asked = self.texts.queries([Query(sentence.query) for sentence in sentences])
-        questions = model.encode_questions(_arrays(asked))  # (B, D)
+        model, wanted = self.retriever, self.config.documents - 1
+        questions = model.ask([Query(sentence.query) for sentence in sentences])  # (B, D)
         found = self.held.search(questions, wanted + _SPARE)
         places: dict[tuple[str, str], int] = {("", ""): 0}
         rows = np.zeros((len(sentences), wanted + 1), np.int64)
@@ -317,8 +271,7 @@ class RealmTask:
             empty[number, 1 + len(listed) :] = True
         empty[:, 0] = not self.config.null_document
         passages = list(places)
-        ids = self.texts.passages([title for title, _ in passages], [text for _, text in passages])
-        vectors = model.encode_passages(_arrays(ids))  # (U, D)
+        vectors = model.read([Passage("", title, text) for title, text in passages])  # (U, D)
         chosen = torch.from_numpy(np.where(empty, -1, rows)).to(vectors.device)
         return listed_scores(questions, vectors, chosen, model.scale), rows, passages
 
@@ -332,33 +285,3 @@ def _tagger(config: RealmTrainConfig, index: Index, world: World) -> Tagger | No
     if config.tagger is not None:
         return ModelTagger(config.tagger, world.device)
     return CapitalTagger(title_hashes(index.passages, config.out / "data" / "titles.npy"))
-
-
-def _exchange(config: RealmTrainConfig, role: str, task: RealmTask, index: Index) -> Exchange:
-    model = task.module.retriever
-    form = replace(encoder_form(config, model), max_length=config.query_tokens)
-    drift = None
-    if config.schedule_of_refresh.watches_drift:
-        probes = ProbeSet.draw(
-            1, len(index.passages), questions=1, passages=config.probe_passages, seed=config.run.seed
-        )
-        watched = index.passages.get_many(probes.passages)
-        ids = _arrays(task.texts.passages([p.title for p in watched], [p.text for p in watched]))
-        drift = DriftMeter(partial(_encode, model, ids))
-    return index_exchange(
-        config, config.out, task.held, index, lambda folder: export_model(folder, model, {}, form),
-        temperature=model.temperature, precision=config.optim.precision, seed=config.run.seed,
-        show_steps=config.run.log_every_steps, world=task.world, in_line=role == "both", drift=drift,
-    )  # fmt: skip
-
-
-@torch.no_grad()
-def _encode(model: BiEncoderModel, ids: list[Any]) -> FloatArray:
-    model.eval()
-    vectors: FloatArray = model.encode_passages(ids).float().cpu().numpy()
-    model.train()
-    return vectors
-
-
-def _arrays(sequences: Sequence[Sequence[int]]) -> list[Any]:
-    return [np.array(sequence, np.int32) for sequence in sequences]

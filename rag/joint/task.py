@@ -30,11 +30,10 @@ from readers.generative.settings import GeneratorSettings
 from readers.generative.training.data import GeneratorExample
 from readers.generative.training.finish import answer_scores
 from retrievers.encoders.layout import Query
-from retrievers.examples.batches import Epochs
 from retrievers.examples.data import matchable_answers
-from retrievers.examples.tokens import Int32, RetrieverTokenizer
 from retrievers.training.frozen import score_rows
 from retrievers.training.model import BiEncoderModel
+from retrievers.training.recipe import epochs_of
 from retrievers.training.validation import retrieval_scores
 
 __all__ = ["Found", "JointBatch", "JointBatches", "JointTask", "Objective"]
@@ -72,10 +71,7 @@ class JointBatches:
 
     def __init__(self, config: JointTrainConfig, questions: list[Question], targets: list[list[str]]) -> None:
         self.questions, self._targets, self._seed = questions, targets, config.run.seed
-        self._epochs = Epochs(
-            len(questions), config.data.batch_size, epochs=config.optim.epochs,
-            max_batches=config.optim.max_batches, seed=config.run.seed,
-        )  # fmt: skip
+        self._epochs = epochs_of(config, len(questions))
 
     def __len__(self) -> int:
         return len(self._epochs)
@@ -102,8 +98,6 @@ class JointTask:
     ) -> None:
         self.config, self.retriever, self.seq2seq, self.settings = config, retriever, seq2seq, settings
         self.index, self.held, self.objective, self.world = index, held, objective, world
-        sides = retriever.settings
-        self._tokenizer = RetrieverTokenizer(sides.question, sides.passage)
         self._watch = _Watch(len(held.passages))
         if config.top_k > len(held.passages):
             raise ConfigError(
@@ -144,8 +138,7 @@ class JointTask:
 
     def ask(self, questions: Sequence[Question]) -> Tensor:
         """(B, D) vectors of questions."""
-        ids = self._tokenizer.queries([Query(question.text) for question in questions])
-        return self.retriever.encode_questions([np.array(row, np.int32) for row in ids])
+        return self.retriever.ask([Query(question.text) for question in questions])
 
     def find(self, vectors: Tensor) -> Found:
         """The passages of questions (B, D), and their scores with all the gradient that there is to be."""
@@ -166,9 +159,7 @@ class JointTask:
     def _scores(self, vectors: Tensor, rows: IntArray) -> Tensor:
         """(B, K) with passages encoded by the model as it is."""
         distinct, places = np.unique(np.maximum(rows, 0), return_inverse=True)
-        passages = self.held.passages.get_many(distinct)
-        ids = self._tokenizer.passages([p.title for p in passages], [p.text for p in passages])
-        encoded = self.retriever.encode_passages([_ids(row) for row in ids])
+        encoded = self.retriever.read(self.held.passages.get_many(distinct))
         listed = np.where(rows < 0, -1, places.reshape(rows.shape))
         return listed_scores(vectors, encoded, torch.from_numpy(listed), self.retriever.scale)
 
@@ -285,11 +276,6 @@ class _Watch:
                 log.warning("%s", sentence)
 
 
-def _ids(row: Sequence[int]) -> Int32:
-    return np.array(row, np.int32)
-
-
 def _matcher(question: Question) -> AnswerMatcher:
-    if question.answers_are_regex:
-        return AnswerMatcher(question.answers, "regex")
-    return AnswerMatcher(matchable_answers(question.answers), "tokens")
+    answers = question.answers if question.answers_are_regex else matchable_answers(question.answers)
+    return AnswerMatcher(answers, question.answer_mode)

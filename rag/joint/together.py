@@ -8,22 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
-
-from torch import Tensor, nn
+from typing import Any
 
 from indexers.build import BuildSettings, build_index
 from indexers.index import Index
-from rag.core.files import atomic_write_json
 from rag.core.log import get_logger
-from rag.joint.held import HeldIndex, IndexRefresher, index_exchange
+from rag.joint.held import HeldIndex, Role, held_run, index_exchange
+from rag.joint.pair import paired, part
 from rag.joint.questions import questions_of
 from rag.joint.task import JointBatches, JointTask, Objective
 from rag.joint.together_config import JointTrainConfig
-from rag.runtime.hardware import resolve_precision, use_threads
+from rag.runtime.hardware import resolve_precision
 from rag.training.distributed import World
 from rag.training.fit import FitHooks, fit
-from rag.training.precision import MasterWeights
 from readers.generative.files import check_rows, load_seq2seq
 from readers.generative.model import Seq2Seq
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
@@ -31,25 +28,12 @@ from readers.generative.training.finish import save_reader
 from readers.manifest import READER_FILE, load_manifest, with_overrides
 from retrievers.bound import QUESTION_ENCODER, binding
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.training.frozen import FrozenIndex, like_index
-from retrievers.training.model import BiEncoderModel
-from retrievers.training.recipe import claimed
+from retrievers.training.frozen import FrozenIndex
 from retrievers.training.run import encoder_form, export_model, load_model
 
-__all__ = ["JointModel", "Role", "refresh_together", "train_together"]
-
-Role = Literal["both", "trainer"]
-_FINISHED = "finished.json"
+__all__ = ["train_together"]
 
 log = get_logger(__name__)
-
-
-class JointModel(nn.Module):
-    """Both networks; parameters are named `retriever.question.…`, `retriever.passage.…`, `generator.…`."""
-
-    def __init__(self, retriever: BiEncoderModel, generator: nn.Module) -> None:
-        super().__init__()
-        self.retriever, self.generator = retriever, generator
 
 
 def train_together(
@@ -64,7 +48,7 @@ def train_together(
         config: of the run.
         objective: what is minimised.
         reads: settings of the finished generator: how it reads several passages.
-        role: "both" refreshes in line; "trainer" leaves that to `refresh_together` in another process.
+        role: "both" refreshes in line; "trainer" leaves that to `refresh_index` in another process.
 
     Returns:
         The folder of the finished reader, `config.out / "reader"`.
@@ -72,27 +56,8 @@ def train_together(
     Raises:
         MismatchedArtifactError: the index was built with another encoder than the one named.
     """
-    with claimed(config) as world, Index.open(config.index) as index:
-        if (identity := index.encoder_identity) is not None and config.model.question_encoder is not None:
-            index.check_encoder(BiEncoder.load_like(identity, config.model.question_encoder).identity)
-        known = like_index(config, index, World.single(world.device))
-        if world.is_main:
-            (config.out / _FINISHED).unlink(missing_ok=True)
-        finished = _train(known, objective, reads, role, world, index)
-        if world.is_main:
-            atomic_write_json(config.out / _FINISHED, {"reader": finished.name})
-        return finished
-
-
-def refresh_together(config: JointTrainConfig) -> Path:
-    """Make indexes of the snapshots of the trainer in `config.out` until it has finished."""
-    use_threads(config.run.threads)
-    with Index.open(config.index) as index:
-        known = like_index(config, index, World.single())
-        scale = BiEncoderModel.from_folder(**dict(known.model), seed=config.run.seed).temperature
-        refresher = IndexRefresher(config, config.out, index, temperature=scale, seed=config.run.seed)
-        refresher.watch((config.out / _FINISHED).exists)
-    return config.out / "indexes"
+    with held_run(config) as (known, world, index):
+        return _train(known, objective, reads, role, world, index)
 
 
 def _train(
@@ -107,10 +72,9 @@ def _train(
     frozen = config.document_side == "frozen"
     retriever, own = load_model(config, world.device, freeze_passages=frozen)
     seq2seq, settings = _generator(config, {**reads, "prior_scale": retriever.scale})
-    weights = {f"generator.{n}": p.detach().clone() for n, p in seq2seq.model.named_parameters()}
+    full = {name: tensor.detach().clone() for name, tensor in seq2seq.model.named_parameters()}
     seq2seq.model.to(world.device).to(resolve_precision(config.optim.precision, world.device))
-    module = JointModel(retriever, seq2seq.model)
-    master = MasterWeights(module, weights | {f"retriever.{n}": p for n, p in own.state().items()})
+    module, master = paired(retriever, own, seq2seq.model, full, name="generator")
 
     # data
     train, held_out = questions_of(config)
@@ -120,20 +84,9 @@ def _train(
     log.info("%d questions, %d held out, %d batches", len(batches.questions), len(held_out), len(batches))
 
     # fit
-    form = replace(encoder_form(config, retriever), max_length=config.model.passage_tokens)
-
-    def tower_weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        part = "retriever."
-        return {n.removeprefix(part): t for n, t in tensors.items() if n.startswith(part)}
-
     hooks: FitHooks = FrozenIndex(index.version)
     if config.document_side == "reencode":
-        hooks = index_exchange(
-            config, config.out, held, index,
-            lambda folder: export_model(folder, retriever, tower_weights(master.state()), form),
-            temperature=retriever.temperature, seed=config.run.seed, show_steps=config.run.log_every_steps,
-            world=world, in_line=role == "both",
-        )  # fmt: skip
+        hooks = index_exchange(config, held, index, retriever, master, world=world, role=role)
     result = fit(
         module, master, batches, lambda _, batch: task.loss(batch, batches.questions), config.optim,
         config.run, config.out, evaluate=(lambda _: task.measure(held_out)) if held_out else None,
@@ -145,8 +98,10 @@ def _train(
         master.load({name: tensor.to(world.device) for name, tensor in result.weights.items()})
         figures = task.measure(held_out) if held_out else {}
         identity = index.encoder_identity
+        form = replace(encoder_form(config, retriever), max_length=config.model.passage_tokens)
+        weights = part(result.weights, "retriever")
         if not frozen:
-            export_model(config.out / "encoder", retriever, tower_weights(result.weights), form)
+            export_model(config.out / "encoder", retriever, weights, form)
             encoder = BiEncoder.load(config.out / "encoder", device=world.device)
             built = BuildSettings(index_type=config.index_type)
             build_index(iter(index.passages), config.out / "index", encoder=encoder, settings=built)
@@ -156,13 +111,12 @@ def _train(
 
         def add(folder: Path) -> None:
             asking = folder / QUESTION_ENCODER
-            export_model(asking, retriever, tower_weights(result.weights), form, only="question")
+            export_model(asking, retriever, weights, form, only="question")
             manifest.model_copy(update={"retriever": binding(folder, identity)}).save(folder)
 
-        own_weights = {n.removeprefix("generator."): t for n, t in {**weights, **result.weights}.items()}
-        named = {n: t for n, t in own_weights.items() if not n.startswith("retriever.")}
+        told = {**full, **part(result.weights, "generator")}
         shown = {**figures, "steps": result.chosen_step}
-        save_reader(config.out / "reader", seq2seq, named, manifest, shown, add=add)
+        save_reader(config.out / "reader", seq2seq, told, manifest, shown, add=add)
     world.barrier()
     return config.out / "reader"
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from indexers.presets import IndexType
 from rag.config import Config
-from rag.training.config import RefreshedConfig
+from rag.joint.held import HeldConfig
 from retrievers.examples.records import Needed
-from retrievers.training.config import ModelConfig, RetrieverTrainConfig
+from retrievers.training.config import ModelConfig
 
 __all__ = ["DocumentSide", "JointReaderConfig", "JointTrainConfig"]
 
@@ -38,13 +37,12 @@ class JointReaderConfig(Config):
     beams: int | None = Field(default=None, ge=1)
 
 
-class JointTrainConfig(RefreshedConfig, RetrieverTrainConfig):
+class JointTrainConfig(HeldConfig):
     """What training a retriever and a generator together reads.
 
     Attributes:
         train_files: question sets with answers, of any format.
         validation_file: the same, held out.
-        index: built index with vectors; its encoder is what is trained.
         document_side: "frozen" trains questions alone, over the index as it is; "reencode" also encodes the
             passages found with gradient, and makes the index anew as `refresh` says; "rerank" does so too,
             but keeps the index: it takes `over_retrieve` passages from it and the `top_k` best of these by
@@ -60,7 +58,6 @@ class JointTrainConfig(RefreshedConfig, RetrieverTrainConfig):
     needs: ClassVar[Needed] = "questions"
     measured: ClassVar[tuple[str, ...]] = ("em", "f1", "nll", "mrr", "top1", "top5", "top20")
 
-    index: Path
     document_side: DocumentSide = "frozen"
     top_k: int = Field(default=5, ge=1)
     over_retrieve: int = Field(default=0, ge=0)

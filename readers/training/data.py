@@ -144,7 +144,7 @@ def _kept(question: Question, one: TrainingSet) -> bool:
 
 def _candidates(question: Question, retrieved: Sequence[Context], serving: bool) -> Iterator[Candidate]:
     """Gold passages, the set's distractors and what was retrieved, each text once; the last if `serving`."""
-    matcher = AnswerMatcher(question.answers, "regex" if question.answers_are_regex else "tokens")
+    matcher = AnswerMatcher(question.answers, question.answer_mode)
     seen: set[str] = set()
     gold = {item.passage.title for item in question.gold}
     is_multi_hop = len(gold) > 1 and not question.gold_are_alternatives
@@ -176,7 +176,7 @@ def _joined(question: Question) -> Iterator[Candidate]:
         ([gold[n % len(gold)], other], [other, gold[n % len(gold)]])[n // len(gold) % 2]
         for n, other in enumerate(others)
     ] + [list(pair) for pair in pairwise(others)][::2]
-    matcher = AnswerMatcher(question.answers, "regex" if question.answers_are_regex else "tokens")
+    matcher = AnswerMatcher(question.answers, question.answer_mode)
     for path in (*right, *wrong):
         one = join_path([item.passage for item in path])
         sentences: list[tuple[int, int]] = []
@@ -316,7 +316,7 @@ def _roles(
         ]
     if mode == "auto":
         mode = "gold" if any(c.is_gold and c.holds_answer for c in example.candidates) else "match"
-    matcher = AnswerMatcher(question.answers, "regex" if question.answers_are_regex else "tokens")
+    matcher = AnswerMatcher(question.answers, question.answer_mode)
     positive = []
     for candidate in example.candidates:
         if candidate.holds_answer and (candidate.is_gold or mode != "gold"):

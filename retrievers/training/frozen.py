@@ -59,7 +59,8 @@ def settings_of(config: ConfigT, index: Index, *, started: bool = False) -> Conf
         raise ConfigError(f"{config.index} has no vectors", hint="build it with --retriever dense")
     index.check_encoder(BiEncoder.load_like(identity, precision="fp32").identity)
     if started and config.model.question_encoder is not None:
-        index.check_encoder(BiEncoder.load(config.model.question_encoder, precision="fp32").identity)
+        given = config.model.question_encoder
+        index.check_encoder(BiEncoder.load_like(identity, given, precision="fp32").identity)
     passages, _, questions = identity.name.partition(TOWER_SEPARATOR)
     of_passages, of_questions = tower_folders(model_folder(passages))
     if config.model.shared and (questions or of_passages != of_questions):

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from rag.core.errors import ConfigError, MismatchedArtifactError
+from rag.core.types import Passage
 from rag.runtime.backbone import reset_layers
 from rag.runtime.fast.packing import plan_batches
 from rag.runtime.model_files import model_folder, tower_folders
+from retrievers.encoders.layout import Query
 from retrievers.encoders.scoring import score
 from retrievers.encoders.settings import EncoderSettings, read_settings
 from retrievers.encoders.tower import TowerModel
 from retrievers.encoders.vectors import Vectors
+from retrievers.examples.tokens import Int32, RetrieverTokenizer
 from retrievers.training.config import ModelConfig
 
 __all__ = ["BiEncoderModel", "Sides"]
-
-Int32 = npt.NDArray[np.int32]
 
 UNIT_TEMPERATURE = 0.05
 _CPU_CHUNK = (64, 1 << 13)  # texts, tokens
@@ -200,6 +200,19 @@ class BiEncoderModel(nn.Module):
     def encode_passages(self, texts: Sequence[Int32]) -> Tensor:
         """Vectors (P, D) float32 of passages' token ids, in order; differentiable unless grad is off."""
         return self.vectors(self.passage, texts).values
+
+    def ask(self, queries: Sequence[Query]) -> Tensor:
+        """`encode_questions` of texts."""
+        return self.encode_questions([np.array(ids, np.int32) for ids in self._tokenizer.queries(queries)])
+
+    def read(self, passages: Sequence[Passage]) -> Tensor:
+        """`encode_passages` of texts."""
+        ids = self._tokenizer.passages([p.title for p in passages], [p.text for p in passages])
+        return self.encode_passages([np.array(row, np.int32) for row in ids])
+
+    @cached_property
+    def _tokenizer(self) -> RetrieverTokenizer:
+        return RetrieverTokenizer(self.settings.question, self.settings.passage)
 
     def vectors(self, tower: TowerModel, texts: Sequence[Int32], *, question: bool = False) -> Vectors:
         """The vector or vectors of each text by one of the towers, in order."""

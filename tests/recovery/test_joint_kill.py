@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from rag.joint import orqa
-from rag.joint.held import IndexRefresher
+from rag.joint.held import IndexRefresher, refresh_index
 from rag.joint.orqa_config import OrqaTrainConfig
-from rag.joint.realm import RealmTask, RealmTrainConfig, run_refresher, train_realm
+from rag.joint.realm import RealmTask, RealmTrainConfig, train_realm
 from tests.conftest import TinyModels
 from tests.recovery.test_dpr_kill import _losses
 from tests.unit.rag.joint.test_orqa import SMALL, reader_start
@@ -72,7 +72,7 @@ def test_realm_goes_on_after_a_kill(world: Path, tmp_path: Path) -> None:
 def test_trainer_and_refresher_are_two_processes(world: Path, tmp_path: Path) -> None:
     config = _config(world, tmp_path / "run").model_copy(update={"poll_s": 0.05})
     slow = config.replaced(max_steps=30, epochs=40)
-    killed = start_process(run_refresher, slow)
+    killed = start_process(refresh_index, slow)
     trainer = start_process(with_a_refresh, train_realm, slow)
     for _ in range(600):
         if list((slow.out / "indexes").glob("generation-*")):
@@ -80,7 +80,7 @@ def test_trainer_and_refresher_are_two_processes(world: Path, tmp_path: Path) ->
         trainer.join(0.1)
     os.kill(killed.pid or 0, signal.SIGKILL)
     killed.join()
-    run_refresher(slow)  # goes on where the killed one was, and ends with the trainer
+    refresh_index(slow)  # goes on where the killed one was, and ends with the trainer
     trainer.join()
     assert trainer.exitcode == 0
     records = [json.loads(line) for line in (slow.out / "metrics.jsonl").read_text().splitlines()]

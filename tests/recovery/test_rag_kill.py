@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from rag.config import load_config
-from rag.joint.held import IndexRefresher
+from rag.joint.held import IndexRefresher, refresh_index
 from rag.joint.rag import RagTrainConfig, train_rag
 from rag.joint.task import JointTask
-from rag.joint.together import refresh_together
 from rag.training.distributed import World
 from rag.training.run_log import read_metrics
 from tests.tiny_joint import joint_world
@@ -69,7 +68,7 @@ def test_a_killed_run_ends_as_an_undisturbed_one(world: dict[str, Any], tmp_path
 
 def test_trainer_and_refresher_may_be_two_processes(world: dict[str, Any], tmp_path: Path) -> None:
     config = _config(world, tmp_path / "run", max_steps=20, poll_s=0.02, refresh="1:4")
-    refresher = start_process(refresh_together, config)
+    refresher = start_process(refresh_index, config)
     with_a_refresh(train_rag, config)
     refresher.join(120)
     assert refresher.exitcode == 0

@@ -14,8 +14,7 @@ from indexers.build import BuildSettings, build_index
 from indexers.index import Index
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.types import Passage
-from rag.joint.held import HeldIndex, IndexRefresher
-from rag.training.config import RefreshedConfig
+from rag.joint.held import HeldConfig, HeldIndex, IndexRefresher
 from rag.training.exchange import RefreshStopped
 from rag.training.generations import Generations
 from retrievers.encoders.bi_encoder import BiEncoder
@@ -32,7 +31,10 @@ def test_what_a_refresher_publishes_is_searched(
     monkeypatch.setattr("indexers.embeddings._SHARD_ROWS", 8)
     start, later = (BiEncoder.load(tiny.bert(tmp_path / str(n), seed=n), precision="fp32") for n in range(2))
     build_index(PASSAGES, tmp_path / "index", encoder=start, settings=BuildSettings(probes=8))
-    config = RefreshedConfig(probe_questions=6, probe_passages=9, poll_s=0.01)
+    config = HeldConfig(
+        out=tmp_path / "run", train_files=("none",), index=tmp_path / "index", probe_questions=6,
+        probe_passages=9, poll_s=0.01, precision="fp32",
+    )  # fmt: skip
     questions = torch.from_numpy(np.random.default_rng(0).normal(size=(5, later.dim)))
     texts = [passage.text for passage in PASSAGES]
     titles = [passage.title for passage in PASSAGES]
@@ -52,10 +54,9 @@ def test_what_a_refresher_publishes_is_searched(
             return self._encoder.encode_passages(titles, texts)
 
     with Index.open(tmp_path / "index") as index:
-        refresher = IndexRefresher(
-            config, tmp_path / "run", index, temperature=1.0, seed=1,
-            load=lambda folder: Counted(BiEncoder.load(folder, precision="fp32")),
-        )  # fmt: skip
+        load = BiEncoder.load
+        monkeypatch.setattr(BiEncoder, "load", lambda *a, **k: Counted(load(*a, **k)))
+        refresher = IndexRefresher(config, index, temperature=1.0)
         snapshots = Generations(tmp_path / "run" / "snapshots")
         for step, folder in enumerate(("0", "1")):
             snapshots.publish(lambda to, f=folder: shutil.copytree(tmp_path / f, to / "encoder"), step=step)  # type: ignore[misc]

@@ -119,6 +119,16 @@ def test_end_to_end_makes_its_index_anew_and_ends_with_one_of_its_own(
     assert len(answer.answers[0].weights) == 5
 
 
+def test_an_index_is_made_anew_when_the_model_has_moved(world: dict[str, Any], tmp_path: Path) -> None:
+    train_rag(
+        config(
+            RagTrainConfig, world, tmp_path / "run", document_side="reencode", refresh="drift>0.00001",
+            poll_every_steps=1, probe_questions=5, probe_passages=10, max_steps=4, log_every_steps=1,
+        )
+    )  # fmt: skip
+    assert len({record["index_version"] for record in records(tmp_path / "run")}) >= 2
+
+
 @pytest.mark.parametrize(
     ("objective", "side"), [("emdr2", "rerank"), ("pdist", "frozen"), ("loop", "frozen"), ("adist", "frozen")]
 )

@@ -22,7 +22,9 @@ from rag.joint.realm import RealmTask, RealmTrainConfig, realm_log_likelihood, t
 from rag.joint.salient import CapitalTagger
 from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
+from retrievers.training.frozen import settings_of
 from tests.conftest import TinyModels
 from tests.unit.retrievers.training.test_ict import write_corpus
 
@@ -156,10 +158,7 @@ def sentences(world: Path, out: Path, masks: Any = "salient") -> SentenceBatches
         tagger=CapitalTagger(np.zeros(0, np.uint64)) if masks == "salient" else None,
         sentence_tokens=32,
         min_words=4,
-        batch_size=8,
-        epochs=2,
-        max_batches=None,
-        seed=1,
+        examples=Epochs(len(store), 8, epochs=2, seed=1),
     )
 
 
@@ -186,12 +185,10 @@ def test_what_is_read_with_a_sentence(world: Path, tmp_path: Path) -> None:
     encoder = BiEncoder.load(world / "encoder", **READ)
     build_index(passages, tmp_path / "index", encoder=encoder, settings=BuildSettings(probes=4))
     with Index.open(tmp_path / "index") as index:
-        config = realm.settings_of(settings(world, index=tmp_path / "index"), index)
+        config = settings_of(settings(world, index=tmp_path / "index"), index)
         retriever, _ = realm.load_model(config, "cpu")
         reader = MaskedReader.load(world / "mlm", max_tokens=60)
-        task = RealmTask(
-            config, realm.RealmModel(retriever, reader), realm.HeldIndex(index), realm.World.single("cpu")
-        )
+        task = RealmTask(config, retriever, reader, realm.HeldIndex(index), realm.World.single("cpu"))
         one = MaskedSentence(
             "Who wrote e f in Danube?",
             "Who wrote e f in [MASK]?",
@@ -237,10 +234,8 @@ def test_filling_in_teaches_to_find_and_the_index_follows(
     def compared(held: Any, questions: torch.Tensor, top_k: int) -> Any:
         rows = search(held, questions, top_k)
         if len(found) < 3:  # made anew at every one of these steps: as if all was encoded now
-            model = tasks[0].module.retriever
             with torch.no_grad():
-                ids = tasks[0].texts.passages([""] * len(FACTS), [f"the river {c} {n}" for c, n in FACTS])
-                every = model.encode_passages([np.array(row, np.int32) for row in ids])
+                every = tasks[0].retriever.read([Passage("", "", f"the river {c} {n}") for c, n in FACTS])
             best = (questions.detach() @ every.T).topk(5).indices
             found.append([best.tolist(), rows[:, :5].tolist()])
         return rows
