@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,19 +24,6 @@ Encoder = Annotated[str | None, typer.Option(help="Encoder to start from; defaul
 Refresh = Annotated[
     str | None,
     typer.Option(help='"never", "every 500", "0:500,2000:2000" (from step:every), "drift>0.05".'),
-]
-
-
-class Role(StrEnum):
-    """What a process does."""
-
-    BOTH = "both"
-    TRAINER = "trainer"
-    REFRESHER = "refresher"
-
-
-RoleOption = Annotated[
-    Role, typer.Option(help="both: train and index in turn; or one of two processes that share --out.")
 ]
 
 
@@ -106,16 +92,6 @@ def run_recipe(recipe: str, settings: Any) -> Path:
     from rag.recipes import RECIPES, load
 
     return Path(load(RECIPES[recipe].run)(settings))
-
-
-def run_held(settings: Any, role: Role, train: Callable[..., Path]) -> Path | None:
-    """Train, or make indexes for the process that does; the folder of what was trained, if this one did."""
-    from rag.joint.held import refresh_index
-
-    if role is Role.REFRESHER:
-        typer.echo(f"indexes → {refresh_index(settings)}")
-        return None
-    return train(settings, role=role.value)
 
 
 def say_encoder(finished: Path) -> None:

@@ -9,8 +9,7 @@ import typer
 
 from rag.cli import train_retrievers as retrievers
 from rag.cli.recipe import Assignments, ConfigSource, Encoder, HeldOut, Out, Threads, load_recipe, run_recipe
-from rag.cli.train_joint import orqa, realm
-from rag.cli.train_rag import emdr2, rag
+from rag.cli.train_joint import emdr2, orqa, rag, realm
 from rag.core.errors import ConfigError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Train models, one subcommand a recipe.")

@@ -1,22 +1,15 @@
-"""`rag train orqa` and `realm`: what trains retriever and reader together."""
+"""`rag train orqa`, `realm`, `rag` and `emdr2`: what trains retriever and reader together."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from rag.cli.recipe import (
-    Refresh,
-    Role,
-    RoleOption,
-    files,
-    index,
-    run_held,
-    run_recipe,
-    say_encoder,
-    trains_retriever,
-)
+from rag.cli.recipe import Refresh, files, index, run_recipe, say_encoder, trains_retriever
 
 _INDEX = index("Its passages are read; training starts from its encoder.")
 _ENCODER = Annotated[
@@ -46,6 +39,19 @@ def orqa(
     typer.echo(f"use them: rag ask … --index {settings.out / 'index'} --reader {settings.out / 'reader'}")
 
 
+class Role(StrEnum):
+    """What a process does."""
+
+    BOTH = "both"
+    TRAINER = "trainer"
+    REFRESHER = "refresher"
+
+
+_Role = Annotated[
+    Role, typer.Option(help="both: train and index in turn; or one of two processes that share --out.")
+]
+
+
 @trains_retriever(
     train=files("Where sentences are from, an index or files; default: --index", "--corpus", "--train"),
     index=_INDEX,
@@ -62,7 +68,7 @@ def realm(
     reader: Annotated[
         str | None, typer.Option(help="Masked language model to start from; default: the embedded encoder.")
     ] = None,
-    role: RoleOption = Role.BOTH,
+    role: _Role = Role.BOTH,
 ) -> None:
     """Train a retriever by filling in masked names and dates with what it finds (REALM).
 
@@ -73,5 +79,69 @@ def realm(
 
     if reader is not None:
         settings = settings.replaced(mlm={"encoder": reader})
-    if finished := run_held(settings, role, train_realm):
+    if finished := _run_held(settings, role, train_realm):
         say_encoder(finished)
+
+
+_TOGETHER = {
+    "train": files("Question set with answers, of any format; no passages are needed"),
+    "index": _INDEX,
+    "encoder": _ENCODER,
+    "generator": Annotated[
+        str | None, typer.Option(help="Folder of `rag train generator`, or any BART- or T5-like checkpoint.")
+    ],
+    "document_side": Annotated[
+        str | None,
+        typer.Option(
+            help="frozen: questions are learned alone; reencode: passages too, the index is made anew while "
+            "training; rerank: passages too, found in the old index and ranked by the new model."
+        ),
+    ],
+    "top_k": Annotated[int | None, typer.Option(help="Passages a question.")],
+    "marginal": Annotated[str | None, typer.Option(help="sequence or token.")],
+    "refresh": Refresh,
+}
+
+
+@trains_retriever(**_TOGETHER)
+def rag(settings: Any, role: _Role = Role.BOTH) -> None:
+    """Train a question encoder and a generator through the passages between them (RAG).
+
+    Questions and answers are enough. With --document-side reencode it is trained end to end; in two
+    processes, start the same command twice, with --role trainer and --role refresher. With several GPUs:
+    torchrun --nproc-per-node N -m rag.cli.main train rag …
+    """
+    from rag.joint.rag import train_rag
+
+    _run_together(settings, role, train_rag)
+
+
+@trains_retriever(
+    **_TOGETHER,
+    objective=Annotated[str | None, typer.Option(help="The retriever's: emdr2, pdist, loop or adist.")],
+)
+def emdr2(settings: Any, role: _Role = Role.BOTH) -> None:
+    """Train a retriever and a Fusion-in-Decoder reader in the same steps (EMDR², PDist, LOOP, ADist).
+
+    The retriever learns how well the reader does from each passage alone. Roles and several GPUs: as for
+    `rag train rag`.
+    """
+    from rag.joint.emdr2 import train_emdr2
+
+    _run_together(settings, role, train_emdr2)
+
+
+def _run_together(settings: Any, role: Role, train: Any) -> None:
+    if finished := _run_held(settings, role, train):
+        searched = settings.index if settings.document_side == "frozen" else settings.out / "index"
+        typer.echo(f"reader → {finished}\nuse it: rag ask … --index {searched} --reader {finished}")
+
+
+def _run_held(settings: Any, role: Role, train: Callable[..., Path]) -> Path | None:
+    """Train, or make indexes for the process that does; the folder of what was trained, if this one did."""
+    from rag.joint.held import refresh_index
+
+    if role is Role.REFRESHER:
+        typer.echo(f"indexes → {refresh_index(settings)}")
+        return None
+    return train(settings, role=role.value)

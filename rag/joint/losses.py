@@ -30,7 +30,7 @@ from readers.generative.marginal import Marginal, marginal_loss, posterior
 from readers.generative.model import Memory, Seq2Seq
 from retrievers.training.target_losses import kl_loss
 
-__all__ = ["Fused", "JointLoss", "Signal", "fused_loss", "listed_scores", "rag_loss"]
+__all__ = ["Fused", "JointLoss", "Signal", "fused_loss", "rag_loss"]
 
 Rows = Sequence[Sequence[Sequence[int]]]
 """For each question the token ids of each of its passages, as the reader reads them."""
@@ -58,22 +58,6 @@ class JointLoss:
     reader: Tensor
     retriever: Tensor
     weights: Tensor
-
-
-def listed_scores(questions: Tensor, vectors: Tensor, places: Tensor, scale: float = 1.0) -> Tensor:
-    """(B, K) scaled inner products of each question with the passages of its own list.
-
-    Args:
-        questions: (B, D).
-        vectors: (U, D) of different passages.
-        places: (B, K) int64 rows of `vectors`; −1 where a list is shorter, which scores −inf.
-
-    Example:
-        >>> listed_scores(torch.eye(2), torch.eye(2), torch.tensor([[1, 0], [1, -1]])).tolist()
-        [[0.0, 1.0], [1.0, -inf]]
-    """
-    scores = torch.einsum("bd,bkd->bk", questions, vectors[places.clamp_min(0)]) * scale
-    return scores.masked_fill(places < 0, float("-inf"))
 
 
 def rag_loss(

@@ -32,7 +32,6 @@ from rag.config import Config
 from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.joint.held import HeldConfig, HeldIndex, Role, held_run, index_exchange
-from rag.joint.losses import listed_scores
 from rag.joint.masked import MaskedReader, MaskedSentence, SentenceBatches
 from rag.joint.pair import paired, part
 from rag.joint.salient import CapitalTagger, Masks, ModelTagger, Tagger, title_hashes
@@ -44,6 +43,7 @@ from rag.training.refresh import distinct_share, score_entropy
 from readers.generative.marginal import Marginal, answer_log_likelihood
 from retrievers.encoders.layout import Query
 from retrievers.examples.corpus import open_corpus
+from retrievers.training.frozen import listed_scores
 from retrievers.training.ict import CorpusDataConfig
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.recipe import epochs_of
@@ -272,7 +272,7 @@ class RealmTask:
         empty[:, 0] = not self.config.null_document
         passages = list(places)
         vectors = model.read([Passage("", title, text) for title, text in passages])  # (U, D)
-        chosen = torch.from_numpy(np.where(empty, -1, rows)).to(vectors.device)
+        chosen = torch.from_numpy(np.where(empty, -1, rows))
         return listed_scores(questions, vectors, chosen, model.scale), rows, passages
 
 

@@ -17,7 +17,7 @@ from rag.core.log import get_logger
 from rag.core.types import Passage, Question
 from rag.data.text import AnswerMatcher
 from rag.joint.held import HeldIndex
-from rag.joint.losses import JointLoss, listed_scores
+from rag.joint.losses import JointLoss
 from rag.joint.together_config import JointTrainConfig
 from rag.runtime.seeds import generator as random_numbers
 from rag.training.distributed import World
@@ -31,7 +31,7 @@ from readers.generative.training.data import GeneratorExample
 from readers.generative.training.finish import answer_scores
 from retrievers.encoders.layout import Query
 from retrievers.examples.data import matchable_answers
-from retrievers.training.frozen import score_rows
+from retrievers.training.frozen import listed_scores, score_rows
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.recipe import epochs_of
 from retrievers.training.validation import retrieval_scores

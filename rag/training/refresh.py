@@ -69,7 +69,7 @@ class RefreshSchedule:
         intervals: list[tuple[int, int]] = []
         drift: float | None = None
         for term in (part.strip() for part in text.split(",")):
-            if found := re.fullmatch(r"drift\s*>\s*(\d*\.?\d+)", term):
+            if found := re.fullmatch(r"drift\s*>\s*(\d*\.?\d+(?:e-?\d+)?)", term):
                 if drift is not None:
                     raise ConfigError(f"refresh schedule {text!r} names two drifts", hint=_GRAMMAR)
                 drift = float(found[1])

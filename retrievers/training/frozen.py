@@ -28,7 +28,15 @@ from retrievers.training.config import RetrieverTrainConfig
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.run import encoder_form, finish_run, load_model
 
-__all__ = ["FrozenIndex", "finish_questions", "known_vectors", "like_index", "score_rows", "settings_of"]
+__all__ = [
+    "FrozenIndex",
+    "finish_questions",
+    "known_vectors",
+    "like_index",
+    "listed_scores",
+    "score_rows",
+    "settings_of",
+]
 
 ConfigT = TypeVar("ConfigT", bound=RetrieverTrainConfig)
 
@@ -89,15 +97,31 @@ def known_vectors(
     return {np.array(row, np.int32).tobytes(): own for row, own in zip(ids, vectors, strict=True)}
 
 
+def listed_scores(questions: Tensor, vectors: Tensor, places: Tensor, scale: float = 1.0) -> Tensor:
+    """(B, K) scaled inner products of each question with the passages of its own list.
+
+    Args:
+        questions: (B, D).
+        vectors: (U, D) of different passages.
+        places: (B, K) int64 rows of `vectors`; −1 where a list is shorter, which scores −inf.
+
+    Example:
+        >>> listed_scores(torch.eye(2), torch.eye(2), torch.tensor([[1, 0], [1, -1]])).tolist()
+        [[0.0, 1.0], [1.0, -inf]]
+    """
+    places = places.to(vectors.device)
+    scores = torch.einsum("bd,bkd->bk", questions, vectors[places.clamp_min(0)]) * scale
+    return scores.masked_fill(places < 0, float("-inf"))
+
+
 def score_rows(model: BiEncoderModel, index: Index, queries: Tensor, rows: IntArray) -> Tensor:
     """Scores (B, K), over the temperature, of queries' vectors (B, D) and the vectors in `rows` (B, K) of the
     index; −inf where a row is −1. Differentiable in the queries."""
     assert index.embeddings is not None
     distinct, places = np.unique(np.maximum(rows, 0), return_inverse=True)
     vectors = torch.from_numpy(index.embeddings.rows(distinct)).to(queries.device)  # (U, D)
-    chosen = vectors[torch.from_numpy(places.reshape(rows.shape)).to(queries.device)]  # (B, K, D)
-    scores = torch.einsum("bd,bkd->bk", queries, chosen) * model.scale
-    return scores.masked_fill(torch.from_numpy(rows < 0).to(queries.device), float("-inf"))
+    listed = torch.from_numpy(np.where(rows < 0, -1, places.reshape(rows.shape)))
+    return listed_scores(queries, vectors, listed, model.scale)
 
 
 class FrozenIndex(FitHooks):
