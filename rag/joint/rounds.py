@@ -48,6 +48,7 @@ from rag.pipeline import Pipeline
 from rag.training.refresh import Staleness, distinct_share, top_k_overlap
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.records import Candidate, TrainingExample, write_training_examples
+from retrievers.open import KINDS
 from retrievers.training.config import RetrieverTrainConfig
 
 __all__ = ["Round", "RoundMethod", "RoundResult", "RoundsConfig", "Searched", "run_rounds", "table"]
@@ -67,6 +68,8 @@ class RoundsConfig(Config):
         validation_fraction: of the questions.
         train_questions: only so many of them, the first; 0 is all.
         retriever: how the first index is searched, see `retrievers.open`; later ones are searched by vectors.
+            With "auto" round 1 learns from all that the index can find, but round 0 is judged by its vectors
+            alone, where it has such: the rounds are to tell what training gained, not what BM25 adds.
         encoder: of the first index, if it moved.
         top_k: passages retrieved a question.
         rounds: at most; fewer if one gains nothing.
@@ -200,8 +203,10 @@ def run_rounds(
         _claim(config, training, method.claims())
         questions, held_out = _questions(config)
         searched = Searched(config.index, config.retriever, config.encoder)
+        own = "colbert" if config.index_type == "plaid" else "dense"  # how trained retrievers search
+        judged = _alike(searched, own) if config.retriever == "auto" else searched
         start = Round(config.out, 0)
-        figures = start.stage("evaluate", lambda: _evaluate(config, searched, start.folder, held_out))
+        figures = start.stage("evaluate", lambda: _evaluate(config, judged, start.folder, held_out))
         results = [RoundResult(0, figures)]
         encoder: Path | None = None
         for number in range(1, config.rounds + 1):
@@ -219,7 +224,7 @@ def run_rounds(
             )  # fmt: skip
             encoder = Path(current.stage("train", partial(_trained, method, trained)))
             place = Path(current.stage("index", partial(_index, config, current, encoder)))
-            searched = Searched(place, "colbert" if config.index_type == "plaid" else "dense")
+            searched = Searched(place, own)
             figures = current.stage(
                 "evaluate", partial(_evaluate, config, searched, current.folder, held_out)
             )
@@ -252,6 +257,12 @@ def table(results: Sequence[RoundResult], figure: str) -> list[str]:
         facts = ", ".join(f"{name} {value}" for name, value in result.facts.items())
         lines.append(line + (f"  ({facts})" if facts else ""))
     return lines
+
+
+def _alike(searched: Searched, kind: str) -> Searched:
+    """The same index searched by `kind`, if it can be."""
+    with Index.open(searched.index) as index:
+        return replace(searched, retriever=kind) if set(KINDS[kind].needs) <= set(index.parts) else searched
 
 
 def _trained(method: RoundMethod, training: RetrieverTrainConfig) -> str:

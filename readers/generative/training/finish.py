@@ -49,12 +49,16 @@ def read_examples_with(
 
 
 def answer_scores(read: Sequence[Ranked], examples: Sequence[GeneratorExample]) -> dict[str, float]:
-    """{"em", "f1"} in percent of the best answers; a question without any counts as wrong."""
+    """{"em", "f1", "silent"} in percent: of the best answers; of questions without any, which count as wrong.
+
+    Without beams a reader is silent wherever "no answer" is likelier than each single answer.
+    """
     said = [question.candidates[0].text if question.candidates else "" for question in read]
     pairs = list(zip(said, examples, strict=True))
     em = np.mean([exact_match(text, e.answers) if text else 0.0 for text, e in pairs])
     overlap = np.mean([f1(text, e.answers) for text, e in pairs])
-    return {"em": round(100 * float(em), 2), "f1": round(100 * float(overlap), 2)}
+    silent = said.count("") / len(said)
+    return {name: round(100 * float(x), 2) for name, x in (("em", em), ("f1", overlap), ("silent", silent))}
 
 
 def calibrate(

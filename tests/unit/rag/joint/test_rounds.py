@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexers.build import build_index
+from indexers.build import BuildSettings, build_index
+from indexers.index import Index
 from rag.cli.main import main
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.types import Passage
@@ -157,6 +158,33 @@ def test_a_reader_is_trained_in_every_round(
     folder = tmp_path / "run" / "round-1"
     assert made == [(folder / "found.json", folder / "reader")]
     assert opened == [str(folder / "reader" / "reader")]
+
+
+def test_vectors_are_compared_with_vectors(
+    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Judge, "open", lambda *_: Reader())
+    with Index.open(world["folder"] / "index") as index:
+        build_index(
+            index.passages, tmp_path / "hybrid", encoder=BiEncoder.load(world["encoder"], pooling="mean"),
+            settings=BuildSettings(retriever="hybrid"),
+        )  # fmt: skip
+    opened: list[str] = []
+    real = rounds.evaluate
+
+    def evaluate(*given: Any, **more: Any) -> Any:
+        opened.append(more["retriever"])
+        return real(*given, **more)
+
+    monkeypatch.setattr(rounds, "evaluate", evaluate)
+    counts = []
+    for asked in ("auto", "bm25"):
+        settings, training = configs(world, tmp_path / asked, steps=1, rounds=1, retriever=asked)
+        run_rounds(settings.replaced(index=tmp_path / "hybrid", top_k=80), training)
+        ranked = json.loads((tmp_path / asked / "round-1" / "found.json").read_text())
+        counts.append(min(len(example["ctxs"]) for example in ranked))
+    assert opened == ["dense", "dense", "bm25", "dense"]
+    assert counts[0] == 80 > counts[1]  # round 1 itself learns from all that is found, as asked
 
 
 def test_a_gain_within_noise_is_none() -> None:
