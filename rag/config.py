@@ -301,7 +301,7 @@ def _check_recipe(kind: type[BaseModel], source: str | Path | None, found: Any) 
 def _explain(kind: type[BaseModel], issue: Any) -> str:
     path = ".".join(str(part) for part in issue["loc"])
     if issue["type"] == "missing":
-        return f"{path} is not given, and has no default"
+        return f"{path} is not given, and has no default (--set {path}=…, or its option)"
     if issue["type"] != "extra_forbidden":
         said = str(issue["msg"]).removeprefix("Value error, ")
         if isinstance(issue.get("input"), Mapping | Config):  # settings that do not go together

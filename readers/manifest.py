@@ -70,9 +70,14 @@ def load_manifest(kind: type[ManifestT], folder: Path) -> ManifestT:
     data, path = read_reader_file(folder), folder / READER_FILE
     wanted = kind.model_fields["kind"].default
     found = (data.get("kind", wanted), data.get("format_version"))
-    if found != (wanted, FORMAT_VERSION):
+    if found[0] != wanted:
         raise ArtifactError(
-            f"{path}: kind {found[0]!r}, format version {found[1]!r}, not {wanted!r}, {FORMAT_VERSION}",
+            f"{folder} is a reader of kind {found[0]!r}, expected {wanted!r}",
+            hint=f"give a folder of kind {wanted!r}: `rag train` says what each recipe makes",
+        )
+    if found[1] != FORMAT_VERSION:
+        raise ArtifactError(
+            f"{path}: format version {found[1]!r}, not {FORMAT_VERSION}",
             hint="it was written by another program or version: copy or train the folder again",
         )
     try:

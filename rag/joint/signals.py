@@ -177,7 +177,7 @@ class Judge:
             )
             others = [name for name, measures in _MEASURES.items() if signal in measures]
             raise ConfigError(
-                f"{identity['name']} is a {CROSS_ENCODER if kind == CROSS_ENCODER else what}: it cannot give "
+                f"{identity['name']} ({CROSS_ENCODER if kind == CROSS_ENCODER else what}) cannot give "
                 f"the signal {signal}",
                 hint=f"it gives {', '.join(given) or 'none'}; {signal} comes from a "
                 f"{' or '.join(others)} reader" + (" that fuses passages (fid)" if signal in _FUSED else ""),
