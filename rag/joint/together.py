@@ -29,7 +29,7 @@ from readers.manifest import READER_FILE, load_manifest, with_overrides
 from retrievers.bound import QUESTION_ENCODER, binding
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training.frozen import FrozenIndex
-from retrievers.training.run import encoder_form, export_model, load_model
+from retrievers.training.run import encoder_form, export_model, final_figures, load_model
 
 __all__ = ["train_together"]
 
@@ -95,8 +95,6 @@ def _train(
 
     # export
     if world.is_main:
-        master.load({name: tensor.to(world.device) for name, tensor in result.weights.items()})
-        figures = task.measure(held_out) if held_out else {}
         identity = index.encoder_identity
         form = replace(encoder_form(config, retriever), max_length=config.model.passage_tokens)
         weights = part(result.weights, "retriever")
@@ -115,7 +113,7 @@ def _train(
             manifest.model_copy(update={"retriever": binding(folder, identity)}).save(folder)
 
         told = {**full, **part(result.weights, "generator")}
-        shown = {**figures, "steps": result.chosen_step}
+        shown = {**final_figures(config, result.chosen_step), "steps": result.chosen_step}
         save_reader(config.out / "reader", seq2seq, told, manifest, shown, add=add)
     world.barrier()
     return config.out / "reader"

@@ -25,7 +25,7 @@ from retrievers.encoders.tower import TowerModel
 from retrievers.training.config import RetrieverTrainConfig
 from retrievers.training.model import BiEncoderModel
 
-__all__ = ["encoder_form", "export_model", "finish_run", "load_model"]
+__all__ = ["encoder_form", "export_model", "final_figures", "finish_run", "load_model"]
 
 
 def load_model(
@@ -106,13 +106,13 @@ def finish_run(
         described: what the card says of the data and the run.
         exported: the model that gives what was not trained, if it is not `model`.
     """
-    figures = _final_figures(config, result.chosen_step)
+    figures = final_figures(config, result.chosen_step)
     atomic_write_json(config.out / "figures.json", {"step": result.chosen_step, "figures": figures})
     card = model_card(config, form, data=described, figures=figures)
     return export_model(config.out / "encoder", exported or model, result.weights, form, card=card)
 
 
-def _final_figures(config: RetrieverTrainConfig, step: int) -> dict[str, float]:
+def final_figures(config: RetrieverTrainConfig, step: int) -> dict[str, float]:
     """What was measured on held-out questions at `step`, from metrics.jsonl."""
     found: dict[str, float] = {}
     for record in read_metrics(config.out / "metrics.jsonl"):
