@@ -17,7 +17,7 @@ from rag.core.errors import ConfigError
 from rag.core.optional import require
 from rag.core.progress import Progress
 from rag.core.types import Question
-from rag.data.text import Profile, exact_match
+from rag.data.text import exact_match
 from rag.metrics.significance import bootstrap
 from rag.pipeline import Found, Pipeline
 
@@ -163,8 +163,7 @@ def _measure(
                     seconds = (time.perf_counter() - started) / len(part)
                     if size == 1:
                         [(answer, cost)] = answers
-                        profile: Profile = "trec_search" if part[0].answers_are_regex else "squad"
-                        one.right.append(exact_match(answer, part[0].answers, profile))
+                        one.right.append(exact_match(answer, part[0].answers, part[0].answer_profile))
                         one.costs += [] if cost is None else [cost]
                         one.alone_s.append(seconds)
                     else:

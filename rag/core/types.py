@@ -95,6 +95,11 @@ class Question:
         """How `AnswerMatcher` takes the answers."""
         return "regex" if self.answers_are_regex else "tokens"
 
+    @property
+    def answer_profile(self) -> Literal["squad", "trec_search"]:
+        """By which rules an answer is compared with them, where nobody asks for others."""
+        return "trec_search" if self.answers_are_regex else "squad"
+
 
 @dataclass(frozen=True, slots=True)
 class FirstStage:

@@ -24,7 +24,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -324,14 +324,11 @@ class _Task:
             n_best=1,
         )
         right = sum(
-            bool(result.answers) and exact_match(result.answers[0].text, question.answers, _profile(question))
+            bool(result.answers)
+            and exact_match(result.answers[0].text, question.answers, question.answer_profile)
             for question, result in zip(questions, read, strict=True)
         )
         return {"em": 100.0 * right / len(questions), **{k: v for k, v in figures.items() if k != "top100"}}
-
-
-def _profile(question: Question) -> Literal["squad", "trec_search"]:
-    return "trec_search" if question.answers_are_regex else "squad"
 
 
 def _example(question: Question) -> TrainingExample:

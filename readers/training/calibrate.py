@@ -17,7 +17,7 @@ from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
 from readers.manifest import Calibration
 from readers.training.data import Example, is_right
-from readers.training.efforts import choose_efforts
+from readers.training.efforts import HeldOut, choose_efforts
 
 __all__ = ["Case", "Tuned", "fit_and_measure", "tune"]
 
@@ -119,7 +119,8 @@ def tune(
     if len(sets) > 1:
         own = {label: np.array([label == other for other in labels]) for label in sets}
         em |= {f"em {label}": round(100 * float(right[mine].mean()), 2) for label, mine in own.items()}
-    efforts, kept = choose_efforts(scored, parts, weights, settings, calibration, reader.model.depth)
+    held_out_reading = HeldOut(scored, parts, weights, settings, calibration, reader.model.depth)
+    efforts, kept = choose_efforts(held_out_reading)
     return Tuned(settings.model_copy(update={"efforts": efforts}), calibration, {**em, **figures, **kept})
 
 

@@ -19,7 +19,7 @@ from rag.data.files.record import Context
 from rag.data.files.results import read_dpr_results
 from rag.data.questions import read_questions
 from rag.data.sentences import Spans, align_sentences
-from rag.data.text import AnswerMatcher, Profile, exact_match, normalize_answer
+from rag.data.text import AnswerMatcher, exact_match, normalize_answer
 from readers.extractive.tokens import TokenTable, tokenize_texts
 from readers.paths import join_path
 from readers.training.config import TrainingSet
@@ -82,8 +82,7 @@ class Example:
 
 def is_right(text: str, example: Example) -> bool:
     """Exact match by SQuAD's rules, or by the expressions where the answers are such."""
-    profile: Profile = "trec_search" if example.question.answers_are_regex else "squad"
-    return exact_match(text, example.question.answers, profile)
+    return exact_match(text, example.question.answers, example.question.answer_profile)
 
 
 def read_set(one: TrainingSet, number: int = 0, *, serving: bool = False) -> list[Example]:

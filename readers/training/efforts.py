@@ -17,7 +17,7 @@ from readers.extractive.waves import read_waves
 from readers.manifest import Calibration
 from readers.training.data import Example, is_right
 
-__all__ = ["BUDGETS", "choose_efforts"]
+__all__ = ["BUDGETS", "HeldOut", "choose_efforts"]
 
 BUDGETS = {"normal": 0.2, "low": 0.1}
 """By name, the share of full reading's token-layers that an effort may take, on average over the sets."""
@@ -25,6 +25,53 @@ BUDGETS = {"normal": 0.2, "low": 0.1}
 _WAVES = ((2, 3, 5, 10), (2, 4, 6), (2, 2, 4), (3, 4), (1, 2))
 _DROPS = (None, 0.0, 1.5)
 _ENOUGH = (0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.8)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Held-out questions that were read whole, and the reader that read them.
+
+    Attributes:
+        scored: everything read, with the early head's word on every row.
+        parts: the questions of each.
+        weights: (Q,) of the questions, 1 in all.
+        settings, calibration: of the finished reader.
+        depth: layers of the network.
+    """
+
+    scored: Sequence[ScoredPassages]
+    parts: Sequence[Sequence[Example]]
+    weights: npt.NDArray[np.float64]
+    settings: ReaderSettings
+    calibration: Calibration
+    depth: int
+
+    def read(
+        self, effort: Effort
+    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+        """(Q,) whether the first answer is right, token-layers, and confidence, if so much is read."""
+        chosen = self.settings.model_copy(update={"efforts": {"tried": effort}, "effort": "tried"})
+        right, cost, likely = [], [], []
+        for everything, examples in zip(self.scored, self.parts, strict=True):
+            number = {id(row): place for place, row in enumerate(everything.rows)}
+
+            def look_up(
+                rows: Sequence[Row],
+                _: npt.NDArray[np.float32] | None,
+                known: ScoredPassages = everything,
+                number: dict[int, int] = number,
+            ) -> RowScores:
+                return known.scores.take(np.array([number[id(row)] for row in rows], np.int64))
+
+            retrieval = [[candidate.score for candidate in example.candidates] for example in examples]
+            read, costs = read_waves(
+                everything, retrieval, chosen, self.calibration, look_up, depth=self.depth
+            )
+            for found, paid, example in zip(rank(read, retrieval, chosen), costs, examples, strict=True):
+                right.append(bool(found.candidates) and is_right(found.candidates[0].text, example))
+                cost.append(paid.token_layers)
+                likely.append(confidence_of_first(found, self.calibration))
+        return np.array(right, bool), np.array(cost, np.int64), np.array(likely)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,30 +83,15 @@ class _Outcome:
     lost: float
 
 
-def choose_efforts(
-    scored: Sequence[ScoredPassages],
-    parts: Sequence[Sequence[Example]],
-    weights: npt.NDArray[np.float64],
-    settings: ReaderSettings,
-    calibration: Calibration,
-    depth: int,
-) -> tuple[dict[str, Effort], dict[str, float]]:
+def choose_efforts(held_out: HeldOut) -> tuple[dict[str, Effort], dict[str, float]]:
     """For each budget the effort that keeps most of what full reading gets right.
 
     Only what is lost counts: answers that become right because less was read are luck as often as not.
 
-    Args:
-        scored: everything read, with the early head's word on every row.
-        parts: the questions of each.
-        weights: (Q,) of the questions, 1 in all.
-        settings, calibration: of the finished reader.
-        depth: layers of the network.
-
     Returns:
         Efforts by name, and figures in percent: of each its share of the token-layers and of right answers.
     """
-    whole, cost = _read(scored, parts, settings, calibration, Effort(), depth)[:2]
-    results = list(_outcomes(scored, parts, weights, settings, calibration, depth, whole, cost))
+    results = list(_outcomes(held_out))
     efforts: dict[str, Effort] = {}
     figures: dict[str, float] = {}
     for name, budget in BUDGETS.items():
@@ -72,24 +104,15 @@ def choose_efforts(
     return efforts, figures
 
 
-def _outcomes(
-    scored: Sequence[ScoredPassages],
-    parts: Sequence[Sequence[Example]],
-    weights: npt.NDArray[np.float64],
-    settings: ReaderSettings,
-    calibration: Calibration,
-    depth: int,
-    whole: npt.NDArray[np.bool_],
-    full_cost: npt.NDArray[np.int64],
-) -> Iterator[_Outcome]:
+def _outcomes(held_out: HeldOut) -> Iterator[_Outcome]:
     """All efforts: what is read up to each wave does not depend on where the reading ends."""
-    drops = _DROPS if settings.skim_layer else (None,)
+    weights = held_out.weights
+    whole, full_cost, _ = held_out.read(Effort())
     base = float((weights * whole).sum())
-    for waves, drop in product(_WAVES, drops):
+    for waves, drop in product(_WAVES, _DROPS if held_out.settings.skim_layer else (None,)):
         states = []
         for end in range(1, len(waves) + 1):
-            effort = Effort(waves=waves[:end], enough=(1.0,) * (end - 1), drop=drop)
-            states.append(_read(scored, parts, settings, calibration, effort, depth))
+            states.append(held_out.read(Effort(waves=waves[:end], enough=(1.0,) * (end - 1), drop=drop)))
         right, cost, likely = (np.stack([state[part] for state in states]) for part in range(3))
         for enough in product(_ENOUGH, repeat=len(waves) - 1):
             if any(later > earlier for earlier, later in pairwise(enough)):
@@ -100,34 +123,3 @@ def _outcomes(
             lost = float((weights * (whole & ~right[last, taken])).sum()) / max(base, 1e-9)
             share = float((weights * cost[last, taken]).sum() / (weights * full_cost).sum())
             yield _Outcome(Effort(waves=waves, enough=enough, drop=drop), share, lost)
-
-
-def _read(
-    scored: Sequence[ScoredPassages],
-    parts: Sequence[Sequence[Example]],
-    settings: ReaderSettings,
-    calibration: Calibration,
-    effort: Effort,
-    depth: int,
-) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-    """(Q,) whether the first answer is right, token-layers, and confidence, if passages are read so far."""
-    chosen = settings.model_copy(update={"efforts": {"tried": effort}, "effort": "tried"})
-    right, cost, likely = [], [], []
-    for everything, examples in zip(scored, parts, strict=True):
-        number = {id(row): place for place, row in enumerate(everything.rows)}
-
-        def look_up(
-            rows: Sequence[Row],
-            _: npt.NDArray[np.float32] | None,
-            known: ScoredPassages = everything,
-            number: dict[int, int] = number,
-        ) -> RowScores:
-            return known.scores.take(np.array([number[id(row)] for row in rows], np.int64))
-
-        retrieval = [[candidate.score for candidate in example.candidates] for example in examples]
-        read, costs = read_waves(everything, retrieval, chosen, calibration, look_up, depth=depth)
-        for found, paid, example in zip(rank(read, retrieval, chosen), costs, examples, strict=True):
-            right.append(bool(found.candidates) and is_right(found.candidates[0].text, example))
-            cost.append(paid.token_layers)
-            likely.append(confidence_of_first(found, calibration))
-    return np.array(right, bool), np.array(cost, np.int64), np.array(likely)

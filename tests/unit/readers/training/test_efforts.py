@@ -14,7 +14,7 @@ from readers.extractive.ranking import confidences, first_signs
 from readers.extractive.reader import ExtractiveReader
 from readers.manifest import Calibration, with_overrides
 from readers.training.data import Candidate, Example
-from readers.training.efforts import BUDGETS, choose_efforts
+from readers.training.efforts import BUDGETS, HeldOut, choose_efforts
 from tests.tiny_reader import tiny_tokenizer
 from tests.unit.readers.conftest import SMALL
 
@@ -34,13 +34,9 @@ def test_chosen_efforts_cost_and_keep_what_they_say(encoder_folder: Path) -> Non
         candidates = tuple(Candidate(p, -float(rank), False, True) for rank, p in enumerate(own))
         examples.append(Example(Question(text, text, (right,)), candidates))
     weights = np.full(12, 1 / 12)
+    scored = [reader.score(questions, found)]
     efforts, figures = choose_efforts(
-        [reader.score(questions, found)],
-        [examples],
-        weights,
-        settings,
-        reader.calibration,
-        reader.model.depth,
+        HeldOut(scored, [examples], weights, settings, reader.calibration, reader.model.depth)
     )
     assert efforts.keys() == BUDGETS.keys()
     full = reader.read(questions, found, scores)
