@@ -27,7 +27,16 @@ if TYPE_CHECKING:
     from indexers.protocols import EncoderIdentity
     from retrievers.encoders.bi_encoder import BiEncoder
 
-__all__ = ["KINDS", "Opening", "RetrieverKind", "kind_names", "open_encoder", "open_retriever", "parse_kind"]
+__all__ = [
+    "KINDS",
+    "Opening",
+    "RetrieverKind",
+    "kind_names",
+    "named_kind",
+    "open_encoder",
+    "open_retriever",
+    "parse_kind",
+]
 
 
 class NoOptions(Config):
@@ -173,6 +182,16 @@ def parse_kind(text: str) -> tuple[str, Config]:
         raise ConfigError(f"retriever {text!r}: {error}") from error
 
 
+def named_kind(text: str, index: Index) -> str:
+    """The kind that is meant, with its options: "auto" is the first of `_AUTO` that the index is enough for.
+
+    Raises:
+        ConfigError: there is no such kind, or it has no such option.
+    """
+    name, _ = parse_kind(text)
+    return text if name != "auto" else next(kind for kind in _AUTO if not _missing(kind, index))
+
+
 def open_retriever(
     index: Index,
     kind: str = "auto",
@@ -199,10 +218,7 @@ def open_retriever(
             given for a single list.
         MismatchedArtifactError: the encoder is not the one the index was built with.
     """
-    name, options = parse_kind(kind)
-    if name == "auto":
-        name = next(kind for kind in _AUTO if not _missing(kind, index))
-        options = KINDS[name].options()
+    name, options = parse_kind(named_kind(kind, index))
     chosen = KINDS[name]
     if missing := _missing(name, index):
         enough = next((kind for kind, parts in INDEX_KINDS.items() if set(chosen.needs) <= set(parts)), "")

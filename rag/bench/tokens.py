@@ -23,7 +23,6 @@ from rag.metrics.significance import bootstrap
 
 __all__ = ["StoredTokens", "exhaustive", "run_tokens_benchmark"]
 
-TOP_K = 20
 SIZE_GOAL, RECALL_GOAL, TIME_GOAL_S = 24.0, 0.99, 0.030
 _PASSAGES_AT_ONCE = 64
 
@@ -100,6 +99,7 @@ def run_tokens_benchmark(
     encoder: str,
     bits: Sequence[int] = (1, 2, 4),
     nprobes: Sequence[int] = (1, 2, 4, 8),
+    top_k: int = 20,
     max_queries: int = 200,
     rounds: int = 3,
     precision: str = "auto",
@@ -117,6 +117,7 @@ def run_tokens_benchmark(
         encoder: Folder of a ColBERT model.
         bits: Bits a number.
         nprobes: Cells opened for each vector of a question.
+        top_k: Passages searched for.
         max_queries: Recall is measured on at most this many.
         rounds: Interleaved rounds; all settings take part in each.
         precision: auto, fp32 or bf16.
@@ -139,16 +140,17 @@ def run_tokens_benchmark(
         report.settings = {**report.settings, **counts}
         report.figures["encode_s"] = time.perf_counter() - started
         return compare_tokens(
-            report, passages, stored, asked, queries, lengths, bits, nprobes, rounds, holder
+            report, passages, stored, asked, queries, lengths, bits, nprobes, top_k, rounds, holder
         )
 
 
 def compare_tokens(
     report: Report, passages: PassageStore, stored: StoredTokens, asked: Sequence[Question],
-    queries: FloatArray, lengths: IntArray, bits: Sequence[int], nprobes: Sequence[int], rounds: int,
-    holder: Path,
+    queries: FloatArray, lengths: IntArray, bits: Sequence[int], nprobes: Sequence[int], top_k: int,
+    rounds: int, holder: Path,
 ) -> Report:  # fmt: skip
     """The report, filled."""
+    top_k = min(top_k, len(passages))
     matchers = [AnswerMatcher(q.answers, q.answer_mode) for q in asked]
 
     def answered(rows: IntArray) -> FloatArray:
@@ -161,9 +163,9 @@ def compare_tokens(
     started = time.perf_counter()
     scores = exhaustive(stored, queries, lengths)
     report.figures["exhaustive_s_a_question"] = (time.perf_counter() - started) / len(asked)
-    truth = np.argsort(-scores, axis=1, kind="stable")[:, :TOP_K]
+    truth = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
     right = answered(truth)
-    report.figures[f"exhaustive answer@{TOP_K}"] = bootstrap(right[:, None])[0]
+    report.figures[f"exhaustive answer@{top_k}"] = bootstrap(right[:, None])[0]
     splits = np.split(queries, np.cumsum(lengths)[:-1])
     rows, searches = [], {}
     for each in bits:
@@ -176,17 +178,17 @@ def compare_tokens(
         opened = TokenIndex.open(place)
         for nprobe in nprobes:
             name = f"{each} bits, nprobe {nprobe}"
-            got = opened.search(queries, lengths, TOP_K, nprobe=nprobe)[1]
+            got = opened.search(queries, lengths, top_k, nprobe=nprobe)[1]
             same = np.array([len(set(a) & set(b)) for a, b in zip(got.tolist(), truth.tolist(), strict=True)])
             hits = answered(got)
             share = float(hits.sum() / max(1.0, right.sum()))
-            overlap, accuracy = bootstrap(np.stack([same / TOP_K, hits], axis=1))
-            figures[name] = {"overlap": overlap, f"answer@{TOP_K}": accuracy, "of_exhaustive": share}
+            overlap, accuracy = bootstrap(np.stack([same / top_k, hits], axis=1))
+            figures[name] = {"overlap": overlap, f"answer@{top_k}": accuracy, "of_exhaustive": share}
             rows.append((name, f"{figures['bytes_a_token']:.1f}", format_bytes(figures["size_bytes"]),
                          format_seconds(figures["build_s"]), format_interval(overlap),
                          format_interval(accuracy), f"{100 * share:.1f} %"))  # fmt: skip
-            searches[name] = _searching(opened, splits, nprobe)
-            report.goals.append(Goal(f"{name}: answer@{TOP_K} / exhaustive", share, "at least", RECALL_GOAL))
+            searches[name] = _searching(opened, splits, nprobe, top_k)
+            report.goals.append(Goal(f"{name}: answer@{top_k} / exhaustive", share, "at least", RECALL_GOAL))
         report.goals.append(
             Goal(f"{each} bits: bytes a token", figures["bytes_a_token"], "at most", SIZE_GOAL)
         )
@@ -197,16 +199,16 @@ def compare_tokens(
     report.goals += [
         Goal(f"{name}: s a question", s, "at most", TIME_GOAL_S) for name, s in per_question.items()
     ]
-    columns = ("codes", "bytes/token", "on disk", "built in", f"of the best {TOP_K}", f"answer@{TOP_K}",
+    columns = ("codes", "bytes/token", "on disk", "built in", f"of the best {top_k}", f"answer@{top_k}",
                "of exhaustive", "a question")  # fmt: skip
     shown = [(*row, format_seconds(per_question[row[0]])) for row in rows]
     report.tables.append(Table("token vectors against exhaustive scoring [95 % bootstrap]", columns, shown))
     return report
 
 
-def _searching(index: TokenIndex, questions: Sequence[FloatArray], nprobe: int) -> Any:
+def _searching(index: TokenIndex, questions: Sequence[FloatArray], nprobe: int, top_k: int) -> Any:
     def run() -> None:
         for own in questions:
-            index.search(own, np.array([len(own)]), TOP_K, nprobe=nprobe)
+            index.search(own, np.array([len(own)]), top_k, nprobe=nprobe)
 
     return run

@@ -20,6 +20,7 @@ _SETTINGS = options_of(
     "figure",
     "profile",
     "restart",
+    "next_retriever",
     "train_questions",
 )
 

@@ -135,6 +135,15 @@ def colbert(
         str, typer.Option(help="Rules of answers: nq_open, squad, trec_search, …")
     ] = "nq_open",
     retriever: RetrieverSpec = "auto",
+    next_retriever: Annotated[
+        str,
+        typer.Option(
+            help="For the rounds' own indexes; auto: --retriever where that is hybrid, else colbert."
+        ),
+    ] = "auto",
+    restart: Annotated[
+        bool, typer.Option(help="Every round starts from --encoder; otherwise from the last round's.")
+    ] = True,
 ) -> None:
     """Train a retriever of one vector a token (ColBERT) on labelled passages, or in --rounds on answers.
 
@@ -147,7 +156,8 @@ def colbert(
 
     lines = guided_rounds(
         settings, rounds=rounds, questions=questions, held_out=held_out, top_k=top_k, figure=figure,
-        profile=profile, retriever=retriever, guidance={"positives": positives, "negatives": negatives},
+        profile=profile, retriever=retriever, next_retriever=next_retriever, restart=restart,
+        guidance={"positives": positives, "negatives": negatives},
     )  # fmt: skip
     typer.echo("\n".join(lines))
     typer.echo(f"→ {settings.out / 'rounds.json'} names the best round's encoder")

@@ -33,7 +33,7 @@ from indexers.index import Index
 from indexers.npy import load_npy, save_npy
 from indexers.presets import IndexType
 from rag.config import Config
-from rag.core.errors import DataError
+from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_write_json, directory_lock, read_json, sha256_file
 from rag.core.log import get_logger
 from rag.core.manifest import claim
@@ -48,7 +48,7 @@ from rag.pipeline import Pipeline
 from rag.training.refresh import Staleness, distinct_share, top_k_overlap
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.records import Candidate, TrainingExample, write_training_examples
-from retrievers.open import KINDS
+from retrievers.open import KINDS, named_kind, parse_kind
 from retrievers.training.config import RetrieverTrainConfig
 
 __all__ = ["Round", "RoundMethod", "RoundResult", "RoundsConfig", "Searched", "run_rounds", "table"]
@@ -67,9 +67,11 @@ class RoundsConfig(Config):
         held_out: questions that judge each round; None holds `validation_fraction` of `questions` out.
         validation_fraction: of the questions.
         train_questions: only so many of them, the first; 0 is all.
-        retriever: how the first index is searched, see `retrievers.open`; later ones are searched by vectors.
-            With "auto" round 1 learns from all that the index can find, but round 0 is judged by its vectors
-            alone, where it has such: the rounds are to tell what training gained, not what BM25 adds.
+        retriever: how the first index is searched, see `retrievers.open`. With "auto" round 1 learns from all
+            that the index can find, but round 0 is judged by its vectors alone, where it has such: the rounds
+            are to tell what training gained, not what BM25 adds.
+        next_retriever: how later ones are, for figures and for what the next round learns from; "auto" is
+            their vectors alone, or the first one's hybrid again where round 0 is judged by that.
         encoder: of the first index, if it moved.
         top_k: passages retrieved a question.
         rounds: at most; fewer if one gains nothing.
@@ -88,6 +90,7 @@ class RoundsConfig(Config):
     validation_fraction: float = Field(default=0.1, gt=0, lt=1)
     train_questions: int = Field(default=0, ge=0)
     retriever: str = "auto"
+    next_retriever: str = "auto"
     encoder: str | None = None
     top_k: int = Field(default=100, ge=2, le=1000)
     rounds: int = Field(default=4, ge=1)
@@ -106,7 +109,7 @@ class RoundResult:
         figures: in per cent.
         gain: of the chosen figure over the round before: value, low, high; in points.
         p_value: of that gain.
-        facts: what else was measured: questions, share of distinct documents, overlap with the round before.
+        facts: how its index was searched, what was counted, overlap with the round before.
     """
 
     number: int
@@ -193,7 +196,7 @@ def run_rounds(
         All rounds, from round 0 on; `OUT/rounds.json` has them too, and the folder of the best encoder.
 
     Raises:
-        ConfigError: the held-out questions are a test set, or the method cannot work.
+        ConfigError: the held-out questions are a test set, or the method or the retriever cannot work.
         DataError: no question can be learnt from.
         MismatchedArtifactError: `config.out` holds rounds of other settings.
     """
@@ -202,12 +205,11 @@ def run_rounds(
     with directory_lock(config.out):
         _claim(config, training, method.claims())
         questions, held_out = _questions(config)
-        searched = Searched(config.index, config.retriever, config.encoder)
-        own = "colbert" if config.index_type == "plaid" else "dense"  # how trained retrievers search
-        judged = _alike(searched, own) if config.retriever == "auto" else searched
-        start = Round(config.out, 0)
-        figures = start.stage("evaluate", lambda: _evaluate(config, judged, start.folder, held_out))
-        results = [RoundResult(0, figures)]
+        first, judged, later = _retrievers(config)
+        searched = Searched(config.index, first, config.encoder)
+        start, judges = Round(config.out, 0), replace(searched, retriever=judged)
+        figures = start.stage("evaluate", lambda: _evaluate(config, judges, start.folder, held_out))
+        results = [RoundResult(0, figures, facts={"searched": judged})]
         encoder: Path | None = None
         for number in range(1, config.rounds + 1):
             current = Round(config.out, number)
@@ -224,11 +226,11 @@ def run_rounds(
             )  # fmt: skip
             encoder = Path(current.stage("train", partial(_trained, method, trained)))
             place = Path(current.stage("index", partial(_index, config, current, encoder)))
-            searched = Searched(place, own)
-            figures = current.stage(
-                "evaluate", partial(_evaluate, config, searched, current.folder, held_out)
-            )
-            results.append(_compared(config, RoundResult(number, figures, facts={**facts, **more})))
+            searched = Searched(place, later)
+            judge = partial(_evaluate, config, searched, current.folder, held_out)
+            figures = current.stage("evaluate", judge)
+            facts = {"searched": later, **facts, **more}
+            results.append(_compared(config, RoundResult(number, figures, facts=facts)))
             _write_table(config, results)
             if not results[-1].gained:
                 get_logger(__name__).info("round %d gains nothing beyond noise: it is the last", number)
@@ -259,10 +261,19 @@ def table(results: Sequence[RoundResult], figure: str) -> list[str]:
     return lines
 
 
-def _alike(searched: Searched, kind: str) -> Searched:
-    """The same index searched by `kind`, if it can be."""
-    with Index.open(searched.index) as index:
-        return replace(searched, retriever=kind) if set(KINDS[kind].needs) <= set(index.parts) else searched
+def _retrievers(config: RoundsConfig) -> tuple[str, str, str]:
+    """What round 1 learns from, what judges round 0, and how later indexes are searched."""
+    own = "colbert" if config.index_type == "plaid" else "dense"
+    with Index.open(config.index) as index:
+        first, parts = named_kind(config.retriever, index), index.parts
+    later = config.next_retriever
+    alone = config.retriever == later == "auto" and set(KINDS[own].needs) <= set(parts)
+    if later == "auto":
+        later = first if parse_kind(first)[0] == "hybrid" and not alone else own
+    if parse_kind(later)[0] == "hybrid" and "bm25" not in parts:
+        raise ConfigError(f"{config.index} has no bm25 part, which next_retriever={later} needs")
+    get_logger(__name__).info("round 1 learns from %s, later rounds from %s", first, later)
+    return first, own if alone else first, later
 
 
 def _trained(method: RoundMethod, training: RetrieverTrainConfig) -> str:

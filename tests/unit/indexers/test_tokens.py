@@ -18,7 +18,7 @@ from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity
 from indexers.token_build import build_tokens, shard_files
 from indexers.token_codec import _Finder, centroid_count, train_codec
-from indexers.token_index import TokenIndex, _best_rows
+from indexers.token_index import TokenIndex, _best_rows, _max_sim
 from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError, RetrievalError
 from rag.core.types import Passage
 
@@ -126,6 +126,35 @@ def test_what_cells_say_is_pruned_maxsim_of_centroids(built: Path) -> None:
     for row, own in enumerate(np.split(codes, np.cumsum(lengths)[:-1])):
         best = similar[own].max(0)
         assert gained[row] == pytest.approx(np.where(best > floor + 1e-6, best - floor, 0).sum(), abs=1e-5)
+
+
+def test_maxsim_of_passages_of_any_length_is_brute_force() -> None:
+    draw = np.random.default_rng(3)
+    lengths = draw.integers(1, 12, 40)
+    begins = np.cumsum(lengths) - lengths
+    codes = draw.integers(0, 30, lengths.sum()).astype(np.uint16)
+    for similar in (
+        draw.standard_normal((30, 5)).astype(np.float32),
+        draw.integers(0, 255, (30, 5), np.uint8),
+    ):
+        wanted = [similar[own].max(0).sum() for own in np.split(codes, begins[1:])]
+        some = draw.permutation(40)[:17]
+        np.testing.assert_allclose(
+            _max_sim(similar, begins[some], lengths[some], codes), np.array(wanted)[some], rtol=1e-6
+        )
+        np.testing.assert_allclose(_max_sim(similar[codes], begins, lengths), wanted, rtol=1e-6)
+
+
+def test_centroids_in_whole_steps_score_as_centroids_do(built: Path) -> None:
+    index = TokenIndex.open(built / "tokens")
+    query = Words().question_tokens(QUESTIONS[2:]).values
+    similar = index.codec.centroids @ query.T
+    codes = np.concatenate([np.array(shard.codes) for shard in index._shards])
+    ends = np.cumsum(np.concatenate([np.diff(shard.starts) for shard in index._shards]))
+    rows = np.array([0, 3, 63, 64, 149])
+    wanted = [np.clip(similar[own], 0, 1).max(0).sum() for own in np.split(codes, ends[:-1])]
+    scores = index._of_centroids(similar, rows)
+    np.testing.assert_allclose(scores / 255, np.array(wanted)[rows], atol=len(query) / 255)
 
 
 def test_best_rows_are_those_of_a_full_sort() -> None:

@@ -15,6 +15,7 @@ from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.joint import guidance
 from rag.joint.guidance import guided_rounds
 from rag.joint.rounds import RoundResult
+from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training.colbert import ColbertTrainConfig
 from tests.unit.rag.joint.test_rounds import stop_before, world
 
@@ -49,6 +50,28 @@ def test_where_words_were_searched_they_are_in_every_round(world: dict[str, Any]
     run(world, tmp_path / "run", steps=1, index=tmp_path / "words")
     with Index.open(tmp_path / "run" / "round-1" / "index") as made:
         assert made.parts == ("tokens", "bm25")
+
+
+def test_a_round_is_judged_with_what_it_is_compared_to(world: dict[str, Any], tmp_path: Path) -> None:
+    with Index.open(world["folder"] / "index") as source:
+        encoder = BiEncoder.load(world["encoder"], pooling="mean")
+        settings = BuildSettings(retriever="hybrid")
+        build_index(source.passages, tmp_path / "both", encoder=encoder, settings=settings)
+    run(world, tmp_path / "auto", steps=1, index=tmp_path / "both")
+    given = {"retriever": "bm25", "next_retriever": "hybrid:depth=50", "restart": False}
+    lines = run(world, tmp_path / "named", steps=1, index=tmp_path / "both", **given)
+    for out, first, later in (("auto", "hybrid", "hybrid"), ("named", "bm25", "hybrid:depth=50")):
+        told = json.loads((tmp_path / out / "rounds.json").read_text())["rounds"]
+        assert [row["facts"]["searched"] for row in told] == [first, later]
+        for number, searched in enumerate((first, later)):
+            place = tmp_path / out / f"round-{number}" / "evaluation/metrics.json"
+            asked = json.loads(place.read_text())["system"]["retriever"]
+            assert (
+                asked == {"hybrid": "HybridRetriever", "bm25": "SparseRetriever"}[searched.partition(":")[0]]
+            )
+    assert "searched bm25" in lines[1]
+    with pytest.raises(ConfigError, match="no bm25 part"):
+        run(world, tmp_path / "dense", next_retriever="hybrid")
 
 
 def test_rounds_go_on_after_a_stop_before_any_stage(
