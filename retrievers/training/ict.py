@@ -27,7 +27,7 @@ from retrievers.examples.split import ExampleSplit
 from retrievers.examples.tokens import Int32, RetrieverTokenizer
 from retrievers.training.config import DataConfig, RetrieverTrainConfig
 from retrievers.training.losses import in_batch_objective
-from retrievers.training.recipe import BiEncoderRun, HeldOut, Method, claimed, train_model
+from retrievers.training.recipe import BiEncoderRun, HeldOut, Method, claimed, epochs_of, train_model
 from retrievers.training.step import contrastive_step
 
 __all__ = ["CorpusDataConfig", "IctBatches", "IctDataConfig", "IctTrainConfig", "inverse_cloze", "train_ict"]
@@ -128,9 +128,7 @@ class IctBatches:
         held_out: rows that are never trained on, ascending.
         tokenizer: of the encoder to train.
         data: see there.
-        epochs: passes over the corpus, fractions allowed.
-        max_batches: ends the run earlier.
-        seed: of every choice.
+        examples: which of the other passages every batch holds; its seed is that of every choice.
     """
 
     def __init__(
@@ -139,17 +137,11 @@ class IctBatches:
         held_out: Int64,
         tokenizer: RetrieverTokenizer,
         data: IctDataConfig,
-        *,
-        epochs: float = 1.0,
-        max_batches: int | None = None,
-        seed: int = 13,
+        examples: Epochs,
     ) -> None:
-        self._store, self._tokenizer, self._data, self._seed = store, tokenizer, data, seed
+        self._store, self._tokenizer, self._data, self.examples = store, tokenizer, data, examples
         self._gaps = held_out - np.arange(len(held_out))
-        self.examples = Epochs(
-            len(store) - len(held_out), data.batch_size, epochs=epochs, max_batches=max_batches, seed=seed
-        )
-        self.batch_size = self.examples.batch_size
+        self.batch_size = examples.batch_size
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -163,7 +155,7 @@ class IctBatches:
         """
         chosen = self.examples[step]
         rows = chosen + np.searchsorted(self._gaps, chosen, side="right")  # passing over what is held out
-        found = draw_pairs(self._store.get_many(rows), self._data, self._seed, 31, step)
+        found = draw_pairs(self._store.get_many(rows), self._data, self.examples.seed, 31, step)
         if len(found) < 2:
             raise DataError(
                 f"batch {step}: {len(found)} of {len(rows)} passages have a sentence that can be taken out",
@@ -252,10 +244,9 @@ def _divide(config: RetrieverTrainConfig, _: Path, *, store: PassageStore, key: 
 
 def _method(config: IctTrainConfig, store: PassageStore, run: BiEncoderRun) -> Method:
     usable = _usable_share(store, config)
-    batches = IctBatches(
-        store, _held_rows(config, store), run.tokenizer, config.data,
-        epochs=config.optim.epochs, max_batches=config.optim.max_batches, seed=config.run.seed,
-    )  # fmt: skip
+    held_rows = _held_rows(config, store)
+    examples = epochs_of(config, len(store) - len(held_rows))
+    batches = IctBatches(store, held_rows, run.tokenizer, config.data, examples)
     held_out = None
     if run.world.is_main and run.split.held_out:
         held_out = HeldOut(config, run.split, run.tokenizer, _held_out_batches, in_batch_objective)

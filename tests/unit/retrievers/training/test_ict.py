@@ -17,6 +17,7 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage
 from rag.training.run_log import read_metrics
 from retrievers.encoders.settings import read_settings
+from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
 from retrievers.examples.records import write_training_examples
 from retrievers.examples.tokens import RetrieverTokenizer
@@ -38,14 +39,11 @@ def write_corpus(path: Path, texts: list[str]) -> Path:
 
 def drawn(store: Any, folder: Path, held_out: np.ndarray, **data: Any) -> IctBatches:
     settings = read_settings(folder).override(max_length=64)
-    return IctBatches(
-        store,
-        held_out,
-        RetrieverTokenizer(settings, settings),
+    said, examples = (
         IctDataConfig(batch_size=8, **data),
-        epochs=3,
-        seed=5,
+        Epochs(len(store) - len(held_out), 8, epochs=3, seed=5),
     )
+    return IctBatches(store, held_out, RetrieverTokenizer(settings, settings), said, examples)
 
 
 def test_a_batch_depends_on_seed_and_step_alone_and_leaves_out_what_is_held_out(
