@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel
+from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
 from rag.core.errors import ConfigError
@@ -66,6 +66,17 @@ class Memory:
     def without(self, passage: int) -> Memory:
         """The same with one passage hidden."""
         return Memory(self.states, self.mask * (self.owner != passage), self.owner, self.counts)
+
+
+class _BeamCache(EncoderDecoderCache):
+    """Beams of a question read the same passages: keys and values of those stay where they are.
+
+    Moving them is half the time of a beam search over 20 passages.
+    """
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        """Put the beams' own words in order."""
+        self.self_attention_cache.reorder_cache(beam_idx)
 
 
 class Seq2Seq:
@@ -144,6 +155,7 @@ class Seq2Seq:
         found = self.model.generate(
             encoder_outputs=BaseModelOutput(last_hidden_state=memory.states),
             attention_mask=memory.mask,
+            past_key_values=_BeamCache(DynamicCache(), DynamicCache()),
             max_new_tokens=answer_tokens,
             num_beams=beams,
             num_return_sequences=beams,
