@@ -9,7 +9,7 @@ import torch
 from rag.core.errors import DataError
 from readers.manifest import Calibration
 
-__all__ = ["fit_calibration", "fit_first"]
+__all__ = ["fit_calibration", "fit_chance"]
 
 _PULL = 1e-4  # keeps T and b finite where the outcomes are separated perfectly
 
@@ -69,22 +69,22 @@ def fit_calibration(
     )
 
 
-def fit_first(signs: Floats, right: npt.NDArray[np.bool_], weights: Floats) -> tuple[float, float, float]:
-    r"""Bias a and slopes b of p = σ(a + b·s) that make it most likely which first answers are right.
+def fit_chance(signs: Floats, happened: npt.NDArray[np.bool_], weights: Floats) -> tuple[float, ...]:
+    r"""Bias a and slopes b of p = σ(a + b·s) that make what happened most likely.
 
-    One temperature serves all ranks at once; this asks about the first alone, the one that is shown.
+    One temperature serves all ranks at once; this asks about one thing alone, such as the answer shown.
 
     Args:
-        signs: (Q, 2) s, `readers.extractive.ranking.first_signs`.
-        right: (Q,) whether the first answer is right.
+        signs: (Q, n) s, such as `readers.extractive.ranking.answer_signs`.
+        happened: (Q,) such as whether the first answer is right.
         weights: (Q,) of the questions.
 
     Source:
-        Platt 1999, "Probabilistic Outputs for Support Vector Machines", with two scores.
+        Platt 1999, "Probabilistic Outputs for Support Vector Machines", with several scores.
     """
-    inputs = torch.from_numpy(np.column_stack([np.ones(len(signs)), signs]))  # (Q, 3)
-    share, wanted = torch.from_numpy(weights / weights.sum()), torch.from_numpy(right.astype(np.float64))
-    parameters = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    inputs = torch.from_numpy(np.column_stack([np.ones(len(signs)), signs]))  # (Q, n + 1)
+    share, wanted = torch.from_numpy(weights / weights.sum()), torch.from_numpy(happened.astype(np.float64))
+    parameters = torch.zeros(inputs.shape[1], dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS([parameters], max_iter=200, line_search_fn="strong_wolfe")
 
     def closure() -> torch.Tensor:
@@ -97,5 +97,4 @@ def fit_first(signs: Floats, right: npt.NDArray[np.bool_], weights: Floats) -> t
         return loss
 
     optimizer.step(closure)
-    bias, rest, none = (round(value, 4) for value in parameters.detach().tolist())
-    return bias, rest, none
+    return tuple(round(value, 4) for value in parameters.detach().tolist())

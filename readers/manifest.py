@@ -24,8 +24,17 @@ class Calibration(Config):
 
     temperature: float = Field(default=1.0, gt=0)
     null_bias: float = 0.0
-    first: tuple[float, float, float] | None = Field(
-        default=None, description="bias and slopes of `first_signs`: how likely the first answer is"
+    first: tuple[float, ...] | None = Field(
+        default=None,
+        min_length=2,
+        max_length=6,
+        description="bias and slopes of `answer_signs`: how likely the first answer is",
+    )
+    none: tuple[float, ...] | None = Field(
+        default=None,
+        min_length=2,
+        max_length=6,
+        description="the same: how likely what was read holds no answer, if the first one is wrong",
     )
     questions: int = Field(default=0, ge=0, description="held-out questions it was fitted on; 0 = not fitted")
 

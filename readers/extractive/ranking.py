@@ -23,10 +23,11 @@ __all__ = [
     "PassageRows",
     "Ranked",
     "ScoredPassages",
+    "answer_signs",
     "confidence_of_first",
     "confidences",
     "distinct",
-    "first_signs",
+    "likelihoods",
     "rank",
     "retrieval_prior",
 ]
@@ -91,10 +92,15 @@ class ScoredPassages(PassageRows):
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """One question's different answers, best first, and its null score (None: the model has none)."""
+    """One question's different answers, best first, and its null score (None: the model has none).
+
+    `passages` were read for it; `place` of them have a higher retrieval score than that of the first answer.
+    """
 
     candidates: list[Candidate]
     null: float | None
+    passages: int = 1
+    place: int = 0
 
     @property
     def scores(self) -> Floats:
@@ -133,7 +139,11 @@ def rank(
             results.append(Ranked([], None))
             continue
         candidates = _candidates(scored, chosen, place, retrieval[question], settings)
-        results.append(Ranked(candidates, _null(scored, chosen, place, settings, candidates)))
+        null = _null(scored, chosen, place, settings, candidates)
+        read = np.unique(place)
+        scores = np.asarray(retrieval[question], np.float64)[read]
+        best = scores[read == candidates[0].passage_index] if candidates else scores[:1]
+        results.append(Ranked(candidates, null, len(read), int((scores > best).sum())))
     return results
 
 
@@ -271,7 +281,6 @@ def confidences(scores: Floats, null: float | None, calibration: Calibration) ->
         p_i = exp(z_i / T) / (Σ_j exp(z_j / T) + exp(z_0 / T + b)),  p_0 likewise
 
     with z_0 the null score, T the temperature and b the null bias; without a null score p_0 = 0.
-    `Calibration.first` then corrects the first, see `first_signs`; the others share what it leaves.
 
     Example:
         >>> p, none = confidences(np.array([2.0, 0.0]), 0.0, Calibration())
@@ -285,27 +294,49 @@ def confidences(scores: Floats, null: float | None, calibration: Calibration) ->
         return np.zeros(len(logits)), 1.0
     weights = np.exp(everything - everything.max())
     weights /= weights.sum()
-    if calibration.first is not None and null is not None and len(logits):
-        bias, *slopes = calibration.first
-        first = 1.0 / (1.0 + float(np.exp(-bias - first_signs(weights) @ np.array(slopes))))
-        weights[1:] *= (1.0 - first) / max(1.0 - weights[0], 1e-12)
-        weights[:-1] = np.minimum(weights[:-1], first)  # none is likelier than the first
-        weights[0], weights[-1] = first, 1.0 - first - weights[1:-1].sum()
     return weights[:-1], float(weights[-1])
 
 
-def first_signs(chances: Floats) -> Floats:
-    """What tells whether the first answer is right: ln(p_1 / Σ of the other answers), ln(p_1 / p_0); (2,).
+def likelihoods(found: Ranked, calibration: Calibration) -> tuple[Floats, float]:
+    r"""Probabilities of a question's candidates and that what was read holds no answer.
+
+    Those of `confidences`, but what is shown is asked about by itself where that was fitted, with σ the
+    logistic function and s `answer_signs`:
+
+        p_1 = σ(first · (1, s)),  p_0 = (1 − p_1)·σ(none · (1, s))
+
+    The other candidates share what these leave, none being likelier than the first.
+    """
+    p, none = confidences(found.scores, found.null, calibration)
+    if calibration.first is None or found.null is None or not found.candidates:
+        return p, none
+    signs = answer_signs(found, p, none)
+    first = _chance(calibration.first, signs)
+    nothing = none / max(1.0 - p[0], 1e-12) if calibration.none is None else _chance(calibration.none, signs)
+    nothing *= 1.0 - first
+    rest = p[1:] * ((1.0 - first - nothing) / max(float(p[1:].sum()), 1e-12))
+    return np.append(first, np.minimum(rest, first)), float(nothing)
+
+
+def _chance(fitted: Sequence[float], signs: Floats) -> float:
+    bias, *slopes = fitted
+    return 1.0 / (1.0 + float(np.exp(-bias - signs[: len(slopes)] @ np.array(slopes))))
+
+
+def answer_signs(found: Ranked, p: Floats, none: float) -> Floats:
+    """What tells whether the first answer is right, (5,): ln(p_1 / Σ of the other answers), ln(p_1 / p_0),
+    and the logarithms of how many passages were read, of the place of its passage among them by retrieval
+    score, from 1, and of the answer's length in characters, plus 1.
 
     Args:
-        chances: of all candidates, best first, and of "no answer here".
+        p, none: of `confidences`.
     """
-    first, others, none = (max(float(p), 1e-12) for p in (chances[0], chances[1:-1].sum(), chances[-1]))
-    return np.clip(np.log([first / others, first / none]), -20.0, 20.0)
+    first, others, nothing = (max(float(x), 1e-12) for x in (p[0], p[1:].sum(), none))
+    odds = np.clip(np.log([first / others, first / nothing]), -20.0, 20.0)
+    seen = np.log([found.passages, 1 + found.place, 1 + len(found.candidates[0].text)])
+    return np.concatenate([odds, seen])
 
 
 def confidence_of_first(found: Ranked, calibration: Calibration) -> float:
     """How likely a question's best answer is; 0 without any."""
-    if not found.candidates:
-        return 0.0
-    return float(confidences(found.scores, found.null, calibration)[0][0])
+    return float(likelihoods(found, calibration)[0][0]) if found.candidates else 0.0

@@ -20,7 +20,7 @@ from readers.extractive.files import load_parts
 from readers.extractive.inference import RowScores, map_rows, score_rows
 from readers.extractive.layout import Row, RowLayout, pair_template, rows_of_pairs
 from readers.extractive.model import Logits, LogitsModel
-from readers.extractive.ranking import Pair, PassageRows, ScoredPassages, confidences, rank
+from readers.extractive.ranking import Pair, PassageRows, ScoredPassages, likelihoods, rank
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.tokens import tokenize_texts
 from readers.extractive.waves import read_waves
@@ -145,7 +145,7 @@ class ExtractiveReader:
         )
         ranked = rank(read, scores, settings)
         return [
-            found.result(*confidences(found.scores, found.null, self.calibration), n_best, asdict(cost))
+            found.result(*likelihoods(found, self.calibration), n_best, asdict(cost))
             for found, cost in zip(ranked, costs, strict=True)
         ]
 

@@ -19,7 +19,7 @@ from readers.extractive.ranking import PassageRows, ScoredPassages, confidence_o
 from readers.extractive.settings import ReaderSettings
 from readers.manifest import Calibration
 
-__all__ = ["ReadCost", "ScoreRows", "read_waves"]
+__all__ = ["ReadCost", "ScoreRows", "read_waves", "standing"]
 
 ScoreRows = Callable[[Sequence[Row], npt.NDArray[np.float32] | None], RowScores]
 """Scores rows; given floors, drops those of which the early head says less."""
@@ -61,13 +61,13 @@ def read_waves(
     if not effort.waves:
         everything = unread.scored(range(len(rows)), score(rows, None))
         return everything, _costs(unread, owner, layers + depth, depth)
-    standing = _standing(unread, retrieval)
+    before = standing(unread, retrieval)
     best = np.full(unread.questions, -np.inf, np.float32)  # the early head's word on a question's best row
     open_ = np.ones(unread.questions, bool)
     parts: list[tuple[npt.NDArray[np.int64], RowScores]] = []
     ends = np.cumsum(effort.waves)
     for number, end in enumerate(ends.tolist()):
-        part = np.nonzero(open_[owner] & (standing < end) & (standing >= end - effort.waves[number]))[0]
+        part = np.nonzero(open_[owner] & (before < end) & (before >= end - effort.waves[number]))[0]
         if number and not len(part):
             break
         floors = None if effort.drop is None else best[owner[part]] - np.float32(effort.drop)
@@ -84,7 +84,7 @@ def read_waves(
     return _gathered(unread, parts), _costs(unread, owner, layers, depth)
 
 
-def _standing(unread: PassageRows, retrieval: Sequence[Sequence[float]]) -> npt.NDArray[np.int64]:
+def standing(unread: PassageRows, retrieval: Sequence[Sequence[float]]) -> npt.NDArray[np.int64]:
     """For each row, how many passages of its question come before its own: by retrieval score, then place."""
     ranks = [np.argsort(np.argsort(-np.asarray(given, float), kind="stable")) for given in retrieval]
     pairs = (unread.pairs[row.group] for row in unread.rows)

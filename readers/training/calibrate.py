@@ -11,17 +11,19 @@ import numpy.typing as npt
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.metrics.calibration import calibration as measure_calibration
-from readers.calibration import fit_calibration, fit_first
-from readers.extractive.ranking import Ranked, ScoredPassages, confidences, first_signs, rank
+from readers.calibration import fit_calibration, fit_chance
+from readers.extractive.ranking import Ranked, ScoredPassages, answer_signs, confidences, likelihoods, rank
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
+from readers.extractive.waves import standing
 from readers.manifest import Calibration
-from readers.training.data import Example, is_right
+from readers.training.data import SPAN, Example, is_right
 from readers.training.efforts import HeldOut, choose_efforts
 
 __all__ = ["Case", "Tuned", "fit_and_measure", "tune"]
 
 _WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
+_DEPTHS = (2, 5, 10)  # passages after which a reading may end: a confidence has to hold there too
 _CHUNK = 64
 
 
@@ -36,12 +38,15 @@ class Tuned:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What was found for a held-out question: with all its passages, or without those that hold an answer.
+    """What was found for a held-out question.
 
     Attributes:
         number: of the question; a question's cases are fitted or measured together.
         label: of its set.
         weight: in the fit.
+        answerable: the passages that hold an answer were read with the others.
+        holds: an answer stands in what was read.
+        whole: everything was read, not its best passages alone.
     """
 
     found: Ranked
@@ -50,6 +55,8 @@ class Case:
     label: str = ""
     weight: float = 1.0
     answerable: bool = True
+    holds: bool = True
+    whole: bool = True
 
 
 def tune(
@@ -57,9 +64,9 @@ def tune(
 ) -> Tuned:
     """Choose retrieval weight and merging by exact match, then the null rule and calibration by likelihood.
 
-    Each question is read once with all its passages; every `unanswerable_every`-th also counts a second time
-    without the passages that hold an answer, so that "no answer" is fitted on questions that have none. Every
-    set counts alike, however many questions it has.
+    Each question is read once with all its passages, and counts also as if only its best few had been read;
+    every `unanswerable_every`-th counts once more without the passages that hold an answer, so that "no
+    answer" is fitted on questions that have none. Every set counts alike, however many questions it has.
 
     Args:
         reader: gives the network and the settings to start from.
@@ -79,11 +86,16 @@ def tune(
         for part in parts
     ]
 
-    def ranked(settings: ReaderSettings, *, without_answers: bool = False) -> list[Ranked]:
+    def ranked(
+        settings: ReaderSettings, *, without_answers: bool = False, depth: int | None = None
+    ) -> list[Ranked]:
         found: list[Ranked] = []
         for part, output in zip(parts, scored, strict=True):
+            retrieval = [[c.score for c in e.candidates] for e in part]
             used = _without_answers(output, part) if without_answers else output
-            found += rank(used, [[c.score for c in e.candidates] for e in part], settings)
+            if depth is not None:
+                used = used.only(np.nonzero(standing(used, retrieval) < depth)[0].tolist())
+            found += rank(used, retrieval, settings)
         return found
 
     def right_first(settings: ReaderSettings) -> npt.NDArray[np.float64]:
@@ -106,11 +118,12 @@ def tune(
     for null in ("max", "mean", "min", "best"):
         settings = best.model_copy(update={"null": null})
         cases = []
-        for answerable in (True, False):
-            for number, found in enumerate(ranked(settings, without_answers=not answerable)):
+        for answerable, depth in ((True, None), (False, None), *((True, depth) for depth in _DEPTHS)):
+            for number, found in enumerate(ranked(settings, without_answers=not answerable, depth=depth)):
                 if found.candidates and (answerable or number % unanswerable_every == 0):
                     given = (held_out[number], number, labels[number], weights[number])
-                    cases.append(Case(found, *given, answerable))
+                    holds = answerable and _holds(held_out[number], depth)
+                    cases.append(Case(found, *given, answerable, holds, depth is None))
         outcomes.append((settings, *fit_and_measure(cases, settings.candidates)))
         log.info("null %s: %s", null, outcomes[-1][3])
     settings, _, calibration, figures = min(outcomes, key=lambda outcome: outcome[1])
@@ -137,63 +150,67 @@ def fit_and_measure(cases: Sequence[Case], candidates: int) -> tuple[float, Cali
     Raises:
         DataError: there are fewer than two questions.
     """
-    scores = np.full((len(cases), candidates), -np.inf)
-    correct = np.zeros(scores.shape, bool)
-    nulls = np.array([-1e4 if case.found.null is None else case.found.null for case in cases])
-    number = np.array([case.number for case in cases])
-    answerable = np.array([case.answerable for case in cases])
-    weight = np.array([case.weight for case in cases])
-    for index, case in enumerate(cases):
-        found = case.found.candidates
-        scores[index, : len(found)] = [candidate.score for candidate in found]
+    correct = np.zeros((len(cases), candidates), bool)
+    for row, case in zip(correct, cases, strict=True):
         if case.answerable:
-            correct[index, : len(found)] = [is_right(candidate.text, case.example) for candidate in found]
-    calibration = _fit(scores, correct, nulls, weight, answerable)
-    chances = _chances(scores, correct, nulls, calibration)
-    loss = float(-(weight * np.log(chances[:, 2])).sum() / weight.sum())
-
+            found = case.found.candidates
+            row[: len(found)] = [is_right(candidate.text, case.example) for candidate in found]
+    number = np.array([case.number for case in cases])
+    weight = np.array([case.weight for case in cases])
+    whole = np.array([case.whole for case in cases])
+    answerable = whole & np.array([case.answerable for case in cases])
+    calibration = _fit(cases, correct)
+    loss = -np.log(_chances(cases, correct, calibration)[:, 2])
     crossed = np.zeros((len(cases), 3))
     for side in (0, 1):
-        here, there = number % 2 == side, number % 2 != side  # a question's pairs stay together
+        here, there = number % 2 == side, number % 2 != side  # a question's cases stay together
         if not (here.any() and there.any()):
             raise DataError("fewer than two held-out questions to fit and to measure the confidence on")
-        fitted = _fit(scores[there], correct[there], nulls[there], weight[there], answerable[there])
-        crossed[here] = _chances(scores[here], correct[here], nulls[here], fitted)
+        fitted = _fit([cases[i] for i in np.flatnonzero(there).tolist()], correct[there])
+        crossed[here] = _chances([cases[i] for i in np.flatnonzero(here).tolist()], correct[here], fitted)
     top, none, right = crossed.T
-    silent = none > top
+    silent, removed = none > top, whole & ~answerable
     figures = {
-        "nll": round(float(-np.log(right).mean()), 4),
+        "nll": round(float(-np.log(right[whole]).mean()), 4),
         "ece": _error(top[answerable], correct[answerable, 0]),
-        "no_answer_recall": round(100 * float(silent[~answerable].mean()), 2) if (~answerable).any() else 0.0,
-        "no_answer_false_alarms": round(100 * float(silent[answerable & correct[:, 0]].mean()), 2),
+        "no_answer_recall": _percent(silent[removed]),
+        "no_answer_false_alarms": _percent(silent[answerable & correct[:, 0]]),
         "questions": float(answerable.sum()),
-        "without_answer": float((~answerable).sum()),
+        "without_answer": float(removed.sum()),
     }
     labels = np.array([case.label for case in cases])
     if len(set(labels)) > 1:
         own = {label: answerable & (labels == label) for label in dict.fromkeys(labels.tolist())}
         figures |= {f"ece {label}": _error(top[mine], correct[mine, 0]) for label, mine in own.items()}
-    return loss, calibration, figures
+    return float((weight * loss)[whole].sum() / weight[whole].sum()), calibration, figures
 
 
-def _fit(
-    scores: npt.NDArray[np.float64],
-    correct: npt.NDArray[np.bool_],
-    nulls: npt.NDArray[np.float64],
-    weight: npt.NDArray[np.float64],
-    answerable: npt.NDArray[np.bool_],
-) -> Calibration:
-    """Temperature and bias on all cases; the first answer's chance on those that a user would meet."""
-    fitted = fit_calibration(scores, correct, nulls, weight)
+def _fit(cases: Sequence[Case], correct: npt.NDArray[np.bool_]) -> Calibration:
+    """Temperature and bias on all that was read whole; the chances of the first answer and of none also on
+    less, the first one's on what a user would meet."""
+    scores = np.full(correct.shape, -np.inf)
+    for row, case in zip(scores, cases, strict=True):
+        row[: len(case.found.candidates)] = case.found.scores
+    nulls = np.array([-1e4 if case.found.null is None else case.found.null for case in cases])
+    weight = np.array([case.weight for case in cases])
+    whole = np.array([case.whole for case in cases])
+    fitted = fit_calibration(scores[whole], correct[whole], nulls[whole], weight[whole])
+    answerable = np.array([case.answerable for case in cases])
     if not (answerable.any() and (nulls > -1e4).all()):
         return fitted
-    chances = [
-        np.append(*confidences(row[np.isfinite(row)], float(null), fitted))
-        for row, null in zip(scores[answerable], nulls[answerable], strict=True)
-    ]
-    signs = np.array([first_signs(one) for one in chances])
-    first = fit_first(signs, correct[answerable, 0], weight[answerable])
-    return fitted.model_copy(update={"first": first})
+    signs = np.array(
+        [answer_signs(c.found, *confidences(c.found.scores, c.found.null, fitted)) for c in cases]
+    )
+    first = fit_chance(signs[answerable], correct[answerable, 0], weight[answerable])
+    # "yes" and "no" stand in no passage
+    wrong = ~correct[:, 0] & np.array([case.example.answer_type == SPAN for case in cases])
+    empty = np.array([not case.holds for case in cases])
+    none = fit_chance(signs[wrong], empty[wrong], weight[wrong]) if wrong.any() else None
+    return fitted.model_copy(update={"first": first, "none": none})
+
+
+def _percent(of: npt.NDArray[np.bool_]) -> float:
+    return round(100 * float(of.mean()), 2) if len(of) else 0.0
 
 
 def _error(confidence: npt.NDArray[np.float64], correct: npt.NDArray[np.bool_]) -> float:
@@ -202,18 +219,21 @@ def _error(confidence: npt.NDArray[np.float64], correct: npt.NDArray[np.bool_]) 
 
 
 def _chances(
-    scores: npt.NDArray[np.float64],
-    correct: npt.NDArray[np.bool_],
-    nulls: npt.NDArray[np.float64],
-    calibration: Calibration,
+    cases: Sequence[Case], correct: npt.NDArray[np.bool_], calibration: Calibration
 ) -> npt.NDArray[np.float64]:
-    """Probability of each question's first answer, of "no answer", and of what is right, (Q, 3)."""
+    """Probability of each case's first answer, of "no answer", and of what is right, (Q, 3)."""
     rows = []
-    for row, hit, null in zip(scores, correct, nulls, strict=True):
-        chances, none = confidences(row[np.isfinite(row)], float(null), calibration)
+    for case, hit in zip(cases, correct, strict=True):
+        chances, none = likelihoods(case.found, calibration)
         right = float((chances * hit[: len(chances)]).sum()) if hit.any() else none
         rows.append((chances[0], none, max(right, 1e-12)))
     return np.array(rows)
+
+
+def _holds(example: Example, depth: int | None) -> bool:
+    """Whether an answer stands in the passages, or in the best `depth` of them."""
+    best = sorted(example.candidates, key=lambda candidate: -candidate.score)  # equal scores in their order
+    return any(candidate.holds_answer for candidate in best[:depth])
 
 
 def _without_answers(scored: ScoredPassages, part: Sequence[Example]) -> ScoredPassages:

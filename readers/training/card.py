@@ -99,8 +99,8 @@ EM and F1 by the official SQuAD 1.1 rules, in percent. "gold passages" gives the
 passages; "retrieved" gives it what the retriever found for held-out questions, every fourth of them also
 without the passages that hold an answer. `ece` is the expected calibration error of the first answer's
 confidence, in [0, 1] over 15 bins of equal width, an answer counting as right by exact match.
-`no_answer_recall` is the share of questions without an answer for which "no answer" is the likeliest outcome,
-`no_answer_false_alarms` its share where the first answer is right.
+`no_answer_recall` is the share of questions without an answer for which "no answer" is likelier than the
+first answer, `no_answer_false_alarms` its share where the first answer is right.
 These and `nll` are measured on each half of the questions with the confidence fitted on the other half.
 
 ## Limits

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rag.core.errors import DataError
 from rag.core.types import Passage, Question
-from readers.extractive.ranking import Candidate, Ranked
+from readers.extractive.ranking import Candidate, Ranked, likelihoods
 from readers.training.calibrate import Case, fit_and_measure
 from readers.training.data import Candidate as Read
 from readers.training.data import Example
@@ -36,6 +38,31 @@ def test_sets_count_by_their_weights_and_are_measured_each() -> None:
     _, _, figures = fit_and_measure(cases, 5)
     assert figures["ece small"] == pytest.approx(0.5, abs=0.05)
     assert figures["ece large"] == pytest.approx(0.5, abs=0.05)
+
+
+def test_no_answer_means_that_what_was_read_holds_none() -> None:
+    """A wrong first answer alone is none: of those that are wrong, three in four stand beside a right one."""
+    cases = [_case(number, number % 4 < 2) for number in range(400)]
+    cases = [replace(case, holds=number % 16 not in (2, 3)) for number, case in enumerate(cases)]
+    _, calibration, figures = fit_and_measure(cases, 5)
+    p, none = likelihoods(cases[0].found, calibration)
+    assert p[0] == pytest.approx(0.5, abs=0.02)
+    assert none == pytest.approx(0.125, abs=0.02)
+    assert figures["no_answer_false_alarms"] == 0.0
+
+
+def test_a_confidence_holds_after_the_first_passages_too() -> None:
+    """Right where two passages were read, wrong where nine were, all else being equal."""
+    whole = [_case(number, False) for number in range(60)]
+    less = [replace(_case(number, True), whole=False) for number in range(60)]
+    cases = [
+        *(replace(c, found=replace(c.found, passages=9)) for c in whole),
+        *(replace(c, found=replace(c.found, passages=2)) for c in less),
+    ]
+    _, calibration, figures = fit_and_measure(cases, 5)
+    assert likelihoods(cases[-1].found, calibration)[0][0] > 0.8
+    assert likelihoods(cases[0].found, calibration)[0][0] < 0.2
+    assert figures["questions"] == 60
 
 
 def test_one_question_cannot_be_fitted_and_measured() -> None:

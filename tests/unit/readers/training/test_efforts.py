@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from rag.core.types import Passage, Question
-from readers.calibration import fit_first
+from readers.calibration import fit_chance
 from readers.extractive.fast import FastSpanModel
 from readers.extractive.model import SpanModel
-from readers.extractive.ranking import confidences, first_signs
+from readers.extractive.ranking import Candidate as Found
+from readers.extractive.ranking import Ranked, answer_signs, confidences, likelihoods
 from readers.extractive.reader import ExtractiveReader
 from readers.manifest import Calibration, with_overrides
 from readers.training.data import Candidate, Example
@@ -51,17 +52,28 @@ def test_chosen_efforts_cost_and_keep_what_they_say(encoder_folder: Path) -> Non
         assert figures[f"right answers kept {name}"] == round(100 * float(np.mean(kept)), 2)
 
 
-def test_the_chance_of_the_first_answer_is_found_and_the_others_share_the_rest() -> None:
+def test_the_chances_of_the_first_answer_and_of_none_are_found_and_the_others_share_the_rest() -> None:
     draw = np.random.default_rng(1)
     signs = draw.normal(0, 2, (4000, 2))
     right = draw.random(4000) < 1 / (1 + np.exp(-(0.5 + signs @ np.array([0.3, 0.8]))))
-    fitted = fit_first(signs, right, np.ones(4000))
+    fitted = fit_chance(signs, right, np.ones(4000))
     np.testing.assert_allclose(fitted, (0.5, 0.3, 0.8), atol=0.12)
-    plain, none = confidences(np.array([2.0, 1.0, 0.0]), 0.5, Calibration())
-    calibrated, rest = confidences(np.array([2.0, 1.0, 0.0]), 0.5, Calibration(first=fitted))
-    first = 1 / (1 + np.exp(-(fitted[0] + first_signs(np.append(plain, none)) @ np.array(fitted[1:]))))
-    assert calibrated[0] == np.float64(first)
-    np.testing.assert_allclose(calibrated.sum() + rest, 1)
-    np.testing.assert_allclose(calibrated[1] / calibrated[2], plain[1] / plain[2])
-    low, rest = confidences(np.array([2.0, 2.0]), 0.0, Calibration(first=(-5.0, 0.0, 0.0)))
-    assert low[1] <= low[0] < 0.01 < 0.98 < rest
+
+    found = Ranked([Found(3, 0, 4, "Oslo", 2.0), *(Found(0, n, n, "x", n) for n in (1, 0))], 0.5, 7, 3)
+    plain, none = confidences(found.scores, found.null, Calibration())
+    signs = answer_signs(found, plain, none)
+    odds = plain[0] / plain[1:].sum(), plain[0] / none
+    np.testing.assert_allclose(signs, np.log([*odds, 7, 4, 5]))
+    first = (0.5, 0.3, 0.8, -0.1, -0.2, -0.3)
+    for calibration, seen in ((Calibration(first=first), 5), (Calibration(first=first[:3]), 2)):
+        p, rest = likelihoods(found, calibration)
+        np.testing.assert_allclose(
+            p[0], 1 / (1 + np.exp(-(0.5 + signs[:seen] @ np.array(first[1 : 1 + seen]))))
+        )
+        np.testing.assert_allclose(p.sum() + rest, 1)
+        np.testing.assert_allclose((p[1] / p[2], p[1] / rest), (plain[1] / plain[2], plain[1] / none))
+    p, rest = likelihoods(found, Calibration(first=first, none=(-1.0, 0.0, 0.5)))
+    np.testing.assert_allclose(rest, (1 - p[0]) / (1 + np.exp(1.0 - 0.5 * signs[1])))
+    np.testing.assert_allclose(p.sum() + rest, 1)
+    low, _ = likelihoods(found, Calibration(first=(-5.0, 0.0, 0.0)))
+    assert low[1] <= low[0] < 0.01
