@@ -239,7 +239,7 @@ def _max_sim(similar: NDArray[Any], begins: IntArray, lengths: IntArray, codes: 
     other = np.empty_like(best)
     for count in longer[1:].tolist():
         at = at[:count] + 1
-        np.take(similar, at if codes is None else codes[at], axis=0, out=other[:count], mode="clip")
+        similar.take(at if codes is None else codes[at], axis=0, out=other[:count], mode="clip")
         np.maximum(best[:count], other[:count], out=best[:count])
     scores = np.empty(len(lengths), np.float32)
     scores[order] = best.sum(1)
