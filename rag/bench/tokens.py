@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,7 @@ from indexers.token_build import build_tokens
 from indexers.token_index import TokenIndex
 from rag.bench.common import time_interleaved, working_folder
 from rag.bench.report import Goal, Report, Table, format_bytes, format_interval, format_seconds
+from rag.core.errors import MissingDependencyError
 from rag.core.progress import Progress
 from rag.core.types import Question
 from rag.data.text import AnswerMatcher
@@ -25,6 +30,7 @@ __all__ = ["StoredTokens", "exhaustive", "run_tokens_benchmark"]
 
 SIZE_GOAL, RECALL_GOAL, TIME_GOAL_S = 24.0, 0.99, 0.030
 _PASSAGES_AT_ONCE = 64
+_Search = Callable[[FloatArray], IntArray]  # a question's vectors (q, D) → rows, best first
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,7 @@ def run_tokens_benchmark(
     top_k: int = 20,
     max_queries: int = 200,
     rounds: int = 3,
+    pylate: bool = False,
     precision: str = "auto",
     format: str = "auto",
     work_dir: Path | None = None,
@@ -120,6 +127,7 @@ def run_tokens_benchmark(
         top_k: Passages searched for.
         max_queries: Recall is measured on at most this many.
         rounds: Interleaved rounds; all settings take part in each.
+        pylate: Put PyLate's index of the same vectors beside it, where PyLate is installed.
         precision: auto, fp32 or bf16.
         format: Format of the questions; auto looks at the file.
         work_dir: Folder for temporary vectors and indexes.
@@ -140,14 +148,14 @@ def run_tokens_benchmark(
         report.settings = {**report.settings, **counts}
         report.figures["encode_s"] = time.perf_counter() - started
         return compare_tokens(
-            report, passages, stored, asked, queries, lengths, bits, nprobes, top_k, rounds, holder
+            report, passages, stored, asked, queries, lengths, bits, nprobes, top_k, pylate, rounds, holder
         )
 
 
 def compare_tokens(
     report: Report, passages: PassageStore, stored: StoredTokens, asked: Sequence[Question],
     queries: FloatArray, lengths: IntArray, bits: Sequence[int], nprobes: Sequence[int], top_k: int,
-    rounds: int, holder: Path,
+    pylate: bool, rounds: int, holder: Path,
 ) -> Report:  # fmt: skip
     """The report, filled."""
     top_k = min(top_k, len(passages))
@@ -168,36 +176,55 @@ def compare_tokens(
     report.figures[f"exhaustive answer@{top_k}"] = bootstrap(right[:, None])[0]
     splits = np.split(queries, np.cumsum(lengths)[:-1])
     rows, searches = [], {}
+
+    def compare(name: str, search: _Search, figures: dict[str, Any]) -> None:
+        """A row of the table: `search` of all questions, one at a time."""
+        got = np.full((len(splits), top_k), -1, np.int64)
+        for number, own in enumerate(splits):
+            found = search(own)[:top_k]
+            got[number, : len(found)] = found
+        same = np.array([len(set(a) & set(b)) for a, b in zip(got.tolist(), truth.tolist(), strict=True)])
+        hits = answered(got)
+        share = float(hits.sum() / max(1.0, right.sum()))
+        overlap, accuracy = bootstrap(np.stack([same / top_k, hits], axis=1))
+        figures[name] = {"overlap": overlap, f"answer@{top_k}": accuracy, "of_exhaustive": share}
+        rows.append((name, f"{figures['bytes_a_token']:.1f}", format_bytes(figures["size_bytes"]),
+                     format_seconds(figures["build_s"]), format_interval(overlap),
+                     format_interval(accuracy), f"{100 * share:.1f} %"))  # fmt: skip
+        searches[name] = lambda: [search(own) for own in splits]
+
+    def sized(place: Path, started: float) -> dict[str, Any]:
+        size = sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
+        taken = time.perf_counter() - started
+        return {"build_s": taken, "size_bytes": size, "bytes_a_token": size / len(stored.values)}
+
     for each in bits:
         place = holder / f"bits-{each}"
         started = time.perf_counter()
         info = build_tokens(passages, place, stored, bits=each)
-        figures: dict[str, Any] = {"build_s": time.perf_counter() - started, "centroids": info["centroids"]}
-        figures["size_bytes"] = sum(file.stat().st_size for file in place.iterdir())
-        figures["bytes_a_token"] = figures["size_bytes"] / info["tokens"]
+        figures = {**sized(place, started), "centroids": info["centroids"]}
         opened = TokenIndex.open(place)
         for nprobe in nprobes:
             name = f"{each} bits, nprobe {nprobe}"
-            got = opened.search(queries, lengths, top_k, nprobe=nprobe)[1]
-            same = np.array([len(set(a) & set(b)) for a, b in zip(got.tolist(), truth.tolist(), strict=True)])
-            hits = answered(got)
-            share = float(hits.sum() / max(1.0, right.sum()))
-            overlap, accuracy = bootstrap(np.stack([same / top_k, hits], axis=1))
-            figures[name] = {"overlap": overlap, f"answer@{top_k}": accuracy, "of_exhaustive": share}
-            rows.append((name, f"{figures['bytes_a_token']:.1f}", format_bytes(figures["size_bytes"]),
-                         format_seconds(figures["build_s"]), format_interval(overlap),
-                         format_interval(accuracy), f"{100 * share:.1f} %"))  # fmt: skip
-            searches[name] = _searching(opened, splits, nprobe, top_k)
+            compare(name, _searching(opened, nprobe, top_k), figures)
+            share = figures[name]["of_exhaustive"]
             report.goals.append(Goal(f"{name}: answer@{top_k} / exhaustive", share, "at least", RECALL_GOAL))
         report.goals.append(
             Goal(f"{each} bits: bytes a token", figures["bytes_a_token"], "at most", SIZE_GOAL)
         )
         report.figures[f"{each} bits"] = figures
+        if pylate:
+            name, place, started = f"{each} bits, PyLate", holder / f"pylate-{each}", time.perf_counter()
+            search = _pylate(stored, place, each, top_k)
+            figures = report.figures[name] = sized(place, started)
+            compare(name, search, figures)
     timings = time_interleaved(searches, rounds=rounds)
     per_question = {name: timings.median(name) / len(splits) for name in searches}
     report.figures["search_s"] = per_question
     report.goals += [
-        Goal(f"{name}: s a question", s, "at most", TIME_GOAL_S) for name, s in per_question.items()
+        Goal(f"{name}: s a question", per_question[name], "at most", TIME_GOAL_S)
+        for name in searches
+        if "nprobe" in name
     ]
     columns = ("codes", "bytes/token", "on disk", "built in", f"of the best {top_k}", f"answer@{top_k}",
                "of exhaustive", "a question")  # fmt: skip
@@ -206,9 +233,30 @@ def compare_tokens(
     return report
 
 
-def _searching(index: TokenIndex, questions: Sequence[FloatArray], nprobe: int, top_k: int) -> Any:
-    def run() -> None:
-        for own in questions:
-            index.search(own, np.array([len(own)]), top_k, nprobe=nprobe)
+def _searching(index: TokenIndex, nprobe: int, top_k: int) -> _Search:
+    return lambda own: index.search(own, np.array([len(own)]), top_k, nprobe=nprobe)[1][0]
 
-    return run
+
+def _pylate(stored: StoredTokens, place: Path, bits: int, top_k: int) -> _Search:
+    """PyLate's index of the same vectors, by its defaults: fast-plaid, or Stanford's where that is not."""
+    try:
+        peer = import_module("pylate.indexes").PLAID
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"PyLate cannot be imported ({error})",
+            hint="it needs older packages than this system: `pip install --no-deps --target DIR pylate "
+            "sentence-transformers==5.3.0 ujson`, and run this with PYTHONPATH=DIR",
+        ) from error
+    fast = find_spec("fast_plaid") is not None
+    more = {"show_progress": False} if fast else {"embedding_size": stored.values.shape[1]}
+    vectors = np.split(np.asarray(stored.values, np.float32), stored.starts[1:])
+    place.mkdir(parents=True)
+    with redirect_stdout(sys.stderr):
+        index = peer(index_folder=str(place), index_name="i", use_fast=fast, nbits=bits, device="cpu", **more)
+        index.add_documents(list(map(str, range(len(vectors)))), vectors)
+
+    def search(own: FloatArray) -> IntArray:
+        with redirect_stdout(sys.stderr):
+            return np.array([int(found["id"]) for found in index([own], k=top_k)[0]], np.int64)
+
+    return search
