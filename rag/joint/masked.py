@@ -199,9 +199,9 @@ class MaskedReader(nn.Module):
         try:
             config = AutoConfig.from_pretrained(folder)
             set_dropout(config, dropout)
-            model = AutoModelForMaskedLM.from_pretrained(
+            model, report = AutoModelForMaskedLM.from_pretrained(
                 folder, config=config, use_safetensors=True, dtype=torch.float32,
-                attn_implementation=attention_for(config, device),
+                attn_implementation=attention_for(config, device), output_loading_info=True,
             )  # fmt: skip
             tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
         except LOADING_ERRORS as error:
@@ -209,6 +209,12 @@ class MaskedReader(nn.Module):
                 f"{name_or_path}: no masked language model there ({error})",
                 hint="give a folder with config.json, model.safetensors and tokenizer files",
             ) from error
+        if any(name.endswith("dense.weight") for name in report["missing_keys"]):
+            log.warning(
+                "%s has no head that fills masks in, and gets a fresh one: until that reads, passages help "
+                "nothing and the retriever learns noise (watch utility); give a masked language model",
+                name_or_path,
+            )
         if device == "cpu":
             use_fast_dropout(model)
         return cls(model.to(device).train(), tokenizer, max_tokens=max_tokens)

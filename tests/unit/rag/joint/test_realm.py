@@ -116,11 +116,18 @@ def test_gradients_of_scores_are_the_papers(marginal: Any) -> None:
     torch.testing.assert_close(gradient, expected)
 
 
-def test_masked_words_are_scored_as_by_the_plain_model(tmp_path: Path, tiny: TinyModels) -> None:
+def test_masked_words_are_scored_as_by_the_plain_model(
+    tmp_path: Path, tiny: TinyModels, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = tiny.bert(tmp_path / "mlm", seed=3)
     torch.manual_seed(1)
     reader = MaskedReader.load(folder, max_tokens=20, dropout=0.0).eval()
+    assert "gets a fresh one" in caplog.text
     reader.model.save_pretrained(tmp_path / "whole")
+    tiny.tokenizer(tmp_path / "whole")
+    caplog.clear()
+    MaskedReader.load(tmp_path / "whole", max_tokens=20)
+    assert "fresh" not in caplog.text
     plain = AutoModelForMaskedLM.from_pretrained(tmp_path / "whole").eval()
     mask = reader.tokenizer.mask_token_id
     draw = np.random.default_rng(0)
