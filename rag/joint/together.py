@@ -71,7 +71,7 @@ def _train(
     # model
     frozen = config.document_side == "frozen"
     retriever, own = load_model(config, world.device, freeze_passages=frozen)
-    seq2seq, settings = _generator(config, {**reads, "prior_scale": retriever.scale})
+    seq2seq, settings = _generator(config, {**reads, "prior_scale": retriever.scale}, world.device)
     full = {name: tensor.detach().clone() for name, tensor in seq2seq.model.named_parameters()}
     seq2seq.model.to(world.device).to(resolve_precision(config.optim.precision, world.device))
     module, master = paired(retriever, own, seq2seq.model, full, name="generator")
@@ -119,13 +119,17 @@ def _train(
     return config.out / "reader"
 
 
-def _generator(config: JointTrainConfig, reads: Mapping[str, Any]) -> tuple[Seq2Seq, GeneratorSettings]:
+def _generator(
+    config: JointTrainConfig, reads: Mapping[str, Any], device: str
+) -> tuple[Seq2Seq, GeneratorSettings]:
     given = config.reader.model_dump(exclude={"generator", "dropout"}, exclude_none=True)
     folder = Path(config.reader.generator)
     settings = GeneratorSettings()
     if (folder / READER_FILE).exists():
         settings = load_manifest(GeneratorManifest, folder).settings
-    model, tokenizer, _ = load_seq2seq(config.reader.generator, dropout=config.reader.dropout)
+    model, tokenizer, _ = load_seq2seq(
+        config.reader.generator, dropout=config.reader.dropout, train_on=device
+    )
     wanted = {**given, **reads, "no_answer": None, "max_passages": config.top_k}
     settings = with_overrides(settings, wanted)
     check_rows(model, settings)

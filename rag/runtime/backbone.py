@@ -44,7 +44,7 @@ _DROPOUTS = (
     *("hidden_dropout_prob", "attention_probs_dropout_prob"),
     *("dropout", "attention_dropout", "dropout_rate"),
 )
-_MATH_ATTENTION = {"bert", "roberta", "electra", "xlm-roberta", "camembert", "distilbert", "albert"}
+_MATH_ATTENTION = {"bert", "roberta", "electra", "xlm-roberta", "camembert", "distilbert", "albert", "bart"}
 
 
 def load_backbone(

@@ -21,7 +21,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from rag.core.errors import ArtifactError, ConfigError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.log import get_logger
-from rag.runtime.backbone import LOADING_ERRORS, set_dropout
+from rag.runtime.backbone import LOADING_ERRORS, attention_for, set_dropout
 from rag.runtime.model_files import position_limit
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
 from readers.manifest import READER_FILE, Calibration, load_manifest, with_overrides
@@ -91,13 +91,14 @@ def check_rows(model: PreTrainedModel, settings: GeneratorSettings) -> None:
 
 
 def load_seq2seq(
-    name_or_path: str | Path, *, dropout: float | None = None
+    name_or_path: str | Path, *, dropout: float | None = None, train_on: str | None = None
 ) -> tuple[PreTrainedModel, Any, bool]:
     """The model in fp32, its tokenizer, and whether the weights have the names that FiD's own code gives.
 
     Args:
         name_or_path: folder or Hugging Face name.
         dropout: replaces the configuration's dropout probabilities, if given.
+        train_on: device that it will be trained on; None: it will only read.
 
     Raises:
         ArtifactError: as `load_generator`.
@@ -130,8 +131,9 @@ def load_seq2seq(
             )
         else:
             model, report = AutoModelForSeq2SeqLM.from_pretrained(
-                name_or_path, config=config, output_loading_info=True, dtype=torch.float32
-            )
+                name_or_path, config=config, output_loading_info=True, dtype=torch.float32,
+                attn_implementation=attention_for(config, train_on) if train_on else None,
+            )  # fmt: skip
     except LOADING_ERRORS as error:
         raise IncompleteArtifactError(
             f"{name_or_path}: the weights cannot be read ({str(error)[:300]})",

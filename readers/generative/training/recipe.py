@@ -14,7 +14,7 @@ from rag.core.errors import ArtifactError, ConfigError
 from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.questions import hold_out
-from rag.runtime.cpu_training import register_math_attention
+from rag.runtime.backbone import attention_for
 from rag.runtime.hardware import resolve_precision
 from rag.runtime.model_files import embedded_encoder_dir
 from rag.runtime.seeds import seed_everything
@@ -74,7 +74,7 @@ def _train(config: GeneratorTrainConfig, world: World) -> Path:
         held_out = read_examples([config.validation_file])[: config.validation_questions]
 
     # model
-    seq2seq, span_head = _start(config)
+    seq2seq, span_head = _start(config, device)
     settings = GeneratorSettings(
         mode=config.mode,
         template=config.template,
@@ -162,16 +162,17 @@ def batch_loss(seq2seq: Seq2Seq, batch: GeneratorBatch, batch_tokens: int, world
     return Loss(value, examples=len(rows), tokens=tokens)
 
 
-def _start(config: GeneratorTrainConfig) -> tuple[Seq2Seq, torch.nn.Linear | None]:
+def _start(config: GeneratorTrainConfig, device: str) -> tuple[Seq2Seq, torch.nn.Linear | None]:
     """The model to train: a checkpoint, or one that is warm-started from an encoder, with its span head."""
     head = None
     if config.model is not None:
-        model, tokenizer, _ = load_seq2seq(config.model, dropout=config.dropout)
+        model, tokenizer, _ = load_seq2seq(config.model, dropout=config.dropout, train_on=device)
     else:
         encoder, tokenizer, head = _encoder(config.encoder)
         seed_everything(config.run.seed)
         model = warm_start(encoder, tokenizer, decoder_layers=config.decoder_layers, dropout=config.dropout)
-        model.set_attn_implementation(register_math_attention())
+        if (attention := attention_for(model.config, device)) is not None:
+            model.set_attn_implementation(attention)
     return Seq2Seq(model, tokenizer), head
 
 
