@@ -52,17 +52,20 @@ def test_where_words_were_searched_they_are_in_every_round(world: dict[str, Any]
         assert made.parts == ("tokens", "bm25")
 
 
-def test_a_round_is_judged_with_what_it_is_compared_to(world: dict[str, Any], tmp_path: Path) -> None:
+def test_a_round_is_judged_with_what_it_is_compared_to(
+    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RoundResult, "gained", property(lambda self: True))
     with Index.open(world["folder"] / "index") as source:
         encoder = BiEncoder.load(world["encoder"], pooling="mean")
         settings = BuildSettings(retriever="hybrid")
         build_index(source.passages, tmp_path / "both", encoder=encoder, settings=settings)
     run(world, tmp_path / "auto", steps=1, index=tmp_path / "both")
-    given = {"retriever": "bm25", "next_retriever": "hybrid:depth=50", "restart": False}
+    given = {"retriever": "bm25", "next_retriever": "hybrid:depth=50", "restart": False, "rounds": 2}
     lines = run(world, tmp_path / "named", steps=1, index=tmp_path / "both", **given)
     for out, first, later in (("auto", "hybrid", "hybrid"), ("named", "bm25", "hybrid:depth=50")):
         told = json.loads((tmp_path / out / "rounds.json").read_text())["rounds"]
-        assert [row["facts"]["searched"] for row in told] == [first, later]
+        assert [row["facts"]["searched"] for row in told] == [first, later, later][: len(told)]
         for number, searched in enumerate((first, later)):
             place = tmp_path / out / f"round-{number}" / "evaluation/metrics.json"
             asked = json.loads(place.read_text())["system"]["retriever"]
@@ -70,6 +73,8 @@ def test_a_round_is_judged_with_what_it_is_compared_to(world: dict[str, Any], tm
                 asked == {"hybrid": "HybridRetriever", "bm25": "SparseRetriever"}[searched.partition(":")[0]]
             )
     assert "searched bm25" in lines[1]
+    begun = json.loads((tmp_path / "named/round-2/retriever/config.json").read_text())["question_encoder"]
+    assert begun == str(tmp_path / "named/round-1/retriever/encoder")
     with pytest.raises(ConfigError, match="no bm25 part"):
         run(world, tmp_path / "dense", next_retriever="hybrid")
 
