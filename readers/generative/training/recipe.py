@@ -81,7 +81,7 @@ def _train(config: GeneratorTrainConfig, world: World) -> Path:
         passage_tokens=max(stage.passage_tokens for stage in config.stages),
         question_tokens=config.question_tokens,
         answer_tokens=config.answer_tokens,
-        max_passages=max(100, *(stage.passages for stage in config.stages)),
+        max_passages=100 if config.mode == "single" else _together(config),
         no_answer=config.no_answer,
         batch_tokens=config.batch_tokens,
     )
@@ -174,6 +174,11 @@ def _start(config: GeneratorTrainConfig, device: str) -> tuple[Seq2Seq, torch.nn
         if (attention := attention_for(model.config, device)) is not None:
             model.set_attn_implementation(attention)
     return Seq2Seq(model, tokenizer), head
+
+
+def _together(config: GeneratorTrainConfig) -> int:
+    """As many passages as were trained or validated on together: of more, a fused reader makes less."""
+    return max(config.validation_passages or 0, *(stage.passages for stage in config.stages))
 
 
 def _freeze(model: torch.nn.Module, beginnings: Sequence[str]) -> None:

@@ -75,6 +75,7 @@ def test_it_learns_to_read_and_to_say_nothing(run: tuple[Path, dict[str, Any]]) 
     figures = json.loads((folder / "out" / "reader" / "figures.json").read_text())
     assert figures["em"] >= 80.0
     reader = open_reader(folder / "out" / "reader", precision="fp32")
+    assert reader.settings.max_passages == 3  # type: ignore[attr-defined]
     texts = ["is in near of", "was 7 built has", "meters the year of"]
     passages = [Passage(str(number), "", text) for number, text in enumerate(texts)]
     told, untold = reader.read(["how many b c"] * 2, [passages, passages[::2]], [[1, 2, 3], [1, 2]])
@@ -278,7 +279,8 @@ def test_a_checkpoint_is_trained_further_from_the_command_line(tmp_path: Path) -
     result = CliRunner().invoke(app, ["train", "generator", *options])
     assert result.exit_code == 0, result.output
     assert "--reader" in result.output
-    assert open_reader(tmp_path / "o" / "reader").settings.mode == "single"  # type: ignore[attr-defined]
+    settings = open_reader(tmp_path / "o" / "reader").settings  # type: ignore[attr-defined]
+    assert (settings.mode, settings.max_passages) == ("single", 100)
 
 
 def test_questions_without_passages_get_them_from_an_index(tmp_path: Path) -> None:
