@@ -60,7 +60,11 @@ class Case:
 
 
 def tune(
-    reader: ExtractiveReader, sets: Mapping[str, Sequence[Example]], *, unanswerable_every: int = 4
+    reader: ExtractiveReader,
+    sets: Mapping[str, Sequence[Example]],
+    *,
+    effort_sets: Sequence[str] = (),
+    unanswerable_every: int = 4,
 ) -> Tuned:
     """Choose retrieval weight and merging by exact match, then the null rule and calibration by likelihood.
 
@@ -71,6 +75,7 @@ def tune(
     Args:
         reader: gives the network and the settings to start from.
         sets: by name, questions that were not learnt from, with what was retrieved for them.
+        effort_sets: names of the sets that efforts are chosen on; all by default.
         unanswerable_every: see above.
 
     Raises:
@@ -132,8 +137,9 @@ def tune(
     if len(sets) > 1:
         own = {label: np.array([label == other for other in labels]) for label in sets}
         em |= {f"em {label}": round(100 * float(right[mine].mean()), 2) for label, mine in own.items()}
-    held_out_reading = HeldOut(scored, parts, weights, settings, calibration, reader.model.depth)
-    efforts, kept = choose_efforts(held_out_reading)
+    asked = weights * np.isin(labels, list(effort_sets or sets))
+    held = HeldOut(scored, parts, asked / asked.sum(), settings, calibration, reader.model.depth)
+    efforts, kept = choose_efforts(held)
     return Tuned(settings.model_copy(update={"efforts": efforts}), calibration, {**em, **figures, **kept})
 
 
@@ -186,8 +192,8 @@ def fit_and_measure(cases: Sequence[Case], candidates: int) -> tuple[float, Cali
 
 
 def _fit(cases: Sequence[Case], correct: npt.NDArray[np.bool_]) -> Calibration:
-    """Temperature and bias on all that was read whole; the chances of the first answer and of none also on
-    less, the first one's on what a user would meet."""
+    """Temperature and bias on all that was read whole; the chances of the first answer and of none on what a
+    user would meet, whole or less."""
     scores = np.full(correct.shape, -np.inf)
     for row, case in zip(scores, cases, strict=True):
         row[: len(case.found.candidates)] = case.found.scores
@@ -203,7 +209,7 @@ def _fit(cases: Sequence[Case], correct: npt.NDArray[np.bool_]) -> Calibration:
     )
     first = fit_chance(signs[answerable], correct[answerable, 0], weight[answerable])
     # "yes" and "no" stand in no passage
-    wrong = ~correct[:, 0] & np.array([case.example.answer_type == SPAN for case in cases])
+    wrong = answerable & ~correct[:, 0] & np.array([case.example.answer_type == SPAN for case in cases])
     empty = np.array([not case.holds for case in cases])
     none = fit_chance(signs[wrong], empty[wrong], weight[wrong]) if wrong.any() else None
     return fitted.model_copy(update={"first": first, "none": none})
