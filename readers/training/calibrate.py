@@ -137,7 +137,7 @@ def tune(
     if len(sets) > 1:
         own = {label: np.array([label == other for other in labels]) for label in sets}
         em |= {f"em {label}": round(100 * float(right[mine].mean()), 2) for label, mine in own.items()}
-    asked = weights * np.isin(labels, list(effort_sets or sets))
+    asked = weights * np.isin(labels, [name for name in effort_sets if name in sets] or list(sets))
     held = HeldOut(scored, parts, asked / asked.sum(), settings, calibration, reader.model.depth)
     efforts, kept = choose_efforts(held)
     return Tuned(settings.model_copy(update={"efforts": efforts}), calibration, {**em, **figures, **kept})

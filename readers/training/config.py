@@ -207,3 +207,10 @@ class ReaderTrainConfig(Config):
         learning_rate=2.5e-4, warmup_fraction=0.04, weight_decay=0.01, clip_norm=1.0
     )
     run: RunConfig = RunConfig(validate_every_steps=1000)
+
+    @model_validator(mode="after")
+    def _efforts_have_sets(self) -> ReaderTrainConfig:
+        known = [one.label for one in (*self.train, *self.calibrate)]
+        if unknown := sorted(set(self.effort_sets) - set(known)):
+            raise ValueError(f"effort_sets names {unknown[0]!r}, the sets are {', '.join(known)}")
+        return self

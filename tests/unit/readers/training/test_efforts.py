@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from rag.core.types import Passage, Question
 from readers.calibration import fit_chance
@@ -14,13 +15,18 @@ from readers.extractive.ranking import Candidate as Found
 from readers.extractive.ranking import Ranked, answer_signs, confidences, likelihoods
 from readers.extractive.reader import ExtractiveReader
 from readers.manifest import Calibration, with_overrides
+from readers.training import calibrate
 from readers.training.data import Candidate, Example
 from readers.training.efforts import BUDGETS, HeldOut, choose_efforts
 from tests.tiny_reader import tiny_tokenizer
 from tests.unit.readers.conftest import SMALL
 
+Setup = tuple[ExtractiveReader, list[str], list[list[Passage]], list[Example]]
 
-def test_chosen_efforts_cost_and_keep_what_they_say(encoder_folder: Path) -> None:
+
+@pytest.fixture
+def setup(encoder_folder: Path) -> Setup:
+    """A reader, questions, their passages, and what it says at first as the right answers."""
     model = SpanModel.from_encoder(encoder_folder, seed=3)
     model.add_heads(passage=True, skim_layer=1, facts=False, seed=5)
     settings = with_overrides(SMALL, {"skim_layer": 1, "retrieval_weight": 1.0})
@@ -34,6 +40,14 @@ def test_chosen_efforts_cost_and_keep_what_they_say(encoder_folder: Path) -> Non
     for text, right, own in zip(questions, first, found, strict=True):
         candidates = tuple(Candidate(p, -float(rank), False, True) for rank, p in enumerate(own))
         examples.append(Example(Question(text, text, (right,)), candidates))
+    return reader, questions, found, examples
+
+
+def test_chosen_efforts_cost_and_keep_what_they_say(setup: Setup) -> None:
+    reader, questions, found, examples = setup
+    settings = reader.settings
+    scores = [[float(-rank) for rank in range(20)]] * 12
+    first = [example.question.answers[0] for example in examples]
     weights = np.full(12, 1 / 12)
     scored = [reader.score(questions, found)]
     efforts, figures = choose_efforts(
@@ -50,6 +64,16 @@ def test_chosen_efforts_cost_and_keep_what_they_say(encoder_folder: Path) -> Non
         assert share <= budget
         assert figures[f"token-layers {name}"] == round(100 * share, 1)
         assert figures[f"right answers kept {name}"] == round(100 * float(np.mean(kept)), 2)
+
+
+def test_efforts_are_chosen_on_the_sets_that_are_named(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, _, _, examples = setup
+    seen: list[HeldOut] = []
+    monkeypatch.setattr(calibrate, "choose_efforts", lambda held: (seen.append(held), ({}, {}))[1])
+    calibrate.tune(reader, {"a": examples[:4], "b": examples[4:]}, effort_sets=("a",))
+    calibrate.tune(reader, {"a": examples[:4], "b": examples[4:]})
+    np.testing.assert_allclose(seen[0].weights, [1 / 4] * 4 + [0] * 8)
+    np.testing.assert_allclose(seen[1].weights, [1 / 8] * 4 + [1 / 16] * 8)
 
 
 def test_the_chances_of_the_first_answer_and_of_none_are_found_and_the_others_share_the_rest() -> None:
