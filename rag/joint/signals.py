@@ -34,7 +34,7 @@ from readers.generative.likelihood import leave_one_out, passage_log_likelihood
 from readers.generative.model import Memory, Seq2Seq
 from readers.open import open_reader, reader_kind
 from retrievers.encoders.cross_encoder import CrossEncoder
-from retrievers.examples.data import matchable_answers
+from retrievers.examples.data import answer_matcher
 from retrievers.examples.records import TrainingExample
 
 __all__ = ["Asked", "Judge", "asked_of", "signal_names"]
@@ -71,12 +71,9 @@ def asked_of(example: TrainingExample, depth: int | None = None) -> Asked:
     Source: Lewis et al. 2020, "Retrieval-Augmented Generation", appendix D (CuratedTREC's targets).
     """
     passages = [candidate.passage for candidate in example.candidates[:depth]]
-    is_regex = example.answers_are_regex
-    matcher = AnswerMatcher(
-        example.answers if is_regex else matchable_answers(example.answers), example.answer_mode
-    )
+    matcher = answer_matcher(example.answers, example.answer_mode)
     answer = next(iter(example.answers), "")
-    if is_regex:
+    if example.answers_are_regex:
         found = Counter(p.text[slice(*place)] for p in passages for place in matcher.places(p.text))
         answer = found.most_common(1)[0][0] if found else ""
     return Asked(example.question, passages, matcher, answer)

@@ -15,7 +15,6 @@ from indexers.protocols import IntArray
 from rag.core.errors import ConfigError, DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage, Question
-from rag.data.text import AnswerMatcher
 from rag.joint.held import HeldIndex
 from rag.joint.losses import JointLoss
 from rag.joint.together_config import JointTrainConfig
@@ -30,7 +29,7 @@ from readers.generative.settings import GeneratorSettings
 from readers.generative.training.data import GeneratorExample
 from readers.generative.training.finish import answer_scores
 from retrievers.encoders.layout import Query
-from retrievers.examples.data import matchable_answers
+from retrievers.examples.data import answer_matcher
 from retrievers.training.frozen import listed_scores, score_rows
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.recipe import epochs_of
@@ -131,7 +130,7 @@ class JointTask:
     @torch.no_grad()
     def _matched(self, question: Question) -> list[str]:
         [rows] = self.held.search(self.ask([question]), _TARGETS)
-        matcher = _matcher(question)
+        matcher = answer_matcher(question.answers, question.answer_mode)
         texts = [passage.text for passage in self.held.passages.get_many(rows[rows >= 0])]
         found = Counter(text[slice(*place)] for text in texts for place in matcher.places(text))
         return [found.most_common(1)[0][0]] if found else []
@@ -209,7 +208,7 @@ class JointTask:
             found = self.find(vectors)
             deep = self.held.search(vectors, _DEPTH)
             for question, rows in zip(part, deep, strict=True):
-                matcher = _matcher(question)
+                matcher = answer_matcher(question.answers, question.answer_mode)
                 texts = [p.text for p in self.held.passages.get_many(rows[rows >= 0])]
                 ranks.append(next((n for n, text in enumerate(texts, 1) if matcher.matches(text)), None))
             nll += float(self._read(part, found, [question.answers[0] for question in part]).reader)
@@ -246,7 +245,7 @@ class _Watch:
         scores = found.scores.detach().float().cpu()
         holds = torch.zeros(scores.shape)
         for b, (question, passages) in enumerate(zip(questions, found.passages, strict=True)):
-            matcher = _matcher(question)
+            matcher = answer_matcher(question.answers, question.answer_mode)
             holds[b, : len(passages)] = torch.tensor([matcher.matches(p.text) for p in passages]).float()
         self._rows.extend(found.rows)
         self._seen += len(questions)
@@ -274,8 +273,3 @@ class _Watch:
             if (kind := sentence.partition(":")[0]) not in self._said:
                 self._said.add(kind)
                 log.warning("%s", sentence)
-
-
-def _matcher(question: Question) -> AnswerMatcher:
-    answers = question.answers if question.answers_are_regex else matchable_answers(question.answers)
-    return AnswerMatcher(answers, question.answer_mode)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import hashlib
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ from retrievers.encoders.layout import Query
 from retrievers.examples.records import TrainingExample
 from retrievers.examples.tokens import RetrieverTokenizer, TokenTable, TokenTableWriter
 
-__all__ = ["TrainingSet", "matchable_answers"]
+__all__ = ["TrainingSet", "answer_matcher", "matchable_answers"]
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -46,6 +46,11 @@ def matchable_answers(answers: Iterable[str]) -> tuple[str, ...]:
         ('Goethe',)
     """
     return tuple(answer for answer in answers if answer.strip().lower() not in _UNMATCHABLE)
+
+
+def answer_matcher(answers: Sequence[str], mode: Literal["regex", "tokens"]) -> AnswerMatcher:
+    """Finds answers in passages: regular expressions as they are, words where they say something."""
+    return AnswerMatcher(answers if mode == "regex" else matchable_answers(answers), mode)
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ def hop_examples(
         max_hops: questions with more are left out.
         find: the same passage in the corpus that will be searched, None if it is not there: such questions
             are left out. Needed where a set names passages without their text.
-        report: filled while the examples are consumed.
+        report: filled while the examples are consumed; without one it is logged when they have been.
 
     Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval":
         first and second passage are negatives of each other's hop; the own second is masked.
@@ -125,11 +125,13 @@ def hop_examples(
                     f"{question.id}#{number}.{hop}", question.text, question.answers, (*right, *wrong),
                     tuple(path[:hop]),
                 )  # fmt: skip
-    counts.log()
+    if report is None:
+        counts.log()
 
 
-def passage_finder(passages: StoredPassages, texts: CorpusTexts) -> PassageFinder:
+def passage_finder(passages: StoredPassages) -> PassageFinder:
     """Finds what stands for a passage in a corpus: the same text, or the same id if no text is given."""
+    texts = CorpusTexts(passages)
 
     def find(passage: Passage) -> Passage | None:
         rows = texts.find(passage) if passage.text else [passages.row_of(passage.id)]

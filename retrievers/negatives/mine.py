@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from indexers.gold import CorpusTexts, FoundGold, GoldLookup
+from indexers.gold import FoundGold, GoldLookup
 from indexers.index import Index
 from indexers.protocols import FloatArray
 from rag.core.errors import ConfigError, DataError
@@ -27,8 +27,8 @@ from rag.data.text import AnswerMatcher
 from rag.runtime.seeds import generator
 from retrievers.encoders.cross_encoder import CrossEncoder
 from retrievers.encoders.layout import Query
-from retrievers.examples.data import matchable_answers
-from retrievers.examples.hops import hop_examples, passage_finder
+from retrievers.examples.data import answer_matcher
+from retrievers.examples.hops import HopReport, hop_examples, passage_finder
 from retrievers.examples.records import Candidate, TrainingExample, write_training_examples
 from retrievers.negatives.blocks import BlockFolder, merge_examples
 from retrievers.negatives.search import MiningSearch
@@ -137,9 +137,8 @@ def mine(
         asked: Iterator[Any]
         mine_some: Callable[..., list[TrainingExample]]
         if settings.hops:
-            find = passage_finder(index.passages, CorpusTexts(index.passages))
-            hops = list(hop_examples(read(), max_hops=settings.hops, find=find))
-            total, asked = len(hops), iter(hops)
+            hops = partial(hop_examples, max_hops=settings.hops, find=passage_finder(index.passages))
+            total, asked = sum(1 for _ in hops(read())), hops(read(), report=HopReport())
             mine_some = partial(mine_hops, search=search, settings=settings, judge=judge)
         else:
             total, asked = sum(1 for _ in read()), read()
@@ -196,7 +195,7 @@ def mine_block(
     counts["questions"] += len(questions)
     for number, question in enumerate(questions):
         is_regex = settings.regex or question.answers_are_regex
-        matcher = _matcher(question.answers, is_regex)
+        matcher = answer_matcher(question.answers, "regex" if is_regex else "tokens")
         found = {source: lists[number] for source, lists in hits.items()}
         positives = gold[number] if settings.gold == "given" else gold[number].without_missing()
         if positives.how == "none" and settings.weak_positives:
@@ -242,7 +241,7 @@ def mine_hops(
         rows = tuple(row for name in ids if (row := search.index.passages.row_of(name)) is not None)
         right = replace(hop, candidates=tuple(c for c in hop.candidates if c.role == "positive"))
         candidates = candidates_by_rank(found, settings.first_rank, settings.last_rank)
-        matcher = _matcher(hop.answers, is_regex=settings.regex)
+        matcher = answer_matcher(hop.answers, "regex" if settings.regex else "tokens")
         vector = None if vectors is None else vectors[number]
         work.append(_Asked(right, rows, candidates, matcher, vector))
     return _with_negatives(work, search, settings, judge, counts)
@@ -262,31 +261,6 @@ class _Asked:
     candidates: list[Proposal]
     matcher: AnswerMatcher
     vector: FloatArray | None
-
-
-def _matcher(answers: Sequence[str], is_regex: bool) -> AnswerMatcher:
-    return AnswerMatcher(
-        answers if is_regex else matchable_answers(answers), "regex" if is_regex else "tokens"
-    )
-
-
-def _with_negatives(
-    work: Sequence[_Asked],
-    search: MiningSearch,
-    settings: MiningSettings,
-    judge: CrossEncoder | None,
-    counts: Counter[str],
-) -> list[TrainingExample]:
-    if settings.margin is not None:
-        _apply_margin(work, search, settings.margin, counts)
-    examples = _select(work, search, settings, judge, counts)
-    counts["examples"] += len(examples)
-    for example in examples:
-        counts["negatives"] += len(example.negatives)
-        counts["short"] += len(example.negatives) < settings.per_question
-        counts["empty"] += not example.negatives
-        counts.update(f"source {negative.source}" for negative in example.negatives)
-    return examples
 
 
 def _apply_margin(work: Sequence[_Asked], search: MiningSearch, margin: float, counts: Counter[str]) -> None:
@@ -309,13 +283,15 @@ def _apply_margin(work: Sequence[_Asked], search: MiningSearch, margin: float, c
     counts.update({f"removed {reason}": count for reason, count in removed.items()})
 
 
-def _select(
+def _with_negatives(
     work: Sequence[_Asked],
     search: MiningSearch,
     settings: MiningSettings,
     judge: CrossEncoder | None,
     counts: Counter[str],
 ) -> list[TrainingExample]:
+    if settings.margin is not None:
+        _apply_margin(work, search, settings.margin, counts)
     removed: Counter[str] = Counter()
     wanted: int | None = settings.per_question
     if judge is not None:
@@ -343,6 +319,11 @@ def _select(
             for candidate, passage in choose(kept, settings.per_question, draw)
         )
         examples.append(replace(item.example, candidates=(*item.example.candidates, *negatives)))
+        counts["negatives"] += len(negatives)
+        counts["short"] += len(negatives) < settings.per_question
+        counts["empty"] += not negatives
+        counts.update(f"source {negative.source}" for negative in negatives)
+    counts["examples"] += len(examples)
     counts.update({f"removed {reason}": count for reason, count in removed.items()})
     return examples
 

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from pydantic import Field, model_validator
 
-from indexers.gold import CorpusTexts
 from indexers.index import Index
 from rag.core.errors import ConfigError
 from rag.core.files import sha256_file
@@ -228,7 +227,7 @@ def split_hops(config: MdrTrainConfig, folder: Path, index: Index | None) -> Exa
         index: its passages stand for the gold passages; questions with one that is not there are left out.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    find = None if index is None else passage_finder(index.passages, CorpusTexts(index.passages))
+    find = None if index is None else passage_finder(index.passages)
     version = "" if index is None else index.version
     files = _hop_file(config, config.train_files, folder, find, version)
     held_out = config.validation_file
