@@ -14,7 +14,7 @@ from rag.cli.options import command_with, documented, parameters_of
 from rag.config import parse_numbers
 
 _HELP = "Measure this system on this machine, one subcommand a table."
-_BENCHMARKS = ("encode", "overhead", "search", "lossy", "tokens", "serve", "memory", "train", "read")
+_BENCHMARKS = ("encode", "overhead", "search", "lossy", "tokens", "serve", "memory", "train", "read", "ask")
 _SHORT = {"index": "-i", "embeddings": "-i", "questions": "-q", "queries": "-q"}
 _Json = Annotated[Path | None, typer.Option(help="Also write the figures here.")]
 

@@ -77,6 +77,7 @@ def hop_examples(
     *,
     max_hops: int = 4,
     find: PassageFinder | None = None,
+    any_order: bool = False,
     report: HopReport | None = None,
 ) -> Iterator[TrainingExample]:
     """For each question, each order of its passages and each hop, an example.
@@ -91,6 +92,7 @@ def hop_examples(
         max_hops: questions with more are left out.
         find: the same passage in the corpus that will be searched, None if it is not there: such questions
             are left out. Needed where a set names passages without their text.
+        any_order: as if nothing told the order of the passages.
         report: filled while the examples are consumed; without one it is logged when they have been.
 
     Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval":
@@ -111,9 +113,13 @@ def hop_examples(
         if question.gold_are_alternatives:
             orders, ends = [tuple(range(len(golds)))], 1
         else:
-            known = bool(question.gold_passage_ids)
-            orders = [tuple(range(len(golds)))] if known else hop_orders(question.text, golds)
             ends = len(golds)
+            if any_order:
+                orders = list(permutations(range(ends)))
+            elif question.gold_passage_ids:
+                orders = [tuple(range(ends))]
+            else:
+                orders = hop_orders(question.text, golds)
             counts.ordered += ends > 1 and len(orders) == 1
         counts.questions[ends] += 1
         step = -(-len(orders) // _MOST_ORDERS)

@@ -53,6 +53,7 @@ class HopConfig(ContrastConfig):
     Attributes:
         batch_size: questions in a step; each brings all its hops.
         max_hops: questions that need more are left out.
+        any_order: take a question's passages in any order, also where it follows from who names whom.
         query_tokens: longest query with passages, special tokens included.
         negatives: "batch" tells each hop's passage from the other passages of the batch, and trains all
             towers; "index" tells it from what the question tower finds in `index` at that step, and trains
@@ -63,6 +64,7 @@ class HopConfig(ContrastConfig):
     """
 
     max_hops: int = Field(default=4, ge=1, le=6)
+    any_order: bool = False
     query_tokens: int = Field(default=256, ge=8, le=4096)
     negatives: Literal["batch", "index"] = "batch"
     depth: int = Field(default=200, ge=1)
@@ -245,14 +247,15 @@ def _hop_file(
 ) -> Path:
     sums = [sha256_file(path) for path in files]
     said, seed = config.data, config.run.seed
-    stated = json.dumps([sums, said.max_hops, said.train_questions, seed, version])
+    stated = json.dumps([sums, said.max_hops, said.any_order, said.train_questions, seed, version])
     path = folder / f"hops-{hashlib.sha256(stated.encode()).hexdigest()[:16]}.json"
     if not path.is_file():
         mined = {n: found for n, file in enumerate(files) if (found := mined_hops(file, find=find))}
-        if mined and said.train_questions:
+        if mined and (said.train_questions or said.any_order):
+            wanted = "train_questions draws" if said.train_questions else "any_order orders"
             raise ConfigError(
-                f"train_questions draws questions, and {files[min(mined)]} holds mined hops",
-                hint="draw them when mining: rag mine --hops … --sample N",
+                f"{wanted} whole questions, and {files[min(mined)]} holds mined hops",
+                hint="give the question set itself, or draw when mining: rag mine --hops … --sample N",
             )
         questions: Iterable[Question] = (  # ids are unique in a file
             replace(question, id=f"{number}:{question.id}")
@@ -266,6 +269,7 @@ def _hop_file(
             replace(hop, id=f"{number}:{hop.id}") for number, found in mined.items() for hop in found
         )
         if len(mined) < len(files):
-            hops = chain(hop_examples(questions, max_hops=said.max_hops, find=find), hops)
+            made = hop_examples(questions, max_hops=said.max_hops, find=find, any_order=said.any_order)
+            hops = chain(made, hops)
         write_training_examples(path, hops)
     return path
