@@ -162,6 +162,11 @@ class Pipeline:
         return getattr(encoder, "questions_sha256", None)
 
     @property
+    def _effort(self) -> str:
+        name = "path_effort" if isinstance(self.retriever, PathRetriever) else "effort"
+        return str(getattr(getattr(self.reader, "settings", None), name, "full"))
+
+    @property
     def index_version(self) -> str:
         """Short hash of the index's manifest."""
         return self.index.version
@@ -185,7 +190,7 @@ class Pipeline:
             "reader": None
             if self.reader is None
             else getattr(self.reader, "name", type(self.reader).__name__),
-            **({"effort": effort} if (effort := _effort(self.reader)) != "full" else {}),
+            **({"effort": effort} if (effort := self._effort) != "full" else {}),
             "index_version": self.index_version,
         }
 
@@ -288,10 +293,6 @@ class Pipeline:
         if self._holder is not None:
             self._holder.cleanup()
             self._holder = None
-
-
-def _effort(reader: Reader | None) -> str:
-    return str(getattr(getattr(reader, "settings", None), "effort", "full"))
 
 
 def _bound(reader: str | Literal[False] | None) -> Mapping[str, Any] | None:

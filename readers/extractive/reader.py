@@ -100,9 +100,11 @@ class ExtractiveReader:
             precision: "fp32"; "bf16"; "int8" (linear layers in int8, for readers that come with ranges of
                 their activations, on CPUs); or "auto", the fastest of these that the reader and the hardware
                 allow.
-            overrides: fields of `ReaderSettings` to replace.
+            overrides: fields of `ReaderSettings` to replace; an effort alone counts for paths too.
         """
         parts = load_parts(name_or_path)
+        if "effort" in overrides:
+            overrides = {"path_effort": overrides["effort"], **overrides}
         where = resolve_device(device)
         if where == "cpu" and FastSpanModel.supports(parts.model):
             model: LogitsModel = FastSpanModel(parts.model, precision, parts.ranges)
@@ -134,7 +136,8 @@ class ExtractiveReader:
         check_request(questions, passages, scores, n_best)
         settings = self.settings
         if from_paths:
-            settings = settings.model_copy(update={"retrieval_weight": settings.path_weight})
+            of_paths = {"retrieval_weight": settings.path_weight, "effort": settings.path_effort}
+            settings = settings.model_copy(update=of_paths)
         read, costs = read_waves(
             self.rows(questions, passages),
             scores,

@@ -63,6 +63,8 @@ class ReaderSettings(Config):
         skim_layer: layer on which the network's early head sits; 0: it has none.
         efforts: by name, ways to read less; "full" is always there and reads everything.
         effort: which of them is taken.
+        path_effort: which instead where passages were found as paths; an answer often stands in the last of
+            them.
         paths: sees a path as one text to mark the sentences that support the answer, see `readers.paths`.
         words: answers may begin and end inside words ("any"), are searched among whole words only
             ("whole"), or are extended to whole words afterwards ("extend", as DPR does). Known for
@@ -90,6 +92,7 @@ class ReaderSettings(Config):
     words: Literal["any", "whole", "extend"] = "whole"
     efforts: Mapping[str, Effort] = Field(default_factory=dict)
     effort: str = "full"
+    path_effort: str = "full"
 
     @model_validator(mode="after")
     def _cross_check(self) -> ReaderSettings:
@@ -99,11 +102,12 @@ class ReaderSettings(Config):
                 f"max_tokens ({self.max_tokens}) leaves {room} tokens for the text beside a question of "
                 f"{self.question_tokens} and a title of {self.title_tokens}"
             )
-        if self.effort not in ("full", *self.efforts):
-            raise ValueError(
-                f"effort is {self.effort!r}, this reader knows {', '.join(('full', *self.efforts))} "
-                "(`rag train reader` chooses others on held-out questions)"
-            )
+        for effort in (self.effort, self.path_effort):
+            if effort not in ("full", *self.efforts):
+                raise ValueError(
+                    f"effort is {effort!r}, this reader knows {', '.join(('full', *self.efforts))} "
+                    "(`rag train reader` chooses others on held-out questions)"
+                )
         return self
 
     @property

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +21,11 @@ from readers.manifest import Calibration
 from readers.training.data import SPAN, Example, is_right
 from readers.training.efforts import HeldOut, choose_efforts
 
-__all__ = ["Case", "Tuned", "fit_and_measure", "tune"]
+__all__ = ["Case", "Tuned", "fit_and_measure", "tune", "with_empty_share"]
 
 _WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 _DEPTHS = (2, 5, 10)  # passages after which a reading may end: a confidence has to hold there too
+_EMPTY = 0.2  # of the weight of a set is on questions whose passages hold no answer
 _CHUNK = 64
 
 
@@ -44,8 +46,8 @@ class Case:
         number: of the question; a question's cases are fitted or measured together.
         label: of its set.
         weight: in the fit.
-        answerable: the passages that hold an answer were read with the others.
-        holds: an answer stands in what was read.
+        answerable: the passages that hold an answer were among the others.
+        holds: an answer stands in one of the passages, read or not.
         whole: everything was read, not its best passages alone.
     """
 
@@ -64,18 +66,21 @@ def tune(
     sets: Mapping[str, Sequence[Example]],
     *,
     effort_sets: Sequence[str] = (),
+    effort: str = "full",
     unanswerable_every: int = 4,
 ) -> Tuned:
     """Choose retrieval weight and merging by exact match, then the null rule and calibration by likelihood.
 
     Each question is read once with all its passages, and counts also as if only its best few had been read;
     every `unanswerable_every`-th counts once more without the passages that hold an answer, so that "no
-    answer" is fitted on questions that have none. Every set counts alike, however many questions it has.
+    answer" is fitted on questions that have none: a fifth by weight in every set. Every set counts alike,
+    however many questions it has.
 
     Args:
         reader: gives the network and the settings to start from.
         sets: by name, questions that were not learnt from, with what was retrieved for them.
         effort_sets: names of the sets that efforts are chosen on; all by default.
+        effort: what the tuned reader takes unless told otherwise, if it was found.
         unanswerable_every: see above.
 
     Raises:
@@ -127,9 +132,9 @@ def tune(
             for number, found in enumerate(ranked(settings, without_answers=not answerable, depth=depth)):
                 if found.candidates and (answerable or number % unanswerable_every == 0):
                     given = (held_out[number], number, labels[number], weights[number])
-                    holds = answerable and _holds(held_out[number], depth)
+                    holds = answerable and any(c.holds_answer for c in held_out[number].candidates)
                     cases.append(Case(found, *given, answerable, holds, depth is None))
-        outcomes.append((settings, *fit_and_measure(cases, settings.candidates)))
+        outcomes.append((settings, *fit_and_measure(with_empty_share(cases), settings.candidates)))
         log.info("null %s: %s", null, outcomes[-1][3])
     settings, _, calibration, figures = min(outcomes, key=lambda outcome: outcome[1])
     right = right_first(settings)
@@ -140,7 +145,25 @@ def tune(
     asked = weights * np.isin(labels, [name for name in effort_sets if name in sets] or list(sets))
     held = HeldOut(scored, parts, asked / asked.sum(), settings, calibration, reader.model.depth)
     efforts, kept = choose_efforts(held)
-    return Tuned(settings.model_copy(update={"efforts": efforts}), calibration, {**em, **figures, **kept})
+    taken = {"efforts": efforts, "effort": effort if effort in efforts else "full"}
+    return Tuned(settings.model_copy(update=taken), calibration, {**em, **figures, **kept})
+
+
+def with_empty_share(cases: Sequence[Case]) -> list[Case]:
+    """The same cases weighted so that in every set a fifth of the weight is on those that hold no answer.
+
+    How often a corpus holds none is a property of the user's; it must not be learnt from the sets, of which 1
+    to 60 % hold none in what was found for them. A set with only one kind keeps its weights.
+    """
+    totals: dict[tuple[str, bool], float] = defaultdict(float)
+    for case in cases:
+        totals[case.label, case.holds] += case.weight
+    weighted = []
+    for case in cases:
+        here, other = totals[case.label, case.holds], totals[case.label, not case.holds]
+        share = (1 - _EMPTY if case.holds else _EMPTY) if other else 1.0
+        weighted.append(replace(case, weight=case.weight * share * (here + other) / here))
+    return weighted
 
 
 def fit_and_measure(cases: Sequence[Case], candidates: int) -> tuple[float, Calibration, dict[str, float]]:
@@ -234,12 +257,6 @@ def _chances(
         right = float((chances * hit[: len(chances)]).sum()) if hit.any() else none
         rows.append((chances[0], none, max(right, 1e-12)))
     return np.array(rows)
-
-
-def _holds(example: Example, depth: int | None) -> bool:
-    """Whether an answer stands in the passages, or in the best `depth` of them."""
-    best = sorted(example.candidates, key=lambda candidate: -candidate.score)  # equal scores in their order
-    return any(candidate.holds_answer for candidate in best[:depth])
 
 
 def _without_answers(scored: ScoredPassages, part: Sequence[Example]) -> ScoredPassages:

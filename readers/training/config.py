@@ -182,12 +182,13 @@ class ReaderTrainConfig(Config):
         calibration_questions: how many of each set ranking and calibration are fitted on.
         effort_sets: names of the sets that efforts are chosen on; all by default. Where a corpus rarely holds
             the answer, less can be read at no loss, and nothing be learnt about what it loses elsewhere.
+        effort: which of its efforts the finished reader takes unless told otherwise.
         negatives_top_k: negatives are drawn from a question's first so many passages without the answer.
     """
 
     recipe: ClassVar[str] = "reader"
     free: ClassVar[frozenset[str]] = frozenset(
-        {"name", "notes", "calibrate", "test_file", "calibration_questions", "effort_sets"}
+        {"name", "notes", "calibrate", "test_file", "calibration_questions", "effort_sets", "effort"}
     )
 
     out: Path
@@ -202,6 +203,7 @@ class ReaderTrainConfig(Config):
     validation_questions: int = Field(default=600, ge=1)
     calibration_questions: int = Field(default=1000, ge=1)
     effort_sets: tuple[str, ...] = ()
+    effort: Literal["full", "normal", "low"] = "full"
     negatives_top_k: int = Field(default=6, ge=1)
     optim: OptimConfig = OptimConfig(
         learning_rate=2.5e-4, warmup_fraction=0.04, weight_decay=0.01, clip_norm=1.0

@@ -75,7 +75,7 @@ def finish(
     if sets:
 
         def tuned() -> dict[str, Any]:
-            found = tune(reader, sets, effort_sets=config.effort_sets)
+            found = tune(reader, sets, effort_sets=config.effort_sets, effort=config.effort)
             choice = {"settings": found.settings.model_dump(), "calibration": found.calibration.model_dump()}
             figures.note("choice", choice)
             return found.figures

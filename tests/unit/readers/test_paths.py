@@ -18,7 +18,8 @@ from rag.core.types import AnswerSet, Hit, Passage
 from rag.data.sentences import Spans
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
-from readers.extractive.settings import ReaderSettings
+from readers.extractive.settings import Effort, ReaderSettings
+from readers.manifest import with_overrides
 from readers.paths import join_path, read_answers, with_paths
 from readers.protocols import ReadAnswer, ReadResult
 from readers.training.config import ReaderTrainConfig
@@ -109,6 +110,20 @@ def test_the_order_of_paths_has_a_weight_of_its_own() -> None:
         assert found.answers[0].passage_index == first
     best = {reader.read(["where?"], [[ULM, GERMANY]], [s])[0].answers[0].text for s in ([0, -1], [-1, 0])}
     assert len(best) == 1  # without, this reader does not look at the order
+
+
+def test_paths_are_read_by_an_effort_of_their_own() -> None:
+    """An answer often stands in the last passage of a path: all are read, unless an effort is asked for."""
+    less = {"efforts": {"low": Effort(waves=(1,))}, "effort": "low"}
+    model = SpanModel(BertModel(tiny_config(), add_pooling_layer=False), torch.nn.Linear(32, 2)).eval()
+    settings = with_overrides(ReaderSettings(max_tokens=128, question_tokens=16), less)
+    given = (["where?"], [[ULM, GERMANY]], [[0.0, -1.0]])
+    reader = ExtractiveReader(model, tiny_tokenizer(), settings)
+    read = [reader.read(*given, from_paths=paths)[0].reading["passages"] for paths in (False, True)]
+    assert read == [1, 2]
+    assert ExtractiveReader.load().settings.path_effort == "full"
+    asked = ExtractiveReader.load(effort="low")
+    assert asked.settings.path_effort == "low"
 
 
 def test_support_is_the_logit_at_the_end_of_the_sentence() -> None:

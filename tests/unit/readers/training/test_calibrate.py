@@ -9,7 +9,7 @@ import pytest
 from rag.core.errors import DataError
 from rag.core.types import Passage, Question
 from readers.extractive.ranking import Candidate, Ranked, likelihoods
-from readers.training.calibrate import Case, fit_and_measure
+from readers.training.calibrate import Case, fit_and_measure, with_empty_share
 from readers.training.data import Candidate as Read
 from readers.training.data import Example
 
@@ -49,6 +49,22 @@ def test_no_answer_means_that_what_was_read_holds_none() -> None:
     assert p[0] == pytest.approx(0.5, abs=0.02)
     assert none == pytest.approx(0.125, abs=0.02)
     assert figures["no_answer_false_alarms"] == 0.0
+
+
+def test_every_set_holds_no_answer_as_often() -> None:
+    """One set lacks three answers in four, one a tenth: as many in the fit. One that lacks none is let be."""
+    shares = {"poor": (3, 4), "rich": (1, 10), "full": (0, 10)}
+    cases = [
+        replace(_case(n, True, label, 2.0), holds=n % of >= empty)
+        for label, (empty, of) in shares.items()
+        for n in range(40)
+    ]
+    weighted = with_empty_share(cases)
+    for label, expected in (("poor", 0.2), ("rich", 0.2), ("full", 0.0)):
+        mine = [case for case in weighted if case.label == label]
+        assert sum(case.weight for case in mine) == pytest.approx(80.0)
+        assert sum(case.weight for case in mine if not case.holds) == pytest.approx(80.0 * expected)
+    assert [replace(case, weight=2.0) for case in weighted] == cases
 
 
 def test_a_confidence_holds_after_the_first_passages_too() -> None:
