@@ -60,23 +60,26 @@ def distill(
     settings |= {"out": out, "index": index, "questions": questions, "reader": reader}
     settings |= {"retriever": retriever, "encoder": index_encoder}
     chosen = read_config(DistillationRoundsConfig, None, settings)
-    make = None if train_reader is None else _maker(train_reader)
+    make = None if train_reader is None else _maker(train_reader, chosen.signal)
     results = run_rounds(chosen, training, DistillationRounds(chosen, make))
     typer.echo("\n".join(table(results, chosen.figure)))
     typer.echo(f"→ {out / 'rounds.json'} names the best round's encoder")
 
 
-def _maker(source: str) -> Any:
-    """Trains a reader by a preset's recipe on a round's examples."""
+def _maker(source: str, signal: str) -> Any:
+    """Trains a reader that gives the signal by a preset's recipe on a round's examples."""
     from rag.config import recipe_of
     from rag.core.errors import ConfigError
+    from rag.joint.signals import check_signal
     from rag.recipes import train
 
     recipe = recipe_of(source)
-    given = {"reader": "train", "generator": "train_files"}
+    given = {"reader": ("extractive", "train"), "generator": ("generative", "train_files")}
     if recipe not in given:
         raise ConfigError(
             f"--train-reader {source}: recipe {recipe!r}, expected one of {', '.join(given)}",
             hint="give a preset or file whose first key is recipe: reader, or recipe: generator",
         )
-    return lambda examples, out: train(recipe, out, config=source, **{given[recipe]: [str(examples)]})
+    kind, files = given[recipe]
+    check_signal(kind, signal, f"--train-reader {source}")
+    return lambda examples, out: train(recipe, out, config=source, **{files: [str(examples)]})

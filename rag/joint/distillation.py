@@ -13,7 +13,7 @@ from pydantic import model_validator
 
 from rag.joint.rounds import Round, RoundMethod, RoundsConfig
 from rag.joint.scoring import score_examples
-from rag.joint.signals import Judge, signal_names
+from rag.joint.signals import Judge, check_signal, judge_kind, signal_names
 from retrievers.training.distill import DistillTrainConfig, train_distill
 
 __all__ = ["DistillationRounds", "DistillationRoundsConfig", "MakeReader"]
@@ -47,12 +47,19 @@ class DistillationRounds(RoundMethod):
         config: of the rounds.
         make_reader: trains a reader anew in every round, as published; None takes `config.reader`.
 
+    Raises:
+        ArtifactError: there is no such reader.
+        ConfigError: it cannot give the signal.
+
     Source:
         Izacard and Grave 2021, "Distilling Knowledge from Reader to Retriever for Question Answering",
         section 3.3.
     """
 
     def __init__(self, config: DistillationRoundsConfig, make_reader: MakeReader | None = None) -> None:
+        if make_reader is None:
+            name = config.reader or "the shipped reader"
+            check_signal(judge_kind(config.reader), config.signal, name)
         self.config, self._make_reader = config, make_reader
 
     def claims(self) -> dict[str, Any]:

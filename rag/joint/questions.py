@@ -35,8 +35,18 @@ def questions_of(
 
 
 def answered(path: str | Path, is_regex: bool | None = None) -> list[Question]:
-    """The questions of a file that have answers."""
-    found = [question for question in read_questions(path) if question.answers]
+    """The questions of a file that have answers.
+
+    Raises:
+        DataError: none has.
+    """
+    asked = list(read_questions(path))
+    found = [question for question in asked if question.answers]
+    if not found:
+        raise DataError(
+            f"{path}: none of its {len(asked):,} questions has answers",
+            hint='expected {"question": …, "answers": ["…"]}, one a line, or a set that `rag retrieve` reads',
+        )
     return found if is_regex is None else [replace(q, answers_are_regex=is_regex) for q in found]
 
 

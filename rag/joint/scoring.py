@@ -43,15 +43,24 @@ class ScoreReport:
     def lines(self) -> list[str]:
         """For people."""
         counts, reader = self.counts, self.run["reader"]
-        said = [f"{counts[name]:,} {name}" for name in _SAID if counts[name]]
         return [
             f"{counts['questions']:,} questions, {counts['passages']:,} passages scored by "
             f"{self.run['signal']} of {reader['name']} ({reader['weights_sha256'][:12]})",
-            *(["questions: " + ", ".join(said)] if said else []),
+            *(["questions: " + self.said] if self.said else []),
         ]
 
+    @property
+    def said(self) -> str:
+        """How many questions teach nothing, and why."""
+        return ", ".join(f"{self.counts[name]:,} {why}" for name, why in _SAID.items() if self.counts[name])
 
-_SAID = ("without answers", "no passage holds an answer", "constant", "short")
+
+_SAID = {
+    "without answers": "without answers",
+    "no passage holds an answer": "whose passages hold no answer",
+    "constant": "whose targets are all alike",
+    "short": "with fewer than two passages",
+}
 
 
 def report_path(out: Path) -> Path:
@@ -103,7 +112,8 @@ def score_examples(
         if not report.counts["passages"]:
             blocks.remove()
             raise DataError(
-                f"{examples}: no passage could be scored ({dict(report.counts)})",
+                f"{examples}: no passage of {report.counts['questions']:,} questions could be scored: "
+                f"{report.said}",
                 hint=f"the signal {judge.signal} needs "
                 + ("answers and " if judge.needs_answers else "")
                 + "candidates: write them with `rag retrieve` or `rag mine`",

@@ -37,7 +37,7 @@ from retrievers.encoders.cross_encoder import CrossEncoder
 from retrievers.examples.data import answer_matcher
 from retrievers.examples.records import TrainingExample
 
-__all__ = ["Asked", "Judge", "asked_of", "signal_names"]
+__all__ = ["Asked", "Judge", "asked_of", "check_signal", "judge_kind", "signal_names"]
 
 CROSS_ENCODER = "cross-encoder"
 NEED_ANSWERS = frozenset({"attention-norm", "likelihood", "leave-one-out", "span-likelihood"})
@@ -144,6 +144,36 @@ def signal_names() -> list[str]:
     return list(dict.fromkeys(name for measures in _MEASURES.values() for name in measures))
 
 
+def check_signal(kind: str, signal: str, name: str, mode: str | None = None) -> None:
+    """Refuse what can never judge, before anything long begins.
+
+    Args:
+        kind: of the reader, as `judge_kind` says it.
+        signal: that is wanted of it.
+        name: of the reader, for people.
+        mode: of a generative reader, if known.
+
+    Raises:
+        ConfigError: there is no such signal, or such a reader cannot give it: says which it can.
+    """
+    if signal not in signal_names():
+        raise ConfigError(f"unknown signal {signal!r}", hint=f"use one of: {', '.join(signal_names())}")
+    if kind not in _MEASURES:
+        raise ConfigError(
+            f"{name} is read through its words alone ({kind}): it gives no signal",
+            hint=f"give a reader of one of the kinds {', '.join(_MEASURES)}",
+        )
+    given = [s for s in _MEASURES[kind] if mode in (None, "fid") or s not in _FUSED]
+    if signal not in given:
+        what = kind if kind == CROSS_ENCODER else f"{kind} reader" + (f" in mode {mode!r}" if mode else "")
+        others = [other for other, measures in _MEASURES.items() if signal in measures]
+        raise ConfigError(
+            f"{name} ({what}) cannot give the signal {signal}",
+            hint=f"it gives {', '.join(given)}; {signal} comes from a {' or '.join(others)} reader"
+            + (" that fuses passages (fid)" if signal in _FUSED else ""),
+        )
+
+
 class Judge:
     """A reader or cross-encoder that gives a signal.
 
@@ -162,25 +192,9 @@ class Judge:
     """
 
     def __init__(self, kind: str, model: Any, signal: str, identity: Mapping[str, str]) -> None:
-        if signal not in signal_names():
-            raise ConfigError(f"unknown signal {signal!r}", hint=f"use one of: {', '.join(signal_names())}")
-        can = _MEASURES.get(kind, {})
-        given = [s for s in can if kind != "generative" or model.settings.mode == "fid" or s not in _FUSED]
-        if signal not in given:
-            what = (
-                f"{kind} reader"
-                if kind != "generative"
-                else f"generative reader in mode {model.settings.mode!r}"
-            )
-            others = [name for name, measures in _MEASURES.items() if signal in measures]
-            raise ConfigError(
-                f"{identity['name']} ({CROSS_ENCODER if kind == CROSS_ENCODER else what}) cannot give "
-                f"the signal {signal}",
-                hint=f"it gives {', '.join(given) or 'none'}; {signal} comes from a "
-                f"{' or '.join(others)} reader" + (" that fuses passages (fid)" if signal in _FUSED else ""),
-            )
+        check_signal(kind, signal, identity["name"], model.settings.mode if kind == "generative" else None)
         self.kind, self.model, self.signal, self.identity = kind, model, signal, identity
-        self._measure = can[signal]
+        self._measure = _MEASURES[kind][signal]
 
     @classmethod
     def open(
@@ -198,12 +212,8 @@ class Judge:
             ArtifactError: there is no such reader.
             ConfigError: it cannot give this signal.
         """
-        kind = _kind(source)
-        if kind not in _MEASURES:
-            raise ConfigError(
-                f"{source} is read through its words alone ({kind}): it gives no signal",
-                hint=f"give a reader of one of the kinds {', '.join(_MEASURES)}",
-            )
+        kind = judge_kind(source)
+        check_signal(kind, signal, str(source or "the shipped reader"))
         model: Any = (
             CrossEncoder.load(str(source), precision=precision, device=device)
             if kind == CROSS_ENCODER
@@ -240,7 +250,12 @@ class Judge:
         getattr(self.model, "close", lambda: None)()
 
 
-def _kind(source: str | Path | None) -> str:
+def judge_kind(source: str | Path | None) -> str:
+    """Which kind of reader a source is, or "cross-encoder"; None is the shipped reader.
+
+    Raises:
+        ArtifactError: it is neither.
+    """
     try:
         return reader_kind(source)
     except ArtifactError as error:

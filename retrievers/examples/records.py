@@ -34,17 +34,17 @@ Role = Literal["positive", "negative", "retrieved"]
 Needed = Literal["positives", "targets", "questions"]
 
 _ROLES = {**TRAINING_ROLES, "ctxs": "contexts", "query_ctxs": "query_contexts"}
-_NEEDED = {
-    "positives": "a positive passage",
-    "targets": "two passages whose targets differ",
-    "questions": "a text",
-}
 _MAX_BAD_SHARE = 0.001
 _SHOWN = 3
 _SHAPE = (
     "expected {question, answers, positive_ctxs: [{title, text, passage_id}], hard_negative_ctxs: [...]}, "
     "in a JSON list or one a line"
 )
+_NEEDED = {
+    "positives": ("a positive passage", _SHAPE),
+    "targets": ("two passages whose targets differ", "`rag score` writes targets that do"),
+    "questions": ("a text", _SHAPE),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ def read_training_examples(
         >>> next(read_training_examples(path)).positives[0].text
         'x is'
     """
-    counts, left_out = ReadReport(), 0
+    counts, left_out, untold = ReadReport(), 0, 0
     name, found, first_left_out = str(path), 0, []
     with open_binary(path) as stream:
         is_list = first_mark(stream) == "["
@@ -185,6 +185,7 @@ def read_training_examples(
             counts.add_good()
             if not example.has(needs):
                 left_out += 1
+                untold += all(candidate.target is None for candidate in example.candidates)
                 first_left_out += [f"{name}:{number}"] if left_out <= _SHOWN else []
                 continue
             found += 1
@@ -193,11 +194,13 @@ def read_training_examples(
     log = get_logger(__name__)
     if counts.bad:
         log.warning("%s: %s", name, counts.summary())
+    what, hint = _NEEDED[needs]
     if left_out:
         places = ", ".join(first_left_out)
-        log.warning("%s: %d questions without %s left out (%s …)", name, left_out, needs, places)
+        log.warning("%s: %d questions without %s left out (%s …)", name, left_out, what, places)
     if not found:
-        raise DataError(f"{name}: no question with {_NEEDED[needs]}", hint=_SHAPE)
+        told = f"; {untold} have no target, {left_out - untold} targets that are all alike"
+        raise DataError(f"{name}: no question with {what}" + (told if needs == "targets" else ""), hint=hint)
 
 
 def first_record(path: Path) -> Any:

@@ -13,11 +13,12 @@ import pytest
 from indexers.build import BuildSettings, build_index
 from indexers.index import Index
 from rag.cli.main import main
-from rag.core.errors import ConfigError, MismatchedArtifactError
+from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage
 from rag.data.files.results import read_dpr_results
 from rag.joint import distillation, rounds
 from rag.joint.distillation import DistillationRounds, DistillationRoundsConfig, MakeReader
+from rag.joint.questions import answered
 from rag.joint.rounds import RoundResult, table
 from rag.joint.signals import Asked, Judge
 from retrievers.encoders.bi_encoder import BiEncoder
@@ -196,12 +197,25 @@ def test_wrong_settings_are_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
     given = ["distill", "--index", "i", "--questions", "q", "--out", str(tmp_path / "run")]
     for more, said in (
         (["--signal", "entropy"], "signal entropy is unknown"),
+        (
+            ["--signal", "attention"],
+            "the shipped reader (extractive reader) cannot give the signal attention",
+        ),
         (["--train-reader", "dpr-small"], "recipe 'dpr', expected one of reader, generator"),
+        (
+            ["--train-reader", "fid-small"],
+            "fid-small (generative reader) cannot give the signal span-likelihood",
+        ),
     ):
         with pytest.raises(SystemExit) as caught:
             main([*given, *more])
         assert caught.value.code == 2
         assert said in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    unanswered = tmp_path / "q.jsonl"
+    unanswered.write_text('{"question": "who?"}\n')
+    with pytest.raises(DataError, match="none of its 1 questions has answers"):
+        answered(unanswered)
     with pytest.raises(ConfigError, match="test"):
         run_rounds(
             DistillationRoundsConfig(

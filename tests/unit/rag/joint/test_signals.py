@@ -224,7 +224,7 @@ def test_a_killed_run_goes_on_and_gives_the_same_bytes(
 
 def test_nothing_to_score_is_refused(tmp_path: Path) -> None:
     write_training_examples(tmp_path / "in.json", [replace(EXAMPLE, answers=())])
-    with pytest.raises(DataError, match="no passage could be scored"):
+    with pytest.raises(DataError, match="of 1 questions could be scored: 1 without answers"):
         score_examples(tmp_path / "in.json", tmp_path / "out.json", Counting())
 
 

@@ -68,7 +68,7 @@ def test_dpr_files(tmp_path, caplog):
     assert found[0].positives == (Passage("7", "T", "x"),)
     assert found[0].negatives == (Candidate(Passage("7", "T", "y"), "negative", "", None, 11.5),)
     assert found[1].answers == ("2",)
-    assert "1 questions without positives left out" in caplog.text
+    assert "1 questions without a positive passage left out" in caplog.text
 
 
 def test_fid_files_and_what_a_method_needs(tmp_path):

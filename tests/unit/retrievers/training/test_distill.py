@@ -169,9 +169,12 @@ def test_targets_that_say_nothing_are_refused(tmp_path: Path, tiny_bert: Path) -
     examples = scored(12)
     alike = [replace(e, candidates=tuple(replace(c, target=2.0) for c in e.candidates)) for e in examples]
     missing = [replace(e, candidates=tuple(replace(c, target=None) for c in e.candidates)) for e in alike]
-    for name, listed in (("constant", alike), ("missing", missing)):
+    for name, listed, said in (
+        ("constant", alike, "0 have no target, 12 "),
+        ("missing", missing, "12 have no"),
+    ):
         write_training_examples(tmp_path / "scored.json", listed)
-        with pytest.raises(DataError, match="no question with two passages whose targets differ"):
+        with pytest.raises(DataError, match=f"no question with two passages whose targets differ; {said}"):
             train_distill(settings(tmp_path / name, tiny_bert, train_files=(tmp_path / "scored.json",)))
     write_training_examples(tmp_path / "scored.json", examples)
     text = (tmp_path / "scored.json").read_text()
