@@ -75,9 +75,12 @@ class DistillationRounds(RoundMethod):
 
         def score() -> dict[str, Any]:
             judge = Judge.open(reader, self.config.signal)
-            report = score_examples(found, scored, judge)
+            counts = score_examples(found, scored, judge).counts
             judge.close()
-            return {"questions": report.counts["questions"], "constant": report.counts["constant"]}
+            return {
+                "questions": counts["questions"], "without the answer": counts["no passage holds an answer"],
+                "constant": counts["constant"],
+            }  # fmt: skip
 
         return scored, current.stage("score", score)
 

@@ -347,8 +347,7 @@ def _retrieve(
     pipeline.close()
     save_npy(current.folder / "found_rows.npy", rows)
     facts: dict[str, Any] = {"distinct": round(distinct, 3)}
-    watched = Staleness(age_steps=0, overlap=1.0, cosine=1.0, entropy=1.0, distinct=distinct)
-    for alarm in watched.alarms():
+    for alarm in Staleness(distinct=distinct).alarms():
         get_logger(__name__).warning("%s: %s", current.folder.name, alarm)
     before = config.out / f"round-{current.number - 1}" / "found_rows.npy"
     if before.is_file():

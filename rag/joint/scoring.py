@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rag.core.errors import DataError
+from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_write_json, directory_lock, sha256_file
 from rag.core.log import get_logger
 from rag.core.progress import Progress
@@ -84,9 +84,12 @@ def score_examples(
         limit: only the first so many questions.
 
     Raises:
+        ConfigError: `out` is `examples`.
         DataError: the examples cannot be read, or no target could be given.
         MismatchedArtifactError: unfinished parts of another run are in the way.
     """
+    if out.resolve() == examples.resolve():
+        raise ConfigError(f"{out}: the examples would be overwritten", hint="give another --out")
     total = sum(1 for _ in islice(read_training_examples(examples, needs="questions"), limit))
     run = {
         "signal": judge.signal, "reader": dict(judge.identity), "examples": sha256_file(examples),

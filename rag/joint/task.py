@@ -262,7 +262,7 @@ class _Watch:
         return figures
 
     def _warn(self, figures: Mapping[str, float]) -> None:
-        state = Staleness(0, 1.0, 1.0, figures["entropy"], figures["distinct"])
+        state = Staleness(entropy=figures["entropy"], distinct=figures["distinct"])
         sentences = state.alarms()
         if self._without > _NEVER_FOUND * self._seen:
             sentences.append(

@@ -226,17 +226,17 @@ def distinct_share(rows: IntArray, documents: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Staleness:
-    """What a refresh found out about the version before it, on a probe set.
+    """What a refresh found out about the version before it, on a probe set; what nobody measured is well.
 
     Attributes:
         age_steps: steps between the two versions.
     """
 
-    age_steps: int
-    overlap: float
-    cosine: float
-    entropy: float
-    distinct: float
+    age_steps: int = 0
+    overlap: float = 1.0
+    cosine: float = 1.0
+    entropy: float = 1.0
+    distinct: float = 1.0
 
     def record(self) -> Mapping[str, float]:
         """For metrics files."""

@@ -41,8 +41,7 @@ class ListMonitor:
         shown = scores.detach().float().masked_fill(~listed, float("-inf"))
         self.entropy = score_entropy(shown.cpu().numpy())
         self._steps += 1
-        fresh = Staleness(age_steps=0, overlap=1.0, cosine=1.0, entropy=self.entropy, distinct=1.0)
-        if not self._warned and (alarms := fresh.alarms()):
+        if not self._warned and (alarms := Staleness(entropy=self.entropy).alarms()):
             self._warned = True
             get_logger(__name__).warning("batch %d: %s", self._steps, "; ".join(alarms))
 

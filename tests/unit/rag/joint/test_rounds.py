@@ -99,6 +99,7 @@ def test_a_round_gains(world: dict[str, Any], tmp_path: Path, monkeypatch: pytes
     assert first.figures["top5"] > start.figures["top5"] + 10
     assert first.gained
     assert 0 < first.facts["distinct"] <= 1
+    assert first.facts["without the answer"] == first.facts["constant"]
     told = json.loads((tmp_path / "run" / "rounds.json").read_text())
     assert (told["best"], Path(told["encoder"]).parts[-3:]) == (1, ("round-1", "retriever", "encoder"))
     lines = table([start, first], "top5")

@@ -226,6 +226,8 @@ def test_nothing_to_score_is_refused(tmp_path: Path) -> None:
     write_training_examples(tmp_path / "in.json", [replace(EXAMPLE, answers=())])
     with pytest.raises(DataError, match="of 1 questions could be scored: 1 without answers"):
         score_examples(tmp_path / "in.json", tmp_path / "out.json", Counting())
+    with pytest.raises(ConfigError, match="would be overwritten"):
+        score_examples(tmp_path / "in.json", tmp_path / "." / "in.json", Counting())
 
 
 def test_the_command_scores_with_the_shipped_reader(
