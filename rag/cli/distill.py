@@ -14,6 +14,7 @@ from rag.joint.distillation import DistillationRounds, DistillationRoundsConfig
 _SETTINGS = options_of(
     DistillationRoundsConfig,
     "held_out",
+    "validation_fraction",
     "signal",
     "rounds",
     "top_k",

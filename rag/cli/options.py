@@ -81,8 +81,13 @@ def adds_options(into: str, options: Options) -> Callable[[Callable[..., None]],
 
 
 def options_of(settings: type[BaseModel], *names: str) -> dict[str, tuple[Any, Any]]:
-    """Fields of a configuration as options, explained by its docstring; values are checked by the class."""
-    told = documented(settings)
+    """Fields of a configuration as options, explained by its docstring or that of the class which it extends.
+
+    Values are checked by the class.
+    """
+    told: dict[str, str] = {}
+    for base in reversed(settings.__mro__):
+        told |= documented(base)
     options = {}
     for name in names:
         field, help = settings.model_fields[name], told.get(name, "")

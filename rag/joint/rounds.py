@@ -64,19 +64,19 @@ class RoundsConfig(Config):
         out: folder of all rounds.
         index: what round 1 searches; its passages are indexed anew in every round.
         questions: with answers; gold passages are not used.
-        held_out: questions that judge each round; None holds `validation_fraction` of `questions` out.
-        validation_fraction: of the questions.
+        held_out: questions that judge each round; without them a share of those to learn from.
+        validation_fraction: share of the questions that is held out if no others are given to judge.
         train_questions: only so many of them, the first; 0 is all.
         retriever: how the first index is searched, see `retrievers.open`. With "auto" round 1 learns from all
             that the index can find, but round 0 is judged by its vectors alone, where it has such: the rounds
             are to tell what training gained, not what BM25 adds.
-        next_retriever: how later ones are, for figures and for what the next round learns from; "auto" is
-            their vectors alone, or the first one's hybrid again where round 0 is judged by that.
+        next_retriever: how later indexes are searched, for figures and for what the next round learns from;
+            "auto" is their vectors alone, or the first one's hybrid again where round 0 is judged by that.
         encoder: of the first index, if it moved.
         top_k: passages retrieved a question.
-        rounds: at most; fewer if one gains nothing.
+        rounds: most that are run; fewer if one gains nothing beyond noise.
         restart: train every round's retriever from the first encoder; otherwise from the last round's.
-        figure: held-out figure by which rounds are judged.
+        figure: held-out figure by which rounds are judged: questions with an answer in the top k.
         profile: rules of answers, as in `rag evaluate`.
         index_type: of the indexes that are built.
     """

@@ -13,6 +13,7 @@ import pytest
 from indexers.build import BuildSettings, build_index
 from indexers.index import Index
 from rag.cli.main import main
+from rag.cli.options import options_of
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage
 from rag.data.files.results import read_dpr_results
@@ -192,6 +193,11 @@ def test_vectors_are_compared_with_vectors(
 def test_a_gain_within_noise_is_none() -> None:
     assert RoundResult(1, {}, (2.0, 0.5, 3.0)).gained
     assert not RoundResult(1, {}, (2.0, -0.5, 3.0)).gained
+
+
+def test_options_are_explained_where_a_class_extends_another() -> None:
+    shown = options_of(DistillationRoundsConfig, "top_k", "signal")
+    assert all(kind.__metadata__[0].help for kind, _ in shown.values())
 
 
 def test_wrong_settings_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
