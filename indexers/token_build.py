@@ -3,6 +3,7 @@
 Files in the directory: `centroids.npy`, `buckets.npy`, for each shard of passages `codes-00000.npy`,
 `residuals-00000.npy`, `lengths-00000.npy` and, written last, `shard-00000.json` with their checksums;
 `lists.npy` (the passages of every centroid, end to end) with `list_ends.npy`; `tokens.json`, the last of all.
+While it is built, `sample.npy` and `sample_rows.npy` (row, tokens): passages encoded for the centroids, once.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from indexers.npy import load_npy, save_npy
 from indexers.passages import PassageStore
-from indexers.protocols import EncoderIdentity, FloatArray
+from indexers.protocols import EncoderIdentity, IntArray
 from indexers.token_codec import TRAINING_TOKENS, TokenCodec, centroid_count, train_codec
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import (
@@ -34,9 +36,12 @@ __all__ = ["TOKENS_NAME", "TokenEncoder", "build_tokens", "shard_files"]
 
 TOKENS_NAME, CENTROIDS_NAME, BUCKETS_NAME = "tokens.json", "centroids.npy", "buckets.npy"
 LISTS_NAME, ENDS_NAME = "lists.npy", "list_ends.npy"
+_SAMPLE_NAME, _SAMPLE_ROWS_NAME = "sample.npy", "sample_rows.npy"
 _TEXTS_AT_ONCE = 1024  # passages whose token vectors are in memory together
 _SAMPLED_TOKENS = 1 << 16  # at least, if there are as many
 _log = logging.getLogger(__name__)
+
+Halves = NDArray[np.float16]
 
 
 class TokenVectors(Protocol):
@@ -83,7 +88,8 @@ def build_tokens(
 ) -> dict[str, Any]:
     """Encode, compress and list; what is finished of an interrupted build is kept.
 
-    A random sample of passages is encoded first, for centroids and buckets: 32 tokens for each centroid.
+    A random sample of passages is encoded first, for centroids and buckets: 32 tokens for each centroid. Its
+    vectors are kept for their shards. All are rounded to half precision before they are compressed.
 
     Args:
         bits: of each number's residual: 1, 2 or 4.
@@ -102,13 +108,14 @@ def build_tokens(
         remove_temporaries(directory)
     made = _Build(passages, directory, encoder, shard_rows)
     codec = made.codec(bits, seed)
+    sampled = made.sampled()
     finished = [made.finished(shard) for shard in range(made.shards)]
     with Progress(
         len(passages), "passages", "encode", initial=sum(s["rows"] for s in finished if s)
     ) as progress:
         for shard, known in enumerate(finished):
             if known is None:
-                made.write(shard, codec, progress.update)
+                made.write(shard, codec, sampled, progress.update)
     counts = [read_json(directory / f"shard-{shard:05d}.json") for shard in range(made.shards)]
     entries = made.list_passages(codec, [count["tokens"] for count in counts])
     info = {
@@ -126,6 +133,8 @@ def build_tokens(
     atomic_write_json(
         directory / TOKENS_NAME, {**info, "shard_tokens": shards, "encoder": encoder.identity.to_json()}
     )
+    for name in (_SAMPLE_ROWS_NAME, _SAMPLE_NAME):
+        (directory / name).unlink(missing_ok=True)
     return info
 
 
@@ -143,14 +152,14 @@ class _Build:
     def range_of(self, shard: int) -> tuple[int, int]:
         return shard * self.shard_rows, min((shard + 1) * self.shard_rows, len(self.passages))
 
-    def _encode(self, texts: Sequence[Any]) -> tuple[FloatArray, np.ndarray]:
+    def _encode(self, texts: Sequence[Any]) -> tuple[Halves, np.ndarray]:
         found = self.encoder.passage_tokens([p.title for p in texts], [p.text for p in texts])
         if found.lengths is None:
             raise ConfigError(
                 f"{self.encoder.identity.name} makes one vector a text, an index of tokens needs one a token",
                 hint="give a ColBERT model, or another --index-type",
             )
-        values, lengths = np.asarray(found.values, dtype=np.float32), np.asarray(found.lengths)
+        values, lengths = np.asarray(found.values, dtype=np.float16), np.asarray(found.lengths)
         if not np.isfinite(values).all():
             raise DataError("a token vector is not finite", hint="check the encoder's weights")
         if not lengths.all():
@@ -168,21 +177,45 @@ class _Build:
             return TokenCodec(centroids.astype(np.float32), buckets)
         draw = np.random.default_rng(seed)
         order = draw.permutation(len(self.passages))
-        parts: list[FloatArray] = []
-        tokens, at, wanted = 0, 0, float(_SAMPLED_TOKENS)
-        while at < len(order) and tokens < wanted:
-            rows = np.sort(order[at : at + _TEXTS_AT_ONCE])
-            values, _ = self._encode(self.passages.get_many(rows))
-            parts.append(values.astype(np.float16))
-            at, tokens = at + len(rows), tokens + len(values)
-            in_all = tokens / at * len(self.passages)  # tokens of the corpus, by the mean so far
-            wanted = max(float(_SAMPLED_TOKENS), 1.1 * TRAINING_TOKENS * centroid_count(in_all))
-        sample = np.concatenate(parts)[draw.permutation(tokens)].astype(np.float32)
-        _log.info("%s: %d tokens of %d passages train the centroids", self.directory, tokens, at)
+        if not (self.directory / _SAMPLE_ROWS_NAME).is_file():
+            self._draw_sample(order)
+        values = np.load(self.directory / _SAMPLE_NAME, allow_pickle=False)
+        taken = len(np.load(self.directory / _SAMPLE_ROWS_NAME, allow_pickle=False))
+        in_all = len(values) / taken * len(self.passages)
+        _log.info("%s: %d tokens of %d passages train the centroids", self.directory, len(values), taken)
+        sample = values[draw.permutation(len(values))].astype(np.float32)
         codec = train_codec(sample, centroid_count(in_all), bits)
         save_npy(self.directory / CENTROIDS_NAME, codec.centroids.astype(np.float16))
         save_npy(self.directory / BUCKETS_NAME, codec.buckets)
         return codec
+
+    def _draw_sample(self, order: IntArray) -> None:
+        """Encode the first passages of `order`, as many as the centroids need."""
+        parts: list[Halves] = []
+        counts: list[np.ndarray] = []
+        tokens, at, wanted = 0, 0, float(_SAMPLED_TOKENS)
+        with Progress(None, "tokens", "sample") as progress:
+            while at < len(order) and tokens < wanted:
+                rows = np.sort(order[at : at + _TEXTS_AT_ONCE])
+                values, lengths = self._encode(self.passages.get_many(rows))
+                parts.append(values)
+                counts.append(np.stack([rows, lengths], 1))
+                at, tokens = at + len(rows), tokens + len(values)
+                in_all = tokens / at * len(self.passages)  # tokens of the corpus, by the mean so far
+                wanted = max(float(_SAMPLED_TOKENS), 1.1 * TRAINING_TOKENS * centroid_count(in_all))
+                progress.update(len(values))
+        save_npy(self.directory / _SAMPLE_NAME, np.concatenate(parts))
+        save_npy(self.directory / _SAMPLE_ROWS_NAME, np.concatenate(counts))
+
+    def sampled(self) -> dict[int, Halves]:
+        """Vectors of the sample's passages by row, mapped."""
+        if not (self.directory / _SAMPLE_ROWS_NAME).is_file():
+            return {}
+        rows, lengths = np.load(self.directory / _SAMPLE_ROWS_NAME, allow_pickle=False).T
+        values = np.load(self.directory / _SAMPLE_NAME, mmap_mode="r", allow_pickle=False)
+        ends = np.cumsum(lengths)
+        places = zip(rows.tolist(), (ends - lengths).tolist(), ends.tolist(), strict=True)
+        return {row: values[start:end] for row, start, end in places}
 
     def finished(self, shard: int) -> dict[str, Any] | None:
         """What a whole shard says of itself; None if it is not there, or not as it was written."""
@@ -197,15 +230,20 @@ class _Build:
                 return None
         return said
 
-    def write(self, shard: int, codec: TokenCodec, done: Callable[[int], None]) -> None:
+    def write(
+        self, shard: int, codec: TokenCodec, sampled: dict[int, Halves], done: Callable[[int], None]
+    ) -> None:
         codes, residuals, lengths = [], [], []
         start, stop = self.range_of(shard)
+        row = start
         for texts in self.passages.batches(_TEXTS_AT_ONCE, start=start, stop=stop):
-            values, counted = self._encode(texts)
-            code, residual = codec.encode(values)
+            known = [sampled.get(number) for number in range(row, row + len(texts))]
+            parts = self._filled(texts, known)
+            code, residual = codec.encode(np.concatenate(parts).astype(np.float32))
             codes.append(code)
             residuals.append(residual)
-            lengths.append(counted.astype(np.uint16))
+            lengths.append(np.array([len(part) for part in parts], np.uint16))
+            row += len(texts)
             done(len(texts))
         arrays = map(np.concatenate, (codes, residuals, lengths))
         sha256 = {
@@ -215,6 +253,15 @@ class _Build:
         tokens = sum(map(len, codes))
         said = {"rows": stop - start, "tokens": tokens, "sha256": sha256}
         atomic_write_json(self.directory / f"shard-{shard:05d}.json", said)
+
+    def _filled(self, texts: Sequence[Any], known: Sequence[Halves | None]) -> list[Halves]:
+        """Each passage's vectors; those that are not known are encoded."""
+        missing = [text for text, found in zip(texts, known, strict=True) if found is None]
+        if not missing:
+            return [found for found in known if found is not None]
+        values, lengths = self._encode(missing)
+        new = iter(np.split(values, np.cumsum(lengths)[:-1]))
+        return [next(new) if found is None else found for found in known]
 
     def list_passages(self, codec: TokenCodec, tokens: Sequence[int]) -> int:
         """Write the inverted lists; returns their length in all. Reads the codes twice, shard by shard."""

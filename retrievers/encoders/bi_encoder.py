@@ -246,9 +246,18 @@ class BiEncoder:
 
         def tokenize(start: int, stop: int) -> list[list[int]]:
             first, second = self._layout.render(titles[start:stop], texts[start:stop], prefix=prefix)
-            return self._passage.tokenizer(first, second)
+            return tokenizer(first, second)
 
-        return self._encode(self._passage.tower, tokenize, len(texts))
+        tokenizer = self._passage.tokenizer
+        before = tokenizer.cut
+        found = self._encode(self._passage.tower, tokenize, len(texts))
+        if tokenizer.cut and not before:  # said once
+            log.warning(
+                "%d of %d passages are longer than the %d tokens that %s reads: their ends are not in their "
+                "vectors (later ones are not counted; shorter passages: --split words100)",
+                tokenizer.cut, len(texts), self.identity.max_length, self.identity.name,
+            )  # fmt: skip
+        return found
 
     def _queries(self, queries: Sequence[Query]) -> Vectors:
         prefix = self.identity.query_prefix

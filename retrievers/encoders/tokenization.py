@@ -22,10 +22,13 @@ class TextTokenizer:
     Where every token has a vector, passages get their marker; questions theirs and their own length.
 
     Padding and truncation that the folder's tokenizer.json may state are replaced: they belong to other uses.
+
+    Attributes:
+        cut: passages so far that were longer.
     """
 
     def __init__(self, settings: EncoderSettings) -> None:
-        self.lower_case = settings.lower_case
+        self.lower_case, self.cut = settings.lower_case, 0
         self.rules = token_rules(settings)
         limits = [settings.max_length] * 2
         if self.rules is not None:
@@ -37,22 +40,26 @@ class TextTokenizer:
 
     def __call__(self, first: Sequence[str], second: Sequence[str] | None = None) -> list[list[int]]:
         """Token ids of each passage, or of each pair; a pair whose second segment is empty is one segment."""
-        ids = self._ids(self._passages, first, second)
+        found = self._encodings(self._passages, first, second)
+        self.cut += sum(bool(each.overflowing) for each in found)
+        ids = [each.ids for each in found]
         return ids if self.rules is None else [self.rules.passage(each) for each in ids]
 
     def queries(self, queries: Sequence[Query], prefix: str = "") -> list[list[int]]:
         """Token ids of questions, alone or with passages; see `render_queries`."""
-        ids = self._ids(self._queries, *render_queries(queries, prefix=prefix))
+        found = self._encodings(self._queries, *render_queries(queries, prefix=prefix))
+        ids = [each.ids for each in found]
         return ids if self.rules is None else [self.rules.question(each) for each in ids]
 
-    def _ids(self, tokenizer: Any, first: Sequence[str], second: Sequence[str] | None) -> list[list[int]]:
+    def _encodings(self, tokenizer: Any, first: Sequence[str], second: Sequence[str] | None) -> list[Any]:
         if self.lower_case:
             first = [text.lower() for text in first]
             second = None if second is None else [text.lower() for text in second]
         inputs: list[Any] = list(first)
         if second is not None:
             inputs = [(a, b) if b else a for a, b in zip(first, second, strict=True)]
-        return [encoding.ids for encoding in tokenizer.encode_batch_fast(inputs)]
+        found: list[Any] = tokenizer.encode_batch_fast(inputs)
+        return found
 
 
 def token_rules(settings: EncoderSettings) -> TokenRules | None:

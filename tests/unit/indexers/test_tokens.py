@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from indexers import token_build
 from indexers.build import BuildSettings, build_index
 from indexers.index import Index
 from indexers.passages import PassageStore
@@ -229,7 +230,7 @@ build_index(passages(), Path(sys.argv[1]), encoder=Words(), settings=SETTINGS)
 
 
 def test_a_killed_build_ends_with_the_same_bytes(built: Path, tmp_path: Path) -> None:
-    for at in (2, 7, 7):  # before the buckets, inside a shard, before the lists' ends
+    for at in (4, 7, 7):  # before the buckets, inside a shard, before the lists' ends
         ended = subprocess.run([sys.executable, "-c", KILLED, tmp_path / "i", str(at)], check=False)
         assert ended.returncode == -signal.SIGKILL
     damaged = tmp_path / "i/tokens" / shard_files(0)[1]
@@ -239,6 +240,24 @@ def test_a_killed_build_ends_with_the_same_bytes(built: Path, tmp_path: Path) ->
     with Index.open(tmp_path / "i", verify="deep") as index:
         assert index.parts == ("tokens",)
         assert index.encoder_identity == Words().identity
+
+
+def test_a_build_encodes_each_passage_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    class Watched(Words):
+        def passage_tokens(self, titles: Any, texts: Any) -> Tokens:
+            seen.extend(texts)
+            return super().passage_tokens(titles, texts)
+
+    for name, value in (("_SAMPLED_TOKENS", 64), ("_TEXTS_AT_ONCE", 16), ("TRAINING_TOKENS", 1)):
+        monkeypatch.setattr(token_build, name, value)
+    build_index(passages(), tmp_path / "i", encoder=Watched(), settings=SETTINGS)
+    assert sorted(seen) == sorted(passage.text for passage in passages())
+    monkeypatch.setattr(token_build._Build, "sampled", lambda self: {})  # encoded again, in other company
+    build_index(passages(), tmp_path / "j", encoder=Watched(), settings=SETTINGS)
+    assert len(passages()) < len(seen) - len(passages()) < 2 * len(passages())
+    assert contents(tmp_path / "i") == contents(tmp_path / "j")
 
 
 def test_damage_and_other_encoders_are_refused(built: Path, tmp_path: Path) -> None:

@@ -154,6 +154,20 @@ def test_guesses_are_said_once_and_not_when_settled(tiny_bert, caplog):
         assert not caplog.records
 
 
+def test_passages_over_the_length_are_said_once(tiny, tiny_bert, tmp_path, caplog):
+    tiny.late_interaction(tmp_path / "tokens")
+    for folder in (tiny_bert, tmp_path / "tokens"):
+        encoder = BiEncoder.load(folder, precision="fp32", max_length=8)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            encoder._passages(["", ""], ["danube", "text text"])
+            encoder._queries([Query("the " * 90)])
+            assert "longer than" not in caplog.text
+            for _ in range(2):
+                encoder._passages(["river", "", ""], ["the " * 7, "text", "the " * 40])
+        assert caplog.text.count("2 of 3 passages are longer than the 8 tokens") == 1
+
+
 @pytest.mark.parametrize(
     "arguments",
     [{"precision": "fp8"}, {"pooling": "median"}, {"normalize": "yes"}, {"max_length": 1}, {"max_length": 65},
