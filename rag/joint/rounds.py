@@ -21,7 +21,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -216,19 +215,19 @@ def run_rounds(
             facts = current.stage("retrieve", partial(_retrieve, config, current, searched, questions))
             examples, more = method.examples(current, current.folder / "found.json")
             begin = encoder is None or config.restart
-            bank = None
-            if training.model.frozen == "passage":  # vectors stay, so that nothing has to be encoded again
-                bank = config.index if begin else searched.index
+            bank = config.index if begin else searched.index
+            stays = training.model.frozen == "passage"  # its vectors: nothing has to be encoded again
             trained = training.replaced(
-                out=current.folder / "retriever", train_files=(examples,), index=bank,
+                out=current.folder / "retriever", train_files=(examples,), index=bank if stays else None,
                 question_encoder=training.model.question_encoder if begin else str(encoder),
                 passage_encoder=training.model.passage_encoder if begin else None,
             )  # fmt: skip
             encoder = Path(current.stage("train", partial(_trained, method, trained)))
             place = Path(current.stage("index", partial(_index, config, current, encoder)))
             searched = Searched(place, later)
-            judge = partial(_evaluate, config, searched, current.folder, held_out)
-            figures = current.stage("evaluate", judge)
+            figures = current.stage(
+                "evaluate", partial(_evaluate, config, searched, current.folder, held_out)
+            )
             facts = {"searched": later, **facts, **more}
             results.append(_compared(config, RoundResult(number, figures, facts=facts)))
             _write_table(config, results)
@@ -248,6 +247,7 @@ def table(results: Sequence[RoundResult], figure: str) -> list[str]:
         round  top20  gain in top20
             0   40.0
             1   44.0  +4.0 [+2.0, +6.0], p = 0.001
+        best in top20: round 1
     """
     names = [name for name in _FIGURES if name in results[0].figures]
     lines = ["round  " + "  ".join(f"{name:>5}" for name in names) + f"  gain in {figure}"]
@@ -258,7 +258,12 @@ def table(results: Sequence[RoundResult], figure: str) -> list[str]:
             line += f"  {value:+.1f} [{low:+.1f}, {high:+.1f}], p = {result.p_value:.2g}"
         facts = ", ".join(f"{name} {value}" for name, value in result.facts.items())
         lines.append(line + (f"  ({facts})" if facts else ""))
-    return lines
+    best = _best(results, figure)
+    return [*lines, f"best in {figure}: " + (f"round {best}" if best else "what the rounds started from")]
+
+
+def _best(results: Sequence[RoundResult], figure: str) -> int:
+    return max(results, key=lambda result: result.figures[figure]).number
 
 
 def _retrievers(config: RoundsConfig) -> tuple[str, str, str]:
@@ -310,11 +315,10 @@ def _compared(config: RoundsConfig, result: RoundResult) -> RoundResult:
 def _evaluate(
     config: RoundsConfig, searched: Searched, folder: Path, held_out: Sequence[Question]
 ) -> dict[str, float]:
-    evaluated = evaluate(
+    found = evaluate(
         searched.index, list(held_out), folder / "evaluation", reader=False, profile=config.profile,
         split="dev", **searched.opening(),
-    )  # fmt: skip
-    found = evaluated.figures
+    ).figures  # fmt: skip
     return {name: 100.0 * found[name].value for name in _FIGURES if name in found}
 
 
@@ -361,7 +365,7 @@ def _questions(config: RoundsConfig) -> tuple[list[Question], list[Question]]:
     asked = answered(config.questions)
     given = None if config.held_out is None else answered(config.held_out)
     train, held_out = divide(asked, given, config.validation_fraction, 0)
-    train = list(islice(train, config.train_questions or None))
+    train = train[: config.train_questions or None]
     if not train or not held_out:
         raise DataError(
             f"{config.questions}: {len(asked)} questions with answers, {len(train)} of them to learn from, "
@@ -387,13 +391,10 @@ def _claim(config: RoundsConfig, training: RetrieverTrainConfig, more: Mapping[s
 
 
 def _write_table(config: RoundsConfig, results: Sequence[RoundResult]) -> None:
-    best = max(results, key=lambda result: result.figures[config.figure]).number
+    best = _best(results, config.figure)
     rows = [
-        {
-            "round": r.number, "figures": dict(r.figures), "gain": r.gain, "p_value": r.p_value,
-            "facts": dict(r.facts),
-        }
+        {"round": r.number, "figures": r.figures, "gain": r.gain, "p_value": r.p_value, "facts": r.facts}
         for r in results
-    ]  # fmt: skip
+    ]
     place = str(config.out / f"round-{best}" / "retriever" / "encoder") if best else None
     atomic_write_json(config.out / "rounds.json", {"rounds": rows, "best": best, "encoder": place})
