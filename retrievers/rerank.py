@@ -210,7 +210,12 @@ def reranked(
             f"{options.tokens} holds the token vectors of another model than {name}",
             hint="re-rank with the model that the index was built with, or leave tokens out",
         )
-    identity = {"kind": kind, "name": name, "weights_sha256": weights_sha256(weight_files(folder))}
+    identity: dict[str, Any] = {"kind": kind, "name": name}
+    if isinstance(judge, LateInteraction):  # its weights are the backbone's and the head's
+        identity["weights_sha256"] = judge.encoder.identity.weights_sha256
+        identity |= {} if judge.stored is None else {"token_bits": judge.stored.info["bits"]}
+    else:
+        identity["weights_sha256"] = weights_sha256(weight_files(folder))
     return RerankingRetriever(
         first, index.passages, judge, depth=options.depth, fusion=Fusion.parse(options.fusion),
         identity=identity,

@@ -79,7 +79,11 @@ def test_reranking_by_the_index_s_model_reads_its_vectors(tiny: Any, built: Path
         )
         assert isinstance(again, RerankingRetriever)
         assert isinstance(again.judge, LateInteraction)
+        assert index.tokens is not None
+        assert index.encoder_identity is not None
         assert again.judge.stored is index.tokens
+        assert again.identity["weights_sha256"] == index.encoder_identity.weights_sha256  # its head's too
+        assert again.identity["token_bits"] == index.tokens.info["bits"]
         texts = ["who wrote the text", "black river", "xyz"]
         hits = again.search(texts, 8)
         again.judge.stored = None
@@ -95,6 +99,7 @@ def test_reranking_by_the_index_s_model_reads_its_vectors(tiny: Any, built: Path
         assert isinstance(other, RerankingRetriever)
         assert isinstance(other.judge, LateInteraction)
         assert other.judge.stored is None
+        assert "token_bits" not in other.identity
 
 
 def test_reranking_reads_the_vectors_of_an_index_beside_the_searched_one(
