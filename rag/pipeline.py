@@ -58,6 +58,7 @@ class Pipeline:
         retriever: str = "auto",
         encoder: str | None = None,
         reader: str | Literal[False] | None = None,
+        reads: bool = True,
         precision: str = "auto",
         fusion: str | Fusion | None = None,
         rerank: str | None = None,
@@ -72,6 +73,7 @@ class Pipeline:
                 best the index has, or the question encoder that the reader brings with it.
             encoder: another folder or hub name for the same encoder; its weight hash must be the manifest's.
             reader: folder or hub name of a reader; None for the one in the package, False for none.
+            reads: False only searches, if need be with the question encoder that the reader brings with it.
             precision: "auto", "fp32" or "bf16".
             effort: how much is read: "full" or another of the reader's own efforts; None for its default.
             fusion: how hybrid retrieval puts its two lists together, as `Fusion.parse` reads it.
@@ -110,7 +112,7 @@ class Pipeline:
             searcher = open_bound(index, FilePath(str(reader)), bound, precision=precision)
             if rerank is not None:
                 searcher = reranked(searcher, index, rerank, precision=precision)
-        return cls(index, searcher, _open_reader(reader, precision, effort))
+        return cls(index, searcher, _open_reader(reader if reads else False, precision, effort))
 
     @classmethod
     def from_texts(

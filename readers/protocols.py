@@ -15,6 +15,7 @@ __all__ = [
     "ReadAnswer",
     "ReadResult",
     "Reader",
+    "TellsLikelihood",
     "check_request",
 ]
 
@@ -86,6 +87,29 @@ class Reader(Protocol):
 
         Raises:
             ConfigError, DataError: see `check_request`.
+        """
+        ...
+
+
+@runtime_checkable
+class TellsLikelihood(Protocol):
+    """A reader that says how probable it finds a given answer."""
+
+    def likelihood(
+        self,
+        questions: Sequence[str],
+        passages: Sequence[Sequence[Passage]],
+        scores: Sequence[Sequence[float]],
+        answers: Sequence[str],
+    ) -> list[float]:
+        """Geometric mean of the probabilities of an answer's tokens, 1 / perplexity.
+
+        Args:
+            questions, passages, scores: as for `Reader.read`.
+            answers: one a question.
+
+        Returns:
+            One number of 0 to 1 a question; NaN where there is nothing to read.
         """
         ...
 

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from rag.eval.fusion_tuning import FusionTuning
 
 
-_SETTINGS = options_of(EvaluationSettings, "profile", "read", "limit", "sample", "oracle", "pages", "seed")
+_SETTINGS = options_of(
+    EvaluationSettings, "profile", "read", "limit", "sample", "oracle", "likelihood", "pages", "seed"
+)
 
 
 @adds_options("opening", OPENING)
@@ -66,7 +68,7 @@ def evaluate(
     settings |= {"ks": parse_numbers(ks, "--ks"), "read_top_k": max(read_top_k, 1)}
     opening |= {"format": format, "split": split}
     if read_top_k == 0:
-        opening["reader"] = False
+        opening["reads"] = False
     if tune_facts or tune_fusion:
         if index is None:
             raise ConfigError("there is nothing to tune without an index", hint="give --index")

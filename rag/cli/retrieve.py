@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rag.pipeline import Found
 
 
-_SEARCH = {name: option for name, option in OPENING.items() if name not in ("reader", "effort")}
+_SEARCH = {name: option for name, option in OPENING.items() if name != "effort"}
 
 
 @adds_options("opening", _SEARCH)
@@ -55,7 +55,7 @@ def retrieve(
     if batch_size < 1:
         raise ConfigError(f"--batch-size is {batch_size}, expected at least 1")
     asked = list(islice(read_questions(questions, format=format), limit))
-    pipeline = Pipeline.open(index, reader=False, **opening)
+    pipeline = Pipeline.open(index, reads=False, **opening)
     if suffix == "jsonl" and not isinstance(pipeline.retriever, PathRetriever):
         raise ConfigError(f"{opening['retriever']} retrieval finds no paths", hint="use --retriever multihop")
 

@@ -58,7 +58,7 @@ def evaluate(
         questions: a file, a data set `hf:owner/name[:config][:split]`, or questions.
         out: result folder, continued if an earlier run stopped in it; by default one that is deleted with the
             object returned.
-        reader: as in `Pipeline.open`; False retrieves only.
+        reader: as in `Pipeline.open`; False, or `reads=False`, retrieves only.
         format: of the question file.
         split: "train", "dev" or "test", if the file name does not say.
         train: training questions, to tell what was seen before.
@@ -80,8 +80,8 @@ def evaluate(
     """
     opening = {name: options.pop(name) for name in signature(Pipeline.open).parameters if name in options}
     chosen = load_config(EvaluationSettings, overrides=options)
-    finder = None
-    if chosen.profile == "hotpot" and reader is not False:
+    finder, reads = None, reader is not False and opening.get("reads", True)
+    if chosen.profile == "hotpot" and reads:
         finder = open_finder(facts, sentences, read_top_k=chosen.read_top_k)
     source = _source(questions, format, split)
     asked = read_questions(questions, format=format) if isinstance(questions, str | Path) else questions
@@ -91,9 +91,9 @@ def evaluate(
         system = Pipeline.open(index, reader=reader, **opening)
         resolver = GoldResolver(system.index.passages)
         asked, lookup = map(resolver, asked), system.passage
-    elif chosen.read == "gold" and reader is not False:
+    elif chosen.read == "gold" and reads:
         given = {name: value for name in _OF_READER if (value := opening.get(name))}
-        system = GoldReader(open_reader(reader, **given))
+        system = GoldReader(open_reader(reader or None, **given))
     else:
         raise ConfigError(
             "no index was given", hint="give one, or a reader and read='gold' to read the gold passages"
@@ -183,7 +183,7 @@ def choose_facts(
         ConfigError: the questions are a test set, or facts are off.
     """
     finder = open_finder(facts, sentences, read_top_k=settings.read_top_k)
-    if finder is None or opening.get("reader") is False:
+    if finder is None or opening.get("reader") is False or not opening.get("reads", True):
         raise ConfigError(
             "--tune-facts needs a reader and facts", hint="leave out --facts off and --read-top-k 0"
         )

@@ -38,6 +38,7 @@ _FIXED = {
     "kilt_rouge_l": ("KILT ROUGE-L", "ROUGE-L, counted only with perfect evidence"),
     "r_precision": ("R-precision", "gold pages among the first R pages"),
     "n_best_em": ("Any of the n best", "one of all answers returned is right"),
+    "likelihood": ("Likelihood of the answer", "of a token of the first accepted one: 1 / perplexity"),
     "answered": ("Answered", "the best answer is more likely than “no answer”"),
     "gold_passage_em": ("EM from gold passages", "the reader is given the gold passages, not retrieved ones"),
     "gold_passage_f1": ("F1 from gold passages", "the same, token F1"),

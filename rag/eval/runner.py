@@ -39,6 +39,7 @@ from rag.eval.predictions import read_records, write_predictions
 from rag.eval.scoring import Facts, QuestionOutcome, score_outcomes
 from rag.eval.settings import EvaluationSettings, QuestionSource
 from rag.eval.systems import Paths, ReadsPassages, Retrieved, RetrievesPassages, read_paths, retrieve_paths
+from readers.protocols import TellsLikelihood
 
 __all__ = ["FORMAT_VERSION", "METRICS_NAME", "RECORDS_NAME", "evaluate"]
 
@@ -138,6 +139,12 @@ class _Asker:
                 "reading gold passages needs a system that can read given passages",
                 hint="evaluate with a reader, or leave the gold passages out",
             )
+        self.judge = getattr(self.reading, "reader", None)
+        if settings.likelihood and (settings.is_regex or not isinstance(self.judge, TellsLikelihood)):
+            raise ConfigError(
+                "the likelihood of an answer needs a generative reader, and answers in words, not patterns",
+                hint="leave likelihood out, or give a reader that generates",
+            )
 
     def __call__(self, batch: Sequence[Question]) -> list[QuestionOutcome]:
         settings, texts = self.settings, [question.text for question in batch]
@@ -162,12 +169,24 @@ class _Asker:
         if self.reading is not None:
             timings_ms["read"] = (ended - searched) * share_ms
         oracle = self._oracle(batch, golds) if settings.oracle else [None] * len(batch)
+        likely = self._likelihood(batch, retrieved) if settings.likelihood else [None] * len(batch)
         return [
-            QuestionOutcome(question, pairs, answer, from_gold, timings_ms, gold, chains)
-            for question, pairs, answer, from_gold, gold, chains in zip(
-                batch, retrieved, answers, oracle, golds, paths, strict=True
+            QuestionOutcome(question, pairs, answer, from_gold, timings_ms, gold, chains, probable)
+            for question, pairs, answer, from_gold, gold, chains, probable in zip(
+                batch, retrieved, answers, oracle, golds, paths, likely, strict=True
             )
         ]
+
+    def _likelihood(self, batch: Sequence[Question], retrieved: Sequence[Retrieved]) -> list[float | None]:
+        assert isinstance(self.judge, TellsLikelihood)
+        read = [pairs[: self.settings.read_top_k] for pairs in retrieved]
+        found = self.judge.likelihood(
+            [question.text for question in batch],
+            [[passage for _, passage in pairs] for pairs in read],
+            [[hit.score for hit, _ in pairs] for pairs in read],
+            [next(iter(question.answers), "") for question in batch],
+        )
+        return [value if question.answers else None for question, value in zip(batch, found, strict=True)]
 
     def _oracle(
         self, batch: Sequence[Question], golds: Sequence[Sequence[Passage]]

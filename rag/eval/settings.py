@@ -45,6 +45,7 @@ class EvaluationSettings(Config):
         sample: ask only so many of them, drawn at random with `seed`, in the order of the set.
         read: what the reader is given: passages that were "retrieved", or the "gold" ones without a search.
         oracle: also read the gold passages, where they are known, to tell retrieval from reading.
+        likelihood: also measure how probable a generative reader finds a token of the first accepted answer.
         kept_texts: retrieved passages whose text is kept per question, for the report.
         resamples: of the bootstrap.
         level: coverage of the intervals.
@@ -64,6 +65,7 @@ class EvaluationSettings(Config):
     sample: int | None = None
     read: Literal["retrieved", "gold"] = "retrieved"
     oracle: bool = False
+    likelihood: bool = False
     kept_texts: int = 5
     resamples: int = 2000
     level: float = 0.95
@@ -93,8 +95,10 @@ class EvaluationSettings(Config):
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """For `metrics.json`; `read` only where it is not as ever, so that older results are still known."""
-        return self.model_dump(mode="json", exclude={"read"} if self.read == "retrieved" else None)
+        """For `metrics.json`; younger fields only where they say more, so that older results are known."""
+        usual = {"read": "retrieved", "likelihood": False}
+        found = self.model_dump(mode="json")
+        return {name: value for name, value in found.items() if name not in usual or value != usual[name]}
 
     @property
     def is_regex(self) -> bool:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from readers.generative.attention import passage_attention
-from readers.generative.likelihood import leave_one_out, passage_log_likelihood
+from readers.generative.likelihood import leave_one_out, passage_log_likelihood, read_apart
 from readers.generative.marginal import Marginal, marginal_loss, posterior
 from readers.generative.model import Memory, Seq2Seq
 from retrievers.training.target_losses import kl_loss
@@ -83,7 +83,7 @@ def rag_loss(
     """
     apart = seq2seq.encode([[ids] for passages in rows for ids in passages], batch_tokens)
     counts = [len(passages) for passages in rows]
-    logp, spoken, everything = _read_apart(seq2seq, apart, counts, answers, words=smoothing > 0)
+    logp, spoken, everything = read_apart(seq2seq, apart, counts, answers, words=smoothing > 0)
     loss = marginal_loss(marginal, scores, logp, smoothing=smoothing, everything=everything, spoken=spoken)
     weights = posterior(marginal, scores, logp, spoken).detach()
     return JointLoss(loss.sum(), loss.new_zeros(()), weights)
@@ -114,7 +114,7 @@ def fused_loss(
     fixed = Memory(memory.states.detach(), memory.mask, memory.owner, memory.counts)
     with torch.no_grad(), _at_rest(seq2seq):
         if objective == "emdr2":
-            logp, spoken, _ = _read_apart(seq2seq, fixed.apart(), memory.counts, answers)
+            logp, spoken, _ = read_apart(seq2seq, fixed.apart(), memory.counts, answers)
         else:
             signal = _SIGNALS[objective](seq2seq, fixed, answers).to(scores)
     if objective == "emdr2":
@@ -126,39 +126,6 @@ def fused_loss(
         temperature=temperature, target_temperature=target_temperature,
     )  # fmt: skip
     return JointLoss(reader, divergence * len(rows), (signal / target_temperature).softmax(1))
-
-
-def _read_apart(
-    seq2seq: Seq2Seq,
-    apart: Memory,
-    counts: Sequence[int],
-    answers: Sequence[Sequence[int]],
-    words: bool = False,
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """What each passage alone says of its question's answer.
-
-    Args:
-        apart: one row a passage.
-        counts: passages of each question.
-        words: also of every other word.
-
-    Returns:
-        (B, K, T) log-probabilities of the answer's tokens, 0 behind it and where a question has fewer
-        passages; (B, T) bool, its tokens; and (B, K, T, V) those of all words, or None.
-    """
-    labels = seq2seq.targets(answers)  # (B, T)
-    asked = torch.repeat_interleave(torch.tensor(list(counts)))
-    told = labels[asked.to(labels.device)]  # (R, T)
-    everything = seq2seq.logits(apart, told).log_softmax(-1) if words else None
-    if everything is None:
-        logp = seq2seq.token_log_probs(apart, told)
-    else:
-        logp = everything.gather(2, told.clamp_min(0)[:, :, None])[:, :, 0].masked_fill(told < 0, 0.0)
-
-    def by_question(values: Tensor) -> Tensor:
-        return torch.nn.utils.rnn.pad_sequence(list(values.split(list(counts))), batch_first=True)
-
-    return by_question(logp), labels >= 0, None if everything is None else by_question(everything)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from readers.generative.model import Memory, Seq2Seq
 
-__all__ = ["leave_one_out", "passage_log_likelihood"]
+__all__ = ["leave_one_out", "passage_log_likelihood", "read_apart"]
 
 _ROWS_AT_ONCE = 64
 
@@ -61,6 +61,39 @@ def leave_one_out(seq2seq: Seq2Seq, memory: Memory, answers: Sequence[Sequence[i
             hidden = memory.without(passage).rows(several)
             found[several, passage] = -_mean(seq2seq.token_log_probs(hidden, kept), kept).float().cpu()
     return found
+
+
+def read_apart(
+    seq2seq: Seq2Seq,
+    apart: Memory,
+    counts: Sequence[int],
+    answers: Sequence[Sequence[int]],
+    words: bool = False,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """What each passage alone says of its question's answer.
+
+    Args:
+        apart: one row a passage.
+        counts: passages of each question.
+        words: also of every other word.
+
+    Returns:
+        (B, K, T) log-probabilities of the answer's tokens, 0 behind it and where a question has fewer
+        passages; (B, T) bool, its tokens; and (B, K, T, V) those of all words, or None.
+    """
+    labels = seq2seq.targets(answers)  # (B, T)
+    asked = torch.repeat_interleave(torch.tensor(list(counts)))
+    told = labels[asked.to(labels.device)]  # (R, T)
+    everything = seq2seq.logits(apart, told).log_softmax(-1) if words else None
+    if everything is None:
+        logp = seq2seq.token_log_probs(apart, told)
+    else:
+        logp = everything.gather(2, told.clamp_min(0)[:, :, None])[:, :, 0].masked_fill(told < 0, 0.0)
+
+    def by_question(values: Tensor) -> Tensor:
+        return torch.nn.utils.rnn.pad_sequence(list(values.split(list(counts))), batch_first=True)
+
+    return by_question(logp), labels >= 0, None if everything is None else by_question(everything)
 
 
 def _mean(log_probs: Tensor, labels: Tensor) -> Tensor:

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
+from rag.core.errors import ConfigError
 from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.text import normalize_answer
@@ -18,6 +20,8 @@ from readers.extractive.ranking import Candidate, Ranked, confidences, retrieval
 from readers.generative.attention import attend
 from readers.generative.files import load_generator
 from readers.generative.layout import encode_rows
+from readers.generative.likelihood import read_apart
+from readers.generative.marginal import answer_log_likelihood
 from readers.generative.marginal_decoding import decode
 from readers.generative.model import Memory, Seq2Seq
 from readers.generative.settings import GeneratorSettings
@@ -102,10 +106,7 @@ class GenerativeReader:
     ) -> list[Ranked]:
         """What `read` makes probabilities of; no null score where "no answer" was never trained."""
         check_request(questions, passages, scores, n_best)
-        chosen = [_best(found, given, self.settings) for found, given in zip(passages, scores, strict=True)]
-        kept = [[found[i] for i in places] for found, places in zip(passages, chosen, strict=True)]
-        rows = encode_rows(self.seq2seq.tokenizer, self.settings, questions, kept)
-        self._say_cut(rows)
+        chosen, kept, rows = self._rows(questions, passages, scores)
         results = [Ranked([], None)] * len(questions)
         for part in _parts(rows):
             with torch.inference_mode():
@@ -126,8 +127,70 @@ class GenerativeReader:
                 results[b] = Ranked(given, null)
         return results
 
+    def likelihood(
+        self,
+        questions: Sequence[str],
+        passages: Sequence[Sequence[Passage]],
+        scores: Sequence[Sequence[float]],
+        answers: Sequence[str],
+    ) -> list[float]:
+        """How probable this reader finds an answer; see `TellsLikelihood.likelihood`.
+
+        Raises:
+            ConfigError: the mode is "single", which has no probability of an answer over all passages.
+        """
+        marginal, found = self.settings.marginal, [float("nan")] * len(questions)
+        if self.settings.mode == "single":
+            raise ConfigError(
+                f"{self.name} reads passages one by one (mode single): it has no likelihood over all of them",
+                hint="measure a reader of another mode",
+            )
+        check_request(questions, passages, scores, 1)
+        chosen, _, rows = self._rows(questions, passages, scores)
+        told = [self.seq2seq.answer_ids(answer)[: self.settings.answer_tokens] for answer in answers]
+        for part in _parts(rows):
+            asked = [told[b] for b in part]
+            with torch.inference_mode():
+                memory = self.seq2seq.encode([rows[b] for b in part], self.settings.batch_tokens)
+                labels = self.seq2seq.targets(asked)
+                if marginal is None:
+                    logp = self.seq2seq.token_log_probs(memory, labels).sum(1)
+                else:
+                    apart, _, _ = read_apart(self.seq2seq, memory.apart(), memory.counts, asked)
+                    prior = pad_sequence(
+                        self._priors([scores[b] for b in part], [chosen[b] for b in part]),
+                        batch_first=True, padding_value=float("-inf"),
+                    )  # fmt: skip
+                    logp = answer_log_likelihood(marginal, prior.to(apart), apart)
+            for b, value in zip(part, (logp / (labels >= 0).sum(1)).exp().tolist(), strict=True):
+                found[b] = value
+        return found
+
     def close(self) -> None:
         """Nothing to release."""
+
+    def _rows(
+        self,
+        questions: Sequence[str],
+        passages: Sequence[Sequence[Passage]],
+        scores: Sequence[Sequence[float]],
+    ) -> tuple[list[list[int]], list[list[Passage]], list[list[list[int]]]]:
+        """Of each question the places of the passages to read, best first, these, and their tokens."""
+        chosen = [_best(found, given, self.settings) for found, given in zip(passages, scores, strict=True)]
+        kept = [[found[i] for i in places] for found, places in zip(passages, chosen, strict=True)]
+        rows = encode_rows(self.seq2seq.tokenizer, self.settings, questions, kept)
+        self._say_cut(rows)
+        return chosen, kept, rows
+
+    def _priors(
+        self, scores: Sequence[Sequence[float]], chosen: Sequence[Sequence[int]]
+    ) -> list[torch.Tensor]:
+        """Of each question the scores of its chosen passages, whose softmax is p(z|x)."""
+        scale = self.settings.prior_scale
+        return [
+            torch.tensor([given[i] for i in places]) * scale
+            for given, places in zip(scores, chosen, strict=True)
+        ]
 
     def _say_cut(self, rows: Sequence[Sequence[Sequence[int]]]) -> None:
         """Tell once that passages are longer than their row."""
@@ -185,13 +248,9 @@ class GenerativeReader:
         settings = self.settings
         marginal = settings.marginal
         assert marginal is not None
-        priors = [
-            torch.tensor([scores[row][i] for i in places]) * settings.prior_scale
-            for row, places in enumerate(chosen)
-        ]
         found = decode(
-            self.seq2seq, memory.apart(), priors, marginal=marginal, answer_tokens=settings.answer_tokens,
-            beams=settings.beams, decoding=settings.decoding,
+            self.seq2seq, memory.apart(), self._priors(scores, chosen), marginal=marginal,
+            answer_tokens=settings.answer_tokens, beams=settings.beams, decoding=settings.decoding,
         )  # fmt: skip
         for mine, hypotheses in zip(passages, found, strict=True):
             worded = [(self.seq2seq.words(one.ids), one) for one in hypotheses]

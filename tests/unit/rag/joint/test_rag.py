@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from indexers.build import BuildSettings, build_index
 from rag.config import load_config, preset_names
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage
+from rag.eval.api import evaluate
 from rag.joint.emdr2 import EmdrTrainConfig, train_emdr2
 from rag.joint.rag import RagTrainConfig, train_rag
 from rag.joint.together_config import JointTrainConfig
@@ -79,6 +81,22 @@ def test_a_trained_rag_is_one_folder_that_answers_over_its_index(
     again = Pipeline.open(world["index"], reader=str(moved), precision="fp32")
     assert again.ask(asked[0]["question"], top_k=5).answers[0].text == best.text
     pipeline.close()
+
+
+def test_evaluation_searches_with_the_readers_own_questions_and_tells_likelihoods(
+    frozen: Path, world: dict[str, Any]
+) -> None:
+    figures = json.loads((frozen / "figures.json").read_text())
+    searched: dict[str, Any] = {"index": world["index"], "questions": world["validation_file"], "ks": (1, 5)}
+    own = evaluate(**searched, reader=str(frozen), reads=False, precision="fp32").figures
+    assert 100 * own["top1"].value == pytest.approx(figures["top1"], abs=0.01)
+    assert "em" not in own
+    assert evaluate(**searched, reader=False, precision="fp32").figures["top1"].value < own["top1"].value
+    read = evaluate(**searched, reader=str(frozen), likelihood=True, read_top_k=5, precision="fp32")
+    nats = [-2 * math.log(record["scores"]["likelihood"]) for record in read.records()]  # a digit, and an end
+    assert sum(nats) / len(nats) == pytest.approx(figures["nll"], rel=1e-3)
+    with pytest.raises(ConfigError, match="needs a generative reader"):
+        evaluate(**searched, likelihood=True)
 
 
 def test_another_index_or_question_encoder_is_refused(
