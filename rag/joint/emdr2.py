@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from rag.joint.held import Role
 from rag.joint.losses import Fused, fused_loss
 from rag.joint.together import train_together
 from rag.joint.together_config import DocumentSide, JointTrainConfig
+from rag.training.exchange import Role
 from readers.generative.marginal import Marginal
 
 __all__ = ["EmdrTrainConfig", "train_emdr2"]

@@ -3,7 +3,6 @@ the next one from a snapshot of the model.
 
     snapshots/       encoders that the trainer publishes
     indexes/         embeddings of the whole corpus by such an encoder, which the trainer swaps in
-    finished.json    the trainer has finished
 
 A published index holds `embeddings/` (float32, searched exactly), `probe_rows.npy` and `figures.json`.
 """
@@ -16,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -35,7 +34,14 @@ from rag.joint.pair import part
 from rag.runtime.hardware import use_threads
 from rag.training.config import RefreshedConfig
 from rag.training.distributed import World
-from rag.training.exchange import Exchange, ExchangeSettings, Refresher
+from rag.training.exchange import (
+    Exchange,
+    ExchangeSettings,
+    Refresher,
+    Role,
+    has_finished,
+    says_when_finished,
+)
 from rag.training.generations import Generation, Generations
 from rag.training.precision import MasterWeights
 from retrievers.encoders.bi_encoder import BiEncoder
@@ -48,12 +54,7 @@ from retrievers.training.recipe import claimed
 from retrievers.training.run import encoder_form, export_model, load_model
 from retrievers.training.staleness import TOP_K, DriftMeter, Probes, ProbeSet, compare
 
-__all__ = ["HeldConfig", "HeldIndex", "IndexRefresher", "Role", "held_run", "index_exchange", "refresh_index"]
-
-_FINISHED = "finished.json"
-
-Role = Literal["both", "trainer"]
-"""Of a training process: it refreshes in line, or leaves that to `refresh_index` in another process."""
+__all__ = ["HeldConfig", "HeldIndex", "IndexRefresher", "held_run", "index_exchange", "refresh_index"]
 
 log = get_logger(__name__)
 
@@ -80,13 +81,8 @@ def held_run(config: ConfigT) -> Iterator[tuple[ConfigT, World, Index]]:
             with another encoder.
         ConfigError: the index has no vectors.
     """
-    with claimed(config) as world, Index.open(config.index) as index:
-        if world.is_main:
-            (config.out / _FINISHED).unlink(missing_ok=True)
+    with claimed(config) as world, says_when_finished(config.out, world), Index.open(config.index) as index:
         yield settings_of(config, index, started=True), world, index
-        if world.is_main:
-            atomic_write_json(config.out / _FINISHED, {"finished": True})
-        world.barrier()
 
 
 def refresh_index(config: HeldConfig) -> Path:
@@ -102,7 +98,7 @@ def refresh_index(config: HeldConfig) -> Path:
     with Index.open(config.index) as index:
         model, _ = load_model(settings_of(config, index, started=True), "cpu")
         refresher = IndexRefresher(config, index, temperature=model.temperature)
-        refreshes = refresher.watch((config.out / _FINISHED).exists)
+        refreshes = refresher.watch(partial(has_finished, config.out))
     log.info("the trainer has finished; made the index anew %d times", refreshes)
     return config.out / "indexes"
 

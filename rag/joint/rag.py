@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from rag.joint.held import Role
 from rag.joint.losses import rag_loss
 from rag.joint.together import train_together
 from rag.joint.together_config import JointTrainConfig
+from rag.training.exchange import Role
 from readers.generative.marginal import Marginal
 from readers.generative.marginal_decoding import Decoding
 

@@ -31,13 +31,14 @@ from indexers.protocols import IntArray
 from rag.config import Config
 from rag.core.log import get_logger
 from rag.core.types import Passage
-from rag.joint.held import HeldConfig, HeldIndex, Role, held_run, index_exchange
+from rag.joint.held import HeldConfig, HeldIndex, held_run, index_exchange
 from rag.joint.masked import MaskedReader, MaskedSentence, SentenceBatches
 from rag.joint.pair import paired, part
 from rag.joint.salient import CapitalTagger, Masks, ModelTagger, Tagger, title_hashes
 from rag.runtime.hardware import resolve_precision
 from rag.runtime.model_files import embedded_encoder_dir
 from rag.training.distributed import World
+from rag.training.exchange import Role
 from rag.training.fit import Loss, fit
 from rag.training.refresh import distinct_share, score_entropy
 from readers.generative.marginal import Marginal, answer_log_likelihood

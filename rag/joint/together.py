@@ -13,13 +13,14 @@ from typing import Any
 from indexers.build import BuildSettings, build_index
 from indexers.index import Index
 from rag.core.log import get_logger
-from rag.joint.held import HeldIndex, Role, held_run, index_exchange
+from rag.joint.held import HeldIndex, held_run, index_exchange
 from rag.joint.pair import paired, part
 from rag.joint.questions import questions_of
 from rag.joint.task import JointBatches, JointTask, Objective
 from rag.joint.together_config import JointTrainConfig
 from rag.runtime.hardware import resolve_precision
 from rag.training.distributed import World
+from rag.training.exchange import Role
 from rag.training.fit import FitHooks, fit
 from readers.generative.files import check_rows, load_seq2seq
 from readers.generative.model import Seq2Seq

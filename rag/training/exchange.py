@@ -2,6 +2,7 @@
 
     snapshots/      the model at some steps, published by the trainer
     (a payload)/    what a refresher made of them: negatives, targets, an index that the trainer holds
+    finished.json   the trainer has finished
 
 Trainer and refresher are two processes that meet in these folders and never wait for each other, or one
 process that does both in turn. Either may be killed at any moment and started again: the trainer saves a
@@ -15,15 +16,16 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
 from rag.core.errors import IncompleteArtifactError
+from rag.core.files import atomic_write_json
 from rag.core.log import get_logger
 from rag.training.checkpoints import Checkpoint
 from rag.training.distributed import World
@@ -31,9 +33,16 @@ from rag.training.fit import FitHooks
 from rag.training.generations import Generation, Generations
 from rag.training.refresh import IndexAge, RefreshSchedule
 
-__all__ = ["Drift", "Exchange", "ExchangeSettings", "RefreshStopped", "Refresher"]
+__all__ = [
+    *("Drift", "Exchange", "ExchangeSettings", "RefreshStopped", "Refresher", "Role"),
+    *("has_finished", "says_when_finished"),
+]
+
+Role = Literal["both", "trainer"]
+"""Of a training process: it refreshes in line, or leaves that to another process."""
 
 _FROM_START = "file"  # the version of what the trainer had before the first refresh
+_FINISHED = "finished.json"
 
 log = get_logger(__name__)
 
@@ -246,7 +255,20 @@ class Exchange(FitHooks):
             log.info("step %d: now with %s", step, self._age.describe(step))
 
 
-log = get_logger(__name__)
+@contextmanager
+def says_when_finished(out: Path, world: World) -> Iterator[None]:
+    """While a trainer works in `out`; who refreshes for it stops when it has finished, not when it fails."""
+    if world.is_main:
+        (out / _FINISHED).unlink(missing_ok=True)
+    yield
+    if world.is_main:
+        atomic_write_json(out / _FINISHED, {"finished": True})
+    world.barrier()
+
+
+def has_finished(out: Path) -> bool:
+    """Whether the trainer of a run has finished."""
+    return (out / _FINISHED).exists()
 
 
 class RefreshStopped(Exception):
@@ -291,14 +313,14 @@ class Refresher(ABC):
         return int(before.meta["turn"]) + 1 if before is not None else 0
 
     def watch(self, finished: Callable[[], bool], *, sleep: Callable[[float], None] = time.sleep) -> int:
-        """Refresh for every newer snapshot until `finished()`; returns how many refreshes that were.
+        """Refresh for every newer snapshot until `finished()`, see `has_finished`; returns how many
+        refreshes that were.
 
         A refresh that is under way when the trainer finishes is given up.
         """
         self._finished, refreshes = finished, 0
         while not finished():
-            # Not payloads.newest(): killed before pointing to the last one, we point to the one before.
-            snapshot, newest = self.snapshots.newest(), next(reversed(self.payloads.all()), None)
+            snapshot, newest = self.snapshots.newest(), self.payloads.newest()
             if snapshot is None or (newest is not None and newest.meta["snapshot"] == snapshot.version):
                 sleep(self._poll_s)
                 continue

@@ -1,12 +1,11 @@
 """A folder of published generations: one process builds the next, others use the newest, nobody waits.
 
-    newest.json                     name of the generation to use, replaced atomically, last of all
     pinned.json                     versions that are not deleted, whoever asks
     generation-00000003/            what was built, with manifest.json; never changed afterwards
     .staging-00001500-1f0c…/        being built
 
 Whoever is killed at whatever moment, `newest` is whole: a generation is built in a staging folder, flushed,
-renamed, and only then pointed to. A generation that somebody `hold`s is not deleted by `prune`, and a hold
+and only then renamed. A generation that somebody `hold`s is not deleted by `prune`, and a hold
 ends with its process, however that ends.
 """
 
@@ -39,7 +38,6 @@ from rag.core.manifest import MANIFEST_NAME, file_table, read_manifest, write_ma
 __all__ = ["Generation", "Generations"]
 
 KIND = "generation"
-POINTER_NAME = "newest.json"
 PINS_NAME = "pinned.json"
 LEASE_NAME = ".lease"
 _PREFIX, _STAGING, _GONE = "generation-", ".staging-", ".gone-"
@@ -121,18 +119,11 @@ class Generations:
             target = self.directory / f"{_PREFIX}{number:08d}"
             os.replace(staging, target)
             fsync_path(self.directory)
-            self._point_to(target)
             return _read(target)
 
     def newest(self) -> Generation | None:
         """The generation to use now, or None if nothing was published yet. Never waits."""
-        try:
-            name = str(read_json(self.directory / POINTER_NAME)["newest"])
-            return _read(self.directory / name)
-        except (DataError, ArtifactError):
-            # Pointed to nothing: the folder was copied in part, or the pointer is not there yet.
-            found = self.all() if (self.directory / POINTER_NAME).exists() else []
-            return found[-1] if found else None
+        return next(reversed(self.all()), None)
 
     def all(self) -> list[Generation]:
         """Every complete generation, oldest first."""
@@ -200,11 +191,9 @@ class Generations:
         """
         deleted = []
         with directory_lock(self.directory):
-            newest, pinned = self.newest(), self.pinned
+            pinned = self.pinned
             for generation in self.all()[: -max(1, keep)]:
-                if generation.version in pinned or (newest and generation.number == newest.number):
-                    continue
-                if self._retire(generation):
+                if generation.version not in pinned and self._retire(generation):
                     deleted.append(generation.number)
         return deleted
 
@@ -223,7 +212,7 @@ class Generations:
         return True
 
     def _settle(self, keep: Path | None) -> None:
-        """Finish or remove what a killed publisher left."""
+        """Remove what a killed publisher left."""
         remove_temporaries(self.directory, spare=PINS_NAME)  # which another process may be writing now
         for pattern in (f"{_STAGING}*", f"{_GONE}*"):
             for path in self.directory.glob(pattern):
@@ -232,9 +221,6 @@ class Generations:
         if keep is not None and keep.exists():
             remove_temporaries(keep)
             (keep / MANIFEST_NAME).unlink(missing_ok=True)
-        complete, newest = self.all(), self.newest()
-        if complete and (newest is None or complete[-1].number > newest.number):
-            self._point_to(complete[-1].path)  # renamed, not yet pointed to
 
     def _seal(self, staging: Path, number: int, step: int, meta: Mapping[str, Any]) -> None:
         paths = [path for path in staging.rglob("*") if path.is_file() and path.name != LEASE_NAME]
@@ -245,9 +231,6 @@ class Generations:
             staging,
             {"kind": KIND, "number": number, "step": step, "version": version, "meta": meta, "files": table},
         )
-
-    def _point_to(self, target: Path) -> None:
-        atomic_write_json(self.directory / POINTER_NAME, {"newest": target.name})
 
 
 def _read(path: Path) -> Generation:

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from indexers.index import Index
 from indexers.protocols import FloatArray
 from rag.core.errors import ConfigError
-from rag.core.files import atomic_write_json
 from rag.core.log import get_logger
 from rag.runtime.hardware import use_threads
-from rag.training.exchange import Exchange, ExchangeSettings
+from rag.training.exchange import Exchange, ExchangeSettings, Role, has_finished, says_when_finished
 from rag.training.fit import FitHooks
 from rag.training.generations import Generation, Generations
 from retrievers.encoders.bi_encoder import BiEncoder
@@ -41,10 +41,8 @@ from retrievers.training.recipe import (
 from retrievers.training.run import encoder_form, export_model
 from retrievers.training.staleness import DriftMeter, ProbeSet
 
-__all__ = ["Role", "negatives_exchange", "run_inferencer", "train_ance"]
+__all__ = ["negatives_exchange", "run_inferencer", "train_ance"]
 
-Role = Literal["both", "trainer"]
-_FINISHED = "finished.json"
 _SHOWN = (
     *("held_out/mrr", "held_out/top1", "held_out/top20"),
     *("refresh/overlap", "refresh/cosine", "refresh/entropy", "refresh/distinct"),
@@ -69,10 +67,8 @@ def train_ance(config: AnceTrainConfig, *, role: Role = "both") -> Path:
     Note:
         The optimiser is AdamW, not LAMB, and the learning rate is warmed up once, not at every refresh.
     """
-    with claimed(config) as world, Index.open(config.index) as index:
-        if world.is_main:
-            (config.out / _FINISHED).unlink(missing_ok=True)
-        finished = train_bi_encoder(
+    with claimed(config) as world, says_when_finished(config.out, world), Index.open(config.index) as index:
+        return train_bi_encoder(
             config,
             world,
             make_batches=contrastive_batches,
@@ -81,9 +77,6 @@ def train_ance(config: AnceTrainConfig, *, role: Role = "both") -> Path:
             make_hooks=lambda run, data, batches: _exchange(config, role, run, data, batches, index),
             described={"negatives": f"mined anew with the model itself, {config.refresh}"},
         )
-        if world.is_main:
-            atomic_write_json(config.out / _FINISHED, {"encoder": finished.name})
-        return finished
 
 
 def run_inferencer(config: AnceTrainConfig) -> Path:
@@ -100,7 +93,7 @@ def run_inferencer(config: AnceTrainConfig) -> Path:
     split = split_examples(config, config.out / "data")
     with Index.open(config.index) as index:
         inferencer = _inferencer(config, index, split, "auto")
-        refreshes = inferencer.watch((config.out / _FINISHED).exists)
+        refreshes = inferencer.watch(partial(has_finished, config.out))
     log.info("the trainer has finished; mined %d times", refreshes)
     return config.out / "negatives"
 

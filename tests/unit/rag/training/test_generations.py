@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -106,28 +105,6 @@ def test_nothing_published_is_said(tmp_path: Path) -> None:
         raise AssertionError
 
 
-def test_a_pointer_that_was_not_moved_is_moved_by_the_next_publisher(tmp_path: Path) -> None:
-    generations = Generations(tmp_path)
-    first = generations.publish(writes("a"), step=0)
-    second = generations.publish(writes("b"), step=1)
-    pointer = tmp_path / "newest.json"
-    pointer.write_text(json.dumps({"newest": first.path.name}))
-    newest = generations.newest()
-    assert newest is not None
-    assert newest.number == 1  # what was never pointed to is not used …
-    with pytest.raises(RuntimeError):
-        generations.publish(lambda _: (_ for _ in ()).throw(RuntimeError), step=2)  # type: ignore[arg-type]
-    assert generations.newest() == second  # … until a publisher finds it whole
-    assert generations.publish(writes("c"), step=2).number == 3
-
-
-def test_a_pointer_to_nothing_falls_back_to_what_is_there(tmp_path: Path) -> None:
-    generations = Generations(tmp_path)
-    first = generations.publish(writes("a"), step=0)
-    (tmp_path / "newest.json").write_text(json.dumps({"newest": "generation-00000009"}))
-    assert generations.newest() == first
-
-
 def test_prune_spares_what_is_pinned_whoever_pinned_it(tmp_path: Path) -> None:
     generations = Generations(tmp_path)
     published = [generations.publish(writes(str(step)), step=step) for step in range(4)]
@@ -140,7 +117,7 @@ def test_prune_spares_what_is_pinned_whoever_pinned_it(tmp_path: Path) -> None:
 
 def test_publishing_leaves_the_pins_that_another_process_writes(tmp_path: Path) -> None:
     generations = Generations(tmp_path)
-    writing, left = tmp_path / ".pinned.json.partial-x", tmp_path / ".newest.json.partial-y"
+    writing, left = tmp_path / ".pinned.json.partial-x", tmp_path / ".other.json.partial-y"
     for path in (writing, left):
         path.write_text("[")
     generations.publish(lambda folder: (folder / "part").touch(), step=1)
