@@ -139,8 +139,15 @@ def _run_together(settings: Any, role: Role, train: Any) -> None:
 
 def _run_held(settings: Any, role: Role, train: Callable[..., Path]) -> Path | None:
     """Train, or make indexes for the process that does; the folder of what was trained, if this one did."""
+    from rag.core.errors import ConfigError
     from rag.joint.held import refresh_index
 
+    side = getattr(settings, "document_side", "reencode")
+    if role is not Role.BOTH and (side != "reencode" or settings.schedule_of_refresh.is_never):
+        raise ConfigError(
+            f"--role {role.value}: no index is made anew (document_side={side}, refresh={settings.refresh})",
+            hint="leave --role out, or train passages too and say when: --document-side reencode --refresh …",
+        )
     if role is Role.REFRESHER:
         typer.echo(f"indexes → {refresh_index(settings)}")
         return None

@@ -210,7 +210,7 @@ class Seq2Seq:
 
     def answer_ids(self, text: str) -> list[int]:
         """Token ids of an answer, without special tokens."""
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
 
 def _first(*values: Any) -> int | None:

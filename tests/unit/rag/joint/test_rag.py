@@ -175,7 +175,7 @@ def test_what_cannot_work_is_refused(world: dict[str, Any], tmp_path: Path) -> N
     with pytest.raises(MismatchedArtifactError, match="was built with the encoder"):
         train_rag(config(RagTrainConfig, world, tmp_path / "e", question_encoder=str(other)))
     (tmp_path / "silent.jsonl").write_text('{"question": "who", "answers": []}\n')
-    with pytest.raises(DataError, match="no question with answers"):
+    with pytest.raises(DataError, match="none of its 1 questions has answers"):
         train_rag(config(RagTrainConfig, world, tmp_path / "b", train_files=[str(tmp_path / "silent.jsonl")]))
     (tmp_path / "regex.jsonl").write_text(
         '{"question": "who", "answers": ["zz+y"], "answers_are_regex": true}\n'
