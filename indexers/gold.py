@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import Protocol
 
 import numpy as np
@@ -78,9 +79,13 @@ def overlap_share(one: str, other: str) -> float:
 
 
 class CorpusTexts:
-    """Rows by text: 16 bytes a passage, made in one pass over the corpus."""
+    """Rows by text: 16 bytes a passage, made in one pass over the corpus.
 
-    def __init__(self, passages: StoredPassages) -> None:
+    Args:
+        of: what is looked up of a passage; `find` needs its text.
+    """
+
+    def __init__(self, passages: StoredPassages, of: Callable[[Passage], str] = attrgetter("text")) -> None:
         self._passages = passages
         with Progress(len(passages), "passages", "read corpus") as progress:
 
@@ -88,11 +93,17 @@ class CorpusTexts:
                 for number, passage in enumerate(passages, start=1):
                     if number % _REPORT_EVERY == 0:
                         progress.update(_REPORT_EVERY)
-                    yield _hash(passage.text)
+                    yield _hash(of(passage))
 
             unordered = np.fromiter(hashes(), np.uint64, len(passages))
         self._rows = np.argsort(unordered, kind="stable")
         self._hashes = unordered[self._rows]
+
+    def __contains__(self, text: str) -> bool:
+        """Whether a passage has this text, up to white space."""
+        wanted = np.uint64(_hash(text))
+        place = int(np.searchsorted(self._hashes, wanted))
+        return place < len(self._hashes) and bool(self._hashes[place] == wanted)
 
     def find(self, passage: Passage) -> list[int]:
         """Rows with this text, those with this title first, else in order."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from inspect import signature
 from itertools import islice
 from pathlib import Path
@@ -119,9 +120,13 @@ def evaluate(
             f"{BOUNDARIES['rule']}",
             "  → give the corpus with --sentences",
         ]
-    if resolver is not None and (note := resolver.describe()):
-        notes.append(note)
+    if resolver is not None:
+        notes += resolver.notes()
     evaluation = load_evaluation(place, notes=notes, holder=holder)
+    judged = {name: figure.n for name, figure in evaluation.figures.items()}
+    if finder is not None and (unmarked := judged.get("em", 0) - judged.get("sp_f1", 0)):
+        note = f"{unmarked:,} questions mark no sentences: figures of supporting facts leave them out"
+        evaluation = replace(evaluation, notes=(*notes, note))
     write_report([evaluation], place / REPORT_NAME)
     return evaluation
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
+from operator import attrgetter
 
-from indexers.gold import GoldLookup, StoredPassages
+from indexers.gold import CorpusTexts, GoldLookup, StoredPassages
 from rag.core.types import GoldPassage, Passage, Question
 
 __all__ = [
@@ -89,29 +91,40 @@ class GoldResolver:
     Attributes:
         missing: questions seen whose gold passage is known but is not in the index.
         resolved: questions seen whose gold passage was found by its text.
+        incomplete: questions seen that need several passages, of which the index lacks one.
+        repeated: questions seen that name one passage as two steps.
     """
 
     def __init__(self, passages: StoredPassages) -> None:
         self._passages, self._lookup = passages, GoldLookup(passages)
-        self.missing = self.resolved = 0
+        self.missing = self.resolved = self.incomplete = self.repeated = 0
+
+    @cached_property
+    def _titles(self) -> CorpusTexts:
+        return CorpusTexts(self._passages, of=attrgetter("title"))
 
     def __call__(self, question: Question) -> Question:
         """The question with gold ids of the index; without any if its gold passage is not there."""
-        if gold_keys(question)[0] == "title":
+        kind, keys = gold_keys(question)
+        if not question.gold_are_alternatives:
+            self.repeated += max(len(question.gold), len(question.gold_passage_ids)) > len(keys) > 0
+        if kind == "title":
+            self.incomplete += not all(key in self._titles for key in keys)
             return question
         found = self._lookup.find([question])[0]
         known = bool(question.gold_passage_ids)
         if (found.how == "id" and known) or (found.how == "none" and not known):
+            self.incomplete += needs_all(question) and len(found.rows) < len(keys)
             return question
         self.missing += not found.rows
         self.resolved += bool(found.rows)
         return replace(question, gold_passage_ids=tuple(self._passages[row].id for row in found.rows))
 
-    def describe(self) -> str:
-        """What has to be said about the figures by gold passage; empty if nothing."""
-        if not self.missing:
-            return ""
-        return (
-            f"the gold passages of {self.missing:,} questions are not in this index: "
-            "figures by gold passage leave these questions out"
+    def notes(self) -> list[str]:
+        """What has to be said about the figures by gold passage."""
+        said = (
+            (self.missing, "known, but not in this index: figures by gold passage leave them out"),
+            (self.incomplete, "not all in this index: figures by gold passage count them as not found"),
+            (self.repeated, "one and the same, named twice: figures over hops count it once"),
         )
+        return [f"the gold passages of {count:,} questions are {what}" for count, what in said if count]

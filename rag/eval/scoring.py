@@ -69,7 +69,8 @@ def score_outcomes(
         outcomes: of the batch.
         settings: profile, cut-offs and measures.
         overlap: with a training set, for the breakdown.
-        facts: names supporting facts for HotpotQA; without it only its answer figures are computed.
+        facts: names supporting facts for HotpotQA; without it, or without marked sentences in the
+            question set, only its answer figures are computed.
 
     Returns:
         One JSON-ready record a question; `record["scores"]` holds the figures, None where undefined.
@@ -183,8 +184,10 @@ def _profile_scores(
     if answers is None or not question.answers:
         return {}
     if settings.profile == "hotpot":
-        values = score_hotpot(text, support, question.answers[0], gold_facts(question))
-        return {name: value for name, value in values.items() if support is not None or "_" not in name}
+        marked = gold_facts(question)
+        values = score_hotpot(text, support, question.answers[0], marked)
+        judged = support is not None and marked
+        return {name: value for name, value in values.items() if judged or "_" not in name}
     if settings.profile == "kilt" and question.provenance:
         places = [
             {"provenance": [gold_page(place, settings.pages) for place in pages]}

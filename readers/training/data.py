@@ -118,12 +118,26 @@ def read_set(one: TrainingSet, number: int = 0, *, serving: bool = False) -> lis
     if serving and path is not None:
         questions = [question for question in questions if question.text in found]
     if one.paths:
-        joined = [Example(question, tuple(_joined(question)), number) for question in questions]
-        return [example for example in joined if example.candidates]
+        return _with_paths(one, [Example(q, tuple(_joined(q)), number) for q in questions])
     return [
         Example(question, tuple(_candidates(question, found.get(question.text, ()), serving)), number)
         for question in questions
     ]
+
+
+def _with_paths(one: TrainingSet, examples: Sequence[Example]) -> list[Example]:
+    kept = [example for example in examples if example.candidates]
+    if not kept:
+        raise DataError(
+            f"{one.questions}: no question with two gold passages or more, each with its text",
+            hint="`paths` takes multi-hop sets: HotpotQA, 2WikiMultiHopQA, MuSiQue",
+        )
+    unmarked = sum(not any(candidate.facts for candidate in example.candidates) for example in kept)
+    get_logger(__name__).info(
+        "%s: %d questions with a path, %d without (or one passage twice) left out; %d mark no sentences",
+        *(one.questions, len(kept), len(examples) - len(kept), unmarked),
+    )
+    return kept
 
 
 def _shortened(one: TrainingSet, question: Question) -> Question:
@@ -167,7 +181,7 @@ def _joined(question: Question) -> Iterator[Candidate]:
     """The path of the gold passages, backwards too where it has two, then paths that leave the way."""
     gold = [item for item in question.gold if item.passage.text.strip()]
     others = [item for item in question.context if item.passage.text.strip()]
-    if len(gold) < 2 or question.gold_are_alternatives:
+    if len({item.passage for item in gold}) < max(2, len(gold)) or question.gold_are_alternatives:
         return
     judged = any(len(item.sentences) > 1 for item in gold)
     right = [gold, gold[::-1]] if len(gold) == 2 else [gold]

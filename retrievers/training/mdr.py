@@ -28,7 +28,7 @@ from retrievers.examples.hops import HopEpochs, PassageFinder, hop_examples, min
 from retrievers.examples.records import TrainingExample, write_training_examples
 from retrievers.examples.split import ExampleSplit, split_examples
 from retrievers.training.config import ContrastConfig, RetrieverTrainConfig
-from retrievers.training.frozen import like_index, score_rows
+from retrievers.training.frozen import known_vectors, like_index, score_rows
 from retrievers.training.losses import in_batch_loss, in_batch_objective
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.momentum import MomentumQueue
@@ -56,8 +56,9 @@ class HopConfig(ContrastConfig):
         any_order: take a question's passages in any order, also where it follows from who names whom.
         query_tokens: longest query with passages, special tokens included.
         negatives: "batch" tells each hop's passage from the other passages of the batch, and trains all
-            towers; "index" tells it from what the question tower finds in `index` at that step, and trains
-            the question tower alone: no passage is encoded, OUT/index is ready for the trained encoder.
+            towers, or with `frozen` "passage" the question tower, to which an index that is given then lends
+            its vectors; "index" tells it from what the question tower finds in `index` at that step, and
+            trains the question tower alone. Where vectors stay, OUT/index is for the trained encoder.
         depth: passages found for each hop with negatives "index".
         queue_size: vectors of earlier batches' passages that every hop is told from too; 0 has none.
         momentum: of the copy of the passage tower that makes them; 1 never changes it.
@@ -108,6 +109,12 @@ class MdrTrainConfig(RetrieverTrainConfig):
         """Longest query with passages."""
         return self.data.query_tokens
 
+    @property
+    def keeps_index(self) -> bool:
+        """Whether the vectors of `index` stay what they are, and stand for the passages."""
+        frozen = self.model.frozen == "passage" and self.model.passage_encoder is None
+        return self.data.negatives == "index" or (frozen and self.index is not None)
+
     @model_validator(mode="after")
     def _cross_check_mdr(self) -> MdrTrainConfig:
         if self.data.negatives == "index" and (self.index is None or self.model.shared):
@@ -131,14 +138,14 @@ def train_mdr(config: MdrTrainConfig) -> Path:
     """
     with claimed(config) as world:
         if config.index is None:
-            return _train(config, world, None)
+            return _train(config, world, None, None)
         with Index.open(config.index) as index:
-            frozen = config.data.negatives == "index"
-            return _train(like_index(config, index, world) if frozen else config, world, index)
+            if not config.keeps_index:
+                return _train(config, world, index, None)
+            return _train(like_index(config, index, world), world, index, index)
 
 
-def _train(config: MdrTrainConfig, world: World, index: Index | None) -> Path:
-    bank = index if config.data.negatives == "index" else None
+def _train(config: MdrTrainConfig, world: World, index: Index | None, bank: Index | None) -> Path:
     return train_model(
         config,
         world,
@@ -151,13 +158,16 @@ def _train(config: MdrTrainConfig, world: World, index: Index | None) -> Path:
 def _method(config: MdrTrainConfig, run: BiEncoderRun, bank: Index | None) -> Method:
     """What the passages are told from: what is found in the index, or the batch, perhaps with a queue."""
     said, world, model, split = config.data, run.world, run.model, run.split
+    asked = bank if said.negatives == "index" else None
+    if bank is not None and asked is None:
+        model.known = known_vectors(bank, split.training(), run.tokenizer)
     data = TrainingSet.build(
         split.training(),
         run.tokenizer,
-        corpus=() if bank is None else bank.passages,
-        match_answers=said.mask_false_negatives and bank is None,
+        corpus=() if asked is None else asked.passages,
+        match_answers=said.mask_false_negatives and asked is None,
         folder=config.out / "data",
-        key=split.key if bank is None else f"{split.key} {bank.version}",
+        key=split.key if asked is None else f"{split.key} {asked.version}",
     )
     examples = HopEpochs(
         data.ids, said.batch_size, epochs=config.optim.epochs, max_batches=config.optim.max_batches,
@@ -171,8 +181,8 @@ def _method(config: MdrTrainConfig, run: BiEncoderRun, bank: Index | None) -> Me
         "training examples (hops)": len(data),
         "held-out questions": 0 if scores is None else len(scores.examples),
     }
-    if bank is not None:
-        step = partial(index_step, model, data, index=bank, depth=said.depth)
+    if asked is not None:
+        step = partial(index_step, model, data, index=asked, depth=said.depth)
         return Method(examples, step, scores, described=described)
     batches = contrastive_batches(config, data, examples)
     queue = None

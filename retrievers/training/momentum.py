@@ -58,8 +58,9 @@ class MomentumQueue(FitHooks):
         self.size, self.momentum = size, momentum
         self._tower = copy.deepcopy(model.passage).requires_grad_(False).eval()
         side = "question." if model.shared else "passage."
-        self._names = {f"{side}{name}": tensor for name, tensor in self._tower.named_parameters()}
-        self._weights = {name: master.state()[name].clone() for name in self._names}
+        trained, named = master.state(), self._tower.named_parameters()
+        self._names = {key: tensor for name, tensor in named if (key := f"{side}{name}") in trained}
+        self._weights = {name: trained[name].clone() for name in self._names}
         self.vectors = torch.zeros((0, model.dim), device=world.device)
         self.keys = np.zeros(0, np.int64)
 
@@ -78,7 +79,8 @@ class MomentumQueue(FitHooks):
         shard = batch.shard(self.world.rank, self.world.size)
         rows, _ = self.model.chunk()
         texts = shard.passages
-        parts = [self._tower(texts[start : start + rows]) for start in range(0, len(texts), rows)]
+        encode = self._tower if self.model.known is None else self.model.passage_vectors
+        parts = [encode(texts[start : start + rows]) for start in range(0, len(texts), rows)]
         found = self.world.all_gather(torch.cat([part.values for part in parts]).float())
         keys = _keys(batch.passages)
         kept = torch.from_numpy(~np.isin(self.keys, keys)).to(found.device)

@@ -47,7 +47,7 @@ def test_a_foreign_id_is_found_by_its_text_and_of_copies_the_one_with_its_title(
     questions = [squad("q", "The Danube rises in the Black Forest.")]
     resolver = GoldResolver(Store(*STORE_PASSAGES))
     assert [q.gold_passage_ids for q in map(resolver, questions)] == [("p2",)]
-    assert (resolver.resolved, resolver.missing, resolver.describe()) == (1, 0, "")
+    assert (resolver.resolved, resolver.missing, resolver.notes()) == (1, 0, [])
 
 
 def test_a_gold_passage_that_is_not_there_is_not_judged_and_is_counted() -> None:
@@ -55,20 +55,39 @@ def test_a_gold_passage_that_is_not_there_is_not_judged_and_is_counted() -> None
     resolver = GoldResolver(Store(*STORE_PASSAGES))
     assert [q.gold_passage_ids for q in map(resolver, questions)] == [(), ()]
     assert resolver.missing == 2
-    assert "2 questions are not in this index" in resolver.describe()
+    assert "of 2 questions are known, but not in this index" in resolver.notes()[0]
 
 
-def test_known_ids_and_titles_stay_and_no_passage_is_read_for_them() -> None:
+def test_steps_of_which_one_is_not_there_or_comes_twice_are_counted() -> None:
+    def titled(*titles: str) -> Question:
+        return Question("q", "?", gold=tuple(GoldPassage(Passage("", title, "text")) for title in titles))
+
+    whole = [titled("Danube", "Rhine"), Question("r", "?", gold_passage_ids=("p1", "p3"))]
+    half = [titled("Danube", "Loire"), Question("r", "?", gold_passage_ids=("p1", "p9"))]
+    twice = [titled("Rhine", "Rhine"), Question("r", "?", gold_passage_ids=("p3", "p3"))]
+    store = Store(*STORE_PASSAGES)
+    resolver = GoldResolver(store)
+    assert [*map(resolver, whole), *map(resolver, half)] == whole + half
+    assert (resolver.incomplete, resolver.repeated, resolver.missing, store.reads) == (2, 0, 0, 1)
+    list(map(resolver, twice))
+    assert (resolver.incomplete, resolver.repeated) == (2, 2)
+    assert len(resolver.notes()) == 2
+    assert all(note.startswith("the gold passages of 2 questions are ") for note in resolver.notes())
+
+
+def test_known_ids_and_titles_stay_and_the_corpus_is_read_for_titles_alone() -> None:
     store = Store(*STORE_PASSAGES)
     facts = {"supporting_facts": [["Danube", 0]], "context": [["Danube", ["The Danube."]]]}
     questions = [
-        Question("q", "?", gold_passage_ids=("p3", "elsewhere")),
+        Question("q", "?", gold_passage_ids=("p3", "p1")),
         question_from_mapping({"question": "?", **facts}, "h"),
         Question("n", "?", ("a",)),
     ]
     resolver = GoldResolver(store)
-    assert list(map(resolver, questions)) == questions
+    assert list(map(resolver, questions[::2])) == questions[::2]
     assert store.reads == 0
+    assert resolver(questions[1]) == questions[1]
+    assert (store.reads, resolver.notes()) == (1, [])
 
 
 def test_all_positives_of_dpr_count_and_the_first_is_read() -> None:

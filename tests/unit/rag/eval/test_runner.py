@@ -206,6 +206,19 @@ def test_hotpot_profile_with_facts_and_by_type(tmp_path: Path, system: Any) -> N
     assert prediction["sp"]["h"][0] == ["Danube", 0]
 
 
+def test_questions_without_marked_sentences_have_no_figures_of_facts(tmp_path: Path, system: Any) -> None:
+    gold = tuple(GoldPassage(Passage("", title, "")) for title in ("Danube", "Rhine"))
+    question = Question("h", "Where does the Danube rise?", ("Black Forest",), gold=gold)
+    metrics = evaluate(
+        system, [question], tmp_path, settings(profile="hotpot"), source=SOURCE,
+        facts=lambda q, answers, retrieved, paths: [("Danube", 0)],
+    )  # fmt: skip
+    assert metrics["figures"]["em"]["value"] == 1.0
+    assert not metrics["figures"].keys() & {"sp_f1", "joint_f1", "sp_em"}
+    prediction = json.loads((tmp_path / "predictions.hotpot.json").read_text())
+    assert prediction["sp"]["h"] == [["Danube", 0]]
+
+
 def test_kilt_profile(tmp_path: Path, system: Any) -> None:
     gold = [[{"wikipedia_id": "Danube"}]]
     question = Question("k", "Where does the Danube rise?", ("Black Forest",), provenance=gold)

@@ -265,3 +265,21 @@ def test_places_follow_the_rule_of_matching() -> None:
     assert [text[a:b] for a, b in matcher.places(text)] == ["new  york", "CAFE\u0301", "café"]
     assert matcher.matches(text)
     assert AnswerMatcher([r"\d+", "("], "regex").places("7 or 88") == [(0, 1), (5, 7)]
+
+
+def test_sets_of_paths_need_two_passages_that_are_not_the_same(tmp_path: Path) -> None:
+    def record(name: str, *titles: str) -> dict[str, object]:
+        context = [[title, [f"{title} is a river.", " It is long."]] for title in titles]
+        return {
+            "_id": name, "question": f"{name}?", "answer": "long", "type": "bridge", "context": context,
+            "supporting_facts": [[title, 1] for title in titles],
+        }  # fmt: skip
+
+    good, lone = record("good", "Rhine", "Elbe"), record("one", "Elbe")
+    twice = record("twice", "Rhine", "Rhine")
+    (tmp_path / "q.json").write_text(json.dumps([good, twice, lone]))
+    one = TrainingSet(questions=tmp_path / "q.json", paths=True)
+    assert [example.question.id for example in read_set(one)] == ["good"]
+    (tmp_path / "q.json").write_text(json.dumps([twice, lone]))
+    with pytest.raises(DataError, match="no question with two gold passages"):
+        read_set(one)

@@ -108,6 +108,17 @@ def test_both_hops_are_learned_in_the_batch_and_then_against_an_index(
     assert shares[0] + 0.1 < shares[1]
     assert shares[1] + 0.05 < shares[2]
 
+    changed = {
+        "out": tmp_path / "three",
+        "model": two.model.replaced(frozen="passage"),
+        "data": two.data.replaced(negatives="batch", queue_size=40),
+    }
+    three = two.model_copy(update=changed)
+    train_mdr(three)
+    losses = [record["loss"] for record in records(three.out) if "loss" in record]
+    assert losses[-1] < losses[1]
+    assert right_paths(three.out / "index", bridges) > shares[1]  # the vectors are the index's, as before
+
 
 def test_a_run_killed_between_saves_goes_on_with_the_same_queue(
     tmp_path: Path, tiny_bert: Path, bridges: Path
