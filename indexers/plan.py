@@ -251,9 +251,9 @@ def plan(
         # The sample as it is encoded, shuffled, and without what is held out.
         building["tokens"] = PROCESS_BYTES + model_bytes + 10.0 * dim * TRAINING_TOKENS * centroids
         factory, dtype = f"{centroids} centroids, {settings.token_bits} bits", "token"
+        working = max(working, min(tokens, 1.1 * TRAINING_TOKENS * centroids) * dim * 2.0)  # that sample
         if encode_per_s is not None:
-            sampled = min(1.0, 1.1 * TRAINING_TOKENS * centroids / tokens)
-            seconds["tokens"] = n_passages * (1 + sampled) / encode_per_s
+            seconds["tokens"] = n_passages / encode_per_s
     if settings.has_bm25:
         lucene_bytes = LUCENE_SHARE * text_bytes
         disk["lucene"] = lucene_bytes
