@@ -214,7 +214,7 @@ def _breakdowns(evaluations: Sequence[Evaluation]) -> list[dict[str, Any]]:
 
 def _shown(figures: Mapping[str, Any]) -> list[str]:
     answer = "em" if "em" in figures else None
-    others = ("joint_f1", "r_precision", "path_em@1", "top1", "top5", "top20", "f1")
+    others = ("joint_f1", "r_precision", "path_em@1", "passage_em@2", "top1", "top5", "top20", "f1")
     other = next((name for name in others if name in figures), None)
     return [name for name in (answer, other) if name is not None] or list(figures)[:1]
 
