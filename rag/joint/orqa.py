@@ -37,7 +37,7 @@ from rag.core.errors import DataError
 from rag.core.files import sha256_file
 from rag.core.log import get_logger
 from rag.core.types import Passage, Question
-from rag.data.text import AnswerMatcher, exact_match
+from rag.data.text import exact_match
 from rag.joint.orqa_config import OrqaTrainConfig
 from rag.joint.pair import paired, part
 from rag.joint.questions import questions_of
@@ -58,7 +58,7 @@ from readers.training.export import export_int8
 from readers.training.losses import marginal_loss
 from readers.training.start import start_model
 from retrievers.encoders.layout import Query
-from retrievers.examples.data import TrainingSet
+from retrievers.examples.data import TrainingSet, answer_matcher
 from retrievers.examples.masks import answer_mask
 from retrievers.examples.records import TrainingExample
 from retrievers.examples.tokens import RetrieverTokenizer
@@ -200,7 +200,6 @@ class _Task:
             pair_template(tokenizer), max_tokens=self.settings.max_tokens,
             question_tokens=said.question_tokens, title_tokens=said.title_tokens,
         )  # fmt: skip
-        self._matchers: dict[int, AnswerMatcher] = {}
         self._regex: dict[tuple[int, int], bool] = {}  # (question, row) → matches
 
     def loss(self, chosen: IntArray) -> Loss:
@@ -230,21 +229,17 @@ class _Task:
         """(C,) which passages hold an answer of training question `number`; −1 holds none."""
         there = np.flatnonzero(rows >= 0)
         found = np.zeros(len(rows), bool)
-        if not self.asked[number].answers_are_regex:
+        question = self.asked[number]
+        if not question.answers_are_regex:
             found[there] = answer_mask(self.tables, np.array([number]), rows[there])[0]
             return found
+        matcher = answer_matcher(question.answers, question.answer_mode)
         for place in there.tolist():
             key = (number, int(rows[place]))
             if key not in self._regex:
-                self._regex[key] = self._matcher(number).matches(self.index.passages[key[1]].text)
+                self._regex[key] = matcher.matches(self.index.passages[key[1]].text)
             found[place] = self._regex[key]
         return found
-
-    def _matcher(self, number: int) -> AnswerMatcher:
-        if number not in self._matchers:
-            question = self.asked[number]
-            self._matchers[number] = AnswerMatcher(question.answers, question.answer_mode)
-        return self._matchers[number]
 
     def _read(self, chosen: IntArray, rows: IntArray, retrieval: Tensor) -> tuple[Tensor, float, int]:
         """The reader's loss, the share of questions with a right span, and how many tokens it took."""
@@ -261,11 +256,9 @@ class _Task:
         chosen_rows = [first.get(group, empty) for group in range(len(pairs))]
         ids, mask, types, text = row_tensors(self._layout, chosen_rows)
         right = torch.zeros(*ids.shape, self.config.reader.max_answer_tokens, dtype=torch.bool)
-        for group, (question, passage) in enumerate(pairs):
-            row, places = (
-                chosen_rows[group],
-                self._matcher(int(chosen[question])).places(passages[passage].text),
-            )
+        for group, (place, passage) in enumerate(pairs):
+            row, question = chosen_rows[group], self.asked[int(chosen[place])]
+            places = answer_matcher(question.answers, question.answer_mode).places(passages[passage].text)
             for begin, last in texts.located(passage, places, right.shape[-1]):
                 if row.text_from + last < row.text_to:
                     right[group, row.text_from + begin, last - begin] = True
