@@ -95,21 +95,21 @@ class Reader(Protocol):
 class TellsLikelihood(Protocol):
     """A reader that says how probable it finds a given answer."""
 
-    def likelihood(
+    def log_likelihood(
         self,
         questions: Sequence[str],
         passages: Sequence[Sequence[Passage]],
         scores: Sequence[Sequence[float]],
         answers: Sequence[str],
     ) -> list[float]:
-        """Geometric mean of the probabilities of an answer's tokens, 1 / perplexity.
+        """log p(answer | question, passages), in nats.
 
         Args:
             questions, passages, scores: as for `Reader.read`.
             answers: one a question.
 
         Returns:
-            One number of 0 to 1 a question; NaN where there is nothing to read.
+            One number a question; NaN where there is nothing to read.
         """
         ...
 

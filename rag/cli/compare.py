@@ -30,6 +30,7 @@ def compare(
 ) -> None:
     """Compare systems: paired tests, Holm's correction, wins, ties and losses."""
     from rag.eval.api import compare as run
+    from rag.eval.report_labels import NATS
 
     chosen = [name.strip() for name in figures.split(",")] if figures else None
     share = None if margin is None else margin / 100
@@ -41,10 +42,11 @@ def compare(
     )
     for row in compared:
         test = row.result
-        change = 100 * (row.value_b - row.value_a)
+        unit = 1 if row.figure in NATS else 100
+        change = unit * (row.value_b - row.value_a)
         typer.echo(
             f"{row.figure:<16} {row.a:<{wide}} {row.b:<{wide}} "
-            f"{100 * row.value_a:7.2f} {100 * row.value_b:7.2f} {change:+7.2f}  "
+            f"{unit * row.value_a:7.2f} {unit * row.value_b:7.2f} {change:+7.2f}  "
             f"{_p(test.p_value)} {_p(row.p_holm)}  {_worse(row)}{test.wins}/{test.ties}/{test.losses}"
         )
     if report is not None:

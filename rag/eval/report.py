@@ -12,6 +12,7 @@ from rag.core.files import atomic_write_text
 from rag.core.progress import format_duration, format_seconds
 from rag.eval.compare import Comparison, compare_evaluations
 from rag.eval.report_labels import (
+    NATS,
     describe,
     describe_group,
     main_figures,
@@ -50,7 +51,7 @@ def render_report(evaluations: Sequence[Evaluation]) -> str:
         raise ConfigError("there is no evaluation to report on")
     first, several = evaluations[0].metrics, len(evaluations) > 1
     compared = compare_evaluations(evaluations) if several else []
-    names = ordered(name for e in evaluations for name in e.metrics["figures"])
+    names = ordered(name for e in evaluations for name in e.metrics["figures"] if name not in NATS)
     main = names
     if len(names) >= _FOLDED_FROM:
         main = ordered(main_figures(dict.fromkeys(names), limit=10))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 __all__ = [
+    "NATS",
     "compared_figures",
     "describe",
     "describe_group",
@@ -38,7 +39,6 @@ _FIXED = {
     "kilt_rouge_l": ("KILT ROUGE-L", "ROUGE-L, counted only with perfect evidence"),
     "r_precision": ("R-precision", "gold pages among the first R pages"),
     "n_best_em": ("Any of the n best", "one of all answers returned is right"),
-    "likelihood": ("Likelihood of the answer", "of a token of the first accepted one: 1 / perplexity"),
     "answered": ("Answered", "the best answer is more likely than “no answer”"),
     "gold_passage_em": ("EM from gold passages", "the reader is given the gold passages, not retrieved ones"),
     "gold_passage_f1": ("F1 from gold passages", "the same, token F1"),
@@ -46,7 +46,14 @@ _FIXED = {
     "mrr": ("Reciprocal rank of the answer", "1 / rank of the first passage that holds an answer"),
     "RR": ("Reciprocal rank of the gold", "1 / rank of the first gold passage"),
     "AP": ("Average precision", "over gold passages"),
+    "nll": (
+        "−log p of the answer, nats",
+        "of the first accepted one, by a generative reader; less is better",
+    ),
 }
+NATS = ("nll",)
+"""Figures that are no shares."""
+
 _PATTERNS = (
     (r"top(\d+)", "Answer in top {}", "an accepted answer stands in one of the first {} passages"),
     (r"R@(\d+)", "Gold recall at {}", "share of gold passages among the first {}"),

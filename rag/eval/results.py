@@ -11,7 +11,7 @@ from typing import Any
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import read_json
 from rag.eval.predictions import read_records
-from rag.eval.report_labels import describe, main_figures, with_interval
+from rag.eval.report_labels import NATS, describe, main_figures, with_interval
 from rag.eval.runner import METRICS_NAME, RECORDS_NAME
 from rag.metrics.significance import Interval
 
@@ -58,6 +58,8 @@ class Evaluation:
             f"{describe(name)[0]:<32} {with_interval(found[name])}"
             for name in main_figures(found, limit=_SHOWN)
         ]
+        nats = [(name, found[name]) for name in NATS if name in found]
+        lines += [f"{describe(n)[0]:<32} {f['value']:.2f} ({f['low']:.2f}–{f['high']:.2f})" for n, f in nats]
         return "\n".join([*lines, *self.notes])
 
 

@@ -169,24 +169,24 @@ class _Asker:
         if self.reading is not None:
             timings_ms["read"] = (ended - searched) * share_ms
         oracle = self._oracle(batch, golds) if settings.oracle else [None] * len(batch)
-        likely = self._likelihood(batch, retrieved) if settings.likelihood else [None] * len(batch)
+        nats = self._nats(batch, retrieved) if settings.likelihood else [None] * len(batch)
         return [
-            QuestionOutcome(question, pairs, answer, from_gold, timings_ms, gold, chains, probable)
-            for question, pairs, answer, from_gold, gold, chains, probable in zip(
-                batch, retrieved, answers, oracle, golds, paths, likely, strict=True
+            QuestionOutcome(question, pairs, answer, from_gold, timings_ms, gold, chains, nll)
+            for question, pairs, answer, from_gold, gold, chains, nll in zip(
+                batch, retrieved, answers, oracle, golds, paths, nats, strict=True
             )
         ]
 
-    def _likelihood(self, batch: Sequence[Question], retrieved: Sequence[Retrieved]) -> list[float | None]:
+    def _nats(self, batch: Sequence[Question], retrieved: Sequence[Retrieved]) -> list[float | None]:
         assert isinstance(self.judge, TellsLikelihood)
         read = [pairs[: self.settings.read_top_k] for pairs in retrieved]
-        found = self.judge.likelihood(
+        found = self.judge.log_likelihood(
             [question.text for question in batch],
             [[passage for _, passage in pairs] for pairs in read],
             [[hit.score for hit, _ in pairs] for pairs in read],
             [next(iter(question.answers), "") for question in batch],
         )
-        return [value if question.answers else None for question, value in zip(batch, found, strict=True)]
+        return [-value if question.answers else None for question, value in zip(batch, found, strict=True)]
 
     def _oracle(
         self, batch: Sequence[Question], golds: Sequence[Sequence[Passage]]

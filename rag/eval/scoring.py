@@ -42,7 +42,7 @@ class QuestionOutcome:
         oracle: answers from the gold passages, if they were read.
         timings_ms: wall milliseconds by stage, the batch's share of this question.
         gold: the gold passages, if they are known.
-        likelihood: of the first accepted answer, if it was measured.
+        nll: −log p of the first accepted answer, if it was measured.
         paths: hits with passages of each path, the best path first, if the retriever finds paths.
     """
 
@@ -53,7 +53,7 @@ class QuestionOutcome:
     timings_ms: Mapping[str, float]
     gold: Sequence[Passage] = ()
     paths: Paths = ()
-    likelihood: float | None = None
+    nll: float | None = None
 
 
 def score_outcomes(
@@ -95,8 +95,8 @@ def score_outcomes(
             scores |= _profile_scores(outcome, texts[number], settings, support)
             scores["n_best_em"] = _n_best_em(outcome.answers, question, settings)
             scores["answered"] = float(outcome.answers.is_answered)
-        if outcome.likelihood is not None:
-            scores["likelihood"] = outcome.likelihood
+        if outcome.nll is not None:
+            scores["nll"] = outcome.nll
         if outcome.oracle is not None:
             scores |= {
                 "gold_passage_em": float(oracle_scores.em[number]),

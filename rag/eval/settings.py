@@ -45,7 +45,7 @@ class EvaluationSettings(Config):
         sample: ask only so many of them, drawn at random with `seed`, in the order of the set.
         read: what the reader is given: passages that were "retrieved", or the "gold" ones without a search.
         oracle: also read the gold passages, where they are known, to tell retrieval from reading.
-        likelihood: also measure how probable a generative reader finds a token of the first accepted answer.
+        likelihood: also measure −log p of the first accepted answer by a generative reader, in nats.
         kept_texts: retrieved passages whose text is kept per question, for the report.
         resamples: of the bootstrap.
         level: coverage of the intervals.

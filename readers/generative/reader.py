@@ -127,14 +127,14 @@ class GenerativeReader:
                 results[b] = Ranked(given, null)
         return results
 
-    def likelihood(
+    def log_likelihood(
         self,
         questions: Sequence[str],
         passages: Sequence[Sequence[Passage]],
         scores: Sequence[Sequence[float]],
         answers: Sequence[str],
     ) -> list[float]:
-        """How probable this reader finds an answer; see `TellsLikelihood.likelihood`.
+        """How probable this reader finds an answer; see `TellsLikelihood`.
 
         Raises:
             ConfigError: the mode is "single", which has no probability of an answer over all passages.
@@ -152,9 +152,8 @@ class GenerativeReader:
             asked = [told[b] for b in part]
             with torch.inference_mode():
                 memory = self.seq2seq.encode([rows[b] for b in part], self.settings.batch_tokens)
-                labels = self.seq2seq.targets(asked)
                 if marginal is None:
-                    logp = self.seq2seq.token_log_probs(memory, labels).sum(1)
+                    logp = self.seq2seq.token_log_probs(memory, self.seq2seq.targets(asked)).sum(1)
                 else:
                     apart, _, _ = read_apart(self.seq2seq, memory.apart(), memory.counts, asked)
                     prior = pad_sequence(
@@ -162,7 +161,7 @@ class GenerativeReader:
                         batch_first=True, padding_value=float("-inf"),
                     )  # fmt: skip
                     logp = answer_log_likelihood(marginal, prior.to(apart), apart)
-            for b, value in zip(part, (logp / (labels >= 0).sum(1)).exp().tolist(), strict=True):
+            for b, value in zip(part, logp.tolist(), strict=True):
                 found[b] = value
         return found
 

@@ -64,20 +64,18 @@ def test_without_passages_there_is_no_answer(folder: Path) -> None:
         assert (result.answers, result.no_answer_confidence) == ((), 1.0)
 
 
-def test_the_likelihood_of_an_answer_is_a_tokens_by_all_passages_together(folder: Path) -> None:
+def test_the_likelihood_of_an_answer_is_of_all_passages_together(folder: Path) -> None:
     def likely(mode: str, passages: list[Passage], scores: list[float]) -> float:
         reader = GenerativeReader.load(folder, precision="fp32", mode=mode, prior_scale=0.5)
-        of_nothing, found = reader.likelihood(
-            ["where?"] * 2, [[], passages], [[], scores], ["no", "the city"]
-        )
+        asked = (["where?"] * 2, [[], passages], [[], scores], ["no", "the city"])
+        of_nothing, found = reader.log_likelihood(*asked)
         assert math.isnan(of_nothing)
         return found
 
-    tokens = len(GenerativeReader.load(folder).seq2seq.answer_ids("the city")) + 1
     alone = [likely("fid", [PASSAGES[n]], [SCORES[n]]) for n in (0, 1)]
     odds = [math.exp(0.5 * score) for score in SCORES[:2]]
-    mixed = sum(o * p**tokens for o, p in zip(odds, alone, strict=True)) / sum(odds)
-    assert likely("rag-sequence", PASSAGES, SCORES) == pytest.approx(mixed ** (1 / tokens), rel=1e-4)
+    mixed = sum(o * math.exp(p) for o, p in zip(odds, alone, strict=True)) / sum(odds)
+    assert likely("rag-sequence", PASSAGES, SCORES) == pytest.approx(math.log(mixed), rel=1e-4)
     assert likely("rag-token", PASSAGES[:1], SCORES[:1]) == pytest.approx(alone[0], rel=1e-4)
     with pytest.raises(ConfigError, match="mode single"):
         likely("single", PASSAGES, SCORES)
