@@ -70,8 +70,7 @@ def compare_evaluations(
     names = [evaluation.name for evaluation in evaluations]
     if len(evaluations) < 2 or len(set(names)) != len(names):
         raise ConfigError(
-            f"found {len(names)} evaluations named {', '.join(names)}; expected two or more with "
-            "distinct names"
+            f"expected two or more evaluations with distinct names, found {len(names)}: {', '.join(names)}"
         )
     chosen = _chosen(evaluations, figures)
     _check_same(evaluations)
@@ -117,8 +116,8 @@ def compare_pooled(
     """
     if len(evaluations) < 2 or len(evaluations) % 2:
         raise ConfigError(
-            f"found {len(evaluations)} evaluations; a margin takes pairs: the first system and the second "
-            "over one question set, then both over the next"
+            "a margin takes pairs of evaluations, the first system and the second over one question set, then "
+            f"both over the next; found {len(evaluations)}"
         )
     chosen = _chosen(evaluations, figures)
     pairs = list(zip(evaluations[::2], evaluations[1::2], strict=True))
