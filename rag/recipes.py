@@ -46,6 +46,9 @@ RECIPES = {
     "colbert": Recipe(
         "retrievers.training.colbert:ColbertTrainConfig", "retrievers.training.colbert:train_colbert"
     ),
+    "reranker": Recipe(
+        "retrievers.training.reranker:RerankerTrainConfig", "retrievers.training.reranker:train_reranker"
+    ),
     "mdr": Recipe("retrievers.training.mdr:MdrTrainConfig", "retrievers.training.mdr:train_mdr"),
     "orqa": Recipe("rag.joint.orqa_config:OrqaTrainConfig", "rag.joint.orqa:train_orqa"),
     "realm": Recipe("rag.joint.realm:RealmTrainConfig", "rag.joint.realm:train_realm"),

@@ -112,7 +112,7 @@ def _late_interaction(name_or_path: str, precision: str, device: str, stored: To
 def _cross_encoder(name_or_path: str, precision: str, device: str, stored: TokenIndex | None) -> Judge:
     from retrievers.encoders.cross_encoder import CrossEncoder
 
-    return CrossEncoder.load(name_or_path, precision=precision, device=device)
+    return CrossEncoder.load(name_or_path, precision=precision, device=device, probabilities=False)
 
 
 JUDGES: dict[str, Callable[[str, str, str, TokenIndex | None], Judge]] = {

@@ -115,7 +115,7 @@ def _with_passages(path: Path, index: Path, top_k: int, out: Path) -> Path:
 
 
 for _command in (
-    *(retrievers.dpr, retrievers.mdr, retrievers.stop),
+    *(retrievers.dpr, retrievers.mdr, retrievers.reranker, retrievers.stop),
     *(retrievers.ance, retrievers.adore, retrievers.ict, retrievers.distill, retrievers.colbert),
     *(rag, emdr2, orqa, realm),
 ):

@@ -1,7 +1,8 @@
-"""`rag train dpr`, `ance`, `adore`, `ict`, `mdr`, `distill`, `colbert` and `stop`: what trains retrievers."""
+"""`rag train` dpr, ance, adore, ict, mdr, distill, colbert, reranker and stop: what trains retrievers."""
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -161,6 +162,17 @@ def colbert(
     )  # fmt: skip
     typer.echo("\n".join(lines))
     typer.echo(f"→ {settings.out / 'rounds.json'} names the best round's encoder")
+
+
+@trains_retriever(train=files("Examples with hard negatives, as `rag mine` writes them"))
+def reranker(settings: Any) -> None:
+    """Train a cross-encoder, which reads question and passage together, to re-rank what a search finds.
+
+    With several GPUs: torchrun --nproc-per-node N -m rag.cli.main train reranker …
+    """
+    finished = run_recipe("reranker", settings)
+    if os.environ.get("RANK", "0") == "0":
+        typer.echo(f"cross-encoder → {finished}\nuse it: rag ask … --rerank {finished}")
 
 
 def stop(

@@ -116,8 +116,8 @@ def compare_pooled(
     """
     if len(evaluations) < 2 or len(evaluations) % 2:
         raise ConfigError(
-            "a margin takes pairs of evaluations, the first system and the second over one question set, then "
-            f"both over the next; found {len(evaluations)}"
+            "a margin takes pairs of evaluations, the first system and the second over one question set, "
+            f"then both over the next; found {len(evaluations)}"
         )
     chosen = _chosen(evaluations, figures)
     pairs = list(zip(evaluations[::2], evaluations[1::2], strict=True))

@@ -16,7 +16,7 @@ from retrievers.encoders.layout import PAIR
 from retrievers.encoders.settings import EncoderForm
 from retrievers.training.config import RetrieverTrainConfig
 
-__all__ = ["model_card"]
+__all__ = ["model_card", "reranker_card"]
 
 _PATHS = ("out", "train_files", "validation_file", "index")
 _UNSAID = frozenset({*_PATHS, "name", "notes", "threads", "save_every_s", "log_every_steps", "tensorboard"})
@@ -43,8 +43,7 @@ def model_card(
         towers = f"two towers, both started from {start}"
         if other != start:
             towers = f"two towers, started from {start} (questions) and {other} (passages)"
-    said = to_jsonable_python(config.flat())
-    shown = {k: v for k, v in said.items() if v not in (None, {}) and k not in _UNSAID}
+    shown = _said(config)
     shown |= {"question_encoder": start} | ({} if config.model.shared else {"passage_encoder": other})
     several = form.interaction is not None
     library = "sentence-transformers" if config.model.shared else "transformers"
@@ -62,6 +61,11 @@ says how well a passage answers a question."""
         if prefix
     ]
     reading = f" {form.interaction.describe().capitalize()}." if form.interaction is not None else ""
+    pool = "a pool of index passages" if config.data.validation_passages else "all passages of an index"
+    searched = f"""`nll` is the loss over held-out batches; `average_rank` the mean number of passages above
+the positive (0 is best, ties count half) in the pool of those of up to {config.data.validation_questions}
+held-out questions (published figures pool up to 10000 questions: a smaller pool gives smaller ranks);
+`top-k` and `mrr` (up to rank 100) are measured by searching {pool}, where one was given."""
     return f"""---
 library_name: {library}
 pipeline_tag: sentence-similarity
@@ -83,7 +87,49 @@ rag index CORPUS --encoder {config.name} --out INDEX
 rag ask "a question" --index INDEX
 ```
 
-## Training
+{_training(config, shown, data, figures, searched)}"""
+
+
+def reranker_card(
+    config: RetrieverTrainConfig, *, data: Mapping[str, object], figures: Mapping[str, object]
+) -> str:
+    """The same of a cross-encoder."""
+    start = _model_name(config.model.question_encoder)
+    usual = type(config.model)().flat()
+    shown = {k: v for k, v in _said(config).items() if k not in usual or v != usual[k]}
+    layout = config.model.layout or "title text"
+    listed = """`nll` is the loss over held-out lists; `list_mrr` and `list_top1` say, in percent, where
+the best positive stands among a question's own hard negatives."""
+    return f"""---
+library_name: transformers
+pipeline_tag: text-ranking
+tags: [cross-encoder, question-answering]
+---
+# {config.name}
+
+A cross-encoder: it reads question and passage together, `[CLS] question [SEP] {layout} [SEP]`,
+and says how well the passage answers the question. It started from {start}.
+
+```
+rag ask "a question" --index INDEX --rerank {config.name}
+```
+
+{_training(config, shown | {"question_encoder": start}, data, figures, listed)}"""
+
+
+def _said(config: RetrieverTrainConfig) -> dict[str, Any]:
+    said = to_jsonable_python(config.flat())
+    return {k: v for k, v in said.items() if v not in (None, {}) and k not in _UNSAID}
+
+
+def _training(
+    config: RetrieverTrainConfig,
+    shown: Mapping[str, object],
+    data: Mapping[str, object],
+    figures: Mapping[str, object],
+    explained: str,
+) -> str:
+    return f"""## Training
 {_table(("what", "value"), data)}
 
 ```
@@ -105,14 +151,7 @@ On questions that were held out of training{
 
 {_table(("what", "value"), figures) if figures else "Nothing was measured."}
 
-`nll` is the loss over held-out batches; `average_rank` the mean number of passages above the positive (0 is
-best, ties count half) in the pool of those of up to {
-        config.data.validation_questions
-    } held-out questions (published
-figures pool up to 10000 questions: a smaller pool gives smaller ranks); `top-k` and `mrr` (up to rank 100)
-are measured by searching {
-        "a pool of index passages" if config.data.validation_passages else "all passages of an index"
-    }, where one was given.
+{explained}
 
 ## Licence
 The weights follow the licences of the data and of the encoder they were started from.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +15,136 @@ import torch
 from indexers.protocols import FloatArray
 from rag.core.errors import ArtifactError, ConfigError, DataError
 from rag.core.types import Passage
+from rag.runtime.backbone import LOADING_ERRORS, attention_for, refuse_missing, set_dropout
+from rag.runtime.cpu_training import use_fast_dropout
 from rag.runtime.fast.packing import plan_batches
 from rag.runtime.hardware import resolve_device, resolve_precision
 from rag.runtime.model_files import model_folder, position_limit, read_config, weight_files
 from retrievers.encoders.layout import PAIR, PassageLayout
 
-__all__ = ["CrossEncoder"]
+__all__ = ["CrossEncoder", "PairModel", "load_pair_model"]
 
 _BATCH_TOKENS = 8192
+_LAYOUT = "{title} {text}"
+_HEADS = ("classifier", "pre_classifier", "score", "head")  # what an encoder has not yet
+
+
+@dataclass(frozen=True, slots=True)
+class PairModel:
+    """A sequence-classification network and how it reads pairs.
+
+    Attributes:
+        network: of transformers, with one output, or two of which the second says "relevant".
+        max_length: tokens after which passages are cut; questions are cut last.
+        layout: of a passage, which is the second segment.
+        batch_size: most pairs that go through the network at once.
+    """
+
+    network: Any
+    tokenizer: Any
+    max_length: int
+    layout: PassageLayout
+    batch_size: int = 64
+
+    def logits(self, questions: Sequence[str], passages: Sequence[Passage]) -> tuple[torch.Tensor, int]:
+        """Log-odds (n,) float32 that passage i is relevant to question i, n > 0; and the tokens read."""
+        texts, _ = self.layout.render([p.title for p in passages], [p.text for p in passages])
+        encoded = self.tokenizer(
+            list(questions), texts, truncation="only_second" if self._fits(questions) else "longest_first",
+            max_length=self.max_length, padding=False,
+        )  # fmt: skip
+        lengths = [len(ids) for ids in encoded["input_ids"]]
+        read: list[int] = []
+        parts = []
+        for rows in plan_batches(lengths, max_rows=self.batch_size, max_tokens=_BATCH_TOKENS):
+            batch = self.tokenizer.pad(
+                {key: [encoded[key][row] for row in rows] for key in encoded}, return_tensors="pt"
+            )
+            found = self.network(**batch.to(self.network.device)).logits.float()  # (rows, 1 or 2)
+            parts.append(found[:, 0] if found.shape[1] == 1 else found[:, 1] - found[:, 0])
+            read += rows
+        return torch.cat(parts)[torch.tensor(read).argsort().to(parts[0].device)], sum(lengths)
+
+    def _fits(self, questions: Sequence[str]) -> bool:
+        """Whether every question leaves room for some of its passage."""
+        lengths = [len(ids) for ids in self.tokenizer(list(questions), add_special_tokens=True)["input_ids"]]
+        return max(lengths) + 8 < self.max_length
+
+
+def load_pair_model(
+    name_or_path: str | Path | None,
+    *,
+    max_length: int = 512,
+    batch_size: int = 64,
+    layout: str = _LAYOUT,
+    train_on: str | None = None,
+    dropout: float | None = None,
+    seed: int = 0,
+) -> PairModel:
+    """Load a cross-encoder in fp32, or make one of an encoder, to be trained.
+
+    Args:
+        name_or_path: folder or Hugging Face name; None is the embedded encoder.
+        train_on: device that it is trained on; an encoder gets a new head of one output, drawn from `seed`.
+        dropout: replaces the configuration's dropout probabilities, if given.
+
+    Raises:
+        ArtifactError: no such model, it has no safetensors weights, it has more than two outputs, or, not to
+            be trained, it is no cross-encoder.
+        ConfigError: the layout cannot be.
+    """
+    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+
+    if layout == PAIR:
+        raise ConfigError(
+            "a cross-encoder reads the question as first segment: the passage must be one text",
+            hint=f"give a template such as {_LAYOUT}",
+        )
+    folder = model_folder(name_or_path)
+    stated = read_config(folder)
+    weight_files(folder)
+    architecture = (stated.get("architectures") or [""])[0]
+    report = logging.getLogger("transformers.modeling_utils")
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        classifies = "SequenceClassification" in architecture
+        if (train_on is None or classifies) and not (classifies and config.num_labels in (1, 2)):
+            raise ArtifactError(
+                f"{folder} is a {architecture or 'model without architecture'} with {config.num_labels} "
+                "outputs, expected a SequenceClassification model with 1 or 2",
+                hint="give a cross-encoder, for example cross-encoder/ms-marco-MiniLM-L6-v2, or train one: "
+                "rag train reranker",
+            )
+        if not classifies:
+            config.num_labels = 1
+        set_dropout(config, dropout)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        report.addFilter(_is_silent)  # that a head is new is no news, and what else is missing is said below
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)  # of the head, where there is none yet
+            network, found = AutoModelForSequenceClassification.from_pretrained(
+                folder, config=config, use_safetensors=True, trust_remote_code=False, dtype=torch.float32,
+                attn_implementation=None if train_on is None else attention_for(config, train_on),
+                output_loading_info=True,
+            )  # fmt: skip
+    except LOADING_ERRORS as error:
+        raise ArtifactError(
+            f"{folder} is not a cross-encoder that can be loaded ({error})",
+            hint="expected a sequence-classification model of transformers, or an encoder to train",
+        ) from error
+    finally:
+        report.removeFilter(_is_silent)
+    refuse_missing(
+        folder, [name for name in found["missing_keys"] if classifies or not name.startswith(_HEADS)]
+    )
+    if train_on == "cpu":
+        use_fast_dropout(network)
+    limit = min(max_length, position_limit(stated))
+    return PairModel(network.train(train_on is not None), tokenizer, limit, PassageLayout(layout), batch_size)
+
+
+def _is_silent(record: logging.LogRecord) -> bool:
+    return record.levelno > logging.WARNING
 
 
 class CrossEncoder:
@@ -30,17 +154,15 @@ class CrossEncoder:
 
     Attributes:
         name: folder or hub name it came from.
-        max_length: tokens after which passages are cut; questions are cut last.
         device: "cpu" or "cuda".
     """
 
     def __init__(
-        self, model: torch.nn.Module, tokenizer: Any, *, name: str, max_length: int, device: str,
-        dtype: torch.dtype, batch_size: int, layout: PassageLayout,
-    ) -> None:  # fmt: skip
-        self.name, self.max_length, self.device = name, max_length, device
-        self._model, self._tokenizer = model.to(device).eval(), tokenizer
-        self._dtype, self._batch_size, self._layout = dtype, batch_size, layout
+        self, model: PairModel, *, name: str, device: str, dtype: torch.dtype, probabilities: bool
+    ) -> None:
+        self.name, self.device = name, device
+        self._model, self._dtype, self._probabilities = model, dtype, probabilities
+        model.network.to(device).eval()
 
     @classmethod
     def load(
@@ -51,9 +173,10 @@ class CrossEncoder:
         precision: str = "auto",
         max_length: int = 512,
         batch_size: int = 64,
-        layout: str = "{title} {text}",
+        layout: str = _LAYOUT,
+        probabilities: bool = True,
     ) -> CrossEncoder:
-        """Load a sequence-classification model.
+        """Load a sequence-classification model; see `load_pair_model`.
 
         Args:
             name_or_path: folder or Hugging Face name, for example cross-encoder/ms-marco-MiniLM-L6-v2.
@@ -62,53 +185,20 @@ class CrossEncoder:
             max_length: tokens of question and passage together.
             batch_size: most pairs in a batch.
             layout: a template of {title} and {text} for the passage.
+            probabilities: scores are probabilities; otherwise their log-odds, which tell apart what is
+                all but sure.
 
         Raises:
             ArtifactError: no such model, it has no safetensors weights, or it has more than two outputs.
             ConfigError: a setting cannot be.
         """
-        from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
-
-        if layout == PAIR:
-            raise ConfigError(
-                "a cross-encoder reads the question as first segment: the passage must be one text",
-                hint="give a template such as {title} {text}",
-            )
-        folder = model_folder(name_or_path)
-        config = read_config(folder)
-        weight_files(folder)
-        architecture = (config.get("architectures") or [""])[0]
-        outputs = AutoConfig.from_pretrained(folder).num_labels
-        if outputs not in (1, 2) or "SequenceClassification" not in architecture:
-            raise ArtifactError(
-                f"{folder} is a {architecture or 'model without architecture'} with {outputs} outputs, "
-                "expected a SequenceClassification model with 1 or 2",
-                hint="give a cross-encoder, for example cross-encoder/ms-marco-MiniLM-L6-v2",
-            )
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-            model = AutoModelForSequenceClassification.from_pretrained(
-                folder, use_safetensors=True, trust_remote_code=False
-            )
-        except (OSError, ValueError, KeyError) as error:
-            raise ArtifactError(
-                f"{folder} is not a cross-encoder that can be loaded ({error})",
-                hint="expected a sequence-classification model of transformers",
-            ) from error
+        model = load_pair_model(name_or_path, max_length=max_length, batch_size=batch_size, layout=layout)
         where = resolve_device(device)
-        return cls(
-            model,
-            tokenizer,
-            name=str(name_or_path),
-            max_length=min(max_length, position_limit(config)),
-            device=where,
-            dtype=resolve_precision(precision, where),
-            batch_size=batch_size,
-            layout=PassageLayout(layout),
-        )
+        dtype = resolve_precision(precision, where)
+        return cls(model, name=str(name_or_path), device=where, dtype=dtype, probabilities=probabilities)
 
     def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> FloatArray:
-        """Probability (n,) float32 that passage i is relevant to question i.
+        """Probability, or log-odds, (n,) float32 that passage i is relevant to question i.
 
         Raises:
             DataError: questions and passages differ in number.
@@ -117,30 +207,9 @@ class CrossEncoder:
             raise DataError(f"{len(questions)} questions for {len(passages)} passages, expected pairs")
         if not questions:
             return np.zeros(0, np.float32)
-        texts, _ = self._layout.render([p.title for p in passages], [p.text for p in passages])
-        encoded = self._tokenizer(
-            list(questions), texts, truncation="only_second" if self._fits(questions) else "longest_first",
-            max_length=self.max_length, padding=False,
-        )  # fmt: skip
-        scores = np.empty(len(texts), np.float32)
-        lengths = [len(ids) for ids in encoded["input_ids"]]
-        for rows in plan_batches(lengths, max_rows=self._batch_size, max_tokens=_BATCH_TOKENS):
-            batch = {key: [encoded[key][row] for row in rows] for key in encoded}
-            scores[rows] = self._run(self._tokenizer.pad(batch, return_tensors="pt"))
-        return scores
-
-    def _fits(self, questions: Sequence[str]) -> bool:
-        """Whether every question leaves room for some of its passage."""
-        lengths = [len(ids) for ids in self._tokenizer(list(questions), add_special_tokens=True)["input_ids"]]
-        return max(lengths) + 8 < self.max_length
-
-    def _run(self, batch: Any) -> FloatArray:
         fast = self._dtype == torch.bfloat16
         device = self.device.partition(":")[0]
         with torch.inference_mode(), torch.autocast(device, self._dtype) if fast else nullcontext():
-            logits = self._model(**batch.to(self.device)).logits.float()  # (n, 1 or 2)
-        if logits.shape[1] == 1:
-            chances = torch.sigmoid(logits[:, 0])
-        else:
-            chances = torch.softmax(logits, dim=1)[:, 1]
-        return np.asarray(chances.cpu().numpy(), np.float32)
+            logits, _ = self._model.logits(questions, passages)
+        scores = torch.sigmoid(logits) if self._probabilities else logits
+        return np.asarray(scores.cpu().numpy(), np.float32)

@@ -1,0 +1,243 @@
+r"""Cross-encoders: question and passage read together, to put what answers before what a search found.
+
+    L = −(1/B) Σ_q log( exp s(q, p⁺) / Σ_{p ∈ {p⁺} ∪ N(q)} exp s(q, p) )
+
+with s the logit of the pair and N(q) drawn from the question's hard negatives, which are what a first stage
+puts high: what the finished model will be asked to tell apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field, model_validator
+from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
+
+from rag.core.errors import ConfigError, DataError
+from rag.core.files import atomic_path, atomic_write_json
+from rag.core.log import get_logger
+from rag.core.types import Passage
+from rag.runtime.hardware import resolve_precision
+from rag.runtime.seeds import generator
+from rag.training.claim import claimed
+from rag.training.distributed import World
+from rag.training.fit import Loss, fit
+from rag.training.precision import MasterWeights
+from retrievers.encoders.card import reranker_card
+from retrievers.encoders.cross_encoder import PairModel, load_pair_model
+from retrievers.examples.batches import Epochs
+from retrievers.examples.records import TrainingExample
+from retrievers.examples.split import split_examples
+from retrievers.training.config import DataConfig, ModelConfig, RetrieverTrainConfig
+from retrievers.training.run import final_figures
+
+__all__ = ["RerankerTrainConfig", "list_loss", "train_reranker"]
+
+Group = tuple[str, list[Passage]]
+"""A question and passages, the positive first."""
+
+
+class RerankerDataConfig(DataConfig):
+    """The same for lists of passages that are told apart.
+
+    Attributes:
+        hard_negatives: passages of the question's own list beside its positive, drawn anew at each visit.
+        depth: they are drawn from the first so many of the list, and held-out lists are that long.
+    """
+
+    batch_size: int = Field(default=16, ge=1)
+    validation_questions: int = Field(default=200, ge=1)
+    hard_negatives: int = Field(default=7, ge=1)
+    depth: int = Field(default=30, ge=1)
+
+
+class RerankerTrainConfig(RetrieverTrainConfig):
+    """Everything `train_reranker` reads.
+
+    Of `model` these count: `question_encoder`, which gives the network (an encoder, or a cross-encoder to go
+    on from), `passage_tokens`, the longest pair in training, `layout` of a passage, and `dropout`.
+
+    Example:
+        >>> config = RerankerTrainConfig(out="run", train_files=("mined.json",), hard_negatives=4)
+        >>> config.data.hard_negatives, config.model.passage_tokens, config.recipe
+        (4, 256, 'reranker')
+    """
+
+    recipe: ClassVar[str] = "reranker"
+    measured: ClassVar[tuple[str, ...]] = ("nll", "list_mrr", "list_top1")
+
+    name: str = Field(default="cross-encoder", min_length=1)
+    data: RerankerDataConfig = RerankerDataConfig()
+
+    @model_validator(mode="after")
+    def _cross_check_reranker(self) -> RerankerTrainConfig:
+        usual = {**DataConfig().flat(), **ModelConfig().flat()}
+        counts = ("question_encoder", "passage_tokens", "layout", "dropout")
+        names = [*(name for name in ModelConfig().flat() if name not in counts), "chunk_size"]
+        said = {**self.flat(), "index": self.index}
+        if given := [f"{name}={said[name]}" for name in (*names, "index") if said[name] != usual.get(name)]:
+            raise ValueError(
+                f"{', '.join(given)}: a cross-encoder reads pairs and makes no vectors; to save memory, "
+                "lower batch_size and raise accumulate, which gives the same gradients"
+            )
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBatches:
+    """The batches of a run: `self[step]` depends on these and the step alone."""
+
+    examples: Sequence[TrainingExample]
+    chosen: Epochs
+    hard_negatives: int
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def __getitem__(self, step: int) -> list[Group]:
+        groups = []
+        for number in self.chosen[step].tolist():
+            example, draw = self.examples[number], generator(self.chosen.seed, 22, step, number)
+            positive = example.positives[int(draw.integers(len(example.positives)))]
+            listed = [candidate.passage for candidate in example.negatives]
+            drawn = draw.choice(len(listed), min(self.hard_negatives, len(listed)), replace=False)
+            groups.append((example.question, [positive, *(listed[i] for i in sorted(drawn.tolist()))]))
+        return groups
+
+
+def train_reranker(config: RerankerTrainConfig) -> Path:
+    """Train a cross-encoder as `config` says, or resume the run that `config.out` holds.
+
+    Under torchrun every process calls this; the questions of a batch are shared among them and the gradients
+    are those of one.
+
+    Returns:
+        The folder of the finished model, `config.out / "cross-encoder"`: a sequence-classification model of
+        transformers with one output, for `--rerank`, `rag mine` and `rag score`.
+
+    Raises:
+        DataError: an input file is wrong, or no example has hard negatives.
+        ConfigError: the configuration cannot work.
+        MismatchedArtifactError: `config.out` holds a run with another configuration.
+
+    Source:
+        Gao, Dai and Callan 2021, "Rethink Training of BERT Rerankers in Multi-Stage Retrieval Pipeline",
+        equation 4 (localised contrastive estimation); Nogueira and Cho 2019, "Passage Re-ranking with BERT".
+    """
+    with claimed(config) as world:
+        model = load_pair_model(
+            config.model.question_encoder, max_length=config.model.passage_tokens,
+            layout=config.model.layout or "{title} {text}", dropout=config.model.dropout,
+            train_on=world.device, seed=config.run.seed,
+        )  # fmt: skip
+        network = model.network.to(world.device)
+        full = {name: tensor.detach().clone() for name, tensor in network.named_parameters()}
+        network.to(resolve_precision(config.optim.precision, world.device))
+        master = MasterWeights(network, full)
+        if not world.is_main:
+            world.barrier()  # the main process divides, the others find it done
+        split = split_examples(config, config.out / "data")
+        if world.is_main:
+            world.barrier()
+        examples = [cut for example in split.training() if (cut := _cut(example, config.data.depth))]
+        held_out = [cut for example in split.held_out if (cut := _cut(example, config.data.depth))]
+        if not examples:
+            raise DataError(
+                "no training example has hard negatives, and there is nothing else to tell a positive from",
+                hint="mine some: rag mine --index INDEX --questions FILE --out mined.json",
+            )
+        chosen = Epochs(
+            len(examples), config.data.batch_size, epochs=config.optim.epochs,
+            max_batches=config.optim.max_batches, seed=config.run.seed,
+        )  # fmt: skip
+        if chosen.batch_size < world.size:
+            raise ConfigError(f"a batch of {chosen.batch_size} questions cannot be shared by {world.size}")
+        get_logger(__name__).info(
+            "%d questions with hard negatives, %d held out; %d batches of %d questions and up to %d passages",
+            *(len(examples), len(held_out), len(chosen), chosen.batch_size, 1 + config.data.hard_negatives),
+        )
+        result = fit(
+            network, master, GroupBatches(examples, chosen, config.data.hard_negatives),
+            lambda _, batch: _step(model, batch, world), config.optim, config.run, config.out,
+            evaluate=None if not held_out else lambda _: _measure(model, held_out), world=world,
+        )  # fmt: skip
+        if world.is_main:
+            figures = final_figures(config, result.chosen_step)
+            atomic_write_json(config.out / "figures.json", {"step": result.chosen_step, "figures": figures})
+            data = {
+                "questions": len(examples),
+                "held-out questions": len(held_out),
+                "steps": result.chosen_step,
+            }
+            _export(config, model, result.weights, reranker_card(config, data=data, figures=figures))
+        world.barrier()
+    return config.out / "cross-encoder"
+
+
+def list_loss(scores: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """−Σ log softmax of the first score of each run; see the module.
+
+    Args:
+        scores: (P,) floating, the questions' passages one after the other, each question's positive first.
+        sizes: passages of each question, P in all.
+
+    Example:
+        >>> round(float(list_loss(torch.zeros(5), [2, 3])), 4)  # ln 2 + ln 3
+        1.7918
+    """
+    rows = pad_sequence(list(scores.split(list(sizes))), batch_first=True, padding_value=float("-inf"))
+    return functional.cross_entropy(rows, rows.new_zeros(len(rows), dtype=torch.long), reduction="sum")
+
+
+def _cut(example: TrainingExample, depth: int) -> TrainingExample | None:
+    """What is kept in memory of an example: its first negatives; None without any."""
+    listed = example.negatives[:depth]
+    if not (listed and example.positives):
+        return None
+    return TrainingExample.labelled(example.id, example.question, (), example.positives, listed)
+
+
+def _step(model: PairModel, batch: Sequence[Group], world: World) -> Loss:
+    own = batch[world.rank :: world.size]
+    scores, tokens = _scores(model, own)
+    value = list_loss(scores, [len(passages) for _, passages in own]) / len(batch)
+    return Loss(value, len(own), tokens)
+
+
+def _scores(model: PairModel, groups: Sequence[Group]) -> tuple[torch.Tensor, int]:
+    asked = [question for question, passages in groups for _ in passages]
+    return model.logits(asked, [passage for _, passages in groups for passage in passages])
+
+
+@torch.no_grad()
+def _measure(model: PairModel, held_out: Sequence[TrainingExample]) -> Mapping[str, float]:
+    """{"nll", "list_mrr", "list_top1"}, the last two in percent: the best positive among its list."""
+    model.network.eval()
+    loss, ranks = 0.0, []
+    for example in held_out:
+        right, wrong = example.positives, [candidate.passage for candidate in example.negatives]
+        scores = _scores(model, [(example.question, [*right, *wrong])])[0].float()
+        best, others = scores[: len(right)], scores[len(right) :]
+        ranks.append(1 + int((others >= best.max()).sum()))  # a tie is no merit
+        loss += float(list_loss(torch.cat([best[:1], others]), [1 + len(wrong)]))
+    count = len(held_out)
+    return {
+        "nll": loss / count,
+        "list_mrr": 100 * sum(1 / rank for rank in ranks) / count,
+        "list_top1": 100 * sum(rank == 1 for rank in ranks) / count,
+    }
+
+
+def _export(config: RerankerTrainConfig, model: PairModel, weights: Mapping[str, Any], card: str) -> None:
+    network: Any = model.network.float()
+    network.load_state_dict(dict(weights), strict=False)
+    folder = config.out / "cross-encoder"
+    with atomic_path(folder) as temporary:
+        network.save_pretrained(temporary)
+        model.tokenizer.save_pretrained(temporary)
+        (temporary / "README.md").write_text(card, encoding="utf-8")

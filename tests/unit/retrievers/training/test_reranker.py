@@ -1,0 +1,123 @@
+"""`train_reranker`: the loss against brute force, processes that share a batch, and learning to rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from rag.config import load_config
+from rag.core.errors import ArtifactError, ConfigError, DataError
+from rag.core.types import Passage
+from rag.training.distributed import World
+from rag.training.run_log import read_metrics
+from retrievers.encoders.cross_encoder import CrossEncoder, load_pair_model
+from retrievers.examples.records import TrainingExample, write_training_examples
+from retrievers.training.reranker import RerankerTrainConfig, _step, list_loss, train_reranker
+
+
+def config(out: Path, train: Path, encoder: Path, **settings: Any) -> RerankerTrainConfig:
+    return load_config(
+        RerankerTrainConfig,
+        overrides={
+            "out": out, "train_files": [train], "question_encoder": str(encoder), "passage_tokens": 32,
+            "batch_size": 8, "hard_negatives": 3, "precision": "fp32", "learning_rate": 2e-3, "dropout": 0.0,
+            "threads": 1, "log_every_steps": 1, "validation_fraction": 0.2, **settings,
+        },
+    )  # fmt: skip
+
+
+def test_the_loss_and_its_gradient_equal_brute_force() -> None:
+    scores = torch.randn(9, dtype=torch.float64, requires_grad=True)
+    sizes = [2, 4, 3]
+    list_loss(scores, sizes).backward()
+    values, gradient, total, start = scores.detach().numpy(), np.zeros(9), 0.0, 0
+    for size in sizes:
+        own = np.exp(values[start : start + size])
+        total -= np.log(own[0] / own.sum())
+        gradient[start : start + size] = own / own.sum() - np.eye(size)[0]
+        start += size
+    assert float(list_loss(scores, sizes).detach()) == pytest.approx(total)
+    np.testing.assert_allclose(scores.grad, gradient, atol=1e-12)
+
+
+def test_processes_share_a_batch(tiny_bert: Path) -> None:
+    model = load_pair_model(tiny_bert, train_on="cpu", dropout=0.0, max_length=32)
+    passages = [Passage(str(n), "", "the river " + "ab"[n % 2] * (n + 1)) for n in range(7)]
+    batch = [("who a", passages[:3]), ("who b", passages[3:5]), ("who a b", passages[5:])]
+
+    def gradients(*losses: Any) -> list[torch.Tensor]:
+        model.network.zero_grad()
+        for loss in losses:
+            loss.value.backward()
+        return [p.grad.clone() for p in model.network.parameters() if p.grad is not None]
+
+    whole = _step(model, batch, World(0, 1, "cpu"))
+    shares = [_step(model, batch, World(rank, 2, "cpu")) for rank in range(2)]
+    assert [share.examples for share in shares] == [2, 1]
+    assert sum(float(share.value.detach()) for share in shares) == pytest.approx(
+        float(whole.value.detach()), abs=1e-5
+    )
+    for one, other in zip(gradients(whole), gradients(*shares), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-3)
+
+
+def kinds_file(path: Path, count: int) -> Path:
+    """What is right for "who" is wrong for "wrote": neither text alone tells."""
+    draw = np.random.default_rng(5)
+
+    def passage(kind: int) -> Passage:
+        letters = " ".join(draw.choice(list("abcdefgh"), 3))
+        return Passage("", "", f"{('the river', 'text')[kind]} {letters}")
+
+    examples = [
+        TrainingExample.labelled(
+            str(n), f"{('who', 'wrote')[n % 2]} {'abcdefgh'[n % 8]}", (), [passage(n % 2)],
+            [passage(1 - n % 2) for _ in range(4)],
+        )
+        for n in range(count)
+    ]  # fmt: skip
+    write_training_examples(path, examples)
+    return path
+
+
+def test_what_was_learnt_ranks_and_is_a_cross_encoder(tmp_path: Path, tiny_bert: Path) -> None:
+    train = kinds_file(tmp_path / "kinds.json", 96)
+    chosen = config(tmp_path / "run", train, tiny_bert, epochs=10)
+    folder = train_reranker(chosen)
+    scores = [r for r in read_metrics(chosen.out / "metrics.jsonl") if "eval/list_mrr" in r]
+    assert scores[-1]["eval/nll"] < 0.8 * np.log(4)
+    assert scores[-1]["eval/list_mrr"] > 70
+    card = (folder / "README.md").read_text()
+    assert "rag train reranker" in card
+    assert "list_top1" in card
+    assert str(tmp_path) not in card
+    judge = CrossEncoder.load(folder, precision="fp32", probabilities=False)
+    chance = CrossEncoder.load(folder, precision="fp32")
+    pairs = ["who wrote a"] * 2, [Passage("1", "", "the river b"), Passage("2", "", "the river z")]
+    odds = judge.score(*pairs)
+    np.testing.assert_allclose(chance.score(*pairs), 1 / (1 + np.exp(-odds)), atol=1e-6)
+    again = load_pair_model(folder, train_on="cpu")  # goes on from what it has, with its own head
+    with torch.no_grad():
+        np.testing.assert_allclose(again.logits(*pairs)[0], odds, atol=1e-4)
+
+
+def test_what_cannot_work_is_refused(
+    tmp_path: Path, tiny_bert: Path, cipher_file: Callable[..., Path]
+) -> None:
+    train = cipher_file(20, negatives=0)
+    with pytest.raises(DataError, match=r"no training example has hard negatives[\s\S]*rag mine"):
+        train_reranker(config(tmp_path / "run", train, tiny_bert))
+    with pytest.raises((ConfigError, ValidationError), match="pooling=mean: a cross-encoder reads pairs"):
+        config(tmp_path / "run", train, tiny_bert, pooling="mean")
+    with pytest.raises((ConfigError, ValidationError), match="select_by=mrr is not measured here"):
+        config(tmp_path / "run", train, tiny_bert, select_by="mrr")
+    with pytest.raises(
+        ArtifactError, match=r"expected a SequenceClassification model[\s\S]*rag train reranker"
+    ):
+        CrossEncoder.load(tiny_bert)
