@@ -57,7 +57,10 @@ def retrieve(
     asked = list(islice(read_questions(questions, format=format), limit))
     pipeline = Pipeline.open(index, reads=False, **opening)
     if suffix == "jsonl" and not isinstance(pipeline.retriever, PathRetriever):
-        raise ConfigError(f"{opening['retriever']} retrieval finds no paths", hint="use --retriever multihop")
+        raise ConfigError(
+            f"--out {out}: .jsonl holds paths, and {opening['retriever']} retrieval finds none",
+            hint="write .json or .run, or use --retriever multihop",
+        )
 
     def results() -> Iterator[tuple[Question, Found, list[Found]]]:
         with Progress(len(asked), "questions", "retrieve") as progress:
