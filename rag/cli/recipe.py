@@ -51,10 +51,11 @@ def trains_retriever(**options: Any) -> Callable[[Callable[..., None]], Callable
     """Make a command from a function of a recipe's checked settings; the recipe has the function's name.
 
     The command has the options of `_RETRIEVER` and those given here, each the annotation of a setting (or of
-    one of the former, to word its help otherwise). What the function takes beside the settings are options
-    too, for itself alone.
+    one of the former, to word its help otherwise; None leaves it out). What the function takes beside the
+    settings are options too, for itself alone.
     """
-    kinds = {**_RETRIEVER, **options, "config": ConfigSource, "set_": Assignments, "threads": Threads}
+    said = {**_RETRIEVER, **options, "config": ConfigSource, "set_": Assignments, "threads": Threads}
+    kinds = {name: kind for name, kind in said.items() if kind is not None}
 
     def make(function: Callable[..., None]) -> Callable[..., None]:
         own = parameters_of(function)

@@ -164,7 +164,7 @@ def colbert(
     typer.echo(f"→ {settings.out / 'rounds.json'} names the best round's encoder")
 
 
-@trains_retriever(train=files("Examples with hard negatives, as `rag mine` writes them"))
+@trains_retriever(train=files("Examples with hard negatives, as `rag mine` writes them"), index=None)
 def reranker(settings: Any) -> None:
     """Train a cross-encoder, which reads question and passage together, to re-rank what a search finds.
 
