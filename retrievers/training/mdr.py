@@ -16,7 +16,7 @@ import torch
 from pydantic import Field, model_validator
 
 from indexers.index import Index
-from rag.core.errors import ConfigError
+from rag.core.errors import ConfigError, DataError
 from rag.core.files import sha256_file
 from rag.core.types import Question
 from rag.data.questions import draw_sample, read_questions
@@ -281,5 +281,10 @@ def _hop_file(
         if len(mined) < len(files):
             made = hop_examples(questions, max_hops=said.max_hops, find=find, any_order=said.any_order)
             hops = chain(made, hops)
-        write_training_examples(path, hops)
+        if not write_training_examples(path, hops):
+            path.unlink()
+            raise DataError(
+                f"{', '.join(map(str, files))}: no question can be trained on; the warnings say why",
+                hint="give gold passages; where a set names them without their text, --index has the texts",
+            )
     return path

@@ -14,7 +14,7 @@ import torch
 from indexers.build import BuildSettings, build_index
 from indexers.index import Index
 from rag.config import load_config, preset_names
-from rag.core.errors import ConfigError
+from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage
 from rag.training.distributed import World
 from rag.training.precision import MasterWeights
@@ -260,6 +260,14 @@ def test_what_an_index_finds_is_what_a_hop_is_told_from(tiny_bert: Path, bridges
 def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config(MdrTrainConfig, overrides={"out": "run", "train_files": ["t.json"], **settings})
+
+
+def test_a_set_of_which_nothing_can_be_used_is_named(tmp_path: Path, tiny_bert: Path) -> None:
+    named = {"question": "Where does the Danube rise?", "answers": ["a"], "gold_passage_ids": ["1", "2"]}
+    (tmp_path / "named.jsonl").write_text(json.dumps(named))
+    with pytest.raises(DataError, match=r"named\.jsonl: no question can be trained on") as caught:
+        train_mdr(mdr(tmp_path / "out", tmp_path / "named.jsonl", tiny_bert))
+    assert "--index has the texts" in str(caught.value)
 
 
 def test_presets_load() -> None:
