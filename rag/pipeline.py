@@ -90,6 +90,11 @@ class Pipeline:
         index = Index.open(index_dir, verify=verify)
         fused = Fusion.parse(fusion) if isinstance(fusion, str) else fusion
         bound = _bound(reader)
+        if reader and bound is None and not reads:
+            raise ConfigError(
+                f"{reader} is to search and not to read, but there is no question encoder in it",
+                hint="leave the reader out, or give the folder that `rag train rag` or `emdr2` wrote",
+            )
         if bound is not None and retriever not in ("auto", "dense"):
             bound = None
             get_logger(__name__).warning(

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -63,15 +64,17 @@ def disk_errors(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    except Exception as error:
+        said = re.search(r"\(os error (\d+)\)", str(error))  # how safetensors tells it
+        code = error.errno if isinstance(error, OSError) else int(said[1]) if said else None
+        if code in (errno.ENOSPC, errno.EDQUOT):
             place = path if path.is_dir() else path.parent
             free_mib = shutil.disk_usage(place).free / 2**20 if place.exists() else 0.0
             raise ResourceError(
                 f"the disk is full: could not write {path} ({free_mib:.0f} MiB free)",
                 hint="free some space and run the same command again; finished parts are kept",
             ) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if code in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise ResourceError(
                 f"no permission to write {path}", hint="choose another --out or change the permissions"
             ) from error

@@ -126,6 +126,8 @@ def test_one_writer_a_directory_and_the_lock_dies_with_its_owner(tmp_path: Path)
 def test_disk_trouble_is_a_resource_error(tmp_path: Path, code: int, words: str) -> None:
     with pytest.raises(ResourceError, match=words), disk_errors(tmp_path / "x"):
         raise OSError(code, "from the system")
+    with pytest.raises(ResourceError, match=words), disk_errors(tmp_path / "x"):
+        raise RuntimeError(f"Error while serializing: I/O error: from the system (os error {code})")
 
 
 def test_other_system_errors_pass_through(tmp_path: Path) -> None:

@@ -90,6 +90,8 @@ def test_evaluation_searches_with_the_readers_own_questions_and_tells_likelihood
     own = evaluate(**searched, reader=str(frozen), reads=False, precision="fp32").figures
     assert 100 * own["top1"].value == pytest.approx(figures["top1"], abs=0.01)
     assert "em" not in own
+    with pytest.raises(ConfigError, match="no question encoder in it"):
+        evaluate(**searched, reader=world["reader"]["generator"], reads=False)
     assert evaluate(**searched, reader=False, precision="fp32").figures["top1"].value < own["top1"].value
     read = evaluate(**searched, reader=str(frozen), likelihood=True, read_top_k=5, precision="fp32")
     assert read.figures["nll"].value == pytest.approx(figures["nll"], rel=1e-3)
