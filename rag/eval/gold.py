@@ -92,7 +92,7 @@ class GoldResolver:
         missing: questions seen whose gold passage is known but is not in the index.
         resolved: questions seen whose gold passage was found by its text.
         incomplete: questions seen that need several passages, of which the index lacks one.
-        repeated: questions seen that name one passage as two steps.
+        repeated: questions seen of which two steps have the same title or id.
     """
 
     def __init__(self, passages: StoredPassages) -> None:
@@ -125,6 +125,6 @@ class GoldResolver:
         said = (
             (self.missing, "known, but not in this index: figures by gold passage leave them out"),
             (self.incomplete, "not all in this index: figures by gold passage count them as not found"),
-            (self.repeated, "one and the same, named twice: figures over hops count it once"),
+            (self.repeated, "not all different by title or id: figures over hops count the same one once"),
         )
         return [f"the gold passages of {count:,} questions are {what}" for count, what in said if count]
