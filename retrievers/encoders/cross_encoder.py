@@ -17,7 +17,9 @@ from rag.core.errors import ArtifactError, ConfigError, DataError
 from rag.core.types import Passage
 from rag.runtime.backbone import LOADING_ERRORS, attention_for, refuse_missing, set_dropout
 from rag.runtime.cpu_training import use_fast_dropout
-from rag.runtime.fast.packing import plan_batches
+from rag.runtime.fast.core_pool import CorePool
+from rag.runtime.fast.fast_bert import FastBert
+from rag.runtime.fast.packing import pack, plan_batches
 from rag.runtime.hardware import resolve_device, resolve_precision
 from rag.runtime.model_files import model_folder, position_limit, read_config, weight_files
 from retrievers.encoders.layout import PAIR, PassageLayout
@@ -25,6 +27,7 @@ from retrievers.encoders.layout import PAIR, PassageLayout
 __all__ = ["CrossEncoder", "PairModel", "load_pair_model"]
 
 _BATCH_TOKENS = 8192
+_CORE_TOKENS = 2048  # what one core works on at a time
 _LAYOUT = "{title} {text}"
 _HEADS = ("classifier", "pre_classifier", "score", "head")  # what an encoder has not yet
 
@@ -46,13 +49,17 @@ class PairModel:
     layout: PassageLayout
     batch_size: int = 64
 
-    def logits(self, questions: Sequence[str], passages: Sequence[Passage]) -> tuple[torch.Tensor, int]:
-        """Log-odds (n,) float32 that passage i is relevant to question i, n > 0; and the tokens read."""
+    def encode(self, questions: Sequence[str], passages: Sequence[Passage]) -> Any:
+        """Token ids, types and masks of n pairs, without padding."""
         texts, _ = self.layout.render([p.title for p in passages], [p.text for p in passages])
-        encoded = self.tokenizer(
+        return self.tokenizer(
             list(questions), texts, truncation="only_second" if self._fits(questions) else "longest_first",
             max_length=self.max_length, padding=False,
         )  # fmt: skip
+
+    def logits(self, questions: Sequence[str], passages: Sequence[Passage]) -> tuple[torch.Tensor, int]:
+        """Log-odds (n,) float32 that passage i is relevant to question i, n > 0; and the tokens read."""
+        encoded = self.encode(questions, passages)
         lengths = [len(ids) for ids in encoded["input_ids"]]
         read: list[int] = []
         parts = []
@@ -60,8 +67,7 @@ class PairModel:
             batch = self.tokenizer.pad(
                 {key: [encoded[key][row] for row in rows] for key in encoded}, return_tensors="pt"
             )
-            found = self.network(**batch.to(self.network.device)).logits.float()  # (rows, 1 or 2)
-            parts.append(found[:, 0] if found.shape[1] == 1 else found[:, 1] - found[:, 0])
+            parts.append(_log_odds(self.network(**batch.to(self.network.device)).logits))
             read += rows
         return torch.cat(parts)[torch.tensor(read).argsort().to(parts[0].device)], sum(lengths)
 
@@ -143,6 +149,53 @@ def load_pair_model(
     return PairModel(network.train(train_on is not None), tokenizer, limit, PassageLayout(layout), batch_size)
 
 
+def _log_odds(logits: torch.Tensor) -> torch.Tensor:
+    """(n,) float32 from (n, 1), or (n, 2) of which the second says "relevant"."""
+    found = logits.float()
+    return found[:, 0] if found.shape[1] == 1 else found[:, 1] - found[:, 0]
+
+
+class _FastPairs:
+    """The same logits on a CPU: packed tokens, whole batches per core, the last layer for [CLS] alone."""
+
+    def __init__(self, model: PairModel, precision: str) -> None:
+        self._model = model
+        self._encoder = FastBert.from_model(model.network.base_model, precision=precision)
+
+    @staticmethod
+    def supports(network: Any, device: str) -> bool:
+        """Whether it computes what the network does; the heads of these two kinds are known."""
+        kind = network.config.model_type
+        return (
+            device == "cpu"
+            and kind in ("bert", "xlm-roberta", "roberta")
+            and FastBert.supports(network.config)
+        )
+
+    def logits(self, questions: Sequence[str], passages: Sequence[Passage]) -> torch.Tensor:
+        encoded = self._model.encode(questions, passages)
+        ids, types = encoded["input_ids"], encoded.get("token_type_ids")
+        plan = plan_batches(
+            [len(own) for own in ids], max_rows=self._model.batch_size, max_tokens=_CORE_TOKENS
+        )
+
+        def run(rows: list[int]) -> torch.Tensor:
+            kinds = None if types is None else [types[row] for row in rows]
+            with torch.inference_mode():
+                first = self._encoder.forward(pack([ids[row] for row in rows], kinds), first_token_only=True)
+                return _log_odds(self._head(first[:, None]))
+
+        with CorePool() as pool:
+            parts = list(pool.map(run, plan))
+        return torch.cat(parts)[torch.tensor([row for rows in plan for row in rows]).argsort()]
+
+    def _head(self, first: torch.Tensor) -> torch.Tensor:
+        network = self._model.network
+        pooler = getattr(network.base_model, "pooler", None)
+        found: torch.Tensor = network.classifier(first if pooler is None else pooler(first))
+        return found
+
+
 def _is_silent(record: logging.LogRecord) -> bool:
     return record.levelno > logging.WARNING
 
@@ -163,6 +216,9 @@ class CrossEncoder:
         self.name, self.device = name, device
         self._model, self._dtype, self._probabilities = model, dtype, probabilities
         model.network.to(device).eval()
+        self._fast = None
+        if _FastPairs.supports(model.network, device):
+            self._fast = _FastPairs(model, "bf16" if dtype == torch.bfloat16 else "fp32")
 
     @classmethod
     def load(
@@ -207,9 +263,11 @@ class CrossEncoder:
             raise DataError(f"{len(questions)} questions for {len(passages)} passages, expected pairs")
         if not questions:
             return np.zeros(0, np.float32)
-        fast = self._dtype == torch.bfloat16
-        device = self.device.partition(":")[0]
-        with torch.inference_mode(), torch.autocast(device, self._dtype) if fast else nullcontext():
-            logits, _ = self._model.logits(questions, passages)
+        if self._fast is not None:
+            logits = self._fast.logits(questions, passages)
+        else:
+            half, device = self._dtype == torch.bfloat16, self.device.partition(":")[0]
+            with torch.inference_mode(), torch.autocast(device, self._dtype) if half else nullcontext():
+                logits, _ = self._model.logits(questions, passages)
         scores = torch.sigmoid(logits) if self._probabilities else logits
         return np.asarray(scores.cpu().numpy(), np.float32)

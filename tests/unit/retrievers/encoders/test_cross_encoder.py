@@ -1,12 +1,18 @@
 import numpy as np
 import pytest
 import torch
-from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertForSequenceClassification,
+    XLMRobertaConfig,
+    XLMRobertaForSequenceClassification,
+)
 
 from indexers.build import BuildSettings, build_index
 from rag.core.errors import ArtifactError, ConfigError, DataError
 from rag.core.types import Passage
-from retrievers.encoders.cross_encoder import CrossEncoder
+from retrievers.encoders.cross_encoder import CrossEncoder, load_pair_model
 from retrievers.examples.records import read_training_examples
 from retrievers.negatives.mine import mine
 from retrievers.negatives.settings import MiningSettings
@@ -53,6 +59,19 @@ def test_scores_equal_one_pair_at_a_time(tiny, tmp_path, outputs):
     assert np.isfinite(long).all()
     with pytest.raises(DataError, match="2 questions for 1 passages"):
         encoder.score(["a", "b"], PASSAGES[:1])
+
+
+def test_the_fast_path_of_roberta_is_transformers(tiny, tmp_path):
+    torch.manual_seed(0)
+    config = XLMRobertaConfig(**{**tiny.config(), "num_labels": 1, "type_vocab_size": 2})
+    XLMRobertaForSequenceClassification(config).save_pretrained(tmp_path)
+    tiny.tokenizer(tmp_path)
+    questions = [f"who wrote {n}" for n in range(7)]
+    found = CrossEncoder.load(tmp_path, precision="fp32", probabilities=False, max_length=48)
+    with torch.no_grad():
+        wanted, _ = load_pair_model(tmp_path, max_length=48).logits(questions, PASSAGES)
+    assert wanted.std() > 0.01
+    np.testing.assert_allclose(found.score(questions, PASSAGES), wanted, atol=1e-4)
 
 
 def test_other_models_are_refused(tiny, tiny_bert, tmp_path):
