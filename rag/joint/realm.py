@@ -160,16 +160,13 @@ def _train(config: RealmTrainConfig, role: Role, world: World, index: Index) -> 
     module, master = paired(retriever, own, reader, full)
 
     # data
-    if not world.is_main:
-        world.barrier()  # the main process cuts the corpus and collects its titles
-    store, _ = open_corpus(config.train_files or (config.index,), config.out / "data", config.data.split)
-    tagger = _tagger(config, index, world)
-    batches = SentenceBatches(
-        store, reader.tokenizer, masks=config.masks, tagger=tagger, sentence_tokens=said.sentence_tokens,
-        min_words=config.data.min_words, examples=epochs_of(config, len(store)),
-    )  # fmt: skip
-    if world.is_main:
-        world.barrier()
+    with world.main_first():  # it cuts the corpus and collects its titles
+        store, _ = open_corpus(config.train_files or (config.index,), config.out / "data", config.data.split)
+        tagger = _tagger(config, index, world)
+        batches = SentenceBatches(
+            store, reader.tokenizer, masks=config.masks, tagger=tagger, sentence_tokens=said.sentence_tokens,
+            min_words=config.data.min_words, examples=epochs_of(config, len(store)),
+        )  # fmt: skip
     log.info(
         "%d passages with sentences, %d to find, %d batches", len(store), len(index.passages), len(batches)
     )

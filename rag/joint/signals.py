@@ -40,6 +40,7 @@ from retrievers.examples.records import TrainingExample
 __all__ = ["Asked", "Judge", "asked_of", "check_signal", "judge_kind", "signal_names"]
 
 CROSS_ENCODER = "cross-encoder"
+_SURE = 16.118  # log-odds of 1 − 1e-7, beyond which a cross-encoder's verdict counts no more
 NEED_ANSWERS = frozenset({"attention-norm", "likelihood", "leave-one-out", "span-likelihood"})
 _FUSED = frozenset({"attention", "attention-norm", "leave-one-out"})
 _SMALLEST = 1e-4  # probability of an answer that does not stand in a passage: a target must be finite
@@ -115,9 +116,8 @@ def _relevance(reader: Any, asked: Sequence[Asked]) -> list[Floats]:
 
 def _cross_encoded(judge: CrossEncoder, asked: Sequence[Asked]) -> list[Floats]:
     pairs = [(a.question, passage) for a in asked for passage in a.passages]
-    chances = judge.score([q for q, _ in pairs], [p for _, p in pairs]).astype(np.float64)
-    chances = np.clip(chances, 1e-7, 1 - 1e-7)
-    return np.split(np.log(chances / (1 - chances)), np.cumsum([len(a.passages) for a in asked])[:-1])
+    odds = judge.score([q for q, _ in pairs], [p for _, p in pairs]).astype(np.float64)
+    return np.split(np.clip(odds, -_SURE, _SURE), np.cumsum([len(a.passages) for a in asked])[:-1])
 
 
 _MEASURES: Mapping[str, Mapping[str, Measure]] = {
@@ -215,7 +215,7 @@ class Judge:
         kind = judge_kind(source)
         check_signal(kind, signal, str(source or "the shipped reader"))
         model: Any = (
-            CrossEncoder.load(str(source), precision=precision, device=device)
+            CrossEncoder.load(str(source), precision=precision, device=device, probabilities=False)
             if kind == CROSS_ENCODER
             else open_reader(source, precision=precision, device=device)
         )

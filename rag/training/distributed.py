@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
@@ -121,6 +122,15 @@ class World:
         """Wait for all processes."""
         if self.size > 1:
             dist.barrier()
+
+    @contextmanager
+    def main_first(self) -> Iterator[None]:
+        """The main process does what is inside, then the others do, which find the files that it wrote."""
+        if not self.is_main:
+            self.barrier()
+        yield
+        if self.is_main:
+            self.barrier()
 
     def all_gather(self, tensor: Tensor) -> Tensor:
         """The processes' tensors one below the other, in order of rank; gradients do not flow back.

@@ -210,11 +210,8 @@ def train_ict(config: IctTrainConfig) -> Path:
         In the published code a passage of one sentence is used where that sentence stays in it; here never.
     """
     with claimed(config) as world:
-        if not world.is_main:
-            world.barrier()  # the main process cuts files into passages, the others find them
-        store, key = open_corpus(config.train_files, config.out / "data", config.data.split)
-        if world.is_main:
-            world.barrier()
+        with world.main_first():  # it cuts files into passages
+            store, key = open_corpus(config.train_files, config.out / "data", config.data.split)
         return train_model(
             config, world, partial(_method, config, store), divide=partial(_divide, store=store, key=key)
         )

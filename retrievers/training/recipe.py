@@ -149,12 +149,9 @@ def train_model(
     tokenizer = RetrieverTokenizer(sides.question, sides.passage, query_tokens=config.query_tokens)
 
     # data, batches, objective
-    if not world.is_main:
-        world.barrier()  # the main process divides and tokenises, the others find it done
-    split = divide(config, config.out / "data")
-    method = prepare(BiEncoderRun(world, model, master, tokenizer, split))
-    if world.is_main:
-        world.barrier()
+    with world.main_first():  # it divides and tokenises
+        split = divide(config, config.out / "data")
+        method = prepare(BiEncoderRun(world, model, master, tokenizer, split))
     get_logger(__name__).info(
         "%d questions held out; %d batches of %d questions; %s",
         *(len(split.held_out), len(method.batches), method.batches.batch_size),

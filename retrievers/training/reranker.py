@@ -139,11 +139,8 @@ def train_reranker(config: RerankerTrainConfig) -> Path:
         full = {name: tensor.detach().clone() for name, tensor in network.named_parameters()}
         network.to(resolve_precision(config.optim.precision, world.device))
         master = MasterWeights(network, full)
-        if not world.is_main:
-            world.barrier()  # the main process divides, the others find it done
-        split = split_examples(config, config.out / "data")
-        if world.is_main:
-            world.barrier()
+        with world.main_first():  # it divides
+            split = split_examples(config, config.out / "data")
         examples = [cut for example in split.training() if (cut := _cut(example, config.data.depth))]
         held_out = [cut for example in split.held_out if (cut := _cut(example, config.data.depth))]
         if not examples:
