@@ -103,7 +103,15 @@ _TOGETHER = {
 }
 
 
-@trains_retriever(**_TOGETHER)
+@trains_retriever(
+    **_TOGETHER,
+    retriever=Annotated[
+        str | None,
+        typer.Option(
+            help="trained, or one that stays as it is (bm25, hybrid, …): the generator learns alone."
+        ),
+    ],
+)
 def rag(settings: Any, role: _Role = Role.BOTH) -> None:
     """Train a question encoder and a generator through the passages between them (RAG).
 
@@ -134,7 +142,9 @@ def emdr2(settings: Any, role: _Role = Role.BOTH) -> None:
 def _run_together(settings: Any, role: Role, train: Any) -> None:
     if finished := _run_held(settings, role, train):
         searched = settings.index if settings.document_side == "frozen" else settings.out / "index"
-        typer.echo(f"reader → {finished}\nuse it: rag ask … --index {searched} --reader {finished}")
+        kind = getattr(settings, "retriever", "trained")
+        found_by = "" if kind == "trained" else f" --retriever {kind}"
+        typer.echo(f"reader → {finished}\nuse it: rag ask … --index {searched}{found_by} --reader {finished}")
 
 
 def _run_held(settings: Any, role: Role, train: Callable[..., Path]) -> Path | None:

@@ -6,10 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rag.joint.losses import rag_loss
-from rag.joint.together import train_together
+from rag.joint.together import train_generator_alone, train_together
 from rag.joint.together_config import JointTrainConfig
 from rag.training.exchange import Role
 from readers.generative.marginal import Marginal
@@ -25,6 +25,9 @@ class RagTrainConfig(JointTrainConfig):
         marginal: "sequence": one passage tells a whole answer; "token": every token may come from another.
         smoothing: of labels, on the marginal.
         decoding: of the finished reader, see `GeneratorSettings`.
+        retriever: "trained", or a kind of retriever of the index (`retrievers.open`) that stays as it is,
+            such as "bm25": the generator is trained alone, and then answers over that retriever's passages.
+        prior_scale: factor on such a retriever's scores, whose softmax is p(z|x).
 
     Example:
         >>> config = RagTrainConfig(
@@ -40,12 +43,27 @@ class RagTrainConfig(JointTrainConfig):
     marginal: Marginal = "sequence"
     smoothing: float = Field(default=0.0, ge=0, lt=1)
     decoding: Decoding = "thorough"
+    retriever: str = "trained"
+    prior_scale: float = Field(default=1.0, gt=0)
+
+    @model_validator(mode="after")
+    def _cross_check_retriever(self) -> RagTrainConfig:
+        if self.retriever == "trained":
+            if self.prior_scale != 1:
+                raise ValueError(
+                    "prior_scale is for a retriever that stays as it is: the trained one has its own"
+                )
+            return self
+        if self.document_side != "frozen":
+            raise ValueError(f"retriever {self.retriever} stays as it is: leave document_side at frozen")
+        return self
 
 
 def train_rag(config: RagTrainConfig, *, role: Role = "both") -> Path:
     """Train RAG, or resume the run that `config.out` holds: see `train_together` for what is written.
 
-    With `document_side` "reencode" it is trained end to end.
+    With `document_side` "reencode" it is trained end to end; with a `retriever` that stays as it is the
+    generator alone is.
 
     Raises:
         DataError: a file is wrong, or no question has an answer.
@@ -64,4 +82,6 @@ def train_rag(config: RagTrainConfig, *, role: Role = "both") -> Path:
     batch_tokens = config.reader.batch_tokens or 8192
     objective = partial(rag_loss, config.marginal, smoothing=config.smoothing, batch_tokens=batch_tokens)
     reads = {"mode": f"rag-{config.marginal}", "decoding": config.decoding}
+    if config.retriever != "trained":
+        return train_generator_alone(config, objective, reads, config.retriever, config.prior_scale)
     return train_together(config, objective, reads, role=role)

@@ -1,4 +1,4 @@
-"""Questions over an index that is held: what a step of joint training minimises, and what is measured."""
+"""Questions and the passages that are found for them: what a step minimises, and what is measured."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from indexers.index import Index
 from indexers.protocols import IntArray
 from rag.core.errors import ConfigError, DataError
 from rag.core.log import get_logger
-from rag.core.types import Passage, Question
-from rag.joint.held import HeldIndex
+from rag.core.types import Question
+from rag.joint.finding import Finder, Found
 from rag.joint.losses import JointLoss
 from rag.joint.together_config import JointTrainConfig
 from rag.runtime.seeds import generator as random_numbers
@@ -28,14 +27,11 @@ from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorSettings
 from readers.generative.training.data import GeneratorExample
 from readers.generative.training.finish import answer_scores
-from retrievers.encoders.layout import Query
 from retrievers.examples.data import answer_matcher
-from retrievers.training.frozen import listed_scores, score_rows
-from retrievers.training.model import BiEncoderModel
 from retrievers.training.recipe import epochs_of
 from retrievers.training.validation import retrieval_scores
 
-__all__ = ["Found", "JointBatch", "JointBatches", "JointTask", "Objective"]
+__all__ = ["JointBatch", "JointBatches", "JointTask", "Objective"]
 
 Objective = Callable[[Seq2Seq, list[list[list[int]]], list[list[int]], Tensor], JointLoss]
 """Generator, rows of tokens, answers, scores (B, K) → the loss; see `rag.joint.losses`."""
@@ -46,15 +42,6 @@ _WINDOW, _ENOUGH = 1000, 200  # questions watched for collapse; so many before a
 _NEVER_FOUND = 0.5  # a larger share of questions without an answer among their passages is worth a warning
 
 log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Passages of B questions, best first by the index, and their scores (B, K), −inf behind the last."""
-
-    rows: IntArray
-    passages: list[list[Passage]]
-    scores: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,25 +69,32 @@ class JointBatches:
 
 
 class JointTask:
-    """Questions over the index that is held: what a step minimises, and what is measured."""
+    """Questions over the passages that are found: what a step minimises, and what is measured.
+
+    Args:
+        module: all that is trained, the generator inside `seq2seq` among it.
+        finder: gives passages and their scores.
+        passages: how many there are to find.
+    """
 
     def __init__(
         self,
         config: JointTrainConfig,
-        retriever: BiEncoderModel,
+        module: nn.Module,
         seq2seq: Seq2Seq,
         settings: GeneratorSettings,
-        index: Index,
-        held: HeldIndex,
+        finder: Finder,
         objective: Objective,
         world: World,
+        *,
+        passages: int,
     ) -> None:
-        self.config, self.retriever, self.seq2seq, self.settings = config, retriever, seq2seq, settings
-        self.index, self.held, self.objective, self.world = index, held, objective, world
-        self._watch = _Watch(len(held.passages))
-        if config.top_k > len(held.passages):
+        self.config, self.module, self.seq2seq, self.settings = config, module, seq2seq, settings
+        self.finder, self.objective, self.world = finder, objective, world
+        self._watch = _Watch(passages)
+        if config.top_k > passages:
             raise ConfigError(
-                f"top_k is {config.top_k}, the index has {len(held.passages)} passages", hint="lower top_k"
+                f"top_k is {config.top_k}, the index has {passages} passages", hint="lower top_k"
             )
 
     def teachable(self, questions: Sequence[Question]) -> tuple[list[Question], list[list[str]]]:
@@ -127,40 +121,12 @@ class JointTask:
             )
         return kept, targets
 
-    @torch.no_grad()
     def _matched(self, question: Question) -> list[str]:
-        [rows] = self.held.search(self.ask([question]), _TARGETS)
+        [passages] = self.finder.best([question], _TARGETS)
         matcher = answer_matcher(question.answers, question.answer_mode)
-        texts = [passage.text for passage in self.held.passages.get_many(rows[rows >= 0])]
+        texts = [passage.text for passage in passages]
         found = Counter(text[slice(*place)] for text in texts for place in matcher.places(text))
         return [found.most_common(1)[0][0]] if found else []
-
-    def ask(self, questions: Sequence[Question]) -> Tensor:
-        """(B, D) vectors of questions."""
-        return self.retriever.ask([Query(question.text) for question in questions])
-
-    def find(self, vectors: Tensor) -> Found:
-        """The passages of questions (B, D), and their scores with all the gradient that there is to be."""
-        side, top_k = self.config.document_side, self.config.top_k
-        rows = self.held.search(vectors, self.config.over_retrieve or top_k)
-        if side == "rerank":
-            with torch.no_grad():
-                fresh = self._scores(vectors, rows)
-            best = fresh.topk(min(top_k, rows.shape[1]), dim=1).indices.cpu().numpy()
-            rows = np.take_along_axis(rows, best, axis=1)
-        scores = (
-            score_rows(self.retriever, self.index, vectors, rows)
-            if side == "frozen"
-            else self._scores(vectors, rows)
-        )
-        return Found(rows, [self.held.passages.get_many(own[own >= 0]) for own in rows], scores)
-
-    def _scores(self, vectors: Tensor, rows: IntArray) -> Tensor:
-        """(B, K) with passages encoded by the model as it is."""
-        distinct, places = np.unique(np.maximum(rows, 0), return_inverse=True)
-        encoded = self.retriever.read(self.held.passages.get_many(distinct))
-        listed = np.where(rows < 0, -1, places.reshape(rows.shape))
-        return listed_scores(vectors, encoded, torch.from_numpy(listed), self.retriever.scale)
 
     def _read(self, questions: Sequence[Question], found: Found, answers: Sequence[str]) -> JointLoss:
         texts = [question.text for question in questions]
@@ -179,7 +145,7 @@ class JointTask:
             raise ConfigError(f"batches of {total} questions cannot be shared by {world.size} processes")
         mine = slice(world.rank, None, world.size)
         asked = [questions[number] for number in batch.numbers[mine].tolist()]
-        found = self.find(self.ask(asked))
+        found = self.finder.find(asked)
         learned = self._read(asked, found, batch.answers[mine])
         parts = self._watch.see(asked, found, learned.weights)
         shares = {"reader": float(learned.reader.detach()), "retriever": float(learned.retriever.detach())}
@@ -196,29 +162,24 @@ class JointTask:
     @torch.no_grad()
     def measure(self, questions: Sequence[Question]) -> dict[str, float]:
         """Held-out questions: {"em", "f1"} and top-k in per cent, "nll" of their first answers."""
-        training = self.retriever.training
-        self.retriever.eval()
-        self.seq2seq.model.eval()
+        training = self.module.training
+        self.module.eval()
         reader = GenerativeReader(self.seq2seq, self.settings)
         ranks: list[int | None] = []
         read, nll = [], 0.0
         for begin in range(0, len(questions), self.config.data.batch_size):
             part = questions[begin : begin + self.config.data.batch_size]
-            vectors = self.ask(part)
-            found = self.find(vectors)
-            deep = self.held.search(vectors, _DEPTH)
-            for question, rows in zip(part, deep, strict=True):
+            found = self.finder.find(part)
+            for question, passages in zip(part, self.finder.best(part, _DEPTH), strict=True):
                 matcher = answer_matcher(question.answers, question.answer_mode)
-                texts = [p.text for p in self.held.passages.get_many(rows[rows >= 0])]
-                ranks.append(next((n for n, text in enumerate(texts, 1) if matcher.matches(text)), None))
+                ranks.append(next((n for n, p in enumerate(passages, 1) if matcher.matches(p.text)), None))
             nll += float(self._read(part, found, [question.answers[0] for question in part]).reader)
             scores = [
-                (row[: len(own)] / self.retriever.scale).tolist()
+                (row[: len(own)] / self.finder.scale).tolist()
                 for row, own in zip(found.scores, found.passages, strict=True)
             ]
             read += reader.generate([question.text for question in part], found.passages, scores, 1)
-        self.retriever.train(training)
-        self.seq2seq.model.train(training)
+        self.module.train(training)
         examples = [GeneratorExample(q.text, q.answers, (), ()) for q in questions]
         known = {n: v for n, v in retrieval_scores(ranks).items() if n != "top100"}
         return {**answer_scores(read, examples), "nll": nll / len(questions), **known}

@@ -138,6 +138,52 @@ def test_end_to_end_makes_its_index_anew_and_ends_with_one_of_its_own(
     assert len(answer.answers[0].weights) == 5
 
 
+def test_a_retriever_that_stays_as_it_is_gives_the_same_loss_before_anything_is_learned(
+    world: dict[str, Any], tmp_path: Path
+) -> None:
+    once = {"max_steps": 1, "log_every_steps": 1, "marginal": "token"}
+    train_rag(config(RagTrainConfig, world, tmp_path / "learns", **once))
+    scale = json.loads((tmp_path / "learns" / "reader" / READER_FILE).read_text())["settings"]["prior_scale"]
+    fixed = {"retriever": "dense", "prior_scale": scale}
+    reader = train_rag(config(RagTrainConfig, world, tmp_path / "fixed", **once, **fixed))
+    [learns], [stays] = records(tmp_path / "learns"), records(tmp_path / "fixed")
+    for name in ("loss", "p_gold", "posterior_gold", "found", "entropy"):
+        assert stays[name] == pytest.approx(learns[name], rel=1e-5), name
+    assert not (reader / "question_encoder").exists()
+
+
+def test_a_generator_learns_over_bm25_and_answers_over_it(
+    world: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    passages = [Passage(str(n), "", f"{thing} has {n + 2}") for n, thing in enumerate(THINGS)]
+    build_index(passages, tmp_path / "index", settings=BuildSettings(retriever="bm25"))
+    for name, words, more in (("train", "qv", [{"question": "zebra", "answers": ["2"]}]), ("dev", "w", [])):
+        asked = [
+            {"question": f"{t} {word}", "answers": [str(n + 2)]}
+            for n, t in enumerate(THINGS)
+            for word in words
+        ]
+        lines = [json.dumps(record) + "\n" for record in [*asked, *more]]
+        (tmp_path / f"{name}.jsonl").write_text("".join(lines))
+    given = {
+        "index": str(tmp_path / "index"), "train_files": [str(tmp_path / "train.jsonl")], "top_k": 2,
+        "validation_file": str(tmp_path / "dev.jsonl"), "retriever": "bm25", "prior_scale": 0.5,
+    }  # fmt: skip
+    with caplog.at_level(logging.WARNING):
+        reader = train_rag(
+            config(RagTrainConfig, world, tmp_path / "run", **given, epochs=8, log_every_steps=1)
+        )
+    assert "1 of 13 questions left out: nothing is found for them" in caplog.text
+    shown = records(tmp_path / "run")
+    assert shown[-1]["loss"] < shown[0]["loss"]
+    figures = json.loads((reader / "figures.json").read_text())
+    searched = {"index": tmp_path / "index", "questions": tmp_path / "dev.jsonl", "retriever": "bm25"}
+    read = evaluate(**searched, reader=str(reader), likelihood=True, read_top_k=2, precision="fp32").figures
+    assert read["nll"].value == pytest.approx(figures["nll"], rel=1e-3)
+    assert 100 * read["em"].value == pytest.approx(figures["em"], abs=0.1)
+    assert figures["top1"] == 100
+
+
 def test_an_index_is_made_anew_when_the_model_has_moved(world: dict[str, Any], tmp_path: Path) -> None:
     train_rag(
         config(
@@ -173,6 +219,8 @@ def test_what_cannot_work_is_refused(world: dict[str, Any], tmp_path: Path) -> N
     other = tiny_encoder(tmp_path / "other", seed=5)
     with pytest.raises(ConfigError, match="top_k is 99, the index has 30"):
         train_rag(config(RagTrainConfig, world, tmp_path / "a", top_k=99))
+    with pytest.raises(ConfigError, match="bm25 retrieval needs a bm25 index"):
+        train_rag(config(RagTrainConfig, world, tmp_path / "f", retriever="bm25"))
     with pytest.raises(MismatchedArtifactError, match="was built with the encoder"):
         train_rag(config(RagTrainConfig, world, tmp_path / "e", question_encoder=str(other)))
     (tmp_path / "silent.jsonl").write_text('{"question": "who", "answers": []}\n')
@@ -189,6 +237,8 @@ def test_what_cannot_work_is_refused(world: dict[str, Any], tmp_path: Path) -> N
         ({"document_side": "rerank", "over_retrieve": 3}, "must be more than top_k"),
         ({"model": {"shared": True}}, "set shared=false"),
         ({"chunk_size": 4}, "nothing here reads this"),
+        ({"retriever": "bm25", "document_side": "reencode"}, "retriever bm25 stays as it is"),
+        ({"prior_scale": 2.0}, "prior_scale is for a retriever that stays as it is"),
     ):
         with pytest.raises((ConfigError, ValidationError), match=message):
             config(RagTrainConfig, world, tmp_path / "d", **wrong)

@@ -1,0 +1,161 @@
+"""Where a question's passages come from while a reader learns from them: from a retriever that learns too,
+or from one that stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from indexers.index import Index
+from indexers.protocols import IntArray
+from rag.core.errors import DataError
+from rag.core.log import get_logger
+from rag.core.types import Passage, Question
+from rag.joint.held import HeldIndex
+from rag.joint.together_config import JointTrainConfig
+from retrievers.encoders.layout import Query
+from retrievers.protocols import Passages, Retriever
+from retrievers.training.frozen import listed_scores, score_rows
+from retrievers.training.model import BiEncoderModel
+
+__all__ = ["Finder", "FixedFinder", "Found", "LearningFinder"]
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Passages of B questions, best first by the index, and their scores (B, K), −inf behind the last."""
+
+    rows: IntArray
+    passages: list[list[Passage]]
+    scores: Tensor
+
+
+class Finder(Protocol):
+    """Finds passages for questions."""
+
+    @property
+    def scale(self) -> float:
+        """What scores were multiplied by, so that their softmax is p(z|x)."""
+        ...
+
+    def find(self, questions: Sequence[Question]) -> Found:
+        """The passages of questions, and their scores with all the gradient that there is to be."""
+        ...
+
+    def best(self, questions: Sequence[Question], count: int) -> list[list[Passage]]:
+        """The first `count` passages of each question, best first."""
+        ...
+
+
+class LearningFinder:
+    """A bi-encoder that learns, over the index that is held.
+
+    Args:
+        config: `document_side`, `top_k` and `over_retrieve` of it.
+        retriever: encodes questions, and passages where they are trained.
+        index: whose vectors score passages that stay as they are.
+        held: what is searched.
+    """
+
+    def __init__(
+        self, config: JointTrainConfig, retriever: BiEncoderModel, index: Index, held: HeldIndex
+    ) -> None:
+        self._config, self._retriever, self._index, self._held = config, retriever, index, held
+
+    @property
+    def scale(self) -> float:
+        """One over the temperature."""
+        return self._retriever.scale
+
+    def find(self, questions: Sequence[Question]) -> Found:
+        """See `Finder`; which vectors score the passages is `document_side`'s to say."""
+        side, top_k = self._config.document_side, self._config.top_k
+        vectors = self._ask(questions)
+        rows = self._held.search(vectors, self._config.over_retrieve or top_k)
+        if side == "rerank":
+            with torch.no_grad():
+                fresh = self._scores(vectors, rows)
+            best = fresh.topk(min(top_k, rows.shape[1]), dim=1).indices.cpu().numpy()
+            rows = np.take_along_axis(rows, best, axis=1)
+        scores = (
+            score_rows(self._retriever, self._index, vectors, rows)
+            if side == "frozen"
+            else self._scores(vectors, rows)
+        )
+        return Found(rows, self._passages(rows), scores)
+
+    @torch.no_grad()
+    def best(self, questions: Sequence[Question], count: int) -> list[list[Passage]]:
+        """See `Finder`."""
+        return self._passages(self._held.search(self._ask(questions), count))
+
+    def _ask(self, questions: Sequence[Question]) -> Tensor:
+        return self._retriever.ask([Query(question.text) for question in questions])
+
+    def _passages(self, rows: IntArray) -> list[list[Passage]]:
+        return [self._held.passages.get_many(own[own >= 0]) for own in rows]
+
+    def _scores(self, vectors: Tensor, rows: IntArray) -> Tensor:
+        """(B, K) with passages encoded by the model as it is."""
+        distinct, places = np.unique(np.maximum(rows, 0), return_inverse=True)
+        encoded = self._retriever.read(self._held.passages.get_many(distinct))
+        listed = np.where(rows < 0, -1, places.reshape(rows.shape))
+        return listed_scores(vectors, encoded, torch.from_numpy(listed), self._retriever.scale)
+
+
+class FixedFinder:
+    """Any retriever as it is: its scores times `scale` are the logits of p(z|x), and teach it nothing.
+
+    Args:
+        retriever: finds.
+        passages: of the index that it searches.
+        top_k: passages a question, K.
+        scale: factor on its scores.
+        device: of the scores.
+
+    Source:
+        Lewis et al. 2020, "Retrieval-Augmented Generation for Knowledge-Intensive NLP Tasks", section 4.5.
+    """
+
+    def __init__(
+        self, retriever: Retriever, passages: Passages, top_k: int, scale: float, device: str = "cpu"
+    ) -> None:
+        self._retriever, self._stored, self._top_k, self.scale = retriever, passages, top_k, scale
+        self._device = device
+
+    def finds(self, questions: Sequence[Question]) -> list[Question]:
+        """The questions for which there is something to read; the others are counted in a warning.
+
+        Raises:
+            DataError: there is none.
+        """
+        found = self._retriever.search([question.text for question in questions], 1)
+        kept = [question for question, hits in zip(questions, found, strict=True) if hits]
+        if questions and not kept:
+            raise DataError(f"nothing is found for any of {len(questions):,} questions")
+        if len(kept) < len(questions):
+            left_out = len(questions) - len(kept)
+            log.warning("%d of %d questions left out: nothing is found for them", left_out, len(questions))
+        return kept
+
+    def find(self, questions: Sequence[Question]) -> Found:
+        """See `Finder`; something has to be found for every question."""
+        found = self._retriever.search([question.text for question in questions], self._top_k)
+        rows = np.full((len(questions), self._top_k), -1, dtype=np.int64)
+        scores = torch.full(rows.shape, float("-inf"))
+        for b, hits in enumerate(found):
+            rows[b, : len(hits)] = [hit.row for hit in hits]
+            scores[b, : len(hits)] = torch.tensor([hit.score for hit in hits]) * self.scale
+        return Found(rows, [self._stored.get_many(own[own >= 0]) for own in rows], scores.to(self._device))
+
+    def best(self, questions: Sequence[Question], count: int) -> list[list[Passage]]:
+        """See `Finder`."""
+        found = self._retriever.search([question.text for question in questions], count)
+        return [self._stored.get_many([hit.row for hit in hits]) for hits in found]
