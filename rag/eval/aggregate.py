@@ -35,38 +35,33 @@ class FigureTable:
     """Figures of every question, column by column, filled record by record."""
 
     def __init__(self) -> None:
-        self.n = 0
         self.ids: list[str] = []
-        self._columns: dict[str, array[float]] = {}
+        self._columns: dict[str, array[float]] = {}  # to the last question that has the figure
 
     def add(self, question_id: str, scores: Mapping[str, float | None]) -> None:
         """Append one question; figures it lacks are undefined."""
         for name, value in scores.items():
-            column = self._columns.get(name)
-            if column is None:
-                column = self._columns[name] = array("d", [float("nan")] * self.n)
-            column.append(float("nan") if value is None else float(value))
-        self.n += 1
+            column = self._columns.setdefault(name, array("d"))
+            column.extend([np.nan] * (len(self.ids) - len(column)))
+            column.append(np.nan if value is None else value)
         self.ids.append(question_id)
-        for column in self._columns.values():
-            if len(column) < self.n:
-                column.append(float("nan"))
 
     @property
     def names(self) -> list[str]:
         """Figures that are defined for at least one question, in the order first met."""
-        return [name for name, column in self._columns.items() if not np.isnan(np.frombuffer(column)).all()]
+        return [name for name, column in self._columns.items() if not np.isnan(column).all()]
 
     def column(self, name: str) -> npt.NDArray[np.float64]:
         """One figure of all questions, (n,); NaN where undefined."""
-        if name not in self._columns:
-            return np.full(self.n, np.nan)
-        return np.array(self._columns[name], dtype=np.float64)
+        values = np.full(len(self.ids), np.nan)
+        known = self._columns.get(name, ())
+        values[: len(known)] = known
+        return values
 
     def matrix(self, names: Iterable[str]) -> npt.NDArray[np.float64]:
         """Several figures, (n, m)."""
         columns = [self.column(name) for name in names]
-        return np.stack(columns, axis=1) if columns else np.zeros((self.n, 0))
+        return np.stack(columns, axis=1) if columns else np.zeros((len(self.ids), 0))
 
 
 def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings) -> dict[str, Any]:
@@ -86,11 +81,11 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
     table = FigureTable()
     confidence, ranks = array("d"), array("d")
     stages: Counter[str] = Counter()
-    groups: dict[str, list[str | None]] = {}
+    groups: dict[str, dict[str, list[int]]] = {}  # breakdown → group → rows of its questions
     latency: dict[str, array[float]] = {}
     reading: Counter[str] = Counter()
     deepest = 0
-    for record in records:
+    for row, record in enumerate(records):
         try:
             table.add(record["id"], record["scores"])
             confidence.append(record.get("confidence", float("nan")))
@@ -100,16 +95,14 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
             if record["stage"] is not None:
                 stages[record["stage"]] += 1
             for name, group in record["groups"].items():
-                groups.setdefault(name, [None] * (table.n - 1)).append(group)
+                groups.setdefault(name, {}).setdefault(group, []).append(row)
             for stage, milliseconds in record["timings_ms"].items():
                 latency.setdefault(stage, array("d")).append(milliseconds)
             reading.update(record.get("reading", {}))
         except (KeyError, TypeError) as error:
-            raise DataError(f"record {table.n + 1}: field {error} is missing or malformed") from error
-        for members in groups.values():
-            if len(members) < table.n:
-                members.append(None)
-    if table.n == 0:
+            raise DataError(f"record {row + 1}: field {error} is missing or malformed") from error
+    n = len(table.ids)
+    if n == 0:
         raise DataError("there are no questions to evaluate", hint="check the question file and --limit")
     options = {"resamples": settings.resamples, "seed": settings.seed, "level": settings.level}
     intervals = bootstrap(table.matrix(table.names), **options)  # type: ignore[arg-type]
@@ -117,7 +110,7 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
     curves = calibration(np.array(confidence), table.column("em"))
     abstention = risk_coverage(np.array(confidence), table.column("em"))
     return {
-        "n": table.n,
+        "n": n,
         "figures": {name: interval.to_json() for name, interval in zip(table.names, intervals, strict=True)},
         "curve": _accuracy_curve(np.array(ranks), deepest, options),
         "calibration": asdict(curves) if curves else None,
@@ -129,7 +122,7 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
             if shown
         },
         "latency_ms": {stage: _percentiles(np.array(values)) for stage, values in latency.items()},
-        "reading": {name: round(total / table.n, 2) for name, total in reading.items()},
+        "reading": {name: round(total / n, 2) for name, total in reading.items()},
     }
 
 

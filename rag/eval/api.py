@@ -113,6 +113,7 @@ def evaluate(
         lookup=lookup,
         facts=finder,
     )
+    found = load_evaluation(place)
     notes = []
     if finder is not None and (guessed := finder.boundaries["rule"]):
         notes += [
@@ -122,13 +123,11 @@ def evaluate(
         ]
     if resolver is not None:
         notes += resolver.notes()
-    evaluation = load_evaluation(place, notes=notes, holder=holder)
-    judged = {name: figure.n for name, figure in evaluation.figures.items()}
+    judged = {name: figure.n for name, figure in found.figures.items()}
     if finder is not None and (unmarked := judged.get("em", 0) - judged.get("sp_f1", 0)):
-        note = f"{unmarked:,} questions mark no sentences: figures of supporting facts leave them out"
-        evaluation = replace(evaluation, notes=(*notes, note))
-    write_report([evaluation], place / REPORT_NAME)
-    return evaluation
+        notes += [f"{unmarked:,} questions mark no sentences: figures of supporting facts leave them out"]
+    write_report([found], place / REPORT_NAME)
+    return replace(found, notes=tuple(notes), holder=holder)
 
 
 def compare(

@@ -204,27 +204,27 @@ def question_groups(
         groups["answer type"] = answer_type(shortest)
         groups["answer length"] = answer_length(shortest)
     hops = hop_count(question)
-    if hops is not None:
-        groups["hops"] = str(hops)
-    if question.kind:
-        groups["question type"] = question.kind
-    if question.level:
-        groups["question level"] = question.level
-    shared = shared_words(question.text, gold)
-    if shared is not None:
-        groups["shared words"] = shared
-    if overlap is not None:
-        groups["training overlap"] = overlap.group(question)
-    return groups
+    known = {
+        "hops": None if hops is None else str(hops),
+        "question type": question.kind,
+        "question level": question.level,
+        "shared words": shared_words(question.text, gold),
+        "training overlap": None if overlap is None else overlap.group(question),
+    }
+    return groups | {name: group for name, group in known.items() if group}
 
 
 def breakdown_table(
-    groups: Sequence[str | None], values: npt.ArrayLike, names: Sequence[str], *, seed: int = 0
+    groups: Mapping[str, Sequence[int]],
+    values: npt.NDArray[np.float64],
+    names: Sequence[str],
+    *,
+    seed: int = 0,
 ) -> list[dict[str, Any]]:
     """Figures of every group, largest group first.
 
     Args:
-        groups: (n,) group of each question, None if it has none.
+        groups: rows of each group's questions in `values`.
         values: (n, m) figures per question, NaN where undefined.
         names: the m figures.
         seed: of the bootstrap.
@@ -232,16 +232,9 @@ def breakdown_table(
     Returns:
         Rows `{"group", "n", "figures": {name: interval}}`.
     """
-    table = np.asarray(values, dtype=np.float64)
-    members: dict[str, list[int]] = {}
-    for index, group in enumerate(groups):
-        if group is not None:
-            members.setdefault(group, []).append(index)
-    rows = []
-    for group, indices in sorted(members.items(), key=lambda item: (-len(item[1]), item[0])):
-        figures: Mapping[str, Any] = {
-            name: interval.to_json()
-            for name, interval in zip(names, bootstrap(table[indices], seed=seed), strict=True)
-        }
-        rows.append({"group": group, "n": len(indices), "figures": figures})
-    return rows
+    table = []
+    for group, rows in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
+        intervals = bootstrap(values[rows], seed=seed)
+        figures = {name: interval.to_json() for name, interval in zip(names, intervals, strict=True)}
+        table.append({"group": group, "n": len(rows), "figures": figures})
+    return table

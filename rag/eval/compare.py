@@ -4,7 +4,8 @@ whether one system is not worse than another by more than a margin, pooled over 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -75,26 +76,13 @@ def compare_evaluations(
     chosen = _chosen(evaluations, figures)
     _check_same(evaluations)
     tables = [_aligned(evaluation, evaluations[0]) for evaluation in evaluations]
-    ids = tables[0][1]
-    pairs = [
-        (i, j) for i in range(len(evaluations)) for j in range(i + 1, len(evaluations)) if all_pairs or i == 0
+    rows = [
+        _compared(name, (a, b), ours[name], theirs[name], ids)
+        for (a, (ours, ids)), (b, (theirs, _)) in combinations(zip(names, tables, strict=True), 2)
+        if all_pairs or a == names[0]
+        for name in chosen
     ]
-    rows = []
-    for i, j in pairs:
-        for name in chosen:
-            a, b = tables[i][0][name], tables[j][0][name]
-            both = ~np.isnan(a) & ~np.isnan(b)
-            result = compare_paired(a, b)
-            rows.append((name, i, j, float(a[both].mean()), float(b[both].mean()), result))
-    corrected = holm([result.p_value for *_, result in rows])
-    return [
-        Comparison(
-            *(name, names[i], names[j], value_a, value_b, result, p_holm),
-            gained=tuple(ids[row] for row in result.gained),
-            lost=tuple(ids[row] for row in result.lost),
-        )
-        for (name, i, j, value_a, value_b, result), p_holm in zip(rows, corrected, strict=True)
-    ]
+    return _corrected(rows)
 
 
 def compare_pooled(
@@ -120,33 +108,37 @@ def compare_pooled(
             f"then both over the next; found {len(evaluations)}"
         )
     chosen = _chosen(evaluations, figures)
-    pairs = list(zip(evaluations[::2], evaluations[1::2], strict=True))
-    ids: list[str] = []
-    values: dict[str, list[tuple[Any, Any]]] = {name: [] for name in chosen}
-    for first, second in pairs:
-        _check_same((first, second))
-        (ours, asked), (theirs, _) = _aligned(first, first), _aligned(second, first)
-        ids += asked
-        for name in chosen:
-            values[name].append((ours[name], theirs[name]))
+    firsts, seconds = evaluations[::2], evaluations[1::2]
+    for pair in zip(firsts, seconds, strict=True):
+        _check_same(pair)
+    ours = [_aligned(first, first) for first in firsts]
+    theirs = [_aligned(second, first) for first, second in zip(firsts, seconds, strict=True)]
+    ids = [key for _, asked in ours for key in asked]
+    first_names, second_names = (", ".join(one.name for one in side) for side in (firsts, seconds))
     rows = []
     for name in chosen:
-        a, b = (np.concatenate(parts) for parts in zip(*values[name], strict=True))
-        both = ~np.isnan(a) & ~np.isnan(b)
-        rows.append(
-            (name, a[both].mean(), b[both].mean(), compare_paired(a, b), non_inferiority(a, b, margin))
-        )
-    first_names, second_names = (", ".join(one.name for one in side) for side in zip(*pairs, strict=True))
-    corrected = holm([result.p_value for *_, result, _ in rows])
-    return [
-        Comparison(
-            *(name, first_names, second_names, float(value_a), float(value_b), result, p_holm),
-            gained=tuple(ids[row] for row in result.gained),
-            lost=tuple(ids[row] for row in result.lost),
-            p_worse=p_worse,
-        )
-        for (name, value_a, value_b, result, p_worse), p_holm in zip(rows, corrected, strict=True)
-    ]
+        a, b = (np.concatenate([table[name] for table, _ in side]) for side in (ours, theirs))
+        rows.append(_compared(name, (first_names, second_names), a, b, ids, margin))
+    return _corrected(rows)
+
+
+def _compared(
+    figure: str, names: tuple[str, str], a: Any, b: Any, ids: Sequence[str], margin: float | None = None
+) -> Comparison:
+    """A comparison that stands alone, so `p_holm` is not corrected."""
+    both = ~np.isnan(a) & ~np.isnan(b)
+    result = compare_paired(a, b)
+    return Comparison(
+        *(figure, *names, float(a[both].mean()), float(b[both].mean()), result, result.p_value),
+        gained=tuple(ids[row] for row in result.gained),
+        lost=tuple(ids[row] for row in result.lost),
+        p_worse=None if margin is None else non_inferiority(a, b, margin),
+    )
+
+
+def _corrected(rows: Sequence[Comparison]) -> list[Comparison]:
+    corrected = holm([row.result.p_value for row in rows])
+    return [replace(row, p_holm=p_holm) for row, p_holm in zip(rows, corrected, strict=True)]
 
 
 def _chosen(evaluations: Sequence[Evaluation], figures: Sequence[str] | None) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 from rag.core.errors import DataError
 from rag.core.files import atomic_write_json
 from rag.core.log import get_logger
-from rag.data.files.record import Context, Record, write_json_lines
+from rag.data.files.record import Context, Record, good, write_json_lines
+from rag.data.files.streams import json_lines, open_binary
 from rag.data.files.tables import TREC_RUN
 
 __all__ = ["read_records", "write_predictions"]
@@ -22,20 +22,11 @@ def read_records(path: str | Path) -> Iterator[dict[str, Any]]:
     """The per-question records of an evaluation, one at a time.
 
     Raises:
-        DataError: the file is missing or a line is not a JSON object; names file and line.
+        DataError: the file is missing or a line is not JSON; names file and line.
     """
-    try:
-        with open(path, encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                try:
-                    record = json.loads(line)
-                except json.JSONDecodeError as error:
-                    raise DataError(f"{path}:{number}: not valid JSON ({error.msg})") from error
-                if not isinstance(record, dict):
-                    raise DataError(f"{path}:{number}: expected a JSON object, found {type(record).__name__}")
-                yield record
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file", hint="this is not a finished evaluation") from error
+    with open_binary(path) as stream:
+        for number, record in json_lines(stream):
+            yield good(record, f"{path}:{number}")
 
 
 def write_predictions(records_path: Path, out: Path, profile: str) -> list[str]:

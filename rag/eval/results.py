@@ -39,18 +39,13 @@ class Evaluation:
     holder: Any = field(default=None, repr=False, compare=False)
 
     @property
-    def records_path(self) -> Path:
-        """Its per-question records."""
-        return self.place / RECORDS_NAME
-
-    @property
     def figures(self) -> dict[str, Interval]:
         """Every figure with its interval, by name."""
         return {name: Interval.from_json(found) for name, found in self.metrics["figures"].items()}
 
     def records(self) -> Iterator[dict[str, Any]]:
         """One record a question: what was asked, retrieved, answered and scored."""
-        return read_records(self.records_path)
+        return read_records(self.place / RECORDS_NAME)
 
     def __str__(self) -> str:
         found = self.metrics["figures"]
@@ -63,9 +58,7 @@ class Evaluation:
         return "\n".join([*lines, *self.notes])
 
 
-def load_evaluation(
-    place: str | Path, name: str | None = None, *, notes: Sequence[str] = (), holder: Any = None
-) -> Evaluation:
+def load_evaluation(place: str | Path, name: str | None = None) -> Evaluation:
     """Open a result directory.
 
     Raises:
@@ -78,7 +71,7 @@ def load_evaluation(
         raise DataError(f"{path}: {error.message}", hint="run `rag evaluate` to its end first") from error
     if not isinstance(metrics, dict) or metrics.get("kind") != "evaluation":
         raise DataError(f"{path / METRICS_NAME} was not written by an evaluation")
-    return Evaluation(name or path.resolve().name, path, metrics, tuple(notes), holder)
+    return Evaluation(name or path.resolve().name, path, metrics)
 
 
 def load_evaluations(places: Sequence[str | Path]) -> list[Evaluation]:

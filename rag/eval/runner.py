@@ -7,7 +7,6 @@ While it runs, finished questions stand in `per_question.jsonl.part`; running ag
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -24,6 +23,7 @@ from rag.core.files import (
     atomic_write_json,
     directory_lock,
     disk_errors,
+    fingerprint,
     fsync_path,
     read_json,
     remove_temporaries,
@@ -94,9 +94,9 @@ def evaluate(
         "settings": settings.to_json(),
         "system": named,
     }
-    fingerprint = hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()
+    mark = fingerprint(header)
     with directory_lock(place):
-        finished = _check_state(place, fingerprint, header)
+        finished = _check_state(place, mark, header)
         if finished is not None:
             return finished
         started = time.monotonic()
@@ -112,7 +112,7 @@ def evaluate(
             **header,
             **summarise(read_records(place / RECORDS_NAME), settings),
             "files": [RECORDS_NAME, *files],
-            "fingerprint": fingerprint,
+            "fingerprint": mark,
             "command": command,
             "versions": _versions(),
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -211,7 +211,7 @@ def _as_retrieved(question: Question, gold: Sequence[Passage]) -> Retrieved:
     return [(Hit(-1, passage.id, 0.0), passage) for passage in gold]
 
 
-def _check_state(place: Path, fingerprint: str, header: Mapping[str, Any]) -> dict[str, Any] | None:
+def _check_state(place: Path, mark: str, header: Mapping[str, Any]) -> dict[str, Any] | None:
     """The finished metrics if this very evaluation was done before; else make sure that it may be
     continued."""
     remove_temporaries(place)
@@ -219,7 +219,7 @@ def _check_state(place: Path, fingerprint: str, header: Mapping[str, Any]) -> di
         if not (place / name).is_file():
             continue
         earlier = read_json(place / name)
-        if not isinstance(earlier, dict) or earlier.get("fingerprint") != fingerprint:
+        if not isinstance(earlier, dict) or earlier.get("fingerprint") != mark:
             changed = [
                 key for key in ("settings", "question_set", "system") if earlier.get(key) != header[key]
             ]
@@ -229,7 +229,7 @@ def _check_state(place: Path, fingerprint: str, header: Mapping[str, Any]) -> di
             )
         if name == METRICS_NAME:
             return earlier
-    atomic_write_json(place / _STATE_NAME, {"fingerprint": fingerprint, **header})
+    atomic_write_json(place / _STATE_NAME, {"fingerprint": mark, **header})
     return None
 
 

@@ -86,8 +86,8 @@ def score_outcomes(
         question = outcome.question
         support = None
         if facts is not None and outcome.answers is not None:
-            found = facts(question, outcome.answers, outcome.retrieved, outcome.paths)
-            support = [list(fact) for fact in found]
+            chosen = facts(question, outcome.answers, outcome.retrieved, outcome.paths)
+            support = [list(fact) for fact in chosen]
         flags = answer_flags(question.answers, (p.text for _, p in outcome.retrieved), settings.match_mode)
         scores: dict[str, float | None] = {}
         if outcome.answers is not None:
@@ -105,39 +105,40 @@ def score_outcomes(
         findable = bool(question.answers) and not is_yes_no(question)
         first_rank = first_true(flags)
         if findable and is_searched:
-            scores |= {
-                name: float(value[0]) for name, value in rank_figures([first_rank], settings.ks).items()
-            }
+            found = rank_figures([first_rank], settings.ks)
+            scores |= {name: float(value[0]) for name, value in found.items()}
         if findable and outcome.answers is not None:
             scores["gold_span_em"] = float(any(flags[: settings.read_top_k]))
         if is_searched:
             scores |= _coverage(outcome, settings)
         scores |= {name: values.get(question.id) for name, values in measured.items()}
         scores = {name: None if value is None or value != value else value for name, value in scores.items()}
-        records.append(
-            {
-                "id": question.id,
-                "question": question.text,
-                "answers": list(question.answers),
-                "scores": scores,
-                "stage": _stage(scores, any(flags[: settings.read_top_k]), findable),
-                "first_rank": first_rank,
-                "groups": question_groups(
-                    question,
-                    first_rank=first_rank,
-                    regex=settings.is_regex,
-                    gold=outcome.gold,
-                    overlap=overlap,
-                ),
-                **_answers_json(outcome),
-                **_facts_json(question, support),
-                **({"provenance": _pages(outcome.retrieved, settings)} if settings.profile == "kilt" else {}),
-                **_paths_json(outcome, settings.kept_texts),
-                "hits": _hits_json(outcome, flags, settings.kept_texts),
-                "timings_ms": {stage: round(value, 3) for stage, value in outcome.timings_ms.items()},
-                **({"reading": dict(outcome.answers.reading)} if outcome.answers is not None else {}),
-            }
+        groups = question_groups(
+            question, first_rank=first_rank, regex=settings.is_regex, gold=outcome.gold, overlap=overlap
         )
+        record: dict[str, Any] = {
+            "id": question.id,
+            "question": question.text,
+            "answers": list(question.answers),
+            "scores": scores,
+            "stage": _stage(scores, any(flags[: settings.read_top_k]), findable),
+            "first_rank": first_rank,
+            "groups": groups,
+            "hits": _hits_json(outcome, flags, settings.kept_texts),
+            "timings_ms": {stage: round(value, 3) for stage, value in outcome.timings_ms.items()},
+        }
+        if outcome.answers is not None:
+            record |= _answers_json(outcome.answers)
+        if outcome.oracle is not None:
+            record["gold_passage_prediction"] = _first_text(outcome.oracle)
+        if support is not None:
+            record |= {"facts": support, "gold_facts": [list(fact) for fact in gold_facts(question)]}
+        if settings.profile == "kilt":
+            record["provenance"] = _pages(outcome.retrieved, settings)
+        if outcome.paths:
+            kept = outcome.paths[: settings.kept_texts]
+            record["paths"] = [[passage.id for _, passage in path] for path in kept]
+        records.append(record)
     return records
 
 
@@ -180,8 +181,8 @@ def _profile_scores(
     settings: EvaluationSettings,
     support: Sequence[Sequence[Any]] | None,
 ) -> dict[str, float]:
-    question, answers = outcome.question, outcome.answers
-    if answers is None or not question.answers:
+    question = outcome.question
+    if not question.answers:
         return {}
     if settings.profile == "hotpot":
         marked = gold_facts(question)
@@ -228,12 +229,9 @@ def _stage(scores: Mapping[str, float | None], is_in_reach: bool, findable: bool
     return "distraction" if gold == 1.0 else "reading"
 
 
-def _answers_json(outcome: QuestionOutcome) -> dict[str, Any]:
-    answers = outcome.answers
-    if answers is None:
-        return {}
+def _answers_json(answers: AnswerSet) -> dict[str, Any]:
     best = answers.answers[0] if answers.answers else None
-    fields: dict[str, Any] = {
+    return {
         "prediction": best.text if best else None,
         "confidence": best.confidence if best else 0.0,
         "no_answer_confidence": answers.no_answer_confidence,
@@ -247,22 +245,8 @@ def _answers_json(outcome: QuestionOutcome) -> dict[str, Any]:
             }
             for a in answers.answers
         ],
+        "reading": dict(answers.reading),
     }
-    if outcome.oracle is not None:
-        fields["gold_passage_prediction"] = _first_text(outcome.oracle)
-    return fields
-
-
-def _facts_json(question: Question, support: Sequence[Sequence[Any]] | None) -> dict[str, Any]:
-    if support is None:
-        return {}
-    return {"facts": support, "gold_facts": [list(fact) for fact in gold_facts(question)]}
-
-
-def _paths_json(outcome: QuestionOutcome, kept: int) -> dict[str, Any]:
-    if not outcome.paths:
-        return {}
-    return {"paths": [[passage.id for _, passage in path] for path in outcome.paths[:kept]]}
 
 
 def _hits_json(outcome: QuestionOutcome, flags: Sequence[bool], kept_texts: int) -> list[dict[str, Any]]:

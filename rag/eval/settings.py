@@ -8,9 +8,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from rag.config import Config
 from rag.core.files import sha256_file
@@ -52,17 +52,17 @@ class EvaluationSettings(Config):
         seed: of the sample and of the bootstrap.
     """
 
-    profile: str = "squad"
-    ks: tuple[int, ...] = (1, 5, 20, 100)
+    profile: Annotated[str, AfterValidator(check_profile)] = "squad"
+    ks: Annotated[tuple[int, ...], AfterValidator(check_ks)] = (1, 5, 20, 100)
     measures: tuple[str, ...] = DEFAULT_MEASURES
-    read_top_k: int = 20
-    n_best: int = 5
-    batch_size: int = 16
-    shard_size: int = 64
+    read_top_k: int = Field(default=20, ge=1)
+    n_best: int = Field(default=5, ge=1)
+    batch_size: int = Field(default=16, ge=1)
+    shard_size: int = Field(default=64, ge=1)
     pages: PageKind = "document"
     match: Literal["tokens", "regex", "kilt"] | None = None
-    limit: int | None = None
-    sample: int | None = None
+    limit: int | None = Field(default=None, ge=1)
+    sample: int | None = Field(default=None, ge=1)
     read: Literal["retrieved", "gold"] = "retrieved"
     oracle: bool = False
     likelihood: bool = False
@@ -70,23 +70,6 @@ class EvaluationSettings(Config):
     resamples: int = 2000
     level: float = 0.95
     seed: int = 0
-
-    @field_validator("profile")
-    @classmethod
-    def _known_profile(cls, value: str) -> str:
-        return check_profile(value)
-
-    @field_validator("ks")
-    @classmethod
-    def _sorted_ks(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        return check_ks(value)
-
-    @field_validator("read_top_k", "n_best", "batch_size", "shard_size", "limit", "sample")
-    @classmethod
-    def _positive(cls, value: int | None) -> int | None:
-        if value is not None and value < 1:
-            raise ValueError("must be 1 or more")
-        return value
 
     @model_validator(mode="after")
     def _no_measures_of_gold(self) -> EvaluationSettings:

@@ -116,7 +116,7 @@ def test_words_shared_with_the_gold_passages(question: str, group: str | None) -
 
 
 def test_table_leaves_out_questions_without_group() -> None:
-    rows = breakdown_table(["a", None, "b", "a"], np.array([[1.0], [1.0], [0.0], [np.nan]]), ["em"])
+    rows = breakdown_table({"b": [2], "a": [0, 3]}, np.array([[1.0], [1.0], [0.0], [np.nan]]), ["em"])
     assert [(row["group"], row["n"], row["figures"]["em"]["value"]) for row in rows] == [
         ("a", 2, 1.0),
         ("b", 1, 0.0),
