@@ -127,16 +127,14 @@ def _architectures(source: str | Path) -> list[str]:
     """The architectures of a folder's or a Hub name's configuration."""
     from transformers import AutoConfig
 
+    from rag.runtime.backbone import loading
+
     if Path(source).is_dir() and not (Path(source) / "config.json").exists():
         raise ArtifactError(
             f"{source}: no reader there: it holds neither {READER_FILE} nor config.json",
             hint="give a folder of `rag train …`, or of transformers' `save_pretrained`",
         )
-    try:
+    hint = "give " + "; or ".join(kind.describe for kind in KINDS.values())
+    with loading(f"{source}: no reader there", hint=hint):
         config = AutoConfig.from_pretrained(source)
-    except (OSError, ValueError, KeyError) as error:
-        raise ArtifactError(
-            f"{source}: no reader there ({error})",
-            hint="give " + "; or ".join(kind.describe for kind in KINDS.values()),
-        ) from error
     return [str(name) for name in config.architectures or ()]

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from indexers.passages import PassageStore
 from indexers.protocols import IntArray
-from rag.core.errors import ArtifactError, ConfigError, DataError
+from rag.core.errors import ConfigError, DataError
 from rag.core.log import get_logger
 from rag.data.sentences import split_sentences
 from rag.joint.salient import Masks, Spans, Tagger, choose_spans, find_dates
-from rag.runtime.backbone import LOADING_ERRORS, attention_for, pad, run_backbone, set_dropout
+from rag.runtime.backbone import attention_for, loading, pad, run_backbone, set_dropout
 from rag.runtime.cpu_training import use_fast_dropout
 from rag.runtime.model_files import model_folder, weight_files
 from rag.runtime.seeds import generator
@@ -196,7 +196,7 @@ class MaskedReader(nn.Module):
 
         folder = model_folder(name_or_path)
         weight_files(folder)
-        try:
+        with loading(f"{name_or_path}: no masked language model there"):
             config = AutoConfig.from_pretrained(folder)
             set_dropout(config, dropout)
             model, report = AutoModelForMaskedLM.from_pretrained(
@@ -204,11 +204,6 @@ class MaskedReader(nn.Module):
                 attn_implementation=attention_for(config, device), output_loading_info=True,
             )  # fmt: skip
             tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
-        except LOADING_ERRORS as error:
-            raise ArtifactError(
-                f"{name_or_path}: no masked language model there ({error})",
-                hint="give a folder with config.json, model.safetensors and tokenizer files",
-            ) from error
         if any(name.endswith("dense.weight") for name in report["missing_keys"]):
             log.warning(
                 "%s has no head that fills masks in, and gets a fresh one: until that reads, passages help "

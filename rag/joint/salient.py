@@ -24,7 +24,7 @@ from indexers.npy import load_npy, save_npy
 from rag.core.errors import ArtifactError
 from rag.core.types import Passage
 from rag.data.sentences import STARTERS
-from rag.runtime.backbone import LOADING_ERRORS
+from rag.runtime.backbone import loading
 from rag.runtime.model_files import model_folder, weight_files
 
 __all__ = [
@@ -146,14 +146,9 @@ class ModelTagger:
 
         folder = model_folder(name_or_path)
         weight_files(folder)
-        try:
+        with loading(f"{name_or_path}: no token classification model there"):
             self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, use_fast=True)
             self._model: Any = AutoModelForTokenClassification.from_pretrained(folder, use_safetensors=True)
-        except LOADING_ERRORS as error:
-            raise ArtifactError(
-                f"{name_or_path}: no token classification model there ({error})",
-                hint="give a folder with config.json, model.safetensors and tokenizer files",
-            ) from error
         self._labels = {int(k): str(v) for k, v in self._model.config.id2label.items()}
         if "O" not in self._labels.values():
             raise ArtifactError(

@@ -5,7 +5,8 @@ What every network of this program that stands on a BERT-like model shares, in t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ __all__ = [
     "attention_for",
     "has_segments",
     "load_backbone",
+    "loading",
     "pad",
     "pool",
     "refuse_missing",
@@ -39,12 +41,28 @@ POOLINGS = ("cls", "mean", "max", "lasttoken", "tokens")
 
 LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
 """What transformers raises for folders that it cannot load."""
+_WHOLE_FOLDER = "give a folder with config.json, model.safetensors and tokenizer files"
 
 _DROPOUTS = (
     *("hidden_dropout_prob", "attention_probs_dropout_prob"),
     *("dropout", "attention_dropout", "dropout_rate"),
 )
 _MATH_ATTENTION = {"bert", "roberta", "electra", "xlm-roberta", "camembert", "distilbert", "albert", "bart"}
+
+
+@contextmanager
+def loading(
+    wrong: str, *, hint: str = _WHOLE_FOLDER, kind: type[ArtifactError] = ArtifactError
+) -> Iterator[None]:
+    """Say what is `wrong`, with the reason in brackets, where transformers cannot load what is asked inside.
+
+    Raises:
+        ArtifactError: of this `kind`.
+    """
+    try:
+        yield
+    except LOADING_ERRORS as error:
+        raise kind(f"{wrong} ({str(error)[:500]})", hint=hint) from error
 
 
 def load_backbone(
@@ -67,7 +85,7 @@ def load_backbone(
 
     raw = read_config(folder)
     weight_files(folder)  # refuses pickled weights with a hint, before transformers looks for them
-    try:
+    with loading(f"{folder}: transformers cannot load it"):
         if raw["model_type"] == "dpr":
             config = BertConfig(**{k: v for k, v in raw.items() if k != "model_type"})
         else:
@@ -90,11 +108,6 @@ def load_backbone(
                 attn_implementation=attention, output_loading_info=True,
             )  # fmt: skip
             missing = found["missing_keys"]
-    except LOADING_ERRORS as error:
-        raise ArtifactError(
-            f"{folder}: transformers cannot load it ({error})",
-            hint="give a folder with config.json, model.safetensors and tokenizer files",
-        ) from error
     refuse_missing(folder, missing)
     if getattr(config, "is_encoder_decoder", False):
         if train:

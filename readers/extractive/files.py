@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from rag.core.errors import ArtifactError, MismatchedArtifactError
 from rag.core.files import sha256_file
+from rag.runtime.backbone import loading
 from rag.runtime.model_files import position_limit
 from readers.extractive.model import (
     LogitsModel,
@@ -55,14 +56,10 @@ def load_parts(name_or_path: str | Path | None) -> ReaderParts:
         return _load_own(folder)
     if folder == SHIPPED_READER:
         raise ArtifactError(f"{folder} has no {READER_FILE}: this installation ships no reader weights")
-    try:
+    hint = "give a folder of `rag train reader`, or a question answering or DPR reader checkpoint"
+    with loading(f"{name_or_path}: no reader there", hint=hint):
         config = AutoConfig.from_pretrained(name_or_path)
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, use_fast=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise ArtifactError(
-            f"{name_or_path}: no reader there ({error})",
-            hint="give a folder of `rag train reader`, or a question answering or DPR reader checkpoint",
-        ) from error
     check_tokenizer(name_or_path, tokenizer, config)
     longest = position_limit(config.to_dict())
     if config.model_type == "dpr":

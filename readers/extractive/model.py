@@ -11,7 +11,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForQuestionAnswering, DPRReader, PreTrainedConfig
 
 from rag.core.errors import ArtifactError, ConfigError
-from rag.runtime.backbone import LOADING_ERRORS, attention_for, has_segments, load_backbone, run_backbone
+from rag.runtime.backbone import attention_for, has_segments, load_backbone, loading, run_backbone
 from rag.runtime.model_files import model_folder
 
 __all__ = [
@@ -24,6 +24,8 @@ __all__ = [
     "load_question_answering",
     "span_model_from_state",
 ]
+
+_EXPECTED = "give a Hugging Face name, or a folder with config.json, model.safetensors and tokenizer files"
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -233,13 +235,11 @@ def load_question_answering(folder: str | Path) -> SpanModel:
     Raises:
         ArtifactError: if it cannot be loaded, or has another kind of head.
     """
-    try:
+    with loading(f"{folder}: no question answering model could be loaded", hint=_EXPECTED):
         config = AutoConfig.from_pretrained(folder)
         model = AutoModelForQuestionAnswering.from_pretrained(
             folder, config=config, attn_implementation=attention_for(config), dtype=torch.float32
         )
-    except LOADING_ERRORS as error:
-        raise _unloadable(folder, "question answering model", error) from error
     head = getattr(model, "qa_outputs", None)
     encoder = getattr(model, model.base_model_prefix, None)
     if not isinstance(head, nn.Linear) or head.out_features != 2 or encoder is None:
@@ -256,11 +256,9 @@ def load_dpr(folder: str | Path) -> DprModel:
     Raises:
         ArtifactError: if it cannot be loaded.
     """
-    try:
+    with loading(f"{folder}: no DPR reader could be loaded", hint=_EXPECTED):
         config = AutoConfig.from_pretrained(folder)
         model = DPRReader.from_pretrained(folder, config=config, dtype=torch.float32)
-    except LOADING_ERRORS as error:
-        raise _unloadable(folder, "DPR reader", error) from error
     return DprModel(model).eval()
 
 
@@ -298,10 +296,3 @@ def _drawn(inputs: int, outputs: int, seed: int) -> nn.Linear:
         head.weight.copy_(drawn.normal_(0.0, 0.02, generator=torch.Generator().manual_seed(seed)))
         head.bias.zero_()
     return head
-
-
-def _unloadable(folder: str | Path, kind: str, error: Exception) -> ArtifactError:
-    return ArtifactError(
-        f"{folder}: no {kind} could be loaded ({error})",
-        hint="give a Hugging Face name, or a folder with config.json, model.safetensors and tokenizer files",
-    )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -21,34 +21,28 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from rag.core.errors import ArtifactError, ConfigError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.log import get_logger
-from rag.runtime.backbone import LOADING_ERRORS, attention_for, set_dropout
+from rag.runtime.backbone import attention_for, loading, set_dropout
 from rag.runtime.model_files import position_limit
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
-from readers.manifest import READER_FILE, Calibration, load_manifest, with_overrides
+from readers.manifest import READER_FILE, load_manifest, with_overrides
 
-__all__ = ["GeneratorParts", "load_generator", "load_seq2seq", "read_weights"]
+__all__ = ["check_rows", "load_generator", "load_seq2seq"]
 
 _CROSS_BIAS = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 _WRAPPED = "encoder.encoder."  # FiD's own code saved the encoder inside a wrapper
 
 
-@dataclass(frozen=True, slots=True)
-class GeneratorParts:
-    """A loaded checkpoint with what is needed to read with it."""
-
-    model: PreTrainedModel
-    tokenizer: Any
-    settings: GeneratorSettings
-    calibration: Calibration
-    name: str
-
-
-def load_generator(name_or_path: str | Path, **changes: Any) -> GeneratorParts:
+def load_generator(
+    name_or_path: str | Path, **changes: Any
+) -> tuple[PreTrainedModel, Any, GeneratorManifest]:
     """A folder of `rag train generator`, or any sequence-to-sequence checkpoint with its tokenizer.
 
     Args:
         name_or_path: folder or Hugging Face name.
         changes: fields of `GeneratorSettings` to replace.
+
+    Returns:
+        The model, its tokenizer, and what `reader.json` says of it, or would say.
 
     Raises:
         ArtifactError: no such checkpoint, of another kind, cut short, or with another tokenizer.
@@ -57,19 +51,16 @@ def load_generator(name_or_path: str | Path, **changes: Any) -> GeneratorParts:
     folder = Path(name_or_path)
     manifest = load_manifest(GeneratorManifest, folder) if (folder / READER_FILE).exists() else None
     model, tokenizer, is_fid = load_seq2seq(name_or_path)
-    settings = GeneratorSettings() if manifest is None else manifest.settings
     if manifest is None:
-        longest = longest_row(model.config)
-        fitting = min(settings.passage_tokens, longest or settings.passage_tokens)
-        settings = with_overrides(settings, {"passage_tokens": fitting, "legacy_cross_bias": is_fid})
-    settings = with_overrides(settings, changes)
+        usual = GeneratorSettings().passage_tokens
+        fitting = min(usual, longest_row(model.config) or usual)
+        changes = {"passage_tokens": fitting, "legacy_cross_bias": is_fid, **changes}
+        manifest = GeneratorManifest(name=str(name_or_path))
+    settings = with_overrides(manifest.settings, changes)
     check_rows(model, settings)
     if settings.legacy_cross_bias:
         _restore_cross_bias(name_or_path, model)
-    calibration = Calibration() if manifest is None else manifest.calibration
-    return GeneratorParts(
-        model.eval(), tokenizer, settings, calibration, manifest.name if manifest else str(name_or_path)
-    )
+    return model.eval(), tokenizer, manifest.model_copy(update={"settings": settings})
 
 
 def longest_row(config: Any) -> int | None:
@@ -103,10 +94,8 @@ def load_seq2seq(
     Raises:
         ArtifactError: as `load_generator`.
     """
-    try:
+    with loading(f"{name_or_path}: no checkpoint there", hint=_HINT):
         config = AutoConfig.from_pretrained(name_or_path)
-    except LOADING_ERRORS as error:
-        raise ArtifactError(f"{name_or_path}: no checkpoint there ({error})", hint=_HINT) from error
     if config.model_type not in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
         raise ArtifactError(
             f"{name_or_path}: a {config.model_type} model, expected an encoder–decoder such as bart or t5",
@@ -114,18 +103,15 @@ def load_seq2seq(
         )
     for part in (config, getattr(config, "encoder", None), getattr(config, "decoder", None)):
         set_dropout(part, dropout)
-    try:
+    hint = "copy tokenizer.json or the vocabulary files of the model it was trained from"
+    with loading(f"{name_or_path}: no tokenizer beside the weights", hint=hint):
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, use_fast=True)
-    except LOADING_ERRORS as error:
-        raise ArtifactError(
-            f"{name_or_path}: no tokenizer beside the weights ({error})",
-            hint="copy tokenizer.json or the vocabulary files of the model it was trained from",
-        ) from error
-    names = _weight_names(Path(name_or_path))
-    is_fid = config.model_type == "t5" and any(name.startswith(_WRAPPED) for name in names)
-    try:
+    hint = "the checkpoint is damaged or cut short: copy the whole folder again"
+    with loading(f"{name_or_path}: the weights cannot be read", hint=hint, kind=IncompleteArtifactError):
+        names = _weight_names(Path(name_or_path))
+        is_fid = config.model_type == "t5" and any(name.startswith(_WRAPPED) for name in names)
         if is_fid:
-            state = {_plain_name(name): tensor for name, tensor in read_weights(Path(name_or_path)).items()}
+            state = {_plain_name(name): tensor for name, tensor in _read_weights(Path(name_or_path)).items()}
             model, report = T5ForConditionalGeneration.from_pretrained(
                 None, config=config, state_dict=state, output_loading_info=True, dtype=torch.float32
             )
@@ -134,11 +120,6 @@ def load_seq2seq(
                 name_or_path, config=config, output_loading_info=True, dtype=torch.float32,
                 attn_implementation=attention_for(config, train_on) if train_on else None,
             )  # fmt: skip
-    except LOADING_ERRORS as error:
-        raise IncompleteArtifactError(
-            f"{name_or_path}: the weights cannot be read ({str(error)[:300]})",
-            hint="the checkpoint is damaged or cut short: copy the whole folder again",
-        ) from error
     odd = [*report["missing_keys"], *(str(item) for item in report["mismatched_keys"])]
     if odd:
         raise IncompleteArtifactError(
@@ -174,26 +155,17 @@ def _plain_name(name: str) -> str:
 def _weight_names(folder: Path) -> list[str]:
     """Names of all tensors of a local checkpoint; none for a name on the hub."""
     names: list[str] = []
-    try:
-        for path in sorted(folder.glob("*.safetensors")):
-            with safe_open(path, framework="pt") as file:
-                names += list(file.keys())
-        if not names:
-            names = list(read_weights(folder))
-    except LOADING_ERRORS as error:
-        raise IncompleteArtifactError(
-            f"{folder}: the weights cannot be read ({error})",
-            hint="the checkpoint is damaged or cut short: copy the whole folder again",
-        ) from error
-    return names
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            names += file.keys()
+    return names or list(_read_weights(folder))
 
 
-def read_weights(folder: Path) -> dict[str, torch.Tensor]:
+def _read_weights(folder: Path) -> dict[str, torch.Tensor]:
     """All tensors of a local checkpoint by the names in its files; nothing else in them is loaded."""
     state: dict[str, torch.Tensor] = {}
     for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, framework="pt") as file:
-            state |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        state |= load_file(path)
     for path in [] if state else sorted(folder.glob("pytorch_model*.bin")):
         state |= torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     return state
@@ -216,7 +188,7 @@ class _LegacyCrossAttention(T5Attention):
 
 def _restore_cross_bias(name_or_path: str | Path, model: Any) -> None:
     """Put the ignored tensor back where it was trained."""
-    weight = read_weights(Path(name_or_path)).get(_CROSS_BIAS)
+    weight = _read_weights(Path(name_or_path)).get(_CROSS_BIAS)
     if weight is None:
         raise ArtifactError(
             f"{name_or_path}: legacy_cross_bias is on, but the checkpoint has no {_CROSS_BIAS}",

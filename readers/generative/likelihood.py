@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from readers.generative.model import Memory, Seq2Seq
 
@@ -33,7 +34,7 @@ def passage_log_likelihood(seq2seq: Seq2Seq, memory: Memory, answers: Sequence[S
         part = range(begin, min(begin + _ROWS_AT_ONCE, len(apart)))
         labels = seq2seq.targets([answers[asked[i]] for i in part])
         values.append(_mean(seq2seq.token_log_probs(apart.rows(part), labels), labels))
-    return _by_question(torch.cat(values), memory.counts)
+    return _by_question(torch.cat(values).cpu(), memory.counts, float("-inf"))
 
 
 @torch.inference_mode()
@@ -89,17 +90,13 @@ def read_apart(
         logp = seq2seq.token_log_probs(apart, told)
     else:
         logp = everything.gather(2, told.clamp_min(0)[:, :, None])[:, :, 0].masked_fill(told < 0, 0.0)
-
-    def by_question(values: Tensor) -> Tensor:
-        return torch.nn.utils.rnn.pad_sequence(list(values.split(list(counts))), batch_first=True)
-
-    return by_question(logp), labels >= 0, None if everything is None else by_question(everything)
+    each = None if everything is None else _by_question(everything, counts)
+    return _by_question(logp, counts), labels >= 0, each
 
 
 def _mean(log_probs: Tensor, labels: Tensor) -> Tensor:
     return log_probs.sum(1) / (labels != -100).sum(1)
 
 
-def _by_question(values: Tensor, counts: Sequence[int]) -> Tensor:
-    parts = values.cpu().split(list(counts))
-    return torch.nn.utils.rnn.pad_sequence(list(parts), batch_first=True, padding_value=float("-inf"))
+def _by_question(values: Tensor, counts: Sequence[int], absent: float = 0.0) -> Tensor:
+    return pad_sequence(list(values.split(list(counts))), batch_first=True, padding_value=absent)

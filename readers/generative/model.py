@@ -214,7 +214,4 @@ class Seq2Seq:
 
 
 def _first(*values: Any) -> int | None:
-    for value in values:
-        if isinstance(value, int):
-            return value
-    return None
+    return next((value for value in values if isinstance(value, int)), None)

@@ -78,10 +78,10 @@ class GenerativeReader:
             precision: "fp32", "bf16", or "auto" for the faster of the two on this machine.
             changes: fields of `GeneratorSettings` to replace.
         """
-        parts = load_generator(name_or_path, **changes)
+        model, tokenizer, said = load_generator(name_or_path, **changes)
         where = resolve_device(device)
-        model: Any = parts.model.to(where, resolve_precision(precision, where))
-        return cls(Seq2Seq(model, parts.tokenizer), parts.settings, parts.calibration, name=parts.name)
+        model = model.to(where, resolve_precision(precision, where))
+        return cls(Seq2Seq(model, tokenizer), said.settings, said.calibration, name=said.name)
 
     def read(
         self,
@@ -252,17 +252,12 @@ class GenerativeReader:
             answer_tokens=settings.answer_tokens, beams=settings.beams, decoding=settings.decoding,
         )  # fmt: skip
         for mine, hypotheses in zip(passages, found, strict=True):
-            worded = [(self.seq2seq.words(one.ids), one) for one in hypotheses]
-            yield (
-                _distinct(
-                    [
-                        replace(_supported(text, one.score, mine, one.weights), weights=one.weights)
-                        for text, one in worded
-                        if text
-                    ]
-                ),
-                None,
-            )
+            candidates = []
+            for one in hypotheses:
+                if text := self.seq2seq.words(one.ids):
+                    candidate = _supported(text, one.score, mine, one.weights)
+                    candidates.append(replace(candidate, weights=one.weights))
+            yield _distinct(candidates), None
 
     def _answers(self, memory: Memory) -> list[list[tuple[str, list[int]]]]:
         """Words and tokens of each row's different answers; "no answer" and empty ones are left out."""

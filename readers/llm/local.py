@@ -10,7 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rag.config import load_config
-from rag.core.errors import ArtifactError, RetrievalError
+from rag.core.errors import RetrievalError
+from rag.runtime.backbone import loading
 from rag.runtime.hardware import resolve_device, resolve_precision
 from readers.llm.prompt import Completion
 from readers.llm.reader import LanguageModelReader, LanguageModelSettings
@@ -34,13 +35,9 @@ def open_local(
     """
     checked = load_config(LanguageModelSettings, overrides=settings)
     where = resolve_device(device)
-    try:
+    with loading(f"{source}: no language model there", hint="give a folder of `save_pretrained`"):
         tokenizer = AutoTokenizer.from_pretrained(source)
         model = AutoModelForCausalLM.from_pretrained(source, dtype=resolve_precision(precision, where))
-    except (OSError, ValueError, KeyError) as error:
-        raise ArtifactError(
-            f"{source}: no language model there ({error})", hint="give a folder of `save_pretrained`"
-        ) from error
     return LanguageModelReader(LocalModel(model.to(where).eval(), tokenizer, str(source)), checked)
 
 

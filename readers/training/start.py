@@ -9,6 +9,7 @@ from torch import nn
 from transformers import AutoConfig, AutoTokenizer
 
 from rag.core.errors import ArtifactError, ConfigError
+from rag.runtime.backbone import loading
 from rag.runtime.model_files import position_limit
 from readers.extractive.files import check_tokenizer, load_parts
 from readers.extractive.model import SpanModel
@@ -41,13 +42,9 @@ def start_model(
         MismatchedArtifactError: the tokenizer is not that of the encoder.
         ConfigError: the stages or layers do not fit the encoder, or the tokenizer gives no offsets.
     """
-    try:
+    hint = "give a Hugging Face name, or a folder with configuration, weights and tokenizer"
+    with loading(f"{folder}: no encoder with a tokenizer there", hint=hint):
         tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise ArtifactError(
-            f"{folder}: no encoder with a tokenizer there ({error})",
-            hint="give a Hugging Face name, or a folder with configuration, weights and tokenizer",
-        ) from error
     if (Path(folder) / READER_FILE).exists() or _answers_questions(folder):
         loaded = load_parts(folder).model
         if not isinstance(loaded, SpanModel):

@@ -88,10 +88,7 @@ def calibrate(
         correct[row, :count] = [f1(c.text, example.answers) >= 0.5 for c in question.candidates]
         nulls[row] = -1e4 if question.null is None else question.null
     calibration = fit_calibration(scores, correct, nulls)
-    chances = [
-        confidences(row[np.isfinite(row)], null, calibration)[0][0]
-        for row, null in zip(scores, nulls, strict=True)
-    ]
+    chances = [confidences(question.scores, question.null, calibration)[0][0] for question, _ in pairs]
     measured = measure_calibration(chances, correct[:, 0])
     if measured is not None:
         figures["ece"] = round(measured.ece, 4)

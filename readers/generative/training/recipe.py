@@ -14,7 +14,7 @@ from rag.core.errors import ArtifactError, ConfigError
 from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.questions import hold_out
-from rag.runtime.backbone import attention_for
+from rag.runtime.backbone import attention_for, loading
 from rag.runtime.hardware import resolve_precision
 from rag.runtime.model_files import embedded_encoder_dir
 from rag.runtime.seeds import seed_everything
@@ -201,13 +201,9 @@ def _encoder(source: str | None) -> tuple[Any, Any, torch.nn.Linear | None]:
             raise ArtifactError(f"{source}: {type(parts.model).__name__} holds no encoder to start from")
         return parts.model.encoder, parts.tokenizer, parts.model.qa_outputs
     folder = source or str(embedded_encoder_dir())
-    try:
+    with loading(f"{folder}: no encoder there", hint="name a BERT-like encoder's folder"):
         encoder = AutoModel.from_pretrained(folder, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise ArtifactError(
-            f"{folder}: no encoder there ({error})", hint="name a BERT-like encoder's folder"
-        ) from error
     return encoder, tokenizer, None
 
 
