@@ -84,6 +84,6 @@ class DistillationRounds(RoundMethod):
 
         return scored, current.stage("score", score)
 
-    def train(self, config: DistillTrainConfig) -> Path:
+    def train(self, config: DistillTrainConfig) -> str:
         """`rag train distill`."""
-        return train_distill(config)
+        return str(train_distill(config))

@@ -89,18 +89,15 @@ class LearningFinder:
             if side == "frozen"
             else self._scores(vectors, rows)
         )
-        return Found(rows, self._passages(rows), scores)
+        return Found(rows, self._held.passages_of(rows), scores)
 
     @torch.no_grad()
     def best(self, questions: Sequence[Question], count: int) -> list[list[Passage]]:
         """See `Finder`."""
-        return self._passages(self._held.search(self._ask(questions), count))
+        return self._held.passages_of(self._held.search(self._ask(questions), count))
 
     def _ask(self, questions: Sequence[Question]) -> Tensor:
         return self._retriever.ask([Query(question.text) for question in questions])
-
-    def _passages(self, rows: IntArray) -> list[list[Passage]]:
-        return [self._held.passages.get_many(own[own >= 0]) for own in rows]
 
     def _scores(self, vectors: Tensor, rows: IntArray) -> Tensor:
         """(B, K) with passages encoded by the model as it is."""

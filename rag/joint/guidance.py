@@ -69,9 +69,9 @@ class GuidedRounds(RoundMethod):
 
         return guided, current.stage("label", label)
 
-    def train(self, config: ColbertTrainConfig) -> Path:
+    def train(self, config: ColbertTrainConfig) -> str:
         """`rag train colbert`."""
-        return train_colbert(config)
+        return str(train_colbert(config))
 
 
 def guided_rounds(training: ColbertTrainConfig, *, questions: str | None, **settings: Any) -> list[str]:

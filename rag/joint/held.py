@@ -34,14 +34,7 @@ from rag.joint.pair import part
 from rag.runtime.hardware import use_threads
 from rag.training.config import RefreshedConfig
 from rag.training.distributed import World
-from rag.training.exchange import (
-    Exchange,
-    ExchangeSettings,
-    Refresher,
-    Role,
-    has_finished,
-    says_when_finished,
-)
+from rag.training.exchange import Exchange, Refresher, Role, has_finished, says_when_finished
 from rag.training.generations import Generation, Generations
 from rag.training.precision import MasterWeights
 from retrievers.encoders.bi_encoder import BiEncoder
@@ -137,6 +130,10 @@ class HeldIndex:
         """
         return self._search.search(questions.detach().float().cpu().numpy(), top_k)[1]
 
+    def passages_of(self, rows: IntArray) -> list[list[Passage]]:
+        """The passages of each row of what `search` gives."""
+        return [self.passages.get_many(own[own >= 0]) for own in rows]
+
     def take_up(self, generation: Generation) -> Mapping[str, float]:
         """Search what a refresher published from now on; returns its figures.
 
@@ -158,10 +155,7 @@ class IndexRefresher(Refresher):
     """Makes indexes out of snapshots; a killed refresh goes on shard by shard.
 
     Args:
-        config: of the run.
-        index: whose passages are encoded again.
         temperature: the loss's, for the entropy of p(z|x).
-        device: of the encoder.
     """
 
     def __init__(self, config: HeldConfig, index: Index, *, temperature: float, device: str = "auto") -> None:
@@ -213,12 +207,8 @@ def index_exchange(
     """Hooks of the fit loop: snapshots out, indexes in; the trainer never waits.
 
     Args:
-        config: when, and how it is watched.
-        held: what is swapped.
-        index: what training starts with.
+        index: what training starts with; `held` is what is swapped.
         model: the encoder; its weights in fp32 are the `retriever.…` of `master`.
-        world: the processes; the main one refreshes, if it is this process that does.
-        role: whether it is.
     """
     refresher = drift = None
     if role == "both" and world.is_main:
@@ -227,10 +217,7 @@ def index_exchange(
         drift = DriftMeter(partial(_encode, model, index.passages.get_many(_watched(config, index))))
     form = replace(encoder_form(config, model), max_length=config.model.passage_tokens)
     return Exchange(
-        ExchangeSettings(
-            config.schedule_of_refresh, poll_every_steps=config.poll_every_steps, poll_s=config.poll_s,
-            show_steps=config.run.log_every_steps, keep=config.keep_generations, in_line=role == "both",
-        ),
+        config,
         Generations(config.out / "snapshots"),
         Generations(config.out / "indexes"),
         lambda folder: export_model(folder / "encoder", model, part(master.state(), "retriever"), form),
@@ -239,7 +226,9 @@ def index_exchange(
         key=_key(index),
         refresher=refresher,
         drift=drift,
-    )  # fmt: skip
+        in_line=role == "both",
+        show_steps=config.run.log_every_steps,
+    )
 
 
 def _watched(config: HeldConfig, index: Index) -> IntArray:

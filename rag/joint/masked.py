@@ -56,9 +56,7 @@ class SentenceBatches:
     """The batches of a run: a sentence of each of some passages, `self[number]` by the arguments alone.
 
     Args:
-        store: the corpus.
         tokenizer: of the reader; fast, with a mask token.
-        masks: what is masked.
         tagger: finds names, for salient masks; None for others.
         sentence_tokens: sentences are cut here.
         min_words: shorter sentences are passed over.

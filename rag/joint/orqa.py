@@ -36,12 +36,12 @@ from indexers.protocols import IntArray
 from rag.core.errors import DataError
 from rag.core.files import sha256_file
 from rag.core.log import get_logger
-from rag.core.types import Passage, Question
+from rag.core.types import Question
 from rag.data.text import exact_match
+from rag.joint.held import HeldIndex
 from rag.joint.orqa_config import OrqaTrainConfig
 from rag.joint.pair import paired, part
-from rag.joint.questions import questions_of
-from rag.metrics.ranking import answer_flags, first_true
+from rag.joint.questions import answer_rank, questions_of
 from rag.runtime.hardware import resolve_precision
 from rag.runtime.model_files import embedded_encoder_dir, position_limit
 from rag.runtime.seeds import generator
@@ -188,7 +188,7 @@ class _Task:
         tables: TrainingSet,
     ) -> None:
         self.config, self.retriever, self.reader, self.tokenizer = config, retriever, reader, tokenizer
-        self.index, self.asked, self.tables = index, asked, tables
+        self.index, self.held, self.asked, self.tables = index, HeldIndex(index), asked, tables
         said = config.reader
         limit = position_limit(reader.encoder.config.to_dict())  # type: ignore[operator,union-attr]
         self.settings = ReaderSettings(
@@ -206,7 +206,7 @@ class _Task:
         """Both losses of some questions."""
         ids = [self.tables.questions[number] for number in chosen.tolist()]
         vectors = self.retriever.encode_questions(ids)  # (B, D)
-        rows = self._search(vectors, self.config.early)  # (B, C)
+        rows = self.held.search(vectors, self.config.early)  # (B, C)
         retrieval = score_rows(self.retriever, self.index, vectors, rows)  # (B, C)
         answered = np.stack([self.answered(n, own) for n, own in zip(chosen.tolist(), rows, strict=True)])
         early = early_loss(retrieval, torch.from_numpy(answered).to(retrieval.device))
@@ -220,10 +220,6 @@ class _Task:
                 "early": early, "full": full, "found": float(answered.any(1).mean()), "read": read_right
             },
         )  # fmt: skip
-
-    def _search(self, vectors: Tensor, top_k: int) -> IntArray:
-        assert self.index.dense is not None
-        return self.index.dense.search(vectors.detach().float().cpu().numpy(), top_k)[1]
 
     def answered(self, number: int, rows: IntArray) -> npt.NDArray[np.bool_]:
         """(C,) which passages hold an answer of training question `number`; −1 holds none."""
@@ -282,7 +278,7 @@ class _Task:
         self.retriever.eval()
         vectors = self.retriever.encode_questions([self.tables.questions[int(n)] for n in sample])
         self.retriever.train()
-        rows = self._search(vectors, self.config.early)
+        rows = self.held.search(vectors, self.config.early)
         found = sum(self.answered(int(n), own).any() for n, own in zip(sample, rows, strict=True))
         where = f"of {count} training questions {found} have an answer among their first {self.config.early} "
         if not found:
@@ -300,14 +296,10 @@ class _Task:
         """Exact match and retrieval of held-out questions, in percent."""
         retriever = self.retriever.eval()
         vectors = retriever.ask([Query(question.text) for question in questions])
-        rows = self._search(vectors, _SHOWN_TOP)
+        rows = self.held.search(vectors, _SHOWN_TOP)
         scores = score_rows(retriever, self.index, vectors, rows) / retriever.scale
-        passages: list[list[Passage]] = [self.index.passages.get_many(own[own >= 0]) for own in rows]
-        ranks = [
-            first_true(answer_flags(question.answers, (p.text for p in found), question.answer_mode))
-            for question, found in zip(questions, passages, strict=True)
-        ]
-        figures = retrieval_scores(ranks)
+        passages = self.held.passages_of(rows)
+        figures = retrieval_scores(list(map(answer_rank, questions, passages)))
         reader = ExtractiveReader(self.reader.eval(), self.tokenizer, self.settings, device=retriever.device)
         k = self.config.read
         read = reader.read(

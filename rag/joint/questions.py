@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from rag.core.errors import DataError
-from rag.core.types import Question
+from rag.core.types import Passage, Question
 from rag.data.questions import hold_out, read_questions
+from rag.data.text import AnswerMatcher
+from rag.metrics.ranking import first_true
+from retrievers.examples.data import answer_matcher
 from retrievers.training.config import RetrieverTrainConfig
 
-__all__ = ["answered", "divide", "questions_of"]
+__all__ = ["answer_rank", "answered", "divide", "most_matched", "questions_of"]
 
 
 def questions_of(
@@ -58,3 +63,18 @@ def divide(
         return hold_out(asked, share, seed, lambda question: question.text)
     known = {question.text for question in held_out}
     return [question for question in asked if question.text not in known], held_out
+
+
+def most_matched(matcher: AnswerMatcher, texts: Iterable[str]) -> str:
+    """The string of some texts that an answer's pattern matches most often; "" where it matches none.
+
+    Source: Lewis et al. 2020, "Retrieval-Augmented Generation", appendix D (CuratedTREC's targets).
+    """
+    found = Counter(text[slice(*place)] for text in texts for place in matcher.places(text))
+    return found.most_common(1)[0][0] if found else ""
+
+
+def answer_rank(question: Question, passages: Iterable[Passage]) -> int | None:
+    """Place, from 1, of the first passage that holds an answer."""
+    matcher = answer_matcher(question.answers, question.answer_mode)
+    return first_true([matcher.matches(passage.text) for passage in passages])

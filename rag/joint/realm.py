@@ -197,15 +197,7 @@ def _train(config: RealmTrainConfig, role: Role, world: World, index: Index) -> 
 
 
 class RealmTask:
-    """What a step minimises: masked words, with the passages that the held index finds.
-
-    Args:
-        config: of the run.
-        retriever: finds.
-        reader: fills in.
-        held: the index.
-        world: the processes; each takes its share of a batch.
-    """
+    """What a step minimises: masked words, with the passages that the held index finds."""
 
     def __init__(
         self,
@@ -255,13 +247,13 @@ class RealmTask:
         """
         model, wanted = self.retriever, self.config.documents - 1
         questions = model.ask([Query(sentence.query) for sentence in sentences])  # (B, D)
-        found = self.held.search(questions, wanted + _SPARE)
+        found = self.held.passages_of(self.held.search(questions, wanted + _SPARE))
         places: dict[tuple[str, str], int] = {("", ""): 0}
         rows = np.zeros((len(sentences), wanted + 1), np.int64)
         empty = np.zeros(rows.shape, bool)
         for number, (sentence, own) in enumerate(zip(sentences, found, strict=True)):
             listed: dict[tuple[str, str], None] = {}
-            for passage in self.held.passages.get_many(own[own >= 0]):
+            for passage in own:
                 if sentence.text not in passage.text and len(listed) < wanted:
                     listed[passage.title, passage.text] = None
             for slot, key in enumerate(listed, 1):

@@ -159,10 +159,6 @@ class Searched:
     retriever: str = "auto"
     encoder: str | None = None
 
-    def opening(self) -> dict[str, Any]:
-        """All but the index."""
-        return {"retriever": self.retriever, "encoder": self.encoder}
-
 
 class RoundMethod(ABC):
     """What tells one kind of rounds from another."""
@@ -176,8 +172,8 @@ class RoundMethod(ABC):
         """Training examples of what was found, and what is worth knowing of them; in stages of the round."""
 
     @abstractmethod
-    def train(self, config: Any) -> Path:
-        """Run the recipe, or resume it; the finished encoder."""
+    def train(self, config: Any) -> str:
+        """Run the recipe, or resume it; the folder of the finished encoder."""
 
 
 def run_rounds(
@@ -222,7 +218,7 @@ def run_rounds(
                 question_encoder=training.model.question_encoder if begin else str(encoder),
                 passage_encoder=training.model.passage_encoder if begin else None,
             )  # fmt: skip
-            encoder = Path(current.stage("train", partial(_trained, method, trained)))
+            encoder = Path(current.stage("train", partial(method.train, trained)))
             place = Path(current.stage("index", partial(_index, config, current, encoder)))
             searched = Searched(place, later)
             figures = current.stage(
@@ -281,10 +277,6 @@ def _retrievers(config: RoundsConfig) -> tuple[str, str, str]:
     return first, own if alone else first, later
 
 
-def _trained(method: RoundMethod, training: RetrieverTrainConfig) -> str:
-    return str(method.train(training))
-
-
 def _index(config: RoundsConfig, current: Round, encoder: Path) -> str:
     """The passages of the first index under the new encoder, with BM25 if it has that."""
     if (own := current.folder / "retriever" / "index").is_dir():
@@ -317,7 +309,7 @@ def _evaluate(
 ) -> dict[str, float]:
     found = evaluate(
         searched.index, list(held_out), folder / "evaluation", reader=False, profile=config.profile,
-        split="dev", **searched.opening(),
+        split="dev", retriever=searched.retriever, encoder=searched.encoder,
     ).figures  # fmt: skip
     return {name: 100.0 * found[name].value for name in _FIGURES if name in found}
 
@@ -326,7 +318,9 @@ def _retrieve(
     config: RoundsConfig, current: Round, searched: Searched, questions: Sequence[Question]
 ) -> dict[str, Any]:
     """Write what is found for the training questions as examples; returns what is worth knowing of it."""
-    pipeline = Pipeline.open(searched.index, reader=False, **searched.opening())
+    pipeline = Pipeline.open(
+        searched.index, reader=False, retriever=searched.retriever, encoder=searched.encoder
+    )
     rows = np.full((len(questions), config.top_k), -1, np.int64)
 
     def examples() -> Any:

@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ import torch
 from rag.core.errors import ArtifactError, ConfigError, DataError, RagError
 from rag.core.types import Passage
 from rag.data.text import AnswerMatcher
+from rag.joint.questions import most_matched
 from rag.runtime.model_files import model_folder, read_config, weights_sha256
 from readers.extractive.files import SHIPPED_READER
 from readers.extractive.likelihood import passage_relevance, span_log_likelihood
@@ -68,15 +68,12 @@ def asked_of(example: TrainingExample, depth: int | None = None) -> Asked:
 
     A generator should say the first answer. Of regular expressions it is what they match most often in these
     passages.
-
-    Source: Lewis et al. 2020, "Retrieval-Augmented Generation", appendix D (CuratedTREC's targets).
     """
     passages = [candidate.passage for candidate in example.candidates[:depth]]
     matcher = answer_matcher(example.answers, example.answer_mode)
     answer = next(iter(example.answers), "")
     if example.answers_are_regex:
-        found = Counter(p.text[slice(*place)] for p in passages for place in matcher.places(p.text))
-        answer = found.most_common(1)[0][0] if found else ""
+        answer = most_matched(matcher, (passage.text for passage in passages))
     return Asked(example.question, passages, matcher, answer)
 
 
@@ -205,8 +202,7 @@ class Judge:
         Args:
             source: a reader as `open_reader` takes it (None: the shipped one), or a cross-encoder.
             signal: one of `signal_names`.
-            precision: "auto", "fp32" or "bf16"; "int8" for extractive readers.
-            device: "auto", "cpu" or "cuda".
+            precision, device: as for `open_reader`; "int8" for extractive readers.
 
         Raises:
             ArtifactError: there is no such reader.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +16,7 @@ from rag.core.log import get_logger
 from rag.core.types import Question
 from rag.joint.finding import Finder, Found
 from rag.joint.losses import JointLoss
+from rag.joint.questions import answer_rank, most_matched
 from rag.joint.together_config import JointTrainConfig
 from rag.runtime.seeds import generator as random_numbers
 from rag.training.distributed import World
@@ -101,14 +102,12 @@ class JointTask:
         """The questions that have something to be taught, and what: answers, or what their pattern finds.
 
         Of a regular expression it is the string that it matches most often in the first 1,000 passages.
-
-        Source: Lewis et al. 2020, appendix D (CuratedTREC's targets).
         """
         kept, targets = [], []
         for question in questions:
             told = [answer.strip() for answer in question.answers if answer.strip()]
             if question.answers_are_regex:
-                told = self._matched(question)
+                told = list(filter(None, [self._matched(question)]))
             if told:
                 kept.append(question)
                 targets.append(told)
@@ -121,12 +120,10 @@ class JointTask:
             )
         return kept, targets
 
-    def _matched(self, question: Question) -> list[str]:
+    def _matched(self, question: Question) -> str:
         [passages] = self.finder.best([question], _TARGETS)
         matcher = answer_matcher(question.answers, question.answer_mode)
-        texts = [passage.text for passage in passages]
-        found = Counter(text[slice(*place)] for text in texts for place in matcher.places(text))
-        return [found.most_common(1)[0][0]] if found else []
+        return most_matched(matcher, (passage.text for passage in passages))
 
     def _read(self, questions: Sequence[Question], found: Found, answers: Sequence[str]) -> JointLoss:
         texts = [question.text for question in questions]
@@ -170,9 +167,7 @@ class JointTask:
         for begin in range(0, len(questions), self.config.data.batch_size):
             part = questions[begin : begin + self.config.data.batch_size]
             found = self.finder.find(part)
-            for question, passages in zip(part, self.finder.best(part, _DEPTH), strict=True):
-                matcher = answer_matcher(question.answers, question.answer_mode)
-                ranks.append(next((n for n, p in enumerate(passages, 1) if matcher.matches(p.text)), None))
+            ranks += map(answer_rank, part, self.finder.best(part, _DEPTH))
             nll += float(self._read(part, found, [question.answers[0] for question in part]).reader)
             scores = [
                 (row[: len(own)] / self.finder.scale).tolist()
@@ -186,11 +181,7 @@ class JointTask:
 
 
 class _Watch:
-    """Watches retrieval while it learns: whether answers are found, and whether everything collapses.
-
-    Args:
-        documents: passages of the index.
-    """
+    """Watches retrieval while it learns: whether answers are found, and whether everything collapses."""
 
     def __init__(self, documents: int) -> None:
         self._documents = documents

@@ -55,8 +55,6 @@ def train_together(
     both towers, and `index/`, the passages under it.
 
     Args:
-        config: of the run.
-        objective: what is minimised.
         reads: settings of the finished generator: how it reads several passages.
         role: "both" refreshes in line; "trainer" leaves that to `refresh_index` in another process.
 

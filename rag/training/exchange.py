@@ -18,7 +18,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -28,13 +27,14 @@ from rag.core.errors import IncompleteArtifactError
 from rag.core.files import atomic_write_json
 from rag.core.log import get_logger
 from rag.training.checkpoints import Checkpoint
+from rag.training.config import RefreshedConfig
 from rag.training.distributed import World
 from rag.training.fit import FitHooks
 from rag.training.generations import Generation, Generations
-from rag.training.refresh import IndexAge, RefreshSchedule
+from rag.training.refresh import IndexAge
 
 __all__ = [
-    *("Drift", "Exchange", "ExchangeSettings", "RefreshStopped", "Refresher", "Role"),
+    *("Drift", "Exchange", "RefreshStopped", "Refresher", "Role"),
     *("has_finished", "says_when_finished"),
 ]
 
@@ -63,42 +63,25 @@ class Drift(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ExchangeSettings:
-    """When the trainer exchanges.
-
-    Attributes:
-        poll_every_steps: how often the trainer looks for newer results and measures drift.
-        poll_s: how often it looks while it has to wait, in seconds.
-        show_steps: so long after it was taken up, a result's figures stand in the log.
-        keep: snapshots that stay on disk, beside those that checkpoints need.
-        in_line: refresh at once, in the main process, whenever a snapshot goes out; otherwise another process
-            refreshes.
-    """
-
-    schedule: RefreshSchedule
-    poll_every_steps: int = 100
-    poll_s: float = 5.0
-    show_steps: int = 20
-    keep: int = 2
-    in_line: bool = True
-
-
 class Exchange(FitHooks):
     """The trainer's side: hooks of the fit loop.
 
     Args:
+        config: when the trainer exchanges, and how many snapshots stay beside those that checkpoints need.
         write_snapshot: puts the model as it is now into a folder; called in the main process.
         take_up: opens a result in every process, so that the next batch is made with it, and lets go of the
             one before; returns figures for the log. The generation is held during the call only: what
             stays open must be mapped or read.
         drift: needed if the schedule asks for it.
         must_wait: whether training cannot begin without a result.
+        in_line: refresh at once, in the main process, whenever a snapshot goes out; otherwise another process
+            refreshes.
+        show_steps: so long after it was taken up, a result's figures stand in the log.
     """
 
     def __init__(
         self,
-        settings: ExchangeSettings,
+        config: RefreshedConfig,
         snapshots: Generations,
         payloads: Generations,
         write_snapshot: Callable[[Path], object],
@@ -109,9 +92,12 @@ class Exchange(FitHooks):
         refresher: Refresher | None = None,
         drift: Drift | None = None,
         must_wait: Callable[[], bool] = lambda: False,
+        in_line: bool = True,
+        show_steps: int = 20,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._settings, self._snapshots, self._payloads = settings, snapshots, payloads
+        self._config, self._snapshots, self._payloads = config, snapshots, payloads
+        self._schedule, self._in_line, self._show_steps = config.schedule_of_refresh, in_line, show_steps
         self._write_snapshot, self._open, self._world, self._key = write_snapshot, take_up, world, key
         self._refresher, self._drift, self._must_wait, self._sleep = refresher, drift, must_wait, sleep
         self._current: Generation | None = None
@@ -124,17 +110,17 @@ class Exchange(FitHooks):
 
     def before_step(self, step: int) -> None:
         """Hand over a snapshot if it is time to, take up a newer result if there is one."""
-        polls = step % self._settings.poll_every_steps == 0
+        polls = step % self._config.poll_every_steps == 0
         if self._is_due(step, polls):
             snapshot = self._publish(step)
-            if self._settings.in_line:
+            if self._in_line:
                 self._take_up(self._refresh(snapshot), step)
-        if polls and not self._settings.in_line and not self._settings.schedule.is_never:
+        if polls and not self._in_line and not self._schedule.is_never:
             self._look_for_newer(step)
 
     def log_fields(self, step: int) -> Mapping[str, Any]:
         """Version and age of what is in use; for a while after it changed, its figures."""
-        is_new = step - self._taken_up_at <= self._settings.show_steps
+        is_new = step - self._taken_up_at <= self._show_steps
         return {**self._age.record(step), **(self._figures if is_new else {})}
 
     def asks_for_checkpoint(self) -> bool:
@@ -184,7 +170,7 @@ class Exchange(FitHooks):
         drift = None
         if self._drift is not None and polls:
             drift = self._world.broadcast_object(self._drift() if self._world.is_main else None)
-        return self._settings.schedule.is_due(step, self._snapshot_step, drift)
+        return self._schedule.is_due(step, self._snapshot_step, drift)
 
     def _publish(self, step: int) -> Generation | None:
         """Write the snapshot; it is returned in the main process."""
@@ -193,7 +179,7 @@ class Exchange(FitHooks):
             # Writing and encoding draw random numbers in places; training must not notice.
             with torch.random.fork_rng():
                 snapshot = self._snapshots.publish(self._write, step=step, meta={"key": self._key})
-            self._snapshots.prune(self._settings.keep)
+            self._snapshots.prune(self._config.keep_generations)
             self._snapshot_version = snapshot.version
             log.info("snapshot %s of step %d", snapshot.version, step)
         self._snapshot_step = step
@@ -218,7 +204,7 @@ class Exchange(FitHooks):
             if self._world.is_main and newest is None and self._must_wait():
                 log.info("nothing to train with yet: waiting for the refresher on the same folder")
                 while newest is None:
-                    self._sleep(self._settings.poll_s)
+                    self._sleep(self._config.poll_s)
                     newest = self._newest(step)
             if newest is not None:
                 newest = stack.enter_context(self._payloads.hold(newest))

@@ -19,7 +19,7 @@ from indexers.protocols import FloatArray
 from rag.core.errors import ConfigError
 from rag.core.log import get_logger
 from rag.runtime.hardware import use_threads
-from rag.training.exchange import Exchange, ExchangeSettings, Role, has_finished, says_when_finished
+from rag.training.exchange import Exchange, Role, has_finished, says_when_finished
 from rag.training.fit import FitHooks
 from rag.training.generations import Generation, Generations
 from retrievers.encoders.bi_encoder import BiEncoder
@@ -142,8 +142,7 @@ def negatives_exchange(
         batches: whose negatives are exchanged.
         write_encoder: puts the encoder as it is now into a folder; called in the main process.
         key: fingerprint of examples and corpus, the same in the inferencer.
-        in_line: see `ExchangeSettings`.
-        more: see `Exchange`.
+        in_line, more: see `Exchange`.
     """
 
     def take_up(generation: Generation) -> Mapping[str, float]:
@@ -152,18 +151,17 @@ def negatives_exchange(
         return {name: mined.figures[name] for name in _SHOWN if name in mined.figures}
 
     return Exchange(
-        ExchangeSettings(
-            config.schedule_of_refresh, poll_every_steps=config.poll_every_steps, poll_s=config.poll_s,
-            show_steps=config.run.log_every_steps, keep=config.keep_generations, in_line=in_line,
-        ),
+        config,
         Generations(config.out / "snapshots"),
         Generations(config.out / "negatives"),
         lambda folder: write_encoder(folder / "encoder"),
         take_up,
         key=key,
         must_wait=lambda: not len(batches.data.negatives.values),
+        in_line=in_line,
+        show_steps=config.run.log_every_steps,
         **more,
-    )  # fmt: skip
+    )
 
 
 def _inferencer(config: AnceTrainConfig, index: Index, split: ExampleSplit, device: str) -> Inferencer:

@@ -14,13 +14,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rag.runtime.seeds import generator
-from rag.training.config import OptimConfig, RunConfig
+from rag.training.config import OptimConfig, RefreshedConfig, RunConfig
 from rag.training.distributed import World
-from rag.training.exchange import Exchange, ExchangeSettings, Refresher
+from rag.training.exchange import Exchange, Refresher
 from rag.training.fit import Loss, fit
 from rag.training.generations import Generation, Generations
 from rag.training.precision import MasterWeights
-from rag.training.refresh import RefreshSchedule
 from tests.worlds import start_process
 
 STEPS, PASSAGES, WIDTH, LABELS, TOP_K = 60, 64, 16, 8, 6
@@ -103,10 +102,10 @@ def train(
     refresher = IndexRefresher(*shelves(out), key="toy", keep=1)
     refresher.killed_after = kill_after
     exchange = Exchange(
-        ExchangeSettings(RefreshSchedule.parse(refresh), 3, poll_s=0.01, keep=1, in_line=in_line),
+        RefreshedConfig(refresh=refresh, poll_every_steps=3, poll_s=0.01, keep_generations=1),
         *shelves(out), lambda folder: save_file(model.state_dict(), folder / "model.safetensors"),
         held.take_up, world=World.single("cpu"), key="toy", refresher=refresher if in_line else None,
-        must_wait=lambda: not held.halves,
+        must_wait=lambda: not held.halves, in_line=in_line,
     )  # fmt: skip
     seen = 0
 
@@ -250,7 +249,7 @@ def test_a_model_learns_from_targets_that_its_snapshots_give(tmp_path: Path) -> 
         return {}
 
     exchange = Exchange(
-        ExchangeSettings(RefreshSchedule.parse("every 10")), snapshots, payloads,
+        RefreshedConfig(refresh="every 10"), snapshots, payloads,
         lambda folder: save_file(model.state_dict(), folder / "model.safetensors"), take_up,
         world=World.single("cpu"), refresher=TargetRefresher(snapshots, payloads, key=""),
     )  # fmt: skip
