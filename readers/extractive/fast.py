@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any, TypeGuard
@@ -51,8 +50,7 @@ class FastSpanModel(LogitsModel):
         self.depth = self.encoder.depth
         self.skim_layer = model.skim_layer if model.skim_head is not None else 0
         self._segmented = model.segmented
-        self._pool: CorePool | None = None
-        self._pool_lock = threading.Lock()
+        self._pool = CorePool()
 
     @staticmethod
     def supports(model: LogitsModel) -> TypeGuard[SpanModel]:
@@ -103,24 +101,15 @@ class FastSpanModel(LogitsModel):
     @property
     def workers(self) -> int:
         """Threads that work side by side."""
-        return self._open().workers
+        return self._pool.workers
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """`function` over `items`, each item on one core; results in order."""
-        return self._open().map(function, items)
+        return self._pool.map(function, items)
 
     def close(self) -> None:
         """End the worker threads; the next `map` starts them again."""
-        with self._pool_lock:
-            if self._pool is not None:
-                self._pool.close()
-                self._pool = None
-
-    def _open(self) -> CorePool:
-        with self._pool_lock:
-            if self._pool is None:
-                self._pool = CorePool()
-            return self._pool
+        self._pool.close()
 
 
 def _encoder(model: Any, precision: str, ranges: Mapping[str, torch.Tensor] | None) -> FastBert:

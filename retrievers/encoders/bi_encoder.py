@@ -72,8 +72,7 @@ class BiEncoder:
         self.device = passage.device
         self.batch_size = batch_size
         self._layout = layout
-        self._pool: CorePool | None = None
-        self._pool_lock = threading.Lock()
+        self._pool = CorePool()
         self._done: Callable[[int], None] = lambda count: None
 
     @classmethod
@@ -277,17 +276,13 @@ class BiEncoder:
 
     def reporting(self, done: Callable[[int], None]) -> BiEncoder:
         """The same encoder, which calls `done` with the number of texts of every batch it has finished."""
-        self._workers()  # shared with it
-        told = copy.copy(self)
+        told = copy.copy(self)  # with the same worker threads
         told._done = done
         return told
 
     def close(self) -> None:
         """End the worker threads; the next call starts them again."""
-        with self._pool_lock:
-            if self._pool is not None:
-                self._pool.close()
-                self._pool = None
+        self._pool.close()
 
     def _encode(
         self, tower: Tower, tokenize: Callable[[int, int], list[list[int]]], n: int, *, question: bool = False
@@ -315,19 +310,13 @@ class BiEncoder:
             return tower.run([sequences[row] for row in rows], question=question)
 
         # transformers' models and GPUs are already parallel inside one batch
-        running = self._workers().map(run, batches) if tower.is_fast else map(run, batches)
+        running = self._pool.map(run, batches) if tower.is_fast else map(run, batches)
         results = []
         for rows, found in zip(batches, running, strict=True):
             results.append(found)
             self._done(len(rows))
         places = np.argsort([row for rows in batches for row in rows])
         return Vectors.joined(results).take(places.tolist())
-
-    def _workers(self) -> CorePool:
-        with self._pool_lock:
-            if self._pool is None:
-                self._pool = CorePool()
-            return self._pool
 
 
 class _Side:

@@ -21,8 +21,10 @@ class CorePool:
     Splitting every operation over all cores makes them wait for each other some hundred times per batch;
     giving each core whole batches does not, and what a core works on stays in its cache.
 
+    The threads start at the first `map`, and again at the next one after `close`.
+
     Args:
-        workers: number of threads; default: torch's intra-op thread count.
+        workers: number of threads; default: torch's intra-op thread count when they start.
 
     Example:
         >>> with CorePool(2) as pool:
@@ -31,19 +33,20 @@ class CorePool:
     """
 
     def __init__(self, workers: int | None = None) -> None:
-        self.workers = workers or torch.get_num_threads()
-        callers_threads = torch.get_num_threads()
-        ready = threading.Barrier(self.workers + 1)
-        self._pool = ThreadPoolExecutor(self.workers, thread_name_prefix="core")
-        for _ in range(self.workers):
-            self._pool.submit(_begin, ready)
-        ready.wait()
-        # The thread count is kept per thread, but what new threads start with is global: put it back.
-        torch.set_num_threads(callers_threads)
+        self._wanted = self._count = workers or 0
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def workers(self) -> int:
+        """Threads that work side by side."""
+        self._open()
+        return self._count
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """Results in the order of `items`; the first exception stops the rest and is raised here."""
-        futures: list[Future[Result]] = [self._pool.submit(function, item) for item in items]
+        pool = self._open()
+        futures: list[Future[Result]] = [pool.submit(function, item) for item in items]
         try:
             for future in futures:
                 yield future.result()
@@ -53,9 +56,27 @@ class CorePool:
 
     def close(self) -> None:
         """Wait for running work and end the threads."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        with self._lock:
+            if self._pool is not None:
+                self._pool.shutdown(wait=True, cancel_futures=True)
+                self._pool = None
+
+    def _open(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._pool is None:
+                callers_threads = torch.get_num_threads()
+                self._count = self._wanted or callers_threads
+                ready = threading.Barrier(self._count + 1)
+                self._pool = ThreadPoolExecutor(self._count, thread_name_prefix="core")
+                for _ in range(self._count):
+                    self._pool.submit(_begin, ready)
+                ready.wait()
+                # The count is kept per thread, but what new threads start with is global: put it back.
+                torch.set_num_threads(callers_threads)
+            return self._pool
 
     def __enter__(self) -> CorePool:
+        self._open()
         return self
 
     def __exit__(self, *_: object) -> None:
