@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -156,11 +156,17 @@ def _log_odds(logits: torch.Tensor) -> torch.Tensor:
 
 
 class _FastPairs:
-    """The same logits on a CPU: packed tokens, whole batches per core, the last layer for [CLS] alone."""
+    """The same logits on a CPU: packed tokens, whole batches per core, the last layer for [CLS] alone.
+
+    The encoder's weights are copied: of the network only the head is kept.
+    """
 
     def __init__(self, model: PairModel, precision: str) -> None:
-        self._model = model
-        self._encoder = FastBert.from_model(model.network.base_model, precision=precision)
+        base = model.network.base_model
+        self._encoder = FastBert.from_model(base, precision=precision)
+        self._pooler, self._classifier = getattr(base, "pooler", None), model.network.classifier
+        self._texts = replace(model, network=None)
+        self.pool = CorePool()
 
     @staticmethod
     def supports(network: Any, device: str) -> bool:
@@ -173,27 +179,21 @@ class _FastPairs:
         )
 
     def logits(self, questions: Sequence[str], passages: Sequence[Passage]) -> torch.Tensor:
-        encoded = self._model.encode(questions, passages)
+        encoded = self._texts.encode(questions, passages)
         ids, types = encoded["input_ids"], encoded.get("token_type_ids")
         plan = plan_batches(
-            [len(own) for own in ids], max_rows=self._model.batch_size, max_tokens=_CORE_TOKENS
+            [len(own) for own in ids], max_rows=self._texts.batch_size, max_tokens=_CORE_TOKENS
         )
 
         def run(rows: list[int]) -> torch.Tensor:
             kinds = None if types is None else [types[row] for row in rows]
             with torch.inference_mode():
-                first = self._encoder.forward(pack([ids[row] for row in rows], kinds), first_token_only=True)
-                return _log_odds(self._head(first[:, None]))
+                packed = pack([ids[row] for row in rows], kinds)
+                first = self._encoder.forward(packed, first_token_only=True)[:, None]
+                return _log_odds(self._classifier(first if self._pooler is None else self._pooler(first)))
 
-        with CorePool() as pool:
-            parts = list(pool.map(run, plan))
+        parts = list(self.pool.map(run, plan))
         return torch.cat(parts)[torch.tensor([row for rows in plan for row in rows]).argsort()]
-
-    def _head(self, first: torch.Tensor) -> torch.Tensor:
-        network = self._model.network
-        pooler = getattr(network.base_model, "pooler", None)
-        found: torch.Tensor = network.classifier(first if pooler is None else pooler(first))
-        return found
 
 
 def _is_silent(record: logging.LogRecord) -> bool:
@@ -214,11 +214,11 @@ class CrossEncoder:
         self, model: PairModel, *, name: str, device: str, dtype: torch.dtype, probabilities: bool
     ) -> None:
         self.name, self.device = name, device
-        self._model, self._dtype, self._probabilities = model, dtype, probabilities
+        self._dtype, self._probabilities = dtype, probabilities
         model.network.to(device).eval()
-        self._fast = None
+        self._model: PairModel | _FastPairs = model
         if _FastPairs.supports(model.network, device):
-            self._fast = _FastPairs(model, "bf16" if dtype == torch.bfloat16 else "fp32")
+            self._model = _FastPairs(model, "bf16" if dtype == torch.bfloat16 else "fp32")
 
     @classmethod
     def load(
@@ -263,11 +263,16 @@ class CrossEncoder:
             raise DataError(f"{len(questions)} questions for {len(passages)} passages, expected pairs")
         if not questions:
             return np.zeros(0, np.float32)
-        if self._fast is not None:
-            logits = self._fast.logits(questions, passages)
+        if isinstance(self._model, _FastPairs):
+            logits = self._model.logits(questions, passages)
         else:
             half, device = self._dtype == torch.bfloat16, self.device.partition(":")[0]
             with torch.inference_mode(), torch.autocast(device, self._dtype) if half else nullcontext():
                 logits, _ = self._model.logits(questions, passages)
         scores = torch.sigmoid(logits) if self._probabilities else logits
         return np.asarray(scores.cpu().numpy(), np.float32)
+
+    def close(self) -> None:
+        """End the worker threads; the next call starts them again."""
+        if isinstance(self._model, _FastPairs):
+            self._model.pool.close()
