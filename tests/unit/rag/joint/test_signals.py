@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 from rag.cli.main import main
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
@@ -251,3 +252,35 @@ def test_the_command_scores_with_the_shipped_reader(
     assert right is not None
     assert right > math.log(0.5)
     assert wrong == pytest.approx(math.log(1e-4), abs=1e-5)
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_the_command_scores_with_the_log_odds_of_a_cross_encoder(
+    tiny: Any, tmp_path: Path, outputs: int
+) -> None:
+    torch.manual_seed(0)
+    network = BertForSequenceClassification(BertConfig(**tiny.config(), num_labels=outputs)).eval()
+    network.save_pretrained(tmp_path / "cross")
+    tiny.tokenizer(tmp_path / "cross")
+    examples = [EXAMPLE, replace(EXAMPLE, id="other", question="who wrote the tower", answers=())]
+    write_training_examples(tmp_path / "in.json", examples)
+    arguments = ["score", "--examples", str(tmp_path / "in.json"), "--out", str(tmp_path / "out.json")]
+    arguments += ["--signal", "relevance", "--reader", str(tmp_path / "cross"), "--precision", "fp32"]
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert not caught.value.code
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "cross")
+    targets, wanted = [], []
+    for example in read_training_examples(tmp_path / "out.json", needs="targets"):
+        for candidate in example.candidates:
+            text = f"{candidate.passage.title} {candidate.passage.text}".strip()
+            pair = tokenizer(
+                example.question, text, truncation="only_second", max_length=64, return_tensors="pt"
+            )
+            with torch.no_grad():
+                logits = network(**pair).logits[0]
+            wanted.append(float(logits[-1] - (logits[0] if outputs == 2 else 0)))
+            targets.append(candidate.target)
+    assert len(wanted) == 2 * len(PASSAGES)
+    assert np.std(wanted) > 0.05
+    np.testing.assert_allclose(targets, wanted, atol=1e-4)
