@@ -38,19 +38,20 @@ _TABLES = (*_OF_QUESTIONS, "passages", "words")
 _UNMATCHABLE = frozenset({"yes", "no", "noanswer"})
 
 
-def matchable_answers(answers: Iterable[str]) -> tuple[str, ...]:
-    """The answers that say something about a passage that holds them: not "yes" and "no".
+def matchable_answers(answers: Sequence[str], mode: Literal["regex", "tokens"]) -> tuple[str, ...]:
+    """The answers that say something about a passage that holds them: words but "yes" and "no", and regular
+    expressions as they are.
 
     Example:
-        >>> matchable_answers(["No", "Goethe"])
+        >>> matchable_answers(["No", "Goethe"], "tokens")
         ('Goethe',)
     """
-    return tuple(answer for answer in answers if answer.strip().lower() not in _UNMATCHABLE)
+    return tuple(a for a in answers if mode == "regex" or a.strip().lower() not in _UNMATCHABLE)
 
 
 def answer_matcher(answers: Sequence[str], mode: Literal["regex", "tokens"]) -> AnswerMatcher:
-    """Finds answers in passages: regular expressions as they are, words where they say something."""
-    return AnswerMatcher(answers if mode == "regex" else matchable_answers(answers), mode)
+    """Finds `matchable_answers` in passages."""
+    return AnswerMatcher(matchable_answers(answers, mode), mode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,9 +228,9 @@ def _build(
         ids.append(example.id)
         queries.append(example.query)
         positives, negatives = example.positives, example.negatives
-        matched = matchable_answers(example.answers) if match_answers else ()
+        matched = matchable_answers(example.answers, example.answer_mode) if match_answers else ()
         if matched and example.answers_are_regex:
-            patterns, pattern, matched = patterns + 1, AnswerMatcher(example.answers, "regex"), ()
+            patterns, pattern, matched = patterns + 1, AnswerMatcher(matched, "regex"), ()
             negatives = tuple(n for n in negatives if not pattern.matches(n.passage.text))
         for role, listed in (("positives", positives), ("negatives", [n.passage for n in negatives])):
             writers[role].append([list(dict.fromkeys(map(passages.add, listed)))])

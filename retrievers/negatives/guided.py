@@ -105,7 +105,7 @@ def guided_examples(
     rules = parse_rules(settings.positives)
     for example in ranked:
         counts["questions"] += 1
-        answers = example.answers if example.answers_are_regex else matchable_answers(example.answers)
+        answers = matchable_answers(example.answers, example.answer_mode)
         if not answers:
             counts["without answers"] += 1
             continue

@@ -46,13 +46,12 @@ from rag.core.errors import DataError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, read_json
 from rag.core.log import get_logger
 from rag.core.progress import Progress
-from rag.data.text import AnswerMatcher
 from rag.runtime.seeds import generator
 from rag.training.exchange import Refresher
 from rag.training.generations import Generation, Generations
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.layout import Query
-from retrievers.examples.data import matchable_answers
+from retrievers.examples.data import answer_matcher
 from retrievers.examples.records import TrainingExample
 from retrievers.examples.tokens import TokenTable, TokenTableWriter
 from retrievers.negatives.select import NegativeFilter
@@ -268,9 +267,9 @@ class Inferencer(Refresher):
     def _select(self, example: int, found: IntArray) -> list[int]:
         """What of the rows found for an example becomes its negatives."""
         question = self.train[example]
-        answers = matchable_answers(question.answers) if self.config.answer_filter else ()
+        filters = self.config.answer_filter
         allowed = NegativeFilter(
-            AnswerMatcher(answers, question.answer_mode) if answers else None,
+            answer_matcher(question.answers, question.answer_mode) if filters else None,
             self._right[example],
             [passage.text for passage in question.positives],
             self.removed,

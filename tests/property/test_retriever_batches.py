@@ -9,7 +9,7 @@ from rag.core.errors import ConfigError
 from rag.core.types import Passage
 from rag.data.text import AnswerMatcher
 from retrievers.examples.batches import Epochs, RetrieverBatches
-from retrievers.examples.data import TrainingSet, matchable_answers
+from retrievers.examples.data import TrainingSet, answer_matcher
 from retrievers.examples.records import TrainingExample
 
 WORDS = ("a", "b", "É", "e\u0301", "c", "U.S.", "ΟΔΟΣ", "οδος", "İ", ".", "\u200b", "no")
@@ -91,7 +91,7 @@ def all_false(batch, examples):
     texts = [spelled(tokens) for tokens in batch.passages]
     for b, number in enumerate(batch.examples.tolist()):
         gold = {(p.title, p.text) for p in examples[number].positives}
-        matcher = AnswerMatcher(matchable_answers(examples[number].answers))
+        matcher = answer_matcher(examples[number].answers, "tokens")
         others = [t for p, t in enumerate(texts) if p != batch.positives[b]]
         if not all(t in gold or matcher.matches(t[1]) for t in others):
             return False
@@ -111,7 +111,7 @@ def check(batch, examples, hard):
         known = {(n.passage.title, n.passage.text) for n in asked.negatives}
         assert len(set(own)) == len(own) == min(hard, len(known))
         assert set(own) <= known
-        matcher = AnswerMatcher(matchable_answers(asked.answers))
+        matcher = answer_matcher(asked.answers, "tokens")
         expected = [
             p != batch.positives[b] and (texts[p] in gold or matcher.matches(texts[p][1]))
             for p in range(len(texts))
