@@ -46,18 +46,22 @@ class BuildSettings(Config):
 
     Attributes:
         retriever: what can be searched afterwards.
-        index_type: FAISS type, see `indexers.presets`, or "plaid" for an encoder with a vector a token.
-        dtype: of the embeddings on disk; "auto" is float32 for `flat`, which searches them, else float16.
-        token_bits: of each number of a token's vector, for `plaid`.
+        index_type: FAISS type, see `indexers.presets`; "plaid" is for an encoder with a vector a token
+            (ColBERT).
+        dtype: embeddings on disk; "auto" is float32 for `flat`, which searches them, else float16.
+        token_bits: bits of each number of a token's vector, for `plaid`.
         shard_rows: passages of one embedding shard, the most a killed run can lose.
         k1: BM25's term saturation.
+        b: BM25's length normalisation.
         probes: queries on which recall is measured.
         recall_target: recall@1, @10 and @100 that a lossy index type is tuned for.
+        seed: of sampling and clustering.
+        threads: cores for FAISS and Lucene; default: all.
         reproducible: same bytes every time, at the price of a slower `hnsw` build.
     """
 
     retriever: IndexKind = "dense"
-    index_type: IndexType | Literal["plaid"] = "flat"
+    index_type: Literal[IndexType, "plaid"] = "flat"
     token_bits: Literal[1, 2, 4] = 2
     dtype: Literal["auto", "float16", "float32"] = "auto"
     shard_rows: int = Field(default=16_384, ge=1)

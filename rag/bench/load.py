@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
-import itertools
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
 
 import numpy as np
 
@@ -24,7 +24,7 @@ class LoadResult:
     """What the clients saw.
 
     Attributes:
-        latencies_s: seconds of every request, in the order they ended.
+        latencies_s: seconds of every request, in the order of their questions.
         wall_s: from the first request to the last answer.
         timings_ms: the stage timings of every answer.
     """
@@ -70,43 +70,30 @@ def run_load(
     """
     if clients < 1 or requests < 1:
         raise ConfigError(f"{clients} clients and {requests} requests, expected at least 1 of both")
-    numbers = itertools.count()
-    lock, start = threading.Lock(), threading.Barrier(min(clients, requests) + 1)
-    result = LoadResult()
-    failures: list[Exception] = []
+    own = threading.local()
+    connections: list[HTTPConnection] = []
 
-    def work() -> None:
-        connection = http.client.HTTPConnection(host, port, timeout=300)
-        start.wait()
-        try:
-            while not failures:
-                with lock:
-                    number = next(numbers)
-                if number >= requests:
-                    return
-                question = questions[(first + number) % len(questions)]
-                began = time.perf_counter()
-                answer = post_json(connection, "/v1/ask", {"question": question, "top_k": top_k})
-                elapsed = time.perf_counter() - began
-                with lock:
-                    result.latencies_s.append(elapsed)
-                    result.timings_ms.append(answer["timings_ms"])
-        except (RagError, OSError, http.client.HTTPException, ValueError, KeyError) as error:
-            failures.append(error)
-        finally:
-            connection.close()
+    def connect() -> None:
+        own.connection = HTTPConnection(host, port, timeout=300)
+        connections.append(own.connection)
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(clients, requests))]
-    for thread in threads:
-        thread.start()
-    start.wait()
+    def ask(number: int) -> tuple[float, dict[str, float]]:
+        question = questions[(first + number) % len(questions)]
+        began = time.perf_counter()
+        answer = post_json(own.connection, "/v1/ask", {"question": question, "top_k": top_k})
+        return time.perf_counter() - began, answer["timings_ms"]
+
     began = time.perf_counter()
-    for thread in threads:
-        thread.join()
-    result.wall_s = time.perf_counter() - began
-    if failures:
-        raise RagError(f"a request failed: {failures[0]}", hint="look at the server's log")
-    return result
+    pool = ThreadPoolExecutor(min(clients, requests), initializer=connect)
+    try:
+        latencies_s, timings_ms = zip(*pool.map(ask, range(requests)), strict=True)
+    except (RagError, OSError, HTTPException, ValueError, KeyError) as error:
+        raise RagError(f"a request failed: {error}", hint="look at the server's log") from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+        for connection in connections:
+            connection.close()
+    return LoadResult(list(latencies_s), time.perf_counter() - began, list(timings_ms))
 
 
 def latency_interval(latencies_s: Sequence[float], percent: float) -> Interval:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -139,7 +139,7 @@ def _fill(
     report.notes.append("texts are tokenised before the clock starts; dropout is 0; nothing is masked")
 
 
-class _Worker(AbstractContextManager["_Worker"]):
+class _Worker:
     """A contestant's process.
 
     Attributes:

@@ -9,24 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from rag.cli.options import (
-    CorpusFormat,
-    IndexKindSpec,
-    IndexTypeSpec,
-    MaxBadShare,
-    PassageIds,
-    StoredDtype,
-    TokenBits,
-    Words,
-    Wrap,
-)
+from indexers.build import BuildSettings
+from rag.cli.options import CorpusFormat, MaxBadShare, PassageIds, Words, Wrap, adds_options, options_of
 
 if TYPE_CHECKING:
     from indexers.protocols import PassageEncoder
 
 SAMPLE = "sample"
+_SETTINGS = options_of(
+    BuildSettings,
+    *("retriever", "index_type", "token_bits", "dtype", "shard_rows", "k1", "b", "threads", "seed"),
+)
 
 
+@adds_options("settings", _SETTINGS)
 def index(
     corpus: Annotated[
         list[str],
@@ -35,13 +31,11 @@ def index(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Index directory; an unfinished one is continued.")
     ],
-    retriever: IndexKindSpec = "dense",
+    settings: dict[str, Any],
     encoder: Annotated[
         str | None, typer.Option(help="Hub name or folder; default: the embedded one.")
     ] = None,
     query_encoder: Annotated[str | None, typer.Option(help="Question tower, if it is another model.")] = None,
-    index_type: IndexTypeSpec = "flat",
-    token_bits: TokenBits = 2,
     format: CorpusFormat = "auto",
     split: Annotated[
         str | None,
@@ -54,35 +48,25 @@ def index(
     title_field: Annotated[str | None, typer.Option(help="Field of the title.")] = None,
     text_field: Annotated[str | None, typer.Option(help="Field of the text.")] = None,
     max_bad_share: MaxBadShare = 0.01,
-    dtype: StoredDtype = "auto",
     precision: Annotated[str, typer.Option(help="Encoder arithmetic: auto, fp32 or bf16.")] = "auto",
     pooling: Annotated[str, typer.Option(help="auto, cls or mean.")] = "auto",
     max_length: Annotated[
         int | None, typer.Option(help="Tokens a passage at most; default: the encoder's.")
     ] = None,
-    shard_rows: Annotated[int, typer.Option(help="Passages encoded between two saves.")] = 16_384,
-    k1: Annotated[float, typer.Option(help="BM25 term saturation.")] = 0.9,
-    b: Annotated[float, typer.Option(help="BM25 length normalisation.")] = 0.4,
-    threads: Annotated[int | None, typer.Option(help="Cores for FAISS and Lucene; default: all.")] = None,
-    seed: Annotated[int, typer.Option(help="For sampling and clustering.")] = 0,
     until: Annotated[
         str | None, typer.Option(help="Stop after this stage: passages, embeddings, dense, tokens, bm25.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete what is in --out first.")] = False,
 ) -> None:
     """Build an index from a corpus. Run the same command again to continue an interrupted build."""
-    from indexers.build import BuildSettings, build_index
+    from indexers.build import build_index
     from rag.config import load_config
     from rag.core.log import setup_logging
     from rag.data.corpus import ReadOptions, ReadReport, read_documents
     from rag.data.split import SplitOptions, split_documents
 
     setup_logging("WARNING")
-    given: dict[str, Any] = {
-        "retriever": retriever, "index_type": index_type, "token_bits": token_bits, "dtype": dtype,
-        "shard_rows": shard_rows, "k1": k1, "b": b, "threads": threads, "seed": seed,
-    }  # fmt: skip
-    settings = load_config(BuildSettings, overrides=given)
+    checked = load_config(BuildSettings, overrides=settings)
     inputs, is_sample = _resolve(corpus)
     mode = split or ("none" if is_sample else "words100")
     split_options = SplitOptions(mode=mode, words=words, wrap=wrap, ids=passage_ids)
@@ -92,7 +76,7 @@ def index(
     report = ReadReport()
     documents = read_documents(inputs, format=format, options=read_options, report=report)
     loaded: PassageEncoder | None = None
-    if settings.has_encoder and until != "passages":
+    if checked.has_encoder and until != "passages":
         from retrievers.encoders.bi_encoder import BiEncoder
 
         loaded = BiEncoder.load(
@@ -102,7 +86,7 @@ def index(
         split_documents(documents, split_options),
         out,
         encoder=loaded,
-        settings=settings,
+        settings=checked,
         source=_describe(inputs, format, asdict(split_options), asdict(read_options)),
         overwrite=overwrite,
         until=cast("Any", until),

@@ -32,7 +32,6 @@ EffortSpec = Annotated[
     str | None, typer.Option(help="How much is read: full, or another of the reader's own efforts.")
 ]
 Precision = Annotated[str, typer.Option(help="auto, fp32 or bf16.")]
-IndexKindSpec = Annotated[str, typer.Option(help="What can be searched: dense, bm25 or hybrid (both).")]
 IndexDir = Annotated[str, typer.Option("--index", "-i", help="Directory written by `rag index`.")]
 QuestionFile = Annotated[
     str, typer.Option("--questions", "-q", help="JSONL, CSV, SQuAD, NQ, DPR, HotpotQA … (.gz too).")
@@ -43,12 +42,6 @@ PassageIds = Annotated[str, typer.Option(help="document (doc-0, doc-1, …) or i
 Words = Annotated[int, typer.Option(help="Words a passage, for --split words100.")]
 Wrap = Annotated[bool, typer.Option(help="Fill the last passage with the document's first words.")]
 MaxBadShare = Annotated[float, typer.Option(help="Highest tolerated share of bad records.")]
-IndexTypeSpec = Annotated[
-    str, typer.Option(help="flat, fp16, sq8, hnsw, ivf, ivfpq, rabitq; plaid for ColBERT.")
-]
-TokenBits = Annotated[int, typer.Option(help="Bits a number of a token's vector: 1, 2 or 4 (plaid).")]
-StoredDtype = Annotated[str, typer.Option(help="Embeddings on disk: auto, float16 or float32.")]
-
 
 Options = Mapping[str, tuple[Any, Any]]  # name → (annotation, default)
 OPENING: Options = {  # what `Pipeline.open` is told
@@ -93,7 +86,8 @@ def options_of(settings: type[BaseModel], *names: str) -> dict[str, tuple[Any, A
         field, help = settings.model_fields[name], told.get(name, "")
         kind: Any = field.annotation
         if get_origin(kind) is Literal:
-            help, kind = f"{help} One of: {', '.join(map(str, get_args(kind)))}.", str
+            values = get_args(kind)
+            help, kind = f"{help} One of: {', '.join(map(str, values))}.", type(values[0])
         options[name] = (Annotated[kind, typer.Option(help=help)], field.default)
     return options
 

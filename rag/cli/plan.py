@@ -9,22 +9,22 @@ from typing import Annotated, Any
 
 import typer
 
-from rag.cli.options import IndexKindSpec, IndexTypeSpec, StoredDtype, TokenBits
+from indexers.build import BuildSettings
+from rag.cli.options import adds_options, options_of
 
 _WORDS = "the history of the river town where many people met and spoke about trade and weather in old times "
+_SETTINGS = options_of(BuildSettings, "retriever", "index_type", "token_bits", "dtype")
 
 
+@adds_options("settings", _SETTINGS)
 def plan(
     passages: Annotated[int, typer.Option("--passages", "-n", help="How many passages.")],
+    settings: dict[str, Any],
     dim: Annotated[int | None, typer.Option(help="Vector size; default: the encoder's.")] = None,
-    retriever: IndexKindSpec = "dense",
-    index_type: IndexTypeSpec = "flat",
-    token_bits: TokenBits = 2,
     encoder: Annotated[str | None, typer.Option(help="Encoder whose speed is measured.")] = None,
     encode_per_s: Annotated[
         float | None, typer.Option(help="Known passages/s; skips the measurement.")
     ] = None,
-    dtype: StoredDtype = "auto",
     passage_bytes: Annotated[float, typer.Option(help="Mean bytes of title and text.")] = 650.0,
     questions: Annotated[int, typer.Option(help="Questions served when memory is stated.")] = 10_000,
     top_k: Annotated[int, typer.Option(help="Passages read a question.")] = 20,
@@ -38,17 +38,13 @@ def plan(
 
     Training recipes are listed with their presets; --config shows what one of these needs.
     """
-    from indexers.build import BuildSettings
     from indexers.plan import Rates, measure_rates
     from indexers.plan import plan as make_plan
     from rag.config import load_config, preset_names, recipe_of, said_of
     from rag.recipes import RECIPES
 
     training = {} if config is None else {"recipe": recipe_of(config), "said": said_of(config)}
-    given: dict[str, Any] = {
-        "retriever": retriever, "index_type": index_type, "token_bits": token_bits, "dtype": dtype,
-    }  # fmt: skip
-    settings = load_config(BuildSettings, overrides=given)
+    checked = load_config(BuildSettings, overrides=settings)
     from rag.bench.memory import loaded_model_bytes
 
     @cache
@@ -57,8 +53,8 @@ def plan(
 
         return BiEncoder.load(encoder)
 
-    model_bytes = loaded_model_bytes(load_encoder if settings.has_encoder else None)
-    if settings.has_encoder and (dim is None or (encode_per_s is None and measure)):
+    model_bytes = loaded_model_bytes(load_encoder if checked.has_encoder else None)
+    if checked.has_encoder and (dim is None or (encode_per_s is None and measure)):
         loaded = load_encoder()
         dim = dim or loaded.dim
         if encode_per_s is None and measure:
@@ -71,7 +67,7 @@ def plan(
                 )
     rates = measure_rates(dim or 384) if measure else Rates()
     result = make_plan(
-        passages, dim or 0, settings=settings, encode_per_s=encode_per_s, rates=rates,
+        passages, dim or 0, settings=checked, encode_per_s=encode_per_s, rates=rates,
         passage_bytes=passage_bytes, model_bytes=model_bytes, questions=questions, top_k=top_k,
     )  # fmt: skip
     if as_json:
@@ -79,7 +75,7 @@ def plan(
         typer.echo(json.dumps({**result.to_json(), "encode_per_s": encode_per_s, **more}, indent=2))
         return
     typer.echo(result.describe())
-    if encode_per_s is not None and settings.has_encoder:
+    if encode_per_s is not None and checked.has_encoder:
         typer.echo(f"encoding at {encode_per_s:,.0f} passages/s" + (", measured here" if measure else ""))
     if training:
         typer.echo(f"\n{config}, for `rag train {training['recipe']}`\n{training['said']}")
