@@ -105,10 +105,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
             os.replace(temporary, target)
             fsync_path(target.parent)
         finally:
-            if temporary.is_dir():
-                shutil.rmtree(temporary, ignore_errors=True)
-            else:
-                temporary.unlink(missing_ok=True)
+            _remove(temporary)
 
 
 def link_or_copy(source: Path, target: Path) -> None:
@@ -129,12 +126,15 @@ def clean_directory(directory: Path) -> None:
 def remove_temporaries(directory: Path, *, spare: str = "") -> None:
     """Delete what killed writers left behind in `directory`, but not for the file `spare`."""
     for entry in directory.glob(f".*{TEMPORARY_MARK}*"):
-        if spare and entry.name.startswith(f".{spare}{TEMPORARY_MARK}"):
-            continue
-        if entry.is_dir():
-            shutil.rmtree(entry, ignore_errors=True)
-        else:
-            entry.unlink(missing_ok=True)
+        if not spare or not entry.name.startswith(f".{spare}{TEMPORARY_MARK}"):
+            _remove(entry)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def atomic_write_bytes(path: str | Path, data: bytes) -> None:

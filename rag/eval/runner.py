@@ -158,8 +158,8 @@ class _Asker:
             retrieved, paths = retrieve_paths(self.searching, texts, settings.retrieve_top_k)
         searched = time.perf_counter()
         answers: Sequence[AnswerSet | None] = [None] * len(batch)
+        shown = [pairs[: settings.read_top_k] for pairs in retrieved]
         if self.reading is not None:
-            shown = [pairs[: settings.read_top_k] for pairs in retrieved]
             answers = read_paths(self.reading, texts, shown, settings.n_best, paths)
         ended = time.perf_counter()
         share_ms = 1000.0 / len(batch)
@@ -169,7 +169,7 @@ class _Asker:
         if self.reading is not None:
             timings_ms["read"] = (ended - searched) * share_ms
         oracle = self._oracle(batch, golds) if settings.oracle else [None] * len(batch)
-        nats = self._nats(batch, retrieved) if settings.likelihood else [None] * len(batch)
+        nats = self._nats(batch, shown) if settings.likelihood else [None] * len(batch)
         return [
             QuestionOutcome(question, pairs, answer, from_gold, timings_ms, gold, chains, nll)
             for question, pairs, answer, from_gold, gold, chains, nll in zip(
@@ -177,9 +177,8 @@ class _Asker:
             )
         ]
 
-    def _nats(self, batch: Sequence[Question], retrieved: Sequence[Retrieved]) -> list[float | None]:
+    def _nats(self, batch: Sequence[Question], read: Sequence[Retrieved]) -> list[float | None]:
         assert isinstance(self.judge, TellsLikelihood)
-        read = [pairs[: self.settings.read_top_k] for pairs in retrieved]
         found = self.judge.log_likelihood(
             [question.text for question in batch],
             [[passage for _, passage in pairs] for pairs in read],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -13,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from rag.config import Config
-from rag.core.files import sha256_file
+from rag.core.files import fingerprint, sha256_file
 from rag.core.types import Question
 from rag.data.files.huggingface import HF_PREFIX, parse_name, revision_of
 from rag.data.files.streams import strip_compression
@@ -142,8 +140,7 @@ class QuestionSource:
     @classmethod
     def of_questions(cls, questions: Sequence[Question], *, split: str | None = None) -> QuestionSource:
         """Describe questions that were given as such."""
-        content = json.dumps([[q.id, q.text, q.answers, q.gold_passage_ids] for q in questions])
-        digest = hashlib.sha256(content.encode()).hexdigest()
+        digest = fingerprint([[q.id, q.text, q.answers, q.gold_passage_ids] for q in questions])
         return cls("questions", split=split, sha256=digest, total=len(questions))
 
     def to_json(self) -> dict[str, Any]:

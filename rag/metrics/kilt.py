@@ -86,25 +86,17 @@ def recall_at_k(pages: Sequence[str], gold_sets: Sequence[frozenset[str]], k: in
     """
     if not gold_sets:
         return 0.0
-    missing = [set(pages_of_set) for pages_of_set in gold_sets]
-    points: list[
-        int | bool
-    ] = []  # number of a set that is not complete yet, True when complete, False for others
-    for page in pages:
-        page = page.strip()
-        is_evidence = False
-        for number, rest in enumerate(missing):
-            if page not in rest:
-                continue
-            is_evidence = True
-            rest.discard(page)
-            place = next((i for i, p in enumerate(points) if not isinstance(p, bool) and p == number), None)
-            if place is not None:
-                del points[place]
-            points.append(number if rest else True)
-        if not is_evidence:
-            points.append(False)
-    return sum(point is True for point in points[:k]) / len(gold_sets)
+    missing = [set(gold) for gold in gold_sets]
+    points: list[int | None] = []  # the set that a page belongs to, by number; None for other pages
+    for page in map(str.strip, pages):
+        found = [number for number, rest in enumerate(missing) if page in rest]
+        for number in found:
+            missing[number].discard(page)
+        points += found or [None]
+    last = {number: place for place, number in enumerate(points)}
+    ranking = [number for place, number in enumerate(points) if number is None or place == last[number]]
+    complete = sum(number is not None and not missing[number] for number in ranking[:k])
+    return complete / len(gold_sets)
 
 
 def rouge_l(prediction: str, reference: str) -> float:

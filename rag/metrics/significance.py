@@ -267,13 +267,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
     Source: Holm, Scandinavian Journal of Statistics 6 (1979).
     """
-    order = np.argsort(p_values, kind="stable")
-    adjusted = [0.0] * len(p_values)
-    running = 0.0
-    for rank, index in enumerate(order):
-        running = max(running, min(1.0, (len(p_values) - rank) * float(p_values[index])))
-        adjusted[int(index)] = running
-    return adjusted
+    order, n = np.argsort(p_values, kind="stable"), len(p_values)
+    raised = np.asarray(p_values)[order] * np.arange(n, 0, -1)
+    adjusted = np.empty(n)
+    adjusted[order] = np.maximum.accumulate(np.minimum(raised, 1.0))
+    return adjusted.tolist()
 
 
 @dataclass(frozen=True, slots=True)
