@@ -13,16 +13,16 @@ import typer
 from rag.cli.options import command_with, documented, parameters_of
 from rag.config import parse_numbers
 
-_HELP = "Measure this system on this machine, one subcommand a table."
 _BENCHMARKS = ("encode", "overhead", "search", "lossy", "tokens", "serve", "memory", "train", "read", "ask")
 _SHORT = {"index": "-i", "embeddings": "-i", "questions": "-q", "queries": "-q"}
 _Json = Annotated[Path | None, typer.Option(help="Also write the figures here.")]
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help=_HELP)
+app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 
-@app.callback(help=_HELP)
+@app.callback()
 def _group() -> None:
+    """Measure this system on this machine, one subcommand a table."""
     from rag.core.log import setup_logging
     from rag.runtime.hardware import use_threads
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import keyword
 import os
 import sys
 import traceback
@@ -17,25 +18,25 @@ from rag.core.errors import ConfigError, RagError
 
 __all__ = ["app", "main"]
 
-_COMMANDS: dict[str, tuple[str, str]] = {
-    "index": ("index", "Build an index from a corpus: passages, embeddings, FAISS, BM25, manifest."),
-    "split": ("split", "Split documents into a file of passages, to pool corpora."),
-    "ask": ("ask", "Ask a question; prints answers with their evidence."),
-    "retrieve": ("retrieve", "Search for many questions; writes DPR's results JSON or a TREC run."),
-    "mine": ("mine", "Mine hard negatives: questions and an index to training examples."),
-    "score": ("score", "Score training passages by what a reader makes of them."),
-    "serve": ("serve", "Answer over HTTP, with a web page."),
-    "distill": ("distill", "Teach a retriever from a reader in rounds, from questions and answers alone."),
-    "train": ("train", "Train a retriever or a reader."),
-    "evaluate": ("evaluate", "Evaluate an index and a reader on a question set."),
-    "compare": ("compare", "Compare evaluated systems on the same questions, with significance tests."),
-    "import": ("import_", "Bring a published checkpoint over, without running what is in it."),
-    "convert": ("convert", "Convert between the field's file formats."),
-    "plan": ("plan", "State RAM, disk and time for an index before it is built."),
-    "inspect": ("inspect", "Show what is in an index; --verify checks every checksum."),
-    "doctor": ("doctor", "Check versions, hardware, Java, and what is missing."),
-    "demo": ("demo", "Index the sample corpus, serve it, ask three questions over HTTP."),
-    "bench": ("bench", "Measure this system beside its peers on this machine."),
+_COMMANDS = {
+    "index": "Build an index from a corpus: passages, embeddings, FAISS, BM25, manifest.",
+    "split": "Split documents into a file of passages, to pool corpora.",
+    "ask": "Ask a question; prints answers with their evidence.",
+    "retrieve": "Search for many questions; writes DPR's results JSON or a TREC run.",
+    "mine": "Mine hard negatives: questions and an index to training examples.",
+    "score": "Score training passages by what a reader makes of them.",
+    "serve": "Answer over HTTP, with a web page.",
+    "distill": "Teach a retriever from a reader in rounds, from questions and answers alone.",
+    "train": "Train a retriever or a reader.",
+    "evaluate": "Evaluate an index and a reader on a question set.",
+    "compare": "Compare evaluated systems on the same questions, with significance tests.",
+    "import": "Bring a published checkpoint over, without running what is in it.",
+    "convert": "Convert between the field's file formats.",
+    "plan": "State RAM, disk and time for an index before it is built.",
+    "inspect": "Show what is in an index; --verify checks every checksum.",
+    "doctor": "Check versions, hardware, Java, and what is missing.",
+    "demo": "Index the sample corpus, serve it, ask three questions over HTTP.",
+    "bench": "Measure this system beside its peers on this machine.",
 }
 
 
@@ -61,16 +62,17 @@ class _LazyGroup(TyperGroup):
 
 def load_command(name: str) -> Any:
     """The click command, or the group of commands, of this name; imports its module."""
-    module = importlib.import_module(f"rag.cli.{_COMMANDS[name][0]}")
+    own = f"{name}_" if keyword.iskeyword(name) else name
+    module = importlib.import_module(f"rag.cli.{own}")
     if not hasattr(module, "app"):
-        return _command(name, getattr(module, _COMMANDS[name][0]))
+        return _command(name, getattr(module, own))
     group = typer.main.get_command(module.app)
     group.name = name
     return group
 
 
 def _placeholder(name: str) -> Any:
-    return _command(name, lambda: None, help=_COMMANDS[name][1])
+    return _command(name, lambda: None, help=_COMMANDS[name])
 
 
 def _command(name: str, function: Callable[..., None], help: str | None = None) -> Any:

@@ -96,9 +96,14 @@ def run_recipe(recipe: str, settings: Any) -> Path:
 
 
 def say_encoder(finished: Path) -> None:
-    """Where the encoder is and what to do with it; once, however many processes there are."""
+    """Where the encoder is and what to do with it."""
+    say_once(f"encoder → {finished}\nuse it: rag index … --encoder {finished}")
+
+
+def say_once(text: str) -> None:
+    """Print it once, however many processes there are."""
     if os.environ.get("RANK", "0") == "0":
-        typer.echo(f"encoder → {finished}\nuse it: rag index … --encoder {finished}")
+        typer.echo(text)
 
 
 def _plain(value: Any) -> Any:

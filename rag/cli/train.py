@@ -15,11 +15,6 @@ from rag.core.errors import ConfigError
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Train models, one subcommand a recipe.")
 
 
-@app.callback()
-def _group() -> None:
-    """Train models, one subcommand a recipe."""
-
-
 @app.command()
 def reader(
     out: Out,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -39,16 +38,9 @@ def orqa(
     typer.echo(f"use them: rag ask … --index {settings.out / 'index'} --reader {settings.out / 'reader'}")
 
 
-class Role(StrEnum):
-    """What a process does."""
-
-    BOTH = "both"
-    TRAINER = "trainer"
-    REFRESHER = "refresher"
-
-
 _Role = Annotated[
-    Role, typer.Option(help="both: train and index in turn; or one of two processes that share --out.")
+    Literal["both", "trainer", "refresher"],
+    typer.Option(help="both: train and index in turn; or one of two processes that share --out."),
 ]
 
 
@@ -68,7 +60,7 @@ def realm(
     reader: Annotated[
         str | None, typer.Option(help="Masked language model to start from; default: the embedded encoder.")
     ] = None,
-    role: _Role = Role.BOTH,
+    role: _Role = "both",
 ) -> None:
     """Train a retriever by filling in masked names and dates with what it finds (REALM).
 
@@ -112,7 +104,7 @@ _TOGETHER = {
         ),
     ],
 )
-def rag(settings: Any, role: _Role = Role.BOTH) -> None:
+def rag(settings: Any, role: _Role = "both") -> None:
     """Train a question encoder and a generator through the passages between them (RAG).
 
     Questions and answers are enough. With --document-side reencode it is trained end to end; in two
@@ -128,7 +120,7 @@ def rag(settings: Any, role: _Role = Role.BOTH) -> None:
     **_TOGETHER,
     objective=Annotated[str | None, typer.Option(help="The retriever's: emdr2, pdist, loop or adist.")],
 )
-def emdr2(settings: Any, role: _Role = Role.BOTH) -> None:
+def emdr2(settings: Any, role: _Role = "both") -> None:
     """Train a retriever and a Fusion-in-Decoder reader in the same steps (EMDR², PDist, LOOP, ADist).
 
     The retriever learns how well the reader does from each passage alone. Roles and several GPUs: as for
@@ -139,7 +131,7 @@ def emdr2(settings: Any, role: _Role = Role.BOTH) -> None:
     _run_together(settings, role, train_emdr2)
 
 
-def _run_together(settings: Any, role: Role, train: Any) -> None:
+def _run_together(settings: Any, role: _Role, train: Any) -> None:
     if finished := _run_held(settings, role, train):
         searched = settings.index if settings.document_side == "frozen" else settings.out / "index"
         kind = getattr(settings, "retriever", "trained")
@@ -147,18 +139,18 @@ def _run_together(settings: Any, role: Role, train: Any) -> None:
         typer.echo(f"reader → {finished}\nuse it: rag ask … --index {searched}{found_by} --reader {finished}")
 
 
-def _run_held(settings: Any, role: Role, train: Callable[..., Path]) -> Path | None:
+def _run_held(settings: Any, role: _Role, train: Callable[..., Path]) -> Path | None:
     """Train, or make indexes for the process that does; the folder of what was trained, if this one did."""
     from rag.core.errors import ConfigError
     from rag.joint.held import refresh_index
 
     side = getattr(settings, "document_side", "reencode")
-    if role is not Role.BOTH and (side != "reencode" or settings.schedule_of_refresh.is_never):
+    if role != "both" and (side != "reencode" or settings.schedule_of_refresh.is_never):
         raise ConfigError(
-            f"--role {role.value}: no index is made anew (document_side={side}, refresh={settings.refresh})",
+            f"--role {role}: no index is made anew (document_side={side}, refresh={settings.refresh})",
             hint="leave --role out, or train passages too and say when: --document-side reencode --refresh …",
         )
-    if role is Role.REFRESHER:
+    if role == "refresher":
         typer.echo(f"indexes → {refresh_index(settings)}")
         return None
-    return train(settings, role=role.value)
+    return train(settings, role=role)

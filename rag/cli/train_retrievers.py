@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from rag.cli.options import RetrieverSpec
-from rag.cli.recipe import Refresh, files, index, run_recipe, say_encoder, trains_retriever
+from rag.cli.recipe import Refresh, files, index, run_recipe, say_encoder, say_once, trains_retriever
 
 _SEARCHED = index("Search its passages at every validation.")
 
@@ -24,20 +22,13 @@ def dpr(settings: Any) -> None:
     say_encoder(run_recipe("dpr", settings))
 
 
-class Role(StrEnum):
-    """What a process does."""
-
-    BOTH = "both"
-    TRAINER = "trainer"
-    INFERENCER = "inferencer"
-
-
 @trains_retriever(refresh=Refresh)
 def ance(
     settings: Any,
     role: Annotated[
-        Role, typer.Option(help="both: train and mine in turn; or one of the two processes that share --out.")
-    ] = Role.BOTH,
+        Literal["both", "trainer", "inferencer"],
+        typer.Option(help="both: train and mine in turn; or one of the two processes that share --out."),
+    ] = "both",
 ) -> None:
     """Train a dense retriever with negatives that it finds itself, found anew as it learns (ANCE).
 
@@ -46,10 +37,10 @@ def ance(
     """
     from retrievers.training.ance import run_inferencer, train_ance
 
-    if role is Role.INFERENCER:
+    if role == "inferencer":
         typer.echo(f"negatives → {run_inferencer(settings)}")
     else:
-        say_encoder(train_ance(settings, role="both" if role is Role.BOTH else "trainer"))
+        say_encoder(train_ance(settings, role=role))
 
 
 @trains_retriever()
@@ -171,8 +162,7 @@ def reranker(settings: Any) -> None:
     With several GPUs: torchrun --nproc-per-node N -m rag.cli.main train reranker …
     """
     finished = run_recipe("reranker", settings)
-    if os.environ.get("RANK", "0") == "0":
-        typer.echo(f"cross-encoder → {finished}\nuse it: rag ask … --rerank {finished}")
+    say_once(f"cross-encoder → {finished}\nuse it: rag ask … --rerank {finished}")
 
 
 def stop(
