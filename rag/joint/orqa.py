@@ -196,10 +196,7 @@ class _Task:
             title_tokens=said.title_tokens, max_answer_tokens=said.max_answer_tokens,
             score_weight=retriever.scale,
         )  # fmt: skip
-        self._layout = RowLayout(
-            pair_template(tokenizer), max_tokens=self.settings.max_tokens,
-            question_tokens=said.question_tokens, title_tokens=said.title_tokens,
-        )  # fmt: skip
+        self._layout = RowLayout(pair_template(tokenizer), self.settings)
         self._regex: dict[tuple[int, int], bool] = {}  # (question, row) → matches
 
     def loss(self, chosen: IntArray) -> Loss:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from rag.runtime.backbone import pad
 from rag.runtime.fast.packing import plan_even_batches
 from readers.extractive.layout import Row, RowLayout
 from readers.extractive.model import Logits, LogitsModel, Skim
@@ -55,24 +56,19 @@ def score_rows(
     layout: RowLayout,
     rows: Sequence[Row],
     *,
-    max_answer_tokens: int,
-    spans_per_row: int,
     continues: npt.NDArray[np.bool_] | None = None,
     floors: npt.NDArray[np.float32] | None = None,
     device: str = "cpu",
 ) -> RowScores:
-    """Run all rows and keep the best spans of each.
+    """Run all rows and keep the best spans of each, as long and as many as the layout's settings say.
 
     Args:
-        max_answer_tokens: longest span.
-        spans_per_row: K.
         continues: (V,) bool, tokens that continue a word; if given, spans consist of whole words.
         floors: (R,) rows whose early head says less are dropped: they have no spans.
     """
-    count = len(rows)
-    spans = np.full((count, spans_per_row), -np.inf, np.float32)
-    starts = np.zeros((count, spans_per_row), np.int64)
-    ends = np.zeros((count, spans_per_row), np.int64)
+    count, longest, most = len(rows), layout.settings.max_answer_tokens, layout.settings.spans_per_window
+    spans = np.full((count, most), -np.inf, np.float32)
+    starts, ends = np.zeros((2, count, most), np.int64)
     nulls, relevances, skims = np.zeros((3, count), np.float32)
     words = np.full((count, 2), -np.inf, np.float32)
     glued = None if continues is None else torch.from_numpy(continues)
@@ -81,7 +77,7 @@ def score_rows(
         start, end = found.start.float().cpu(), found.end.float().cpu()
         inside = torch.zeros_like(text) if glued is None else glued[ids] & text
         last_of_word = ~torch.nn.functional.pad(inside[:, 1:], (0, 1))
-        best = best_spans(start, end, text & ~inside, text & last_of_word, max_answer_tokens, spans_per_row)
+        best = best_spans(start, end, text & ~inside, text & last_of_word, longest, most)
         spans[part], starts[part], ends[part] = (tensor.numpy() for tensor in best)
         place = layout.template.cls_position
         nulls[part] = (start[:, place] + end[:, place]).numpy()
@@ -137,25 +133,13 @@ def row_tensors(
     layout: RowLayout, rows: Sequence[Row]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Token ids, mask and segments (R, L) int64, and which positions are text (R, L) bool."""
-    longest = max(len(row.ids) for row in rows)
-    ids = np.full((len(rows), longest), layout.template.pad, np.int64)
-    for index, row in enumerate(rows):
-        ids[index, : len(row.ids)] = row.ids
-    column = np.arange(longest)[None, :]
-    lengths = np.array([len(row.ids) for row in rows])[:, None]
-    mask = column < lengths
-    low, high = layout.types()
-    second = (column >= np.array([row.types_from for row in rows])[:, None]) & mask
-    types = np.where(second, high, low)
-    text = (column >= np.array([row.text_from for row in rows])[:, None]) & (
-        column < np.array([row.text_to for row in rows])[:, None]
-    )
-    return (
-        torch.from_numpy(ids),
-        torch.from_numpy(mask.astype(np.int64)),
-        torch.from_numpy(types.astype(np.int64)),
-        torch.from_numpy(text),
-    )
+    ids, mask = pad([row.ids for row in rows], layout.template.pad)
+    column = torch.arange(ids.shape[1])
+    places = torch.tensor([(row.types_from, row.text_from, row.text_to) for row in rows])  # (R, 3)
+    second, begin, end = places.T[:, :, None]  # (R, 1) each
+    low, _, high = layout.template.types
+    types = torch.where((column >= second) & mask.bool(), high, low)
+    return ids, mask, types, (column >= begin) & (column < end)
 
 
 def span_scores(

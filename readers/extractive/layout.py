@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rag.core.errors import ArtifactError
+from readers.extractive.settings import ReaderSettings
 from readers.extractive.tokens import TokenTable
 
 __all__ = ["PairTemplate", "Row", "RowLayout", "pair_template", "rows_of_pairs"]
@@ -99,20 +100,11 @@ class RowLayout:
 
     Attributes:
         template: the tokenizer's special tokens.
-        titled: put the title before the text, parted by a separator.
-        final_separator: end with the template's closing tokens (DPR readers do not).
-        max_tokens: longest row.
-        stride_tokens: tokens that neighbouring windows of a long passage share.
-        question_tokens, title_tokens: cuts of over-long questions and titles.
+        settings: say how long rows and their parts may be, and whether titles and closing tokens are in them.
     """
 
     template: PairTemplate
-    titled: bool = True
-    final_separator: bool = True
-    max_tokens: int = 384
-    stride_tokens: int = 96
-    question_tokens: int = 64
-    title_tokens: int = 16
+    settings: ReaderSettings
 
     def rows(
         self,
@@ -124,14 +116,14 @@ class RowLayout:
         """All windows of one passage (none if the text is empty); every token is in at least one."""
         if len(text) == 0:
             return []
-        mark = self.template
-        head = [*mark.before, *question[: self.question_tokens].tolist(), *mark.between]
+        mark, said = self.template, self.settings
+        head = [*mark.before, *question[: said.question_tokens].tolist(), *mark.between]
         segment = len(head) - (len(mark.between) if mark.types[1] != mark.types[0] else 0)
-        if self.titled:
-            head += [*title[: self.title_tokens].tolist(), mark.separator]
-        tail = list(mark.after) if self.final_separator else []
-        room = self.max_tokens - len(head) - len(tail)
-        step = max(1, room - self.stride_tokens)
+        if said.titled:
+            head += [*title[: said.title_tokens].tolist(), mark.separator]
+        tail = list(mark.after) if said.final_separator else []
+        room = said.max_tokens - len(head) - len(tail)
+        step = max(1, room - said.stride_tokens)
         count = 1 if len(text) <= room else 1 + -(-(len(text) - room) // step)
         found = []
         for number in range(count):
@@ -140,10 +132,6 @@ class RowLayout:
             ids = np.concatenate([head, window, tail]).astype(np.int64)
             found.append(Row(group, ids, segment, len(head), len(head) + len(window), first))
         return found
-
-    def types(self) -> tuple[int, int]:
-        """Segment ids before and from `Row.types_from` on."""
-        return self.template.types[0], self.template.types[2]
 
 
 def rows_of_pairs(

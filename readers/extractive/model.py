@@ -91,7 +91,8 @@ class LogitsModel(nn.Module):
         skim: Skim | None = None,
     ) -> Logits:
         """What the network says of R rows of L tokens, each (R, L) int64; `skim` is for networks that can."""
-        raise NotImplementedError
+        found: Logits = self(input_ids, attention_mask, token_types)
+        return found
 
 
 class SpanModel(LogitsModel):
@@ -190,16 +191,6 @@ class SpanModel(LogitsModel):
         passage = self.passage_head(first)  # (R, 3)
         return Logits(spans[..., 0], spans[..., 1], passage[:, 0], passage[:, 1:], skim, facts)
 
-    def logits(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        token_types: torch.Tensor,
-        skim: Skim | None = None,
-    ) -> Logits:
-        """As `forward`."""
-        return self(input_ids, attention_mask, token_types)
-
 
 class DprModel(LogitsModel):
     """DPR's extractive reader: span logits and a passage selection logit on [CLS]."""
@@ -214,12 +205,8 @@ class DprModel(LogitsModel):
         self.model.span_predictor.encoder.to(dtype)
         return self
 
-    def logits(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        token_types: torch.Tensor,
-        skim: Skim | None = None,
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_types: torch.Tensor
     ) -> Logits:
         """Start, end and selection logits. Segments are not used, as in the published checkpoints' class."""
         predictor = self.model.span_predictor

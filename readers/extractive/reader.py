@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rag.core.errors import ConfigError
 from rag.core.types import Passage
 from rag.data.sentences import Spans
 from rag.runtime.hardware import resolve_device, resolve_precision
@@ -22,7 +21,7 @@ from readers.extractive.layout import Row, RowLayout, pair_template, rows_of_pai
 from readers.extractive.model import Logits, LogitsModel
 from readers.extractive.ranking import Pair, PassageRows, ScoredPassages, likelihoods, rank
 from readers.extractive.settings import ReaderSettings
-from readers.extractive.tokens import tokenize_texts
+from readers.extractive.tokens import check_offsets, tokenize_texts
 from readers.extractive.waves import read_waves
 from readers.manifest import Calibration, with_overrides
 from readers.protocols import ReadResult, check_request
@@ -60,26 +59,14 @@ class ExtractiveReader:
         name: str = "reader",
         device: str = "cpu",
     ) -> None:
-        if not getattr(tokenizer, "is_fast", False):
-            raise ConfigError(
-                f"{name}: the tokenizer {type(tokenizer).__name__} gives no character offsets",
-                hint="save a fast tokenizer (tokenizer.json) beside the weights",
-            )
+        check_offsets(name, tokenizer)
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.settings = settings
         self.calibration = calibration or Calibration()
         self.name = name
         self.device = device
-        self.layout = RowLayout(
-            pair_template(tokenizer),
-            titled=settings.titled,
-            final_separator=settings.final_separator,
-            max_tokens=settings.max_tokens,
-            stride_tokens=settings.stride_tokens,
-            question_tokens=settings.question_tokens,
-            title_tokens=settings.title_tokens,
-        )
+        self.layout = RowLayout(pair_template(tokenizer), settings)
         self._continues = None if settings.words == "any" else _continuations(tokenizer)
 
     @classmethod
@@ -177,8 +164,6 @@ class ExtractiveReader:
             self.model,
             self.layout,
             rows,
-            max_answer_tokens=self.settings.max_answer_tokens,
-            spans_per_row=self.settings.spans_per_window,
             continues=self._continues if self.settings.words == "whole" else None,
             floors=floors,
             device=self.device,

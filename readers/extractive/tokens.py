@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["TokenTable", "tokenize_texts"]
+from rag.core.errors import ConfigError
+
+__all__ = ["TokenTable", "check_offsets", "tokenize_texts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,19 @@ class TokenTable:
             last = int(np.searchsorted(offsets[:, 0], end, side="left")) - 1
             if first <= last < (len(offsets) if most is None else min(len(offsets), first + most)):
                 yield first, last
+
+
+def check_offsets(name: str, tokenizer: Any) -> None:
+    """Refuse a tokenizer that does not say where its tokens stand.
+
+    Raises:
+        ConfigError: it is a slow one.
+    """
+    if not getattr(tokenizer, "is_fast", False):
+        raise ConfigError(
+            f"{name}: the tokenizer {type(tokenizer).__name__} gives no character offsets",
+            hint="save a fast tokenizer (tokenizer.json) beside the weights",
+        )
 
 
 def tokenize_texts(tokenizer: Any, texts: Sequence[str]) -> TokenTable:

@@ -13,6 +13,7 @@ from rag.runtime.backbone import loading
 from rag.runtime.model_files import position_limit
 from readers.extractive.files import check_tokenizer, load_parts
 from readers.extractive.model import SpanModel
+from readers.extractive.tokens import check_offsets
 from readers.manifest import READER_FILE
 from readers.training.config import ReaderModelConfig
 
@@ -80,11 +81,7 @@ def _answers_questions(folder: str) -> bool:
 
 
 def _check(folder: str, model: SpanModel, tokenizer: Any, asked: int) -> None:
-    if not getattr(tokenizer, "is_fast", False):
-        raise ConfigError(
-            f"{folder}: the tokenizer {type(tokenizer).__name__} gives no character offsets",
-            hint="save a fast tokenizer (tokenizer.json) beside the weights",
-        )
+    check_offsets(folder, tokenizer)
     encoder: Any = model.encoder
     check_tokenizer(folder, tokenizer, encoder.config)
     longest = position_limit(encoder.config.to_dict())

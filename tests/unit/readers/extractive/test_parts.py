@@ -124,9 +124,8 @@ def test_a_damaged_weights_file_is_refused(tmp_path: Path) -> None:
 
 def test_rows_follow_the_layout() -> None:
     tokenizer = tiny_tokenizer()
-    layout = RowLayout(
-        pair_template(tokenizer), max_tokens=20, stride_tokens=2, question_tokens=3, title_tokens=2
-    )
+    settings = ReaderSettings(max_tokens=20, stride_tokens=2, question_tokens=3, title_tokens=2)
+    layout = RowLayout(pair_template(tokenizer), settings)
     tables = [
         tokenize_texts(tokenizer, [text])
         for text in ("how many meters of the", "tower", "a b c d e f g h i j k")
@@ -137,7 +136,8 @@ def test_rows_follow_the_layout() -> None:
     assert words[0][-2:] == ["k", "[SEP]"]
     assert rows[0].types_from == 5
     assert words[0][rows[0].text_from] == "a"
-    plain = replace(layout, titled=False, final_separator=False)
+    bare = settings.model_copy(update={"titled": False, "final_separator": False})
+    plain = replace(layout, settings=bare)
     [row] = plain.rows(0, *(table.tokens(0) for table in tables))
     assert tokenizer.convert_ids_to_tokens(row.ids.tolist())[:6] == [
         "[CLS]",
