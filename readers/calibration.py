@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -50,20 +52,13 @@ def fit_calibration(
     known = everything.masked_fill(absent, 0.0)  # −inf would make gradients NaN
     unit = torch.zeros(everything.shape[1], dtype=torch.float64)
     unit[-1] = 1.0
-    parameters = torch.zeros(2, dtype=torch.float64, requires_grad=True)  # log T, b
-    optimizer = torch.optim.LBFGS([parameters], max_iter=200, line_search_fn="strong_wolfe")
 
-    def closure() -> torch.Tensor:
-        optimizer.zero_grad()
+    def loss(parameters: torch.Tensor) -> torch.Tensor:
         logits = known / parameters[0].exp() + parameters[1] * unit
         logp = logits.masked_fill(absent, float("-inf")).log_softmax(-1)
-        loss = -(share * logp.masked_fill(~right, float("-inf")).logsumexp(-1)).sum()
-        loss = loss + _PULL * parameters.square().sum()
-        loss.backward()
-        return loss
+        return -(share * logp.masked_fill(~right, float("-inf")).logsumexp(-1)).sum()
 
-    optimizer.step(closure)
-    log_temperature, bias = parameters.detach().tolist()
+    log_temperature, bias = _least(loss, 2)
     return Calibration(
         temperature=round(float(np.exp(log_temperature)), 4), null_bias=round(bias, 4), questions=len(scores)
     )
@@ -84,17 +79,27 @@ def fit_chance(signs: Floats, happened: npt.NDArray[np.bool_], weights: Floats) 
     """
     inputs = torch.from_numpy(np.column_stack([np.ones(len(signs)), signs]))  # (Q, n + 1)
     share, wanted = torch.from_numpy(weights / weights.sum()), torch.from_numpy(happened.astype(np.float64))
-    parameters = torch.zeros(inputs.shape[1], dtype=torch.float64, requires_grad=True)
+
+    def loss(parameters: torch.Tensor) -> torch.Tensor:
+        losses = torch.nn.functional.binary_cross_entropy_with_logits(
+            inputs @ parameters, wanted, reduction="none"
+        )
+        return (share * losses).sum()
+
+    return tuple(round(value, 4) for value in _least(loss, inputs.shape[1]))
+
+
+def _least(loss: Callable[[torch.Tensor], torch.Tensor], count: int) -> list[float]:
+    """The `count` parameters where a loss is least, pulled a little towards 0."""
+    parameters = torch.zeros(count, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS([parameters], max_iter=200, line_search_fn="strong_wolfe")
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
-        losses = torch.nn.functional.binary_cross_entropy_with_logits(
-            inputs @ parameters, wanted, reduction="none"
-        )
-        loss = (share * losses).sum() + _PULL * parameters.square().sum()
-        loss.backward()
-        return loss
+        value = loss(parameters) + _PULL * parameters.square().sum()
+        value.backward()
+        return value
 
     optimizer.step(closure)
-    return tuple(round(value, 4) for value in parameters.detach().tolist())
+    found: list[float] = parameters.detach().tolist()
+    return found

@@ -143,16 +143,16 @@ def read_answers(
     read: dict[int, ReadResult] = {}
     for several in (False, True):
         numbers = [n for n, found in enumerate(retrieved) if found and of_paths[n] == several]
+        if not numbers:
+            continue
         asked = [questions[n] for n in numbers]
         shown = [[passage for _, passage in retrieved[n]] for n in numbers]
-        results: Sequence[ReadResult] = ()
-        if several and numbers and isinstance(reader, ReadsPaths):
+        if several and isinstance(reader, ReadsPaths):
             scores = [hop_scores(questions[n], retrieved[n], paths[n]) for n in numbers]
             results = reader.read(asked, shown, scores, n_best, from_paths=True)
-        elif numbers:
-            results = reader.read(
-                asked, shown, [[hit.score for hit, _ in retrieved[n]] for n in numbers], n_best
-            )
+        else:
+            scores = [[hit.score for hit, _ in retrieved[n]] for n in numbers]
+            results = reader.read(asked, shown, scores, n_best)
         read.update(zip(numbers, results, strict=True))
     answers = []
     for n, question in enumerate(questions):

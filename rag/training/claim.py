@@ -49,26 +49,24 @@ def claim_run(config: Config, out: Path) -> None:
     Raises:
         MismatchedArtifactError: the run was started with others; they are named.
     """
-    wanted = {name: _plain(value) for name, value in config.flat().items()}
-    if recipe := getattr(config, RECIPE_KEY, ""):
-        wanted = {RECIPE_KEY: recipe, **wanted}
+    recipe = {RECIPE_KEY: name} if (name := getattr(config, RECIPE_KEY, "")) else {}
+    wanted = {**recipe, **_plain(config)}
     free = {"out"}.union(config.free, *(kind.free for kind in config.groups().values()))
     path = out / "config.json"
     is_begun = path.exists() and latest_checkpoint(out / "checkpoints") is not None
-    found = {**_unsaid(config), **read_json(path)} if is_begun else wanted
+    # a run that says nothing of a setting was started before there was one, and had its default
+    usual = _plain(type(config).model_construct())
+    found = {**recipe, **usual, **read_json(path)} if is_begun else wanted
     hint = "choose another --out, or repeat the command that started the run"
     claim(path, wanted, "a run", found=found, free=free, hint=hint)
 
 
-def _unsaid(config: Config) -> dict[str, Any]:
-    """What a run that says nothing of a setting had: it was started before there was one."""
-    usual: dict[str, Any] = {RECIPE_KEY: recipe} if (recipe := getattr(config, RECIPE_KEY, "")) else {}
-    defaults = type(config).model_construct().flat()  # of what has one, by the names that `flat` gives
-    return {**usual, **{name: _plain(value) for name, value in defaults.items()}}
+def _plain(config: Config) -> dict[str, Any]:
+    """What is set, by the names that `flat` gives, as JSON has it."""
+    return {name: _as_json(value) for name, value in config.flat().items()}
 
 
-def _plain(value: Any) -> Any:
-    """As JSON has it."""
+def _as_json(value: Any) -> Any:
     if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
+        return [_as_json(item) for item in value]
     return str(value.resolve()) if isinstance(value, Path) else to_jsonable_python(value)

@@ -31,7 +31,6 @@ from rag.training.config import RefreshedConfig
 from rag.training.distributed import World
 from rag.training.fit import FitHooks
 from rag.training.generations import Generation, Generations
-from rag.training.refresh import IndexAge
 
 __all__ = [
     *("Drift", "Exchange", "RefreshStopped", "Refresher", "Role"),
@@ -101,7 +100,7 @@ class Exchange(FitHooks):
         self._write_snapshot, self._open, self._world, self._key = write_snapshot, take_up, world, key
         self._refresher, self._drift, self._must_wait, self._sleep = refresher, drift, must_wait, sleep
         self._current: Generation | None = None
-        self._age = IndexAge(_FROM_START, 0)
+        self._version, self._made_at = _FROM_START, 0
         self._figures: Mapping[str, float] = {}
         self._taken_up_at = 0
         self._unsaved = False
@@ -121,7 +120,8 @@ class Exchange(FitHooks):
     def log_fields(self, step: int) -> Mapping[str, Any]:
         """Version and age of what is in use; for a while after it changed, its figures."""
         is_new = step - self._taken_up_at <= self._show_steps
-        return {**self._age.record(step), **(self._figures if is_new else {})}
+        age = {"index_version": self._version, "index_age_steps": step - self._made_at}
+        return {**age, **(self._figures if is_new else {})}
 
     def asks_for_checkpoint(self) -> bool:
         """After something was taken up: no step is ever taken again with another result."""
@@ -235,10 +235,11 @@ class Exchange(FitHooks):
                 self._payloads.pin({*self._payloads.pinned, held.version})
             figures = self._open(held)
         self._current, self._taken_up_at, self._unsaved = generation, step, True
-        self._age = IndexAge(generation.version, generation.step)
+        self._version, self._made_at = generation.version, generation.step
         self._figures = {name: round(value, 4) for name, value in figures.items()}
         if self._world.is_main:
-            log.info("step %d: now with %s", step, self._age.describe(step))
+            age = f"{step - self._made_at:,} steps old"
+            log.info("step %d: now with index %s, %s", step, self._version, age)
 
 
 @contextmanager

@@ -104,14 +104,8 @@ class MasterWeights:
             [(0.001, 1), (1e-05, 1), (0.001, 1), (0.1, 1)]
         """
         rates = rates or {}
-        fitting = {
-            name: max((p for p in rates if name == p or name.startswith(f"{p}.")), key=len, default="")
-            for name in self.names
-        }
-        unused = sorted(
-            set(rates) - {p for name in self.names for p in rates if (name + ".").startswith(p + ".")}
-        )
-        if unused:
+        fitting = {name: [p for p in rates if f"{name}.".startswith(f"{p}.")] for name in self.names}
+        if unused := sorted(set(rates).difference(*fitting.values())):
             parts = sorted({name.partition(".")[0] for name in self.names})
             raise ConfigError(
                 f"a learning rate is given for {', '.join(unused)}, but no trained parameter begins so",
@@ -123,7 +117,7 @@ class MasterWeights:
                 chosen = [
                     tensor
                     for name, tensor in zip(self.names, self.master, strict=True)
-                    if fitting[name] == prefix and (tensor.ndim > 1) == is_matrix
+                    if max(fitting[name], key=len, default="") == prefix and (tensor.ndim > 1) == is_matrix
                 ]
                 decay = weight_decay if is_matrix else 0.0
                 if chosen:

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from rag.core.errors import ConfigError, DataError
 
 __all__ = [
-    "IndexAge",
     "RefreshSchedule",
     "Staleness",
     "distinct_share",
@@ -117,33 +116,6 @@ class RefreshSchedule:
         return ",".join(terms) or "never"
 
 
-@dataclass(frozen=True, slots=True)
-class IndexAge:
-    """Which version is in use and how old it is: part of every log line.
-
-    Example:
-        >>> IndexAge("5fa1c2d0", step=1500).describe(2100)
-        'index 5fa1c2d0, 600 steps old'
-        >>> IndexAge("5fa1c2d0", step=1500).record(2100)
-        {'index_version': '5fa1c2d0', 'index_age_steps': 600}
-    """
-
-    version: str
-    step: int
-
-    def age_steps(self, step: int) -> int:
-        """Steps taken since the model was read; negative if a resumed run is behind its index."""
-        return step - self.step
-
-    def describe(self, step: int) -> str:
-        """For people."""
-        return f"index {self.version}, {self.age_steps(step):,} steps old"
-
-    def record(self, step: int) -> dict[str, str | int]:
-        """For metrics files."""
-        return {"index_version": self.version, "index_age_steps": self.age_steps(step)}
-
-
 def top_k_overlap(stale: IntArray, fresh: IntArray) -> float:
     """Mean share of the fresh top-k that the stale top-k holds too; 1 means nothing changed.
 
@@ -190,17 +162,14 @@ def score_entropy(scores: FloatArray, temperature: float = 1.0) -> float:
         >>> round(score_entropy(np.zeros((2, 4))), 3), round(score_entropy(np.array([[100.0, 0.0]])), 3)
         (1.0, 0.0)
     """
-    values = np.asarray(scores, dtype=np.float64) / temperature  # (n, K)
-    found = np.isfinite(values)
-    counts = found.sum(axis=1)
-    values, found, counts = values[counts > 1], found[counts > 1], counts[counts > 1]
+    from scipy.special import entr, softmax
+
+    counts = np.isfinite(scores).sum(axis=1)
+    values = np.where(np.isfinite(scores), scores, -np.inf)[counts > 1].astype(np.float64)  # (m, K)
     if not len(values):
         return 1.0
-    values = np.where(found, values, -np.inf)
-    weights = np.exp(values - values.max(axis=1, keepdims=True))
-    shares = weights / weights.sum(axis=1, keepdims=True)
-    entropies = -np.sum(shares * np.log(np.where(shares > 0, shares, 1.0)), axis=1)
-    return float(np.mean(entropies / np.log(counts)))
+    entropies = entr(softmax(values / temperature, axis=1)).sum(axis=1)
+    return float(np.mean(entropies / np.log(counts[counts > 1])))
 
 
 def distinct_share(rows: IntArray, documents: int) -> float:

@@ -10,11 +10,9 @@ import torch
 from rag.core.types import Passage
 from rag.data.text import AnswerMatcher
 from readers.extractive.inference import map_rows
-from readers.extractive.layout import rows_of_pairs
 from readers.extractive.model import Logits
 from readers.extractive.ranking import Floats
 from readers.extractive.reader import ExtractiveReader
-from readers.extractive.tokens import tokenize_texts
 
 __all__ = ["passage_relevance", "span_log_likelihood"]
 
@@ -42,20 +40,14 @@ def span_log_likelihood(
         Izacard et al. 2022, "Atlas", section 2.2 (perplexity distillation), with spans for generated answers;
         Clark and Gardner 2018 for the probabilities.
     """
-    pairs = [(number, passage) for number, found in enumerate(passages) for passage in found]
-    asked = tokenize_texts(reader.tokenizer, questions)
-    titles, texts = (
-        tokenize_texts(reader.tokenizer, [getattr(passage, part) for _, passage in pairs])
-        for part in ("title", "text")
-    )
+    everything = reader.rows(questions, passages)
+    pairs, unique = everything.pairs, everything.unique
     spans = [
-        list(texts.located(number, answers[question].places(passage.text)))
-        for number, (question, passage) in enumerate(pairs)
+        list(everything.texts.located(passage, answers[question].places(unique[passage].text)))
+        for question, _, passage in pairs
     ]
-    rows = rows_of_pairs(
-        reader.layout, [(question, n) for n, (question, _) in enumerate(pairs)], asked, titles, texts
-    )
-    rows = [row for row in rows if spans[row.group]]  # the others need no reading: nothing is added up
+    # passages without an answer need no reading: nothing is added up
+    rows = [row for row in everything.rows if spans[row.group]]
     of_rows = np.full((len(rows), 3), -np.inf)  # answers, all starts, all ends
 
     def use(part: list[int], _: torch.Tensor, text: torch.Tensor, found: Logits) -> None:

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from rag.core.errors import ArtifactError
 from rag.core.files import atomic_path
 
-__all__ = ["dequantize", "load_int8", "quantize", "save_int8"]
+__all__ = ["load_int8", "quantize", "save_int8"]
 
 _SUFFIX = ".scale"
 
@@ -35,11 +35,6 @@ def quantize(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     scale = matrix.float().abs().amax(dim=1).clamp_min(1e-12) / 127.0
     codes = (matrix.float() / scale[:, None]).round().clamp(-127, 127).to(torch.int8)
     return codes, scale
-
-
-def dequantize(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """(R, C) float32 from int8 codes and (R,) scales."""
-    return codes.float() * scale[:, None]
 
 
 def save_int8(state: Mapping[str, torch.Tensor], path: Path, *, keep: Collection[str] = ()) -> None:
@@ -73,6 +68,6 @@ def load_int8(path: Path) -> dict[str, torch.Tensor]:
         if tensor.dtype == torch.int8:
             if name + _SUFFIX not in tensors:
                 raise ArtifactError(f"{path}: the int8 matrix {name} has no scale")
-            tensor = dequantize(tensor, tensors[name + _SUFFIX])
+            tensor = tensor.float() * tensors[name + _SUFFIX][:, None]
         state[name] = tensor
     return state

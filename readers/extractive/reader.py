@@ -187,26 +187,24 @@ class ExtractiveReader:
         Returns:
             n arrays, one value a sentence; −inf for one without a token.
         """
-        asked = tokenize_texts(self.tokenizer, questions)
-        titles = tokenize_texts(self.tokenizer, [passage.title for passage in passages])
-        texts = tokenize_texts(self.tokenizer, [passage.text for passage in passages])
-        rows = rows_of_pairs(self.layout, [(n, n) for n in range(len(passages))], asked, titles, texts)
-        by_token = [np.full(length, -np.inf, np.float32) for length in texts.lengths]
+        read = self.rows(questions, [[passage] for passage in passages])
+        numbers = [unique for _, _, unique in read.pairs]  # of the texts
+        by_token = [np.full(length, -np.inf, np.float32) for length in read.texts.lengths[numbers]]
 
         def use(part: list[int], ids: torch.Tensor, text: torch.Tensor, found: Logits) -> None:
             assert found.facts is not None
             facts = found.facts.float().cpu().numpy()
             for place, number in enumerate(part):
-                row = rows[number]
+                row = read.rows[number]
                 seen = facts[place, row.text_from : row.text_to]
                 window = by_token[row.group][row.first_token : row.first_token + len(seen)]
                 np.maximum(window, seen, out=window)
 
-        map_rows(self.model, self.layout, rows, use, device=self.device)
+        map_rows(self.model, self.layout, read.rows, use, device=self.device)
         found = [np.full(len(spans), -np.inf, np.float32) for spans in sentences]
         for number, spans in enumerate(sentences):
             for place, span in enumerate(spans):
-                for _, last in texts.located(number, [span]):
+                for _, last in read.texts.located(numbers[number], [span]):
                     found[number][place] = by_token[number][last]
         return found
 

@@ -88,6 +88,7 @@ class Endpoint:
                 temperature=0,
                 logprobs=True,
             )
+            return self._completion(reply)
         except openai.APITimeoutError as error:
             raise RetrievalError(
                 f"{self.name}: no reply within {self._timeout_s:g} s",
@@ -108,24 +109,17 @@ class Endpoint:
                 f"{self.name}: HTTP {error.status_code}: {str(error.message)[:200]}",
                 hint="check the model's name, and that question and passages fit its window",
             ) from error
-        except (openai.OpenAIError, ValueError) as error:
+        except (openai.OpenAIError, ValueError, AttributeError, IndexError, TypeError) as error:
             raise RetrievalError(
                 f"{self.name}: the reply is not one of the chat protocol ({error})",
                 hint="the address must be that of an OpenAI-compatible server, most end in /v1",
             ) from error
-        return self._completion(reply)
 
     def _completion(self, reply: Any) -> Completion:
-        try:
-            choice = reply.choices[0]
-            text = choice.message.content
-            told = getattr(choice, "logprobs", None)
-            tokens = tuple((str(t.token), float(t.logprob)) for t in (told.content or ())) if told else ()
-        except (AttributeError, IndexError, TypeError) as error:
-            raise RetrievalError(
-                f"{self.name}: the reply is not one of the chat protocol ({error})",
-                hint="the address must be that of an OpenAI-compatible server, most end in /v1",
-            ) from error
+        choice = reply.choices[0]
+        text = choice.message.content
+        told = getattr(choice, "logprobs", None)
+        tokens = tuple((str(t.token), float(t.logprob)) for t in (told.content or ())) if told else ()
         if not isinstance(text, str):
             raise RetrievalError(f"{self.name}: the reply holds no text", hint="choose a chat model")
         return Completion(text, tokens)

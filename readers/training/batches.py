@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 from rag.core.errors import ConfigError
+from rag.runtime.backbone import pad
 from rag.runtime.seeds import generator
 from readers.training.config import ReaderStage, ReaderTrainConfig
 from readers.training.data import SPAN, YES, ReaderExamples
@@ -226,19 +227,15 @@ class ReaderBatches:
         types: npt.NDArray[np.int64],
         hard: npt.NDArray[np.bool_],
     ) -> ReaderBatch:
-        _, sep, pad = self.examples.special
+        _, sep, padding = self.examples.special
         groups, per_group = len(answered), len(rows) // len(answered)
-        lengths = np.array([len(row.ids) for row in rows])
-        longest = int(lengths.max())
+        ids, mask = (part.numpy() for part in pad([row.ids for row in rows], padding))
+        lengths, longest = mask.sum(axis=1), mask.shape[1]
         said = 2 if self.config.model.answer_types else 0  # "yes" and "no" stand behind the tokens
         size = longest + said
         column = np.arange(longest)[None, :]
-        ids = np.full((len(rows), longest), pad, np.int64)
-        for index, row in enumerate(rows):
-            ids[index, : len(row.ids)] = row.ids
-        mask = column < lengths[:, None]
         first_sep = (ids == sep).argmax(axis=1)  # it ends segment 0
-        segments = (column > first_sep[:, None]) & mask
+        segments = (column > first_sep[:, None]) * mask
         heads = np.array([row.head for row in rows])
         in_text = (column >= heads[:, None]) & (column < (lengths - 1)[:, None])
         allowed = np.ones((len(rows), size), bool)
@@ -273,8 +270,8 @@ class ReaderBatches:
             acceptable[group, : len(found)] = True
         return ReaderBatch(
             input_ids=torch.from_numpy(ids),
-            attention_mask=torch.from_numpy(mask.astype(np.int64)),
-            token_type_ids=torch.from_numpy(segments.astype(np.int64)),
+            attention_mask=torch.from_numpy(mask),
+            token_type_ids=torch.from_numpy(segments),
             allowed=torch.from_numpy(allowed.reshape(groups, per_group, size)),
             starts=torch.from_numpy(flat[..., 0]),
             ends=torch.from_numpy(flat[..., 1]),

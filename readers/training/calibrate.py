@@ -26,6 +26,7 @@ __all__ = ["Case", "Tuned", "fit_and_measure", "tune", "with_empty_share"]
 _WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 _DEPTHS = (2, 5, 10)  # passages after which a reading may end: a confidence has to hold there too
 _EMPTY = 0.2  # of the weight of a set is on questions whose passages hold no answer
+_EMPTIED_EVERY = 4  # questions, of which one is also read without the passages that hold an answer
 _CHUNK = 64
 
 
@@ -67,12 +68,11 @@ def tune(
     *,
     effort_sets: Sequence[str] = (),
     effort: str = "full",
-    unanswerable_every: int = 4,
 ) -> Tuned:
     """Choose retrieval weight and merging by exact match, then the null rule and calibration by likelihood.
 
     Each question is read once with all its passages, and counts also as if only its best few had been read;
-    every `unanswerable_every`-th counts once more without the passages that hold an answer, so that "no
+    every fourth counts once more without the passages that hold an answer, so that "no
     answer" is fitted on questions that have none: a fifth by weight in every set. Every set counts alike,
     however many questions it has.
 
@@ -81,7 +81,6 @@ def tune(
         sets: by name, questions that were not learnt from, with what was retrieved for them.
         effort_sets: names of the sets that efforts are chosen on; all by default.
         effort: what the tuned reader takes unless told otherwise, if it was found.
-        unanswerable_every: see above.
 
     Raises:
         DataError: there are fewer than two questions.
@@ -130,7 +129,7 @@ def tune(
         cases = []
         for answerable, depth in ((True, None), (False, None), *((True, depth) for depth in _DEPTHS)):
             for number, found in enumerate(ranked(settings, without_answers=not answerable, depth=depth)):
-                if found.candidates and (answerable or number % unanswerable_every == 0):
+                if found.candidates and (answerable or number % _EMPTIED_EVERY == 0):
                     given = (held_out[number], number, labels[number], weights[number])
                     holds = answerable and any(c.holds_answer for c in held_out[number].candidates)
                     cases.append(Case(found, *given, answerable, holds, depth is None))

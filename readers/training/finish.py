@@ -76,8 +76,10 @@ def finish(
 
         def tuned() -> dict[str, Any]:
             found = tune(reader, sets, effort_sets=config.effort_sets, effort=config.effort)
-            choice = {"settings": found.settings.model_dump(), "calibration": found.calibration.model_dump()}
-            figures.note("choice", choice)
+            figures.notes["choice"] = {
+                "settings": found.settings.model_dump(),
+                "calibration": found.calibration.model_dump(),
+            }
             return found.figures
 
         source = " ".join(f"{label} {len(examples)}" for label, examples in sets.items())
@@ -90,8 +92,10 @@ def finish(
         test = read_set(TrainingSet(questions=config.test_file))
         source = str(config.test_file)
         figures.once("gold passages, test, shipped weights", source, partial(reading_scores, reader, test))
-        full = _trained(model, weights, tokenizer, reader)
-        figures.once("gold passages, test, weights in fp32", source, partial(reading_scores, full, test))
+        full = model.to_compute(torch.float32).cpu()
+        full.load_state_dict(weights)
+        exact = ExtractiveReader(full, tokenizer, reader.settings, reader.calibration)
+        figures.once("gold passages, test, weights in fp32", source, partial(reading_scores, exact, test))
     card = model_card(config, read_manifest(finished), figures.values)
     atomic_write_text(finished / "README.md", card)
     return finished
@@ -114,16 +118,8 @@ def _serving(
     return found
 
 
-def _trained(
-    model: SpanModel, weights: dict[str, torch.Tensor], tokenizer: Any, reader: ExtractiveReader
-) -> ExtractiveReader:
-    full = model.to_compute(torch.float32).cpu()
-    full.load_state_dict(weights)
-    return ExtractiveReader(full, tokenizer, reader.settings, reader.calibration)
-
-
 class _Figures:
-    """figures.json: what was measured on which weights, saved after each measurement."""
+    """figures.json: what was measured on which weights, saved after each measurement, with notes beside."""
 
     def __init__(self, path: Path, weights_sha256: str) -> None:
         self._path, self._sha = path, weights_sha256
@@ -143,20 +139,9 @@ class _Figures:
             self._save()
         get_logger(__name__).info("%s: %s", name, self.values[name])
 
-    def note(self, name: str, value: Any) -> None:
-        """Remember something beside the figures."""
-        self.notes[name] = value
-
     def _save(self) -> None:
-        atomic_write_json(
-            self._path,
-            {
-                "weights_sha256": self._sha,
-                "figures": self.values,
-                "notes": self.notes,
-                "sources": self._sources,
-            },
-        )
+        measured = {"figures": self.values, "notes": self.notes, "sources": self._sources}
+        atomic_write_json(self._path, {"weights_sha256": self._sha, **measured})
 
 
 def draw(examples: Sequence[Example], count: int, config: ReaderTrainConfig, key: int) -> list[Example]:

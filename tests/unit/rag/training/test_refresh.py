@@ -7,7 +7,6 @@ import pytest
 
 from rag.core.errors import ConfigError, DataError
 from rag.training.refresh import (
-    IndexAge,
     RefreshSchedule,
     Staleness,
     distinct_share,
@@ -108,7 +107,3 @@ def test_alarms_say_what_to_do() -> None:
     bad = Staleness(2500, overlap=0.1, cosine=0.2, entropy=0.0, distinct=0.001).alarms()
     assert [text.split(":")[0] for text in bad] == ["stale", "drift", "peaked", "collapse"]
     assert "2,500 steps" in bad[0]
-
-
-def test_a_resumed_run_may_be_behind_its_index() -> None:
-    assert IndexAge("1-ab", 50).age_steps(20) == -30
