@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from pydantic import Field, ValidationError
 
 from rag.config import Config, load_config
-from rag.core.errors import ArtifactError, DataError
+from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError
 from rag.core.files import atomic_write_json, read_json
 
 __all__ = ["READER_FILE", "Calibration", "Manifest", "load_manifest", "read_reader_file", "with_overrides"]
@@ -58,9 +58,12 @@ def read_reader_file(folder: Path) -> dict[str, Any]:
     """The content of a folder's `reader.json`, unchecked.
 
     Raises:
+        IncompleteArtifactError: there is none.
         ArtifactError: it cannot be read, or is not an object.
     """
     path, hint = folder / READER_FILE, "copy the whole folder again"
+    if not path.exists():
+        raise IncompleteArtifactError(f"{folder} has no {READER_FILE}", hint="finish `rag train` first")
     try:
         data = read_json(path)
     except DataError as error:
@@ -71,9 +74,10 @@ def read_reader_file(folder: Path) -> dict[str, Any]:
 
 
 def load_manifest(kind: type[ManifestT], folder: Path) -> ManifestT:
-    """The `reader.json` of a folder that has one, checked.
+    """The `reader.json` of a folder, checked.
 
     Raises:
+        IncompleteArtifactError: there is none.
         ArtifactError: it is damaged, of another format version, or of another kind of reader.
     """
     data, path = read_reader_file(folder), folder / READER_FILE

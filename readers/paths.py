@@ -133,8 +133,7 @@ def read_answers(
     Args:
         reader: any; one that `ReadsPaths` goes by `hop_scores`, and may mark the sentences of each answer's
             path.
-        questions: B questions.
-        retrieved: of each the passages to read, best first; without any there is no answer.
+        retrieved: of each question the passages to read, best first; without any there is no answer.
         paths: of each the paths, best first; those of one passage say nothing more.
         n_best: most answers a question.
         index_version: of the index they came from.

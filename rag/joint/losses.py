@@ -16,7 +16,7 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -30,15 +30,16 @@ from readers.generative.marginal import Marginal, marginal_loss, posterior
 from readers.generative.model import Memory, Seq2Seq
 from retrievers.training.target_losses import kl_loss
 
-__all__ = ["Fused", "JointLoss", "Signal", "fused_loss", "rag_loss"]
+__all__ = ["SIGNALS", "Fused", "JointLoss", "Signal", "fused_loss", "rag_loss"]
 
 Rows = Sequence[Sequence[Sequence[int]]]
 """For each question the token ids of each of its passages, as the reader reads them."""
 
 Fused = Literal["emdr2", "pdist", "loop", "adist"]
 Signal = Callable[[Seq2Seq, Memory, Sequence[Sequence[int]]], Tensor]
+"""Generator, what it reads, answers → (B, P) how useful each passage is; larger is better."""
 
-_SIGNALS: dict[str, Signal] = {
+SIGNALS: Mapping[str, Signal] = {
     "pdist": passage_log_likelihood,
     "loop": leave_one_out,
     "adist": lambda s, memory, answers: passage_attention(s, memory, s.targets(answers), "norm"),
@@ -116,7 +117,7 @@ def fused_loss(
         if objective == "emdr2":
             logp, spoken, _ = read_apart(seq2seq, fixed.apart(), memory.counts, answers)
         else:
-            signal = _SIGNALS[objective](seq2seq, fixed, answers).to(scores)
+            signal = SIGNALS[objective](seq2seq, fixed, answers).to(scores)
     if objective == "emdr2":
         weights = posterior(marginal, scores, logp, spoken).detach()
         return JointLoss(reader, marginal_loss(marginal, scores, logp).sum(), weights)

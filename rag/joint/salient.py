@@ -11,9 +11,9 @@ Source:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,9 @@ Spans = list[tuple[int, int]]
 
 Masks = Literal["salient", "random", "span"]
 
+Tagger = Callable[[Sequence[str]], list[Spans]]
+"""Sentences → the names in each."""
+
 _MONTH = "(?:January|February|March|April|May|June|July|August|September|October|November|December)"
 _DAY, _YEAR = r"\d{1,2}(?:st|nd|rd|th)?", r"(?:1\d{3}|20\d{2})"
 _DATES = regex.compile(
@@ -57,14 +60,6 @@ _PAREN = regex.compile(r"\s*\([^)]*\)$")
 _MASKED_SHARE = 0.15
 _GO_ON = 0.8  # of a random span, after each word: 3.8 words on average with at most ten
 _LONGEST = 10
-
-
-class Tagger(Protocol):
-    """Finds names."""
-
-    def __call__(self, sentences: Sequence[str]) -> list[Spans]:
-        """Names in each sentence."""
-        ...
 
 
 def find_dates(sentence: str) -> Spans:

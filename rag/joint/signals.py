@@ -23,6 +23,7 @@ import torch
 from rag.core.errors import ArtifactError, ConfigError, DataError, RagError
 from rag.core.types import Passage
 from rag.data.text import AnswerMatcher
+from rag.joint.losses import SIGNALS, Signal
 from rag.joint.questions import most_matched
 from rag.runtime.model_files import model_folder, read_config, weights_sha256
 from readers.extractive.files import SHIPPED_READER
@@ -30,8 +31,6 @@ from readers.extractive.likelihood import passage_relevance, span_log_likelihood
 from readers.extractive.ranking import Floats
 from readers.generative.attention import passage_attention
 from readers.generative.layout import encode_rows
-from readers.generative.likelihood import leave_one_out, passage_log_likelihood
-from readers.generative.model import Memory, Seq2Seq
 from readers.open import open_reader, reader_kind
 from retrievers.encoders.cross_encoder import CrossEncoder
 from retrievers.examples.data import answer_matcher
@@ -80,7 +79,7 @@ def asked_of(example: TrainingExample, depth: int | None = None) -> Asked:
 Measure = Callable[[Any, Sequence[Asked]], list[Floats]]
 
 
-def _of_memory(use: Callable[[Seq2Seq, Memory, str], torch.Tensor]) -> Measure:
+def _of_memory(use: Signal) -> Measure:
     """A signal of a generative reader: questions one by one, their passages encoded once."""
 
     def measure(reader: Any, asked: Sequence[Asked]) -> list[Floats]:
@@ -89,15 +88,11 @@ def _of_memory(use: Callable[[Seq2Seq, Memory, str], torch.Tensor]) -> Measure:
             rows = encode_rows(seq2seq.tokenizer, settings, [one.question], [one.passages])
             with torch.inference_mode():
                 memory = seq2seq.encode(rows, settings.batch_tokens)
-                values = use(seq2seq, memory, one.answer)
+                values = use(seq2seq, memory, [seq2seq.answer_ids(one.answer)])
             found.append(np.asarray(values[0].double().cpu()))
         return found
 
     return measure
-
-
-def _answer(seq2seq: Seq2Seq, answer: str) -> list[list[int]]:
-    return [seq2seq.answer_ids(answer)]
 
 
 def _span_likelihood(reader: Any, asked: Sequence[Asked]) -> list[Floats]:
@@ -119,12 +114,10 @@ def _cross_encoded(judge: CrossEncoder, asked: Sequence[Asked]) -> list[Floats]:
 
 _MEASURES: Mapping[str, Mapping[str, Measure]] = {
     "generative": {
-        "attention": _of_memory(lambda s, m, a: passage_attention(s, m, s.targets([[]]), "first-token")),
-        "attention-norm": _of_memory(
-            lambda s, m, a: passage_attention(s, m, s.targets(_answer(s, a)), "norm")
-        ),
-        "likelihood": _of_memory(lambda s, m, a: passage_log_likelihood(s, m, _answer(s, a))),
-        "leave-one-out": _of_memory(lambda s, m, a: leave_one_out(s, m, _answer(s, a))),
+        "attention": _of_memory(lambda s, m, _: passage_attention(s, m, s.targets([[]]), "first-token")),
+        "attention-norm": _of_memory(SIGNALS["adist"]),
+        "likelihood": _of_memory(SIGNALS["pdist"]),
+        "leave-one-out": _of_memory(SIGNALS["loop"]),
     },
     "extractive": {"span-likelihood": _span_likelihood, "relevance": _relevance},
     CROSS_ENCODER: {"relevance": _cross_encoded},
@@ -146,8 +139,6 @@ def check_signal(kind: str, signal: str, name: str, mode: str | None = None) -> 
 
     Args:
         kind: of the reader, as `judge_kind` says it.
-        signal: that is wanted of it.
-        name: of the reader, for people.
         mode: of a generative reader, if known.
 
     Raises:

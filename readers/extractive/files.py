@@ -22,8 +22,8 @@ from readers.extractive.model import (
     span_model_from_state,
 )
 from readers.extractive.quantized import load_int8
-from readers.extractive.settings import ReaderSettings, read_manifest
-from readers.manifest import READER_FILE, Calibration
+from readers.extractive.settings import ReaderManifest, ReaderSettings
+from readers.manifest import READER_FILE, Calibration, load_manifest
 
 __all__ = ["SHIPPED_READER", "ReaderParts", "check_tokenizer", "load_parts"]
 
@@ -77,7 +77,7 @@ def load_parts(name_or_path: str | Path | None) -> ReaderParts:
 
 
 def _load_own(folder: Path) -> ReaderParts:
-    manifest = read_manifest(folder)
+    manifest = load_manifest(ReaderManifest, folder)
     weights = _checked(folder, manifest.weights_file, manifest.weights_sha256)
     ranges = None
     if manifest.ranges_file is not None:

@@ -174,10 +174,7 @@ def best_spans(
     """The `top_k` spans with the highest start + end logit in every row, of at most `max_tokens` tokens.
 
     Args:
-        start_logits, end_logits: (R, L) float32.
-        start_allowed, end_allowed: (R, L) bool, tokens an answer may start or end on.
-        max_tokens: longest span in tokens.
-        top_k: spans per row.
+        start_logits, end_logits, start_allowed, end_allowed: as for `span_scores`, of R rows.
 
     Returns:
         scores (R, top_k) float32, descending, -inf where a row has fewer spans; starts and ends (R, top_k)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from rag.config import Config
-from rag.core.errors import IncompleteArtifactError
-from readers.manifest import READER_FILE, Manifest, load_manifest
+from readers.manifest import Manifest
 
-__all__ = ["Effort", "ReaderManifest", "ReaderSettings", "read_manifest"]
+__all__ = ["Effort", "ReaderManifest", "ReaderSettings"]
 
 
 class Effort(Config):
@@ -129,17 +127,3 @@ class ReaderManifest(Manifest):
     ranges_file: str | None = None
     ranges_sha256: str | None = None
     settings: ReaderSettings = ReaderSettings()
-
-
-def read_manifest(folder: Path) -> ReaderManifest:
-    """Read and check `reader.json`.
-
-    Raises:
-        IncompleteArtifactError: if it is missing.
-        ArtifactError: if it is damaged or of another format version.
-    """
-    if not (folder / READER_FILE).exists():
-        raise IncompleteArtifactError(
-            f"{folder} has no {READER_FILE}", hint="finish `rag train reader` first"
-        )
-    return load_manifest(ReaderManifest, folder)

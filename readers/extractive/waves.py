@@ -46,10 +46,8 @@ def read_waves(
     """Read passages of all questions, wave by wave, as far as `settings.reading` asks for.
 
     Args:
-        unread: rows of all passages.
         retrieval: for each question the retrieval scores of its passages.
         settings, calibration: of the reader; they tell how likely the best answer is.
-        score: runs rows through the network.
         depth: layers of the network.
 
     Returns:

@@ -52,11 +52,9 @@ def decode(
     the passages that did not find it ("fast": no further pass).
 
     Args:
-        seq2seq: the generator.
         apart: one row a passage, question by question.
         scores: for each question (K,) scores of its passages, whose softmax is p(z|x).
         marginal: see `readers.generative.marginal`.
-        answer_tokens: longest answer.
         beams: kept at a time; 1 is greedy.
         decoding: of "sequence".
 

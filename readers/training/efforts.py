@@ -9,11 +9,9 @@ from itertools import pairwise, product
 import numpy as np
 import numpy.typing as npt
 
-from readers.extractive.inference import RowScores
-from readers.extractive.layout import Row
 from readers.extractive.ranking import ScoredPassages, confidence_of_first, rank
 from readers.extractive.settings import Effort, ReaderSettings
-from readers.extractive.waves import read_waves
+from readers.extractive.waves import ScoreRows, read_waves
 from readers.manifest import Calibration
 from readers.training.data import Example, is_right
 
@@ -53,25 +51,21 @@ class HeldOut:
         chosen = self.settings.model_copy(update={"efforts": {"tried": effort}, "effort": "tried"})
         right, cost, likely = [], [], []
         for everything, examples in zip(self.scored, self.parts, strict=True):
-            number = {id(row): place for place, row in enumerate(everything.rows)}
-
-            def look_up(
-                rows: Sequence[Row],
-                _: npt.NDArray[np.float32] | None,
-                known: ScoredPassages = everything,
-                number: dict[int, int] = number,
-            ) -> RowScores:
-                return known.scores.take(np.array([number[id(row)] for row in rows], np.int64))
-
             retrieval = [[candidate.score for candidate in example.candidates] for example in examples]
             read, costs = read_waves(
-                everything, retrieval, chosen, self.calibration, look_up, depth=self.depth
+                everything, retrieval, chosen, self.calibration, _known(everything), depth=self.depth
             )
             for found, paid, example in zip(rank(read, retrieval, chosen), costs, examples, strict=True):
                 right.append(bool(found.candidates) and is_right(found.candidates[0].text, example))
                 cost.append(paid.token_layers)
                 likely.append(confidence_of_first(found, self.calibration))
         return np.array(right, bool), np.array(cost, np.int64), np.array(likely)
+
+
+def _known(read: ScoredPassages) -> ScoreRows:
+    """Looks up what was read."""
+    number = {id(row): place for place, row in enumerate(read.rows)}
+    return lambda rows, _: read.scores.take(np.array([number[id(row)] for row in rows], np.int64))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from readers.extractive.files import load_parts
 from readers.extractive.model import SpanModel
 from readers.extractive.quantized import save_int8
 from readers.extractive.reader import ExtractiveReader
-from readers.extractive.settings import ReaderManifest, ReaderSettings, read_manifest
-from readers.manifest import Calibration
+from readers.extractive.settings import ReaderManifest, ReaderSettings
+from readers.manifest import Calibration, load_manifest
 from readers.training.data import Example
 
 __all__ = ["add_ranges", "export_int8", "export_trained"]
@@ -123,5 +123,5 @@ def add_ranges(folder: Path, examples: Sequence[Example]) -> bool:
         save_file({name: tensor.clone() for name, tensor in recorder.ranges.items()}, temporary)
         temporary.chmod(0o644)
     changes = {"ranges_file": RANGES_FILE, "ranges_sha256": sha256_file(path)}
-    read_manifest(folder).model_copy(update=changes).save(folder)
+    load_manifest(ReaderManifest, folder).model_copy(update=changes).save(folder)
     return True

@@ -17,8 +17,8 @@ from rag.data.text import f1
 from rag.runtime.seeds import generator
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
-from readers.extractive.settings import ReaderSettings, read_manifest
-from readers.manifest import Calibration
+from readers.extractive.settings import ReaderManifest, ReaderSettings
+from readers.manifest import Calibration, load_manifest
 from readers.protocols import Reader
 from readers.training.calibrate import tune
 from readers.training.card import model_card
@@ -66,7 +66,7 @@ def finish(
         return ExtractiveReader.load(finished, precision=config.optim.precision)
 
     reader = export(settings, Calibration())
-    figures = _Figures(config.out / "figures.json", read_manifest(finished).weights_sha256)
+    figures = _Figures(config.out / "figures.json", load_manifest(ReaderManifest, finished).weights_sha256)
     for label, examples in held_out.items():
         shown = draw(examples, config.validation_questions, config, 4)
         if shown:
@@ -96,7 +96,7 @@ def finish(
         full.load_state_dict(weights)
         exact = ExtractiveReader(full, tokenizer, reader.settings, reader.calibration)
         figures.once("gold passages, test, weights in fp32", source, partial(reading_scores, exact, test))
-    card = model_card(config, read_manifest(finished), figures.values)
+    card = model_card(config, load_manifest(ReaderManifest, finished), figures.values)
     atomic_write_text(finished / "README.md", card)
     return finished
 

@@ -24,9 +24,9 @@ from readers.extractive.model import SpanModel
 from readers.extractive.quantized import load_int8, quantize, save_int8
 from readers.extractive.ranking import Candidate, confidences, distinct, retrieval_prior
 from readers.extractive.reader import ExtractiveReader
-from readers.extractive.settings import ReaderSettings, read_manifest
+from readers.extractive.settings import ReaderManifest, ReaderSettings
 from readers.extractive.tokens import tokenize_texts
-from readers.manifest import Calibration
+from readers.manifest import Calibration, load_manifest
 from readers.training.config import TrainingSet
 from readers.training.data import read_set
 from readers.training.export import add_ranges, export_int8, export_trained
@@ -169,7 +169,7 @@ def test_export_loads_back_and_refuses_damage(tmp_path: Path, encoder_folder: Pa
     data = json.loads((tmp_path / "reader.json").read_text())
     (tmp_path / "reader.json").write_text(json.dumps({**data, "format_version": 99}))
     with pytest.raises(ArtifactError, match="99"):
-        read_manifest(tmp_path)
+        load_manifest(ReaderManifest, tmp_path)
     (tmp_path / "reader.json").write_text(json.dumps(data))
     with open(tmp_path / data["weights_file"], "r+b") as file:
         file.seek(-1, 2)
@@ -227,4 +227,4 @@ def test_folders_without_a_reader_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="no reader there"):
         ExtractiveReader.load(tmp_path)
     with pytest.raises(IncompleteArtifactError):
-        read_manifest(tmp_path)
+        load_manifest(ReaderManifest, tmp_path)
