@@ -336,4 +336,5 @@ def _check(questions: Sequence[str], top_k: int) -> None:
         raise ConfigError(f"top_k is {top_k}, expected 1 to {MAX_TOP_K}")
     for number, question in enumerate(questions):
         if not isinstance(question, str) or not question.strip():
-            raise DataError(f"question {number} is empty")
+            which = f"question {number}" if len(questions) > 1 else "the question"
+            raise DataError(f"{which} is empty", hint="ask something")

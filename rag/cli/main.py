@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from rag.core.errors import ConfigError, RagError
+from rag.core.errors import ConfigError, RagError, ResourceError
 
 __all__ = ["app", "main"]
 
@@ -138,6 +138,13 @@ def main(arguments: list[str] | None = None) -> None:
     except Exception as error:
         if debug:
             raise
+        if isinstance(error, OSError) and error.filename:
+            typer.echo(
+                f"error: {error.filename}: {str(error.strerror).lower()}\n"
+                "  → check the path, what lies there and its permissions; --debug shows what needed it",
+                err=True,
+            )
+            sys.exit(ResourceError.exit_code)
         typer.echo(
             f"unexpected error: {type(error).__name__}: {error}\n  → add --debug to see where", err=True
         )

@@ -33,7 +33,7 @@ def retrieve(
     top_k: Annotated[int, typer.Option(help="Hits a question.")] = 100,
     format: QuestionFormat = "auto",
     batch_size: Annotated[int, typer.Option(help="Questions searched at once.")] = 512,
-    limit: Annotated[int | None, typer.Option(help="Only the first N questions.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N questions.")] = None,
     regex: Annotated[bool, typer.Option(help="Answers are regular expressions (CuratedTREC).")] = False,
 ) -> None:
     """Search for many questions; writes DPR's results JSON, a TREC run, or MDR's paths, by extension."""

@@ -123,7 +123,11 @@ class ReadReport:
         """
         if not at_end and self.total < 100:
             return
-        if self.bad and (self.bad_share > max_bad_share or (at_end and self.bad == self.total)):
+        if at_end and self.total and self.bad == self.total:
+            raise DataError(
+                f"no usable record: {self.summary()}", hint="mend the records listed above, or the options"
+            )
+        if self.bad and self.bad_share > max_bad_share:
             raise DataError(
                 f"too many bad records (limit {100 * max_bad_share:g} %): {self.summary()}",
                 hint="mend the records listed above, or raise max_bad_share to go on without them",

@@ -119,6 +119,11 @@ def test_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
             "no index is made anew (document_side=rerank",
         ),
         (["compare", "nowhere", "elsewhere"], 3, "nowhere"),
+        (
+            ["index", "sample", "--out", "x", "--index-type", "foo"],
+            2,
+            "error: index_type = 'foo': Input should be 'flat', 'fp16', 'sq8', 'hnsw', 'ivf', ",
+        ),
     ],
 )
 def test_wrong_input_is_one_message_without_traceback(
@@ -156,6 +161,13 @@ def test_unexpected_errors_say_how_to_see_more(
     assert code == 70
     assert "unexpected error: ZeroDivisionError: surprise" in err
     assert "--debug" in err
+
+
+def test_what_the_file_system_refuses_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("x")
+    code, _, err = _run(capsys, "index", "sample", "--retriever", "bm25", "--out", str(tmp_path / "file"))
+    assert code == 6
+    assert err.startswith(f"error: {tmp_path / 'file'}: file exists\n  → check the path")
 
 
 def test_exit_codes_are_told_apart() -> None:
