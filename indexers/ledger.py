@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rag.core.errors import ArtifactError, DataError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, fingerprint, read_json
-from rag.core.manifest import MANIFEST_NAME
+from rag.core.manifest import MANIFEST_NAME, differences
 
 __all__ = ["LEDGER_NAME", "StageLedger"]
 
@@ -59,11 +59,9 @@ class StageLedger:
             self._stages[stage] = {"inputs": dict(inputs), "finished": False, "output": {}}
             self._save()
             return True
-        differences = list(_differences(known["inputs"], dict(inputs)))
-        if differences:
+        if changed := differences(known["inputs"], inputs):
             raise MismatchedArtifactError(
-                f"{self.path.parent} holds a build whose stage {stage!r} has other inputs "
-                f"({'; '.join(differences)})",
+                f"{self.path.parent} holds a build whose stage {stage!r} has other inputs ({changed})",
                 hint="continue with the same inputs and settings, choose another directory, or overwrite",
             )
         return not known["finished"]
@@ -78,12 +76,3 @@ class StageLedger:
         # While the build changes, the directory must not look complete.
         (self.path.parent / MANIFEST_NAME).unlink(missing_ok=True)
         atomic_write_json(self.path, self._stages)
-
-
-def _differences(known: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for key in sorted(set(known) | set(wanted)):
-        before, after = known.get(key), wanted.get(key)
-        if isinstance(before, dict) and isinstance(after, dict):
-            yield from _differences(before, after, f"{prefix}{key}.")
-        elif before != after:
-            yield f"{prefix}{key}: {before!r}, now {after!r}"

@@ -188,7 +188,7 @@ def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
         key, equals, value = assignment.partition("=")
         if not equals or not all(key.split(".")):
             raise ConfigError(
-                f"--set {assignment!r}: expected key=value", hint="for example --set optim.lr=2e-5"
+                f"--set {assignment!r}: expected key=value", hint="for example --set learning_rate=2e-5"
             )
         target = nested
         *parents, leaf = key.split(".")
@@ -284,7 +284,10 @@ def load_config(
     except ValidationError as error:
         lines = [_explain(kind, issue) for issue in error.errors()]
         where = f"{source}: " if source is not None else ""
-        raise ConfigError(where + "; ".join(lines)) from error
+        is_missing = source is None and any(issue["type"] == "missing" for issue in error.errors())
+        presets = preset_names(recipe) if is_missing and (recipe := getattr(kind, RECIPE_KEY, "")) else ()
+        hint = f"--config gives what else is needed; presets: {', '.join(presets)}" if presets else ""
+        raise ConfigError(where + "; ".join(lines), hint=hint) from error
 
 
 def _check_recipe(kind: type[BaseModel], source: str | Path | None, found: Any) -> None:
@@ -301,6 +304,8 @@ def _check_recipe(kind: type[BaseModel], source: str | Path | None, found: Any) 
 def _explain(kind: type[BaseModel], issue: Any) -> str:
     path = ".".join(str(part) for part in issue["loc"])
     if issue["type"] == "missing":
+        if issubclass(kind, Config) and (group := kind.groups().get(path)):
+            path = ", ".join(name for name, field in group.model_fields.items() if field.is_required())
         return f"{path} is not given, and has no default (--set {path}=…, or its option)"
     if issue["type"] != "extra_forbidden":
         said = str(issue["msg"]).removeprefix("Value error, ")

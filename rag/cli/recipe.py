@@ -14,7 +14,10 @@ from rag.cli.options import REQUIRED, command_with, parameters_of
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of the run; an unfinished one is resumed.")]
 ConfigSource = Annotated[str | None, typer.Option(help="YAML or JSON file, or the name of a preset.")]
-Assignments = Annotated[list[str] | None, typer.Option("--set", help="key=value; wins over --config.")]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Any setting as key=value; wins over --config."),
+]
 Threads = Annotated[int | None, typer.Option(help="CPU threads; default: all cores.")]
 HeldOut = Annotated[
     Path | None, typer.Option(help="The same, held out; default: a share of the training questions.")

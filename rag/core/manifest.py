@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, read_json, sha256_file
 
-__all__ = ["MANIFEST_NAME", "claim", "file_table", "read_manifest", "verify_files", "write_manifest"]
+__all__ = [
+    "MANIFEST_NAME",
+    "claim",
+    "differences",
+    "file_table",
+    "read_manifest",
+    "verify_files",
+    "write_manifest",
+]
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
@@ -88,16 +96,36 @@ def claim(
         free: names that may differ.
 
     Raises:
-        MismatchedArtifactError: it says something else; the names that differ are listed.
+        MismatchedArtifactError: it says something else; the names that differ are listed with both values.
     """
     if found is None:
         found = read_json(path) if path.is_file() else wanted
     names = sorted(key for key in {*found, *wanted} - {*free} if found.get(key) != wanted.get(key))
     if names:
+        changed = differences(*({name: side.get(name) for name in names} for side in (found, wanted)))
         raise MismatchedArtifactError(
-            f"{path.parent} holds {what} with other values of {', '.join(names)}", hint=hint
+            f"{path.parent} holds {what} with other values of {', '.join(names)} ({changed})", hint=hint
         )
     atomic_write_json(path, wanted)
+
+
+def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """Where two nested mappings differ, for messages; "" if they do not.
+
+    Example:
+        >>> differences({"seed": 0, "read": {"limit": 5}}, {"seed": 0, "read": {"limit": None}})
+        'read.limit: 5, now None'
+    """
+    return "; ".join(_differing(found, wanted, ""))
+
+
+def _differing(found: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    for key in sorted({*found, *wanted}):
+        before, after = found.get(key), wanted.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            yield from _differing(before, after, f"{prefix}{key}.")
+        elif before != after:
+            yield f"{prefix}{key}: {before!r}, now {after!r}"
 
 
 def verify_files(directory: str | Path, table: Mapping[str, Mapping[str, Any]], *, deep: bool) -> None:

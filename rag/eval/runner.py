@@ -28,6 +28,7 @@ from rag.core.files import (
     read_json,
     remove_temporaries,
 )
+from rag.core.manifest import differences
 from rag.core.optional import installed_version
 from rag.core.progress import Progress
 from rag.core.types import AnswerSet, Hit, Passage, Question
@@ -219,11 +220,11 @@ def _check_state(place: Path, mark: str, header: Mapping[str, Any]) -> dict[str,
             continue
         earlier = read_json(place / name)
         if not isinstance(earlier, dict) or earlier.get("fingerprint") != mark:
-            changed = [
-                key for key in ("settings", "question_set", "system") if earlier.get(key) != header[key]
-            ]
+            parts = ("settings", "question_set", "system")
+            changed = [key for key in parts if earlier.get(key) != header[key]]
+            told = differences(*({key: side.get(key) for key in changed} for side in (earlier, header)))
             raise MismatchedArtifactError(
-                f"{place} holds an evaluation with other {', '.join(changed) or 'settings'}",
+                f"{place} holds an evaluation with other {', '.join(changed) or 'settings'} ({told})",
                 hint="choose another --out, or delete that directory",
             )
         if name == METRICS_NAME:

@@ -120,6 +120,12 @@ def test_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
         ),
         (["compare", "nowhere", "elsewhere"], 3, "nowhere"),
         (
+            ["train", "rag", "--train", "q", "-i", "i", "-o", "x"],
+            2,
+            "generator is not given, and has no default (--set generator=…, or its option)\n"
+            "  → --config gives what else is needed; presets: rag-end2end-squad, rag-sequence-nq",
+        ),
+        (
             ["index", "sample", "--out", "x", "--index-type", "foo"],
             2,
             "error: index_type = 'foo': Input should be 'flat', 'fp16', 'sq8', 'hnsw', 'ivf', ",
