@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,6 +19,7 @@ from retrievers.rerank import parse_rerank
 
 __all__ = ["ServeSettings", "hash_api_key", "load_settings"]
 
+_PREFIX = "RAG_SERVE_"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -40,7 +43,7 @@ class ServeSettings(BaseSettings):
         9000
     """
 
-    model_config = SettingsConfigDict(env_prefix="RAG_SERVE_", frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, frozen=True, extra="forbid")
 
     index: Path = Field(Path("index"), description="index to serve; a symbolic link may point to it")
     retriever: str = Field(
@@ -155,6 +158,11 @@ def load_settings(**values: object) -> ServeSettings:
         rag.core.errors.ConfigError: server settings: port: Input should be less than or equal to 65535
           → settings come from flags and from RAG_SERVE_* in the environment
     """
+    known = {_PREFIX + name.upper() for name in ServeSettings.model_fields}
+    given = {name for name in map(str.upper, os.environ) if name.startswith(_PREFIX)}
+    for name in sorted(given - known):
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0)
+        raise ConfigError(f"server settings: there is no {name}", hint=f"did you mean {near[0]}?")
     try:
         return ServeSettings(**values)  # type: ignore[arg-type]
     except ValidationError as error:

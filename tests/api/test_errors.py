@@ -283,3 +283,9 @@ class TestSettings:
     def test_frozen(self):
         with pytest.raises(ValueError, match="frozen"):
             settings().port = 1
+
+
+def test_an_unknown_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAG_SERVE_API_KEY", hash_api_key("secret"))  # and nobody would be asked for a key
+    with pytest.raises(ConfigError, match=r"no RAG_SERVE_API_KEY\n.*RAG_SERVE_API_KEYS"):
+        load_settings()
