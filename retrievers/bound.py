@@ -72,11 +72,9 @@ def open_bound(
     """Search an index with the question encoder in a reader's folder.
 
     Args:
-        index: open.
         folder: of the reader.
         said: as `binding` made it.
-        precision: "auto", "fp32" or "bf16".
-        device: "auto", "cpu" or "cuda".
+        precision, device: see `BiEncoder.load`.
 
     Raises:
         MismatchedArtifactError: the index's vectors are not of the passage encoder that the reader was

@@ -28,12 +28,7 @@ class DenseRetriever:
         MismatchedArtifactError: `encoder` makes vectors of another size.
     """
 
-    def __init__(
-        self,
-        vectors: VectorIndex,
-        passages: Passages,
-        encoder: TextEncoder,
-    ) -> None:
+    def __init__(self, vectors: VectorIndex, passages: Passages, encoder: TextEncoder) -> None:
         if vectors.dim != encoder.identity.dim:
             raise MismatchedArtifactError(
                 f"the index holds vectors of {vectors.dim} numbers, the encoder makes {encoder.identity.dim}"

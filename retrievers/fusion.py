@@ -121,21 +121,18 @@ class Fusion:
         return [self._fuse_question(hit_lists, top_k) for hit_lists in zip(*lists, strict=True)]
 
     def _fuse_question(self, hit_lists: Sequence[Sequence[Hit]], top_k: int) -> list[Hit]:
-        counts = [len(hits) for hits in hit_lists]
         flat = [hit for hits in hit_lists for hit in hits]
         if not flat or top_k < 1:
             return []
-        rows = np.fromiter((hit.row for hit in flat), dtype=np.int64, count=len(flat))
+        rows = np.array([hit.row for hit in flat], np.int64)
         _, first, place = np.unique(rows, return_index=True, return_inverse=True)
         totals = np.zeros(len(first))  # (U,) one per distinct passage
-        start = 0
-        for number, (hits, count, weight) in enumerate(zip(hit_lists, counts, self.weights, strict=True)):
-            mine = place[start : start + count]
-            start += count
+        of_lists = np.split(place, np.cumsum([len(hits) for hits in hit_lists])[:-1])
+        for number, (hits, mine, weight) in enumerate(zip(hit_lists, of_lists, self.weights, strict=True)):
             if self.method == "rrf":
-                totals[mine] += weight / (self.k + np.arange(1, count + 1))
-            elif count:
-                scores = np.fromiter((hit.score for hit in hits), dtype=np.float64, count=count)
+                totals[mine] += weight / (self.k + np.arange(1, len(hits) + 1))
+            elif hits:
+                scores = np.array([hit.score for hit in hits], np.float64)
                 scores = self._scaled(scores, is_first=number == 0)
                 column = np.full(len(first), scores.min())
                 column[mine] = scores

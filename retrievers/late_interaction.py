@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import Field
 
-from indexers.protocols import EncoderIdentity
 from indexers.token_index import NPROBE, TokenIndex
 from rag.config import Config
 from rag.core.errors import MismatchedArtifactError
@@ -16,6 +15,9 @@ from rag.core.progress import StageTimer
 from rag.core.types import Hit
 from retrievers.dense import stage, to_hits
 from retrievers.protocols import Passages
+
+if TYPE_CHECKING:
+    from retrievers.encoders.bi_encoder import BiEncoder
 
 __all__ = ["LateInteractionRetriever", "TokenSearchOptions"]
 
@@ -32,17 +34,6 @@ class TokenSearchOptions(Config):
     ndocs: int | None = Field(default=None, ge=1)
 
 
-class QuestionTokens(Protocol):
-    """The part of an encoder that searching needs."""
-
-    @property
-    def identity(self) -> EncoderIdentity:
-        """Who makes the vectors."""
-
-    def question_tokens(self, questions: Sequence[str]) -> Any:
-        """Vectors of questions: `values` (T, D) and `lengths` (B,)."""
-
-
 class LateInteractionRetriever:
     """Searches token vectors; scores are MaxSim.
 
@@ -57,7 +48,7 @@ class LateInteractionRetriever:
     """
 
     def __init__(
-        self, tokens: TokenIndex, passages: Passages, encoder: QuestionTokens,
+        self, tokens: TokenIndex, passages: Passages, encoder: BiEncoder,
         options: TokenSearchOptions | None = None,
     ) -> None:  # fmt: skip
         if tokens.dim != encoder.identity.dim:

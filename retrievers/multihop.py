@@ -25,18 +25,10 @@ from retrievers.dense import DenseRetriever, stage
 from retrievers.encoders.layout import Query
 from retrievers.protocols import Passages, Retriever
 
-__all__ = [
-    "STOP_FILE",
-    "HopOptions",
-    "LearnedStop",
-    "MultiHopRetriever",
-    "StopRule",
-    "hits_of_paths",
-]
+__all__ = ["STOP_FILE", "HopOptions", "LearnedStop", "MultiHopRetriever", "StopRule", "hits_of_paths"]
 
 STOP_FILE = "stop.json"
 BoolArray = NDArray[np.bool_]
-
 
 StopRule = Callable[[FloatArray, int], BoolArray]
 """Which of the questions (B, D) need no further passage after so many hops, (B,) bool."""
@@ -149,16 +141,9 @@ class MultiHopRetriever:
         """The list that `search_both` gives; see `Retriever.search`."""
         return self.search_both(questions, top_k, timer=timer)[0]
 
-    def search_paths(
-        self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
-    ) -> list[list[Path]]:
-        """Best paths of each question, best first; those of one question have the same number of passages.
-
-        Args:
-            top_k: most paths per question.
-            timer: gets the time of each hop.
-        """
-        return self.search_both(questions, top_k, timer=timer)[1]
+    def search_paths(self, questions: Sequence[str], top_k: int) -> list[list[Path]]:
+        """At most `top_k` paths a question, best first; those of one question have equally many passages."""
+        return self.search_both(questions, top_k)[1]
 
     def search_both(
         self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,10 +24,11 @@ from retrievers.dense import stage
 from retrievers.fusion import Fusion
 from retrievers.protocols import Passages, PathRetriever, Retriever
 
-__all__ = ["JUDGES", "Judge", "LateInteraction", "RerankingRetriever", "parse_rerank", "reranked"]
+__all__ = ["Judge", "LateInteraction", "RerankingRetriever", "parse_rerank", "reranked"]
 
 # The judge in standard deviations; chosen on 500 training questions of SQuAD that were held out.
 DEFAULT_FUSION = Fusion("weighted", (1.0, 0.5), normalize="std")
+_KINDS = ("colbert", "cross-encoder")
 _QUESTIONS_AT_ONCE = 32  # their passages' token vectors are in memory together
 
 
@@ -105,22 +106,6 @@ class LateInteraction:
         return scores
 
 
-def _late_interaction(name_or_path: str, precision: str, device: str, stored: TokenIndex | None) -> Judge:
-    return LateInteraction(name_or_path, precision=precision, device=device, stored=stored)
-
-
-def _cross_encoder(name_or_path: str, precision: str, device: str, stored: TokenIndex | None) -> Judge:
-    from retrievers.encoders.cross_encoder import CrossEncoder
-
-    return CrossEncoder.load(name_or_path, precision=precision, device=device, probabilities=False)
-
-
-JUDGES: dict[str, Callable[[str, str, str, TokenIndex | None], Judge]] = {
-    "colbert": _late_interaction,
-    "cross-encoder": _cross_encoder,
-}
-
-
 class RerankOptions(Config):
     """What may follow a judge's folder.
 
@@ -166,10 +151,10 @@ def parse_rerank(text: str) -> tuple[str, str, RerankOptions]:
     """
     named, _, given = text.partition(",")
     kind, colon, name = named.partition(":")
-    if not colon or kind not in JUDGES:
+    if not colon or kind not in _KINDS:
         kind, name = "", named
     if not name.strip():
-        raise ConfigError(f"rerank is {text!r}", hint=f"give a folder, perhaps after {':, '.join(JUDGES)}:")
+        raise ConfigError(f"rerank is {text!r}", hint=f"give a folder, perhaps after {':, '.join(_KINDS)}:")
     parts = [part for part in re.split(r",(?=[^,]*=)", given) if part]  # a fusion has commas of its own
     try:
         options = load_config(RerankOptions, overrides=parse_overrides(parts))
@@ -204,18 +189,22 @@ def reranked(
         is_cross = "SequenceClassification" in (config.get("architectures") or [""])[0]
         kind = "cross-encoder" if is_cross else "colbert"
     stored = index.tokens if options.tokens is None else _token_vectors(options.tokens, index)
-    judge = JUDGES[kind](name, precision, device, stored)
-    if options.tokens is not None and getattr(judge, "stored", None) is None:
+    identity: dict[str, Any] = {"kind": kind, "name": name}
+    judge: Judge
+    if kind == "colbert":
+        judge = LateInteraction(name, precision=precision, device=device, stored=stored)
+        identity["weights_sha256"] = judge.encoder.identity.weights_sha256  # the backbone's and the head's
+        identity |= {} if judge.stored is None else {"token_bits": judge.stored.info["bits"]}
+    else:
+        from retrievers.encoders.cross_encoder import CrossEncoder
+
+        judge = CrossEncoder.load(name, precision=precision, device=device, probabilities=False)
+        identity["weights_sha256"] = weights_sha256(weight_files(folder))
+    if options.tokens is not None and "token_bits" not in identity:
         raise MismatchedArtifactError(
             f"{options.tokens} holds the token vectors of another model than {name}",
             hint="re-rank with the model that the index was built with, or leave tokens out",
         )
-    identity: dict[str, Any] = {"kind": kind, "name": name}
-    if isinstance(judge, LateInteraction):  # its weights are the backbone's and the head's
-        identity["weights_sha256"] = judge.encoder.identity.weights_sha256
-        identity |= {} if judge.stored is None else {"token_bits": judge.stored.info["bits"]}
-    else:
-        identity["weights_sha256"] = weights_sha256(weight_files(folder))
     return RerankingRetriever(
         first, index.passages, judge, depth=options.depth, fusion=Fusion.parse(options.fusion),
         identity=identity,

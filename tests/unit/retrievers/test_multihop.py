@@ -112,7 +112,7 @@ def test_a_narrow_beam_follows_its_best_first_passages_and_merges_orders():
 
 def test_all_questions_and_beams_of_a_hop_are_one_batch_and_every_hop_is_timed():
     searcher, timer = retriever(hops=3, beam=3), StageTimer()
-    searcher.search_paths(["a", "b"], 5, timer=timer)
+    searcher.search_both(["a", "b"], 5, timer=timer)
     assert searcher.dense.encoder.batches == [2, 6, 6]
     assert list(timer.timings_ms) == ["hop_1", "hop_2", "hop_3"]
 
