@@ -25,6 +25,7 @@ __all__ = [
     "attention_for",
     "has_segments",
     "load_backbone",
+    "load_config",
     "loading",
     "pad",
     "pool",
@@ -65,6 +66,21 @@ def loading(
         raise kind(f"{wrong} ({str(error)[:500]})", hint=hint) from error
 
 
+def load_config(folder: Path) -> Any:
+    """The configuration of a model folder as transformers completes it; of a DPR tower that of its BERT.
+
+    Raises:
+        ArtifactError: it cannot be loaded.
+    """
+    from transformers import AutoConfig, BertConfig
+
+    raw = read_config(folder)
+    with loading(f"{folder}: transformers cannot load it"):
+        if raw["model_type"] == "dpr":
+            return BertConfig(**{k: v for k, v in raw.items() if k != "model_type"})
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+
+
 def load_backbone(
     folder: Path, *, train: bool = False, dropout: float | None = None, device: str = "cpu"
 ) -> Any:
@@ -81,18 +97,15 @@ def load_backbone(
         ArtifactError: it cannot be loaded, or weights are missing.
         ConfigError: an encoder-decoder is to be trained.
     """
-    from transformers import AutoConfig, AutoModel, BertConfig, BertModel
+    from transformers import AutoModel, BertModel
 
-    raw = read_config(folder)
+    stated = read_config(folder)["model_type"]
     weight_files(folder)  # refuses pickled weights with a hint, before transformers looks for them
+    config = load_config(folder)
+    set_dropout(config, dropout)
+    attention = attention_for(config, device) if train else None
     with loading(f"{folder}: transformers cannot load it"):
-        if raw["model_type"] == "dpr":
-            config = BertConfig(**{k: v for k, v in raw.items() if k != "model_type"})
-        else:
-            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        set_dropout(config, dropout)
-        attention = attention_for(config, device) if train else None
-        if raw["model_type"] == "dpr":
+        if stated == "dpr":
             model: Any = BertModel(config, add_pooling_layer=False)
         elif is_wrapped(folder):
             model = AutoModel.from_config(config)

@@ -218,7 +218,7 @@ class BiEncoder:
             DataError: titles and texts differ in number.
             ConfigError: the encoder makes several vectors a text.
         """
-        return self._one_each(self._passages(titles, texts))
+        return self._one_each(self.passage_tokens(titles, texts))
 
     def encode_questions(self, questions: Sequence[str]) -> FloatArray:
         """Vectors (n, D) float32 of questions, in order."""
@@ -230,13 +230,6 @@ class BiEncoder:
 
     def passage_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> Vectors:
         """All vectors of passages, for an encoder that makes several a text (pooling "tokens")."""
-        return self._passages(titles, texts)
-
-    def question_tokens(self, questions: Sequence[str]) -> Vectors:
-        """All vectors of questions, for an encoder that makes several a text."""
-        return self._queries([Query(question) for question in questions])
-
-    def _passages(self, titles: Sequence[str], texts: Sequence[str]) -> Vectors:
         if len(titles) != len(texts):
             raise DataError(
                 f"{len(titles)} titles for {len(texts)} texts, expected one title a text (it may be empty)"
@@ -257,6 +250,10 @@ class BiEncoder:
                 tokenizer.cut, len(texts), self.identity.max_length, self.identity.name,
             )  # fmt: skip
         return found
+
+    def question_tokens(self, questions: Sequence[str]) -> Vectors:
+        """All vectors of questions, for an encoder that makes several a text."""
+        return self._queries([Query(question) for question in questions])
 
     def _queries(self, queries: Sequence[Query]) -> Vectors:
         prefix = self.identity.query_prefix

@@ -25,9 +25,9 @@ from safetensors.torch import save_file
 
 from rag.core.errors import ArtifactError
 from rag.core.files import atomic_path
-from retrievers.encoders.head import Linear, Norm
+from retrievers.encoders.head import ACTIVATIONS, Linear, Norm
 from retrievers.encoders.layout import PAIR
-from retrievers.encoders.settings import EncoderForm
+from retrievers.encoders.settings import POOLING_KEYS, EncoderForm
 
 __all__ = ["TowerWeights", "replaced_folder", "write_dpr_tower", "write_encoder"]
 
@@ -37,10 +37,6 @@ _TOKENIZER_FILES = (
 )
 _POSITION_BUFFER = "embeddings.position_ids"
 _PYLATE_DENSE = "pylate.models.Dense.Dense"
-_ACTIVATION_HOMES = {
-    "Identity": "linear.Identity",
-    **{name: f"activation.{name}" for name in ("Tanh", "ReLU", "GELU")},
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +144,7 @@ def _write_sentence_tower(folder: Path, tower: TowerWeights, form: EncoderForm) 
     if form.pooling != "tokens":
         modules.append((f"{len(modules)}_Pooling", "Pooling"))
         wanted = "cls" if form.pooling == "pooler" else form.pooling
-        pooling = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens", "lasttoken": "lasttoken"}
-        modes = {f"pooling_mode_{name}": how == wanted for how, name in pooling.items()}
-        modes["pooling_mode_mean_sqrt_len_tokens"] = False
+        modes = {key: how == wanted for key, how in POOLING_KEYS.items() if how != "weightedmean"}
         size = hidden
         if form.on_tokens:
             size = next((e.weight.shape[0] for e in reversed(tower.head)), hidden)
@@ -200,11 +194,12 @@ def _write_layer(folder: Path, layer: Linear | Norm, *, on_tokens: bool) -> None
     state = {f"{part}.weight": layer.weight} | ({} if layer.bias is None else {f"{part}.bias": layer.bias})
     config: dict[str, Any] = {"dimension": len(layer.weight)}
     if isinstance(layer, Linear):
+        activation = ACTIVATIONS[layer.activation]
         config = {
             "in_features": layer.weight.shape[1],
             "out_features": layer.weight.shape[0],
             "bias": layer.bias is not None,
-            "activation_function": f"torch.nn.modules.{_ACTIVATION_HOMES[layer.activation]}",
+            "activation_function": f"{activation.__module__}.{activation.__name__}",
         }
         if on_tokens:
             config |= dict.fromkeys(("module_input_name", "module_output_name"), "token_embeddings")

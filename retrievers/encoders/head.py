@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,8 @@ __all__ = [
     "read_weight",
     "weight_shape",
 ]
+
+LayerT = TypeVar("LayerT", "Linear", "Norm")
 
 ACTIVATIONS = {"Identity": nn.Identity, "Tanh": nn.Tanh, "ReLU": nn.ReLU, "GELU": nn.GELU}
 
@@ -163,32 +165,25 @@ def build_head(described: EncoderSettings, size: int, added: Iterable[Linear | N
 
 
 def _read_layer(layer: HeadLayer) -> Linear | Norm:
-    """A layer with its weights.
-
-    Raises:
-        ArtifactError: they are not there.
-    """
     weight = read_weight(layer.folder, layer.weight)
     bias_name = layer.weight.removesuffix("weight") + "bias"
     bias = read_weight(layer.folder, bias_name) if bias_name in _shapes(layer.folder) else None
     if layer.kind == "linear":
         return linear_of(weight, bias, layer.activation)
-    made = Norm(weight.shape[0])
-    with torch.no_grad():
-        made.weight.copy_(weight)
-        if bias is not None:
-            made.bias.copy_(bias)
-    return made
+    return _filled(Norm(weight.shape[0]), weight, bias)
 
 
 def linear_of(weight: Tensor, bias: Tensor | None = None, activation: str = "Identity") -> Linear:
     """A linear layer with these weights (out, in) and (out,)."""
-    made = Linear(weight.shape[1], weight.shape[0], bias is not None, activation)
+    return _filled(Linear(weight.shape[1], weight.shape[0], bias is not None, activation), weight, bias)
+
+
+def _filled(layer: LayerT, weight: Tensor, bias: Tensor | None) -> LayerT:
     with torch.no_grad():
-        made.weight.copy_(weight)
+        layer.weight.copy_(weight)
         if bias is not None:
-            made.bias.copy_(bias)
-    return made
+            layer.bias.copy_(bias)
+    return layer
 
 
 def read_weight(folder: Path, name: str) -> Tensor:

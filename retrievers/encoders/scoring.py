@@ -7,7 +7,7 @@ from torch import Tensor
 
 from retrievers.encoders.vectors import Vectors
 
-__all__ = ["dot", "max_sim", "score"]
+__all__ = ["max_sim", "score"]
 
 _BLOCK_NUMBERS = 1 << 24  # similarities of tokens that are in memory at a time
 
@@ -23,12 +23,7 @@ def score(questions: Vectors, passages: Vectors) -> Tensor:
         [[5.0]]
     """
     several = questions.lengths is not None or passages.lengths is not None
-    return max_sim(questions, passages) if several else dot(questions.values, passages.values)
-
-
-def dot(questions: Tensor, passages: Tensor) -> Tensor:
-    """Inner products (B, P) of (B, D) and (P, D)."""
-    return questions @ passages.T
+    return max_sim(questions, passages) if several else questions.values @ passages.values.T
 
 
 def max_sim(questions: Vectors, passages: Vectors) -> Tensor:

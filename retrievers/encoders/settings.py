@@ -15,16 +15,17 @@ from typing import Any
 
 from rag.core.errors import ArtifactError, ConfigError
 from rag.core.files import read_json
+from rag.runtime.backbone import load_config
 from rag.runtime.model_files import position_limit, read_config
 from retrievers.encoders.head import ACTIVATIONS, HeadLayer, find_weight, weight_shape
 from retrievers.encoders.interaction import Interaction
 from retrievers.encoders.layout import PAIR
 
-__all__ = ["POOLINGS", "EncoderForm", "EncoderSettings", "read_settings"]
+__all__ = ["POOLINGS", "POOLING_KEYS", "EncoderForm", "EncoderSettings", "read_settings"]
 
 POOLINGS = ("cls", "mean", "max", "lasttoken", "pooler", "tokens")
 """How token vectors become a text's: "pooler" is [CLS] through BERT's layer with tanh, "tokens" keeps all."""
-_OLD_POOLING_KEYS = {
+POOLING_KEYS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_max_tokens": "max",
@@ -32,6 +33,7 @@ _OLD_POOLING_KEYS = {
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
     "pooling_mode_weightedmean_tokens": "weightedmean",
 }
+"""Switches of sentence-transformers' Pooling modules, and the pooling that each stands for."""
 _DPR_MAX_LENGTH = 256
 _COLBERT = "artifact.metadata"  # of original ColBERT checkpoints
 _HUGE = 1 << 20  # tokenizers write absurd lengths for "no limit"
@@ -114,12 +116,7 @@ class EncoderSettings(EncoderForm):
         """Size D of the vectors, from configuration and the heads of weight files alone."""
         for layer in reversed(self.layers):
             return weight_shape(layer)[0]
-        raw = read_config(self.weights_dir)
-        if raw.get("hidden_size"):
-            return int(raw["hidden_size"])
-        from transformers import AutoConfig  # knows every family's own name for the hidden size
-
-        return int(AutoConfig.from_pretrained(self.weights_dir).hidden_size)
+        return int(load_config(self.weights_dir).hidden_size)
 
     def max_length_limit(self) -> int:
         """Most tokens the position table allows."""
@@ -267,7 +264,7 @@ def _layer(folder: Path, kind: str) -> HeadLayer:
 def _pooling(folder: Path, config: dict[str, Any]) -> str:
     found = config.get("pooling_mode")
     names = [found] if isinstance(found, str) else list(found or [])
-    names = names or [name for key, name in _OLD_POOLING_KEYS.items() if config.get(key)]
+    names = names or [name for key, name in POOLING_KEYS.items() if config.get(key)]
     if len(names) != 1 or names[0] not in POOLINGS:
         raise ArtifactError(
             f"{folder} pools by {' + '.join(map(str, names)) or 'nothing'}, expected {' or '.join(POOLINGS)}"

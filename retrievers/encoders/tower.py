@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,10 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from rag.core.errors import ConfigError
-from rag.runtime.backbone import load_backbone, pad, refuse_missing, segments_of, token_vectors
+from rag.runtime.backbone import (
+    load_backbone,
+    load_config,
+    pad,
+    refuse_missing,
+    segments_of,
+    token_vectors,
+)
 from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.fast.packing import pack
-from rag.runtime.model_files import backbone_state, read_config
+from rag.runtime.model_files import backbone_state
 from retrievers.encoders.head import Head, Linear, Norm, build_head, linear_of
 from retrievers.encoders.interaction import TokenRules
 from retrievers.encoders.settings import EncoderSettings
@@ -27,21 +33,6 @@ from retrievers.encoders.vectors import Vectors
 __all__ = ["Tower", "TowerModel"]
 
 Int32 = npt.NDArray[np.int32]
-
-_CONFIG_DEFAULTS = {  # transformers' BertConfig; files may leave them out
-    "hidden_act": "gelu",
-    "hidden_size": 768,
-    "layer_norm_eps": 1e-12,
-    "max_position_embeddings": 512,
-    "num_attention_heads": 12,
-    "num_hidden_layers": 12,
-    "pad_token_id": 0,
-}
-_FAMILY_DEFAULTS = {
-    "roberta": {"pad_token_id": 1},
-    "xlm-roberta": {"pad_token_id": 1},
-    "camembert": {"pad_token_id": 1},
-}
 
 
 class TowerModel(nn.Module):
@@ -184,9 +175,7 @@ class Tower:
         self, settings: EncoderSettings, *, device: str = "cpu", precision: str = "fp32", fast: bool = True
     ) -> None:
         self.settings, self.device, self.precision = settings, device, precision
-        raw = read_config(settings.weights_dir)
-        family = _FAMILY_DEFAULTS.get(raw["model_type"], {})
-        config = SimpleNamespace(**{**_CONFIG_DEFAULTS, **family, **raw})
+        config = load_config(settings.weights_dir)
         self.is_fast = fast and device == "cpu" and FastBert.supports(config)
         self._fast: FastBert | None = None
         if self.is_fast:
@@ -214,7 +203,7 @@ class Tower:
         assert self._fast is not None
         head, types = self._head, None
         if self._separator is not None:
-            types = [_types(sequence, self._separator) for sequence in sequences]
+            types = [segments_of(*pad([ids], 0), self._separator)[0].tolist() for ids in sequences]
         tokens = pack(sequences, types)
         kept = torch.ones_like(tokens.token_ids)
         if self._rules is not None:
@@ -231,13 +220,6 @@ class Tower:
         if not first:
             x = self._fast.pool(x, tokens, head.pooling)
         return Vectors(head.finish(x if head.on_tokens else head.transform(x)))
-
-
-def _types(sequence: Sequence[int], separator: int) -> list[int]:
-    """Segments: 1 behind the first separator."""
-    ids = np.asarray(sequence)
-    found: list[int] = ((ids == separator).cumsum() - (ids == separator) > 0).astype(int).tolist()
-    return found
 
 
 def _drawn(size: int, dim: int, seed: int, *, bias: bool) -> Linear:

@@ -160,11 +160,11 @@ def test_passages_over_the_length_are_said_once(tiny, tiny_bert, tmp_path, caplo
         encoder = BiEncoder.load(folder, precision="fp32", max_length=8)
         caplog.clear()
         with caplog.at_level(logging.WARNING):
-            encoder._passages(["", ""], ["danube", "text text"])
+            encoder.passage_tokens(["", ""], ["danube", "text text"])
             encoder._queries([Query("the " * 90)])
             assert "longer than" not in caplog.text
             for _ in range(2):
-                encoder._passages(["river", "", ""], ["the " * 7, "text", "the " * 40])
+                encoder.passage_tokens(["river", "", ""], ["the " * 7, "text", "the " * 40])
         assert caplog.text.count("2 of 3 passages are longer than the 8 tokens") == 1
 
 
