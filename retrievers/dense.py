@@ -21,9 +21,6 @@ __all__ = ["DenseRetriever", "stage", "to_hits"]
 class DenseRetriever:
     """Searches a vector index with a bi-encoder's question vectors.
 
-    Args:
-        vectors: the passage vectors.
-
     Raises:
         MismatchedArtifactError: `encoder` makes vectors of another size.
     """

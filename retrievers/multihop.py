@@ -111,8 +111,7 @@ class MultiHopRetriever:
         dense: the index's vectors behind their encoder.
         first: finds the first passages; None: `dense` does. The n-th hit of another retriever counts as much
             as the n-th of `dense`, because scores of different kinds cannot be added.
-        hops: passages in a path at most.
-        beam: paths that are kept and continued after each hop.
+        hops, beam: see `HopOptions`.
         stop: ends a question's paths before that; None never does.
 
     Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval".

@@ -227,9 +227,7 @@ class RerankingRetriever:
     """What another retriever found, by the scores of a judge fused with its own; ties by passage id.
 
     Args:
-        first: finds the passages.
-        passages: their texts.
-        judge: scores them; the retriever's rank and score are kept in `Hit.first_stage`.
+        judge: scores what `first` finds; the retriever's rank and score are kept in `Hit.first_stage`.
         depth: hits that are judged; never fewer than are asked for.
         fusion: how; the judge's weight first. `DEFAULT_FUSION` if None.
         identity: names the judge in reports.

@@ -24,11 +24,7 @@ class TermIndex(Protocol):
 
 
 class SparseRetriever:
-    """BM25 behind the retriever protocol.
-
-    Args:
-        terms: the Lucene index.
-    """
+    """BM25 behind the retriever protocol."""
 
     def __init__(self, terms: TermIndex, passages: Passages) -> None:
         self.terms, self.passages = terms, passages

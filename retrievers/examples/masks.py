@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from retrievers.examples.data import TrainingSet
 
-__all__ = ["answer_mask", "false_negatives", "same_passage_mask"]
+__all__ = ["answer_mask", "false_negatives"]
 
 Int64 = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -19,22 +19,14 @@ _LOOKED_UP = 8  # words by which an answer is looked up; longer ones are rare, a
 def false_negatives(data: TrainingSet, examples: Int64, rows: Int64, positives: Int64) -> BoolArray:
     """(B, P) passages that are no negatives of a question: they are one of its positives, or hold one of its
     answers; never `positives` (B,), the column of its own (-1: it has none)."""
-    mask = same_passage_mask(data, examples, rows) | answer_mask(data, examples, rows)
+    mask = _same_passage_mask(data, examples, rows) | answer_mask(data, examples, rows)
     known = np.flatnonzero(positives >= 0)
     mask[known, positives[known]] = False
     return mask
 
 
-def same_passage_mask(data: TrainingSet, examples: Int64, rows: Int64) -> BoolArray:
-    """Which passages are one of a question's positives, by title and text.
-
-    Args:
-        examples: (B,) questions.
-        rows: (P,) passages.
-
-    Returns:
-        (B, P) bool.
-    """
+def _same_passage_mask(data: TrainingSet, examples: Int64, rows: Int64) -> BoolArray:
+    """(B, P) bool: which of the passages `rows` (P,) are one of a question's positives, by title and text."""
     positives, owners = data.positives.gather(examples)
     contents, column = np.unique(data.canonical[rows], return_inverse=True)  # (U,), (P,)
     wanted = data.canonical[positives]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import heapq
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -13,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from rag.core.errors import DataError
-from rag.core.files import atomic_write_json, hash64, read_json, sha256_file
+from rag.core.files import atomic_write_json, fingerprint, hash64, read_json, sha256_file
 from retrievers.examples.records import (
     Needed,
     TrainingExample,
@@ -58,28 +56,27 @@ def split_examples(config: RetrieverTrainConfig, folder: Path) -> ExampleSplit:
     said = config.data
     decided: list[object] = [fraction, said.validation_questions, said.train_questions, config.run.seed]
     if said.hold_out != "question":
-        decided.append(config.data.hold_out)
+        decided.append(said.hold_out)
     if config.needs != "positives":
         decided.append(config.needs)
-    content = json.dumps([[sha256_file(path) for path in given], decided])
-    key = hashlib.sha256(content.encode()).hexdigest()
+    key = fingerprint([[sha256_file(path) for path in given], decided])
     kept = folder / f"held-out-{key[:16]}.json"
     stated = folder / f"split-{key[:16]}.json"
-    places = _Places(config.run.seed, config.data.hold_out == "title")
     if not stated.is_file():
-        _divide(config, places, fraction, kept, stated)
+        _divide(config, fraction, kept, stated)
     bounds = read_json(stated)
     held_out = tuple(_read((kept,), config.needs)) if kept.is_file() else ()
 
     def training() -> Iterator[TrainingExample]:
         for example in _read(config.train_files, config.needs):
-            if places.in_division(example) >= bounds["low"] and places.in_sample(example) <= bounds["high"]:
+            in_training = _place(config, _divided_by(config, example)) >= bounds["low"]
+            if in_training and _place(config, example.question) <= bounds["high"]:
                 yield example
 
     return ExampleSplit(key, held_out, training)
 
 
-def _divide(config: RetrieverTrainConfig, places: _Places, fraction: float, kept: Path, stated: Path) -> None:
+def _divide(config: RetrieverTrainConfig, fraction: float, kept: Path, stated: Path) -> None:
     """One reading: the places of all training questions, and the examples that are held out."""
     sampled: list[float] = []
     read = 0
@@ -88,15 +85,16 @@ def _divide(config: RetrieverTrainConfig, places: _Places, fraction: float, kept
         nonlocal read
         for number, example in enumerate(_read(config.train_files, config.needs)):
             read += 1
-            if places.in_division(example) < fraction:
-                yield places.in_sample(example), number, example
+            place = _place(config, example.question)
+            if _place(config, _divided_by(config, example)) < fraction:
+                yield place, number, example
             else:
-                sampled.append(places.in_sample(example))
+                sampled.append(place)
 
     def given() -> Iterator[tuple[float, int, TrainingExample]]:
         if config.validation_file is not None:
             for number, example in enumerate(_read((config.validation_file,), config.needs)):
-                yield places.in_sample(example), number, example
+                yield _place(config, example.question), number, example
 
     chosen = heapq.nsmallest(
         config.data.validation_questions, chain(below(), given()), key=lambda found: found[:2]
@@ -120,21 +118,12 @@ def _read(files: tuple[Path, ...], needs: Needed) -> Iterator[TrainingExample]:
         yield from read_training_examples(path, needs=needs)
 
 
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """Where an example stands in [0, 1): uniform, by the seed and its text."""
+def _divided_by(config: RetrieverTrainConfig, example: TrainingExample) -> str:
+    """The text whose place decides whether an example is held out."""
+    positives = example.positives if config.data.hold_out == "title" else ()
+    return positives[0].title if positives and positives[0].title else example.question
 
-    seed: int
-    by_title: bool
 
-    def in_sample(self, example: TrainingExample) -> float:
-        """Decides what `train_questions` and `validation_questions` take."""
-        return self._of(example.question)
-
-    def in_division(self, example: TrainingExample) -> float:
-        """Decides what is held out."""
-        positives = example.positives if self.by_title else ()
-        return self._of(positives[0].title if positives and positives[0].title else example.question)
-
-    def _of(self, text: str) -> float:
-        return hash64(f"{self.seed}\n{text}".encode("utf-8", "surrogatepass")) / 2**64
+def _place(config: RetrieverTrainConfig, text: str) -> float:
+    """Where a text stands in [0, 1): uniform, by the seed."""
+    return hash64(f"{config.run.seed}\n{text}".encode("utf-8", "surrogatepass")) / 2**64

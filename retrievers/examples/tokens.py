@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from indexers.npy import load_npy, save_npy
-from rag.core.errors import DataError
 from rag.core.files import disk_errors, sha256_file
 from retrievers.encoders.layout import PassageLayout, Query
 from retrievers.encoders.settings import EncoderSettings
@@ -201,13 +200,7 @@ class RetrieverTokenizer:
         return ids
 
     def passages(self, titles: Sequence[str], texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of passages.
-
-        Raises:
-            DataError: titles and texts differ in number.
-        """
-        if len(titles) != len(texts):
-            raise DataError(f"{len(titles)} titles for {len(texts)} texts, expected one title a text")
+        """Token ids of passages, in order."""
         first, second = self._layout.render(titles, texts, prefix=self.passage_settings.passage_prefix)
         return self._passages(first, second)
 

@@ -112,7 +112,7 @@ def guided_examples(
         matcher = AnswerMatcher(answers, example.answer_mode)
         listed = example.candidates[: settings.depth]
         holding = [place for place, found in enumerate(listed) if matcher.matches(found.passage.text)]
-        chosen = sorted({p for most, first in rules for p in islice(_below(holding, first), most)})
+        chosen = sorted({p for most, first in rules for p in [n for n in holding if n < first][:most]})
         if not chosen:
             counts["no passage holds an answer"] += 1
             continue
@@ -130,10 +130,6 @@ def guided_examples(
             others = (other for other in right if other is not positive)
             name = f"{example.id}#{number + 1}" if number else example.id
             yield replace(example, id=name, candidates=(positive, *others, *wrong))
-
-
-def _below(places: list[int], first: int) -> Iterator[int]:
-    return (place for place in places if place < first)
 
 
 def _drawn(places: list[int], settings: GuidanceSettings, draw: np.random.Generator) -> list[int]:

@@ -263,7 +263,7 @@ class _Asked:
     vector: FloatArray | None
 
 
-def _apply_margin(work: Sequence[_Asked], search: MiningSearch, margin: float, counts: Counter[str]) -> None:
+def _apply_margin(work: Sequence[_Asked], search: MiningSearch, margin: float, removed: Counter[str]) -> None:
     """Keep candidates that the model scores below the gold passage's score, with a margin."""
     outside = [item for item in work if not item.rows]
     given: dict[int, float] = {}
@@ -271,7 +271,6 @@ def _apply_margin(work: Sequence[_Asked], search: MiningSearch, margin: float, c
         vectors = np.stack([item.vector for item in outside if item.vector is not None])
         scores = search.scores_of(vectors, [item.example.positives[0] for item in outside])
         given = {id(item): float(score) for item, score in zip(outside, scores, strict=True)}
-    removed: Counter[str] = Counter()
     for item in work:
         assert item.vector is not None
         rows = [candidate.row for candidate in item.candidates]
@@ -280,7 +279,6 @@ def _apply_margin(work: Sequence[_Asked], search: MiningSearch, margin: float, c
         item.candidates = below_margin(
             item.candidates, scores[len(scores) - len(rows) :], positive, margin, removed
         )
-    counts.update({f"removed {reason}": count for reason, count in removed.items()})
 
 
 def _with_negatives(
@@ -290,9 +288,9 @@ def _with_negatives(
     judge: CrossEncoder | None,
     counts: Counter[str],
 ) -> list[TrainingExample]:
-    if settings.margin is not None:
-        _apply_margin(work, search, settings.margin, counts)
     removed: Counter[str] = Counter()
+    if settings.margin is not None:
+        _apply_margin(work, search, settings.margin, removed)
     wanted: int | None = settings.per_question
     if judge is not None:
         wanted = settings.cross_encoder_depth
