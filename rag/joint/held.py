@@ -234,8 +234,7 @@ def index_exchange(
 def _watched(config: HeldConfig, index: Index) -> IntArray:
     """Rows of the passages that drift and staleness are measured on."""
     count = len(index.passages)
-    probes = ProbeSet.draw(1, count, questions=1, passages=config.probe_passages, seed=config.run.seed)
-    return probes.passages
+    return ProbeSet.draw(config, config.run.seed, questions=1, passages=count).passages
 
 
 @torch.no_grad()

@@ -176,10 +176,7 @@ def _inferencer(config: AnceTrainConfig, index: Index, split: ExampleSplit, devi
 
 
 def _drift_meter(config: AnceTrainConfig, model: BiEncoderModel, data: TrainingSet) -> DriftMeter:
-    probes = ProbeSet.draw(
-        len(data), data.corpus_rows, questions=config.probe_questions, passages=config.probe_passages,
-        seed=config.run.seed,
-    )  # fmt: skip
+    probes = ProbeSet.draw(config, config.run.seed, questions=len(data), passages=data.corpus_rows)
     texts = [data.passages[row] for row in probes.passages.tolist()]
 
     @torch.no_grad()

@@ -101,18 +101,9 @@ class ColbertTrainConfig(RetrieverTrainConfig):
 
 
 def train_colbert(config: ColbertTrainConfig) -> Path:
-    """Train a retriever as `config` says, or resume the run that `config.out` holds.
+    """Train a retriever as `config` says; see `train_model`. The finished encoder is in PyLate's layout.
 
-    Score of question and passage is MaxSim of their token vectors; questions are filled up with masks. Under
-    torchrun every process calls this; the batch is shared among them and the gradients are those of one.
-
-    Returns:
-        The folder of the finished encoder, `config.out / "encoder"`, in PyLate's layout.
-
-    Raises:
-        DataError: an input file is wrong, or no held-out question can be judged.
-        ConfigError: the configuration cannot work.
-        MismatchedArtifactError: `config.out` holds a run with another configuration.
+    Score of question and passage is MaxSim of their token vectors; questions are filled up with masks.
 
     Source:
         Khattab and Zaharia 2020, "ColBERT", section 3.3; for n-way softmax and distillation Santhanam et al.

@@ -157,9 +157,7 @@ def finish_questions(
     """Write the finished encoder, its passage tower in the numbers it came in, and the index for it.
 
     Args:
-        config: of the run, as `like_index` gives it.
-        model: what was trained, questions alone.
-        result: how its fit ended.
+        config: as `like_index` gives it.
         described: what the card says of the data and the run.
     """
     plain = config.model_copy(update={"optim": config.optim.replaced(precision="fp32")})

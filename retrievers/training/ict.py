@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -14,6 +12,7 @@ from pydantic import Field, model_validator
 
 from indexers.passages import PassageStore
 from rag.core.errors import DataError
+from rag.core.files import fingerprint
 from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.sentences import split_sentences
@@ -126,8 +125,6 @@ class IctBatches:
     Args:
         store: the corpus.
         held_out: rows that are never trained on, ascending.
-        tokenizer: of the encoder to train.
-        data: see there.
         examples: which of the other passages every batch holds; its seed is that of every choice.
     """
 
@@ -189,19 +186,13 @@ def draw_pairs(
 
 
 def train_ict(config: IctTrainConfig) -> Path:
-    """Train a retriever as `config` says, or resume the run that `config.out` holds.
+    """Train a retriever as `config` says; see `train_model`.
 
     A random sentence of a passage is the question; the passage, mostly without it, is told from the other
-    passages of the batch, thousands by the gradient cache (`chunk_size`). Under torchrun every process calls
-    this; the batch is shared among them and the gradients are those of one process.
-
-    Returns:
-        The folder of the finished encoder, `config.out / "encoder"`.
+    passages of the batch, thousands by the gradient cache (`chunk_size`).
 
     Raises:
         DataError: the corpus is empty, or its passages have no sentences to take.
-        ConfigError: the configuration cannot work.
-        MismatchedArtifactError: `config.out` holds a run with another configuration.
 
     Source:
         Lee et al. 2019, "Latent Retrieval for Weakly Supervised Open Domain Question Answering", section 5.
@@ -235,8 +226,7 @@ def _divide(config: RetrieverTrainConfig, _: Path, *, store: PassageStore, key: 
         TrainingExample.labelled(passage.id, sentence, (), [Passage(passage.id, passage.title, rest)])
         for passage, sentence, rest in found
     ]
-    content = json.dumps([key, rows.tolist(), config.run.seed])
-    return ExampleSplit(hashlib.sha256(content.encode()).hexdigest(), tuple(held_out))
+    return ExampleSplit(fingerprint([key, rows.tolist(), config.run.seed]), tuple(held_out))
 
 
 def _method(config: IctTrainConfig, store: PassageStore, run: BiEncoderRun) -> Method:
@@ -264,11 +254,7 @@ def _held_out_batches(config: IctTrainConfig, data: TrainingSet, examples: Epoch
 
 
 def _usable_share(store: PassageStore, config: IctTrainConfig) -> float:
-    """Of a sample of the passages.
-
-    Raises:
-        DataError: none is usable.
-    """
+    """Of a sample of the passages."""
     if len(store) < 2:
         raise DataError(f"a corpus of {len(store)} passages: there is nothing to tell a passage from")
     rows = generator(config.run.seed, 34).choice(len(store), min(_SAMPLE, len(store)), replace=False)

@@ -141,7 +141,7 @@ class Inferencer(Refresher):
         held_out: Sequence[TrainingExample],
         *,
         key: str,
-        load: Callable[[Path], TextEncoder] = BiEncoder.load,
+        load: Callable[[Path], TextEncoder],
     ) -> None:
         self.config, self.corpus, self.train, self.held_out = config, corpus, train, held_out
         super().__init__(
@@ -149,10 +149,7 @@ class Inferencer(Refresher):
             keep=config.keep_generations, poll_s=config.poll_s,
         )  # fmt: skip
         self._load = load
-        self.probes = ProbeSet.draw(
-            len(train), len(corpus), questions=config.probe_questions, passages=config.probe_passages,
-            seed=config.run.seed,
-        )  # fmt: skip
+        self.probes = ProbeSet.draw(config, config.run.seed, questions=len(train), passages=len(corpus))
         self.removed: Counter[str] = Counter()
         texts = CorpusTexts(corpus)
         self._right = right_rows(texts, train)
@@ -212,23 +209,19 @@ class Inferencer(Refresher):
                 f"of the {config.depth} best passages of {len(questions)} questions not one is a negative",
                 hint="raise depth, or set answer_filter=false if every passage holds an answer",
             )
-        found_rows, found_scores = [], []
-        for _, scores, rows in self._search(
-            searched, questions, self.probes.questions, min(TOP_K, config.depth)
-        ):
-            found_rows.append(rows)
-            found_scores.append(scores)
-        after = Probes(searched.vectors(self.probes.passages), np.concatenate(found_rows))
+        probed = self._search(searched, questions, self.probes.questions, min(TOP_K, config.depth))
+        _, scores, found = map(np.concatenate, zip(*probed, strict=True))
+        after = Probes(searched.vectors(self.probes.passages), found)
         known = None
         if before is not None:
             known = MinedNegatives.read(before, examples=len(self.train), key=self.key)
         staleness = compare(
             known.probes if known is not None else None,
             after,
-            np.concatenate(found_scores),
+            scores,
             age_steps=snapshot.step - before.step if before is not None else 0,
             corpus=len(self.corpus),
-            temperature=self._temperature(encoder),
+            temperature=config.model.temperature_of(encoder.identity.similarity),
         )
         figures: dict[str, Any] = {
             **{f"held_out/{name}": value for name, value in self._measure(searched).items()},
@@ -238,11 +231,6 @@ class Inferencer(Refresher):
             "alarms": staleness.alarms(),
         }
         return MinedNegatives(known.table.replaced(table) if known is not None else table, after, figures)
-
-    def _temperature(self, encoder: TextEncoder) -> float:
-        if self.config.model.temperature != "auto":
-            return self.config.model.temperature
-        return 0.05 if encoder.identity.similarity == "cosine" else 1.0
 
     def _due(self, turn: int) -> IntArray:
         """Examples whose turn it is: all, or a slice of a permutation that is worked off in turns."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
@@ -17,7 +15,7 @@ from pydantic import Field, model_validator
 
 from indexers.index import Index
 from rag.core.errors import ConfigError, DataError
-from rag.core.files import sha256_file
+from rag.core.files import fingerprint, sha256_file
 from rag.core.types import Question
 from rag.data.questions import draw_sample, read_questions
 from rag.training.distributed import World
@@ -33,13 +31,7 @@ from retrievers.training.losses import in_batch_loss, in_batch_objective
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.momentum import MomentumQueue
 from retrievers.training.path_scores import PathScores
-from retrievers.training.recipe import (
-    BiEncoderRun,
-    Method,
-    claimed,
-    contrastive_batches,
-    train_model,
-)
+from retrievers.training.recipe import BiEncoderRun, Method, claimed, contrastive_batches, train_model
 from retrievers.training.step import contrastive_step
 
 __all__ = ["HopConfig", "MdrTrainConfig", "index_step", "train_mdr"]
@@ -209,10 +201,8 @@ def index_step(
         L = −(1/N) Σ_i log( exp s_{i,t(i)} / (exp s_{i,t(i)} + Σ_{j found for i, j not masked} exp s_{ij}) )
 
     Args:
-        model: whose question tower is trained.
         data: built with the index's passages as its corpus; every positive is one of them.
         examples: (N,) hops.
-        index: its vectors are the passages'.
         depth: passages found for each.
     """
     assert index.dense is not None
@@ -257,8 +247,8 @@ def _hop_file(
 ) -> Path:
     sums = [sha256_file(path) for path in files]
     said, seed = config.data, config.run.seed
-    stated = json.dumps([sums, said.max_hops, said.any_order, said.train_questions, seed, version])
-    path = folder / f"hops-{hashlib.sha256(stated.encode()).hexdigest()[:16]}.json"
+    key = fingerprint([sums, said.max_hops, said.any_order, said.train_questions, seed, version])
+    path = folder / f"hops-{key[:16]}.json"
     if not path.is_file():
         mined = {n: found for n, file in enumerate(files) if (found := mined_hops(file, find=find))}
         if mined and (said.train_questions or said.any_order):

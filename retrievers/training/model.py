@@ -27,7 +27,6 @@ from retrievers.training.config import ModelConfig
 
 __all__ = ["BiEncoderModel", "Sides"]
 
-UNIT_TEMPERATURE = 0.05
 _CPU_CHUNK = (64, 1 << 13)  # texts, tokens
 _GPU_CHUNK = (1024, 1 << 16)
 
@@ -47,7 +46,6 @@ class BiEncoderModel(nn.Module):
 
     Attributes:
         question, passage: the towers.
-        shared: whether they are one.
         settings: what a finished encoder's folder has to say.
         dim: size D of the vectors.
         temperature: what scores are divided by.
@@ -56,12 +54,7 @@ class BiEncoderModel(nn.Module):
     """
 
     def __init__(
-        self,
-        question: TowerModel,
-        passage: TowerModel,
-        settings: Sides,
-        *,
-        temperature: float = 1.0,
+        self, question: TowerModel, passage: TowerModel, settings: Sides, *, temperature: float = 1.0
     ) -> None:
         super().__init__()
         self.question, self.passage = question, passage
@@ -99,10 +92,8 @@ class BiEncoderModel(nn.Module):
         source = question_encoder if passage_encoder is None else passage_encoder
         passage_folder = question_folder if said.shared else tower_folders(model_folder(source))[0]
         sides = []
-        for folder, tokens in (
-            (question_folder, said.question_tokens),
-            (passage_folder, said.passage_tokens),
-        ):
+        lengths = (said.question_tokens, said.passage_tokens)
+        for folder, tokens in zip((question_folder, passage_folder), lengths, strict=True):
             found = read_settings(folder)
             unsaid = said.pooling == "auto" and found.kind == "transformers"
             sides.append(
@@ -145,10 +136,7 @@ class BiEncoderModel(nn.Module):
                 f"{passage.dim}",
                 hint="set projection_dim to bring both to one size",
             )
-        temperature = said.temperature
-        if temperature == "auto":
-            several = of_question.interaction is not None
-            temperature = UNIT_TEMPERATURE if of_question.normalize and not several else 1.0
+        temperature = said.temperature_of(of_question.similarity)
         read = Sides(
             replace(of_question, passage_prefix=of_passage.passage_prefix),
             replace(of_passage, query_prefix=of_question.query_prefix),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rag.core.files import hash64
 from rag.training.distributed import World
 from rag.training.fit import FitHooks
 from rag.training.precision import MasterWeights
@@ -108,7 +108,4 @@ class MomentumQueue(FitHooks):
 
 def _keys(texts: Sequence[Int32]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """A number for each text; two texts share one with the chance of a collision of 64 bits."""
-    digests = [
-        hashlib.blake2b(np.ascontiguousarray(text).tobytes(), digest_size=8).digest() for text in texts
-    ]
-    return np.frombuffer(b"".join(digests), np.int64)
+    return np.array([hash64(text.tobytes()) for text in texts], np.uint64).view(np.int64)

@@ -5,8 +5,6 @@ model → data → batches → objective → fit → export
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -16,6 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from indexers.index import Index
+from rag.core.files import fingerprint
 from rag.core.log import get_logger
 from rag.training.claim import claimed
 from rag.training.distributed import World
@@ -247,8 +246,7 @@ def train_bi_encoder(
 
 def examples_key(split: ExampleSplit, index: Index) -> str:
     """Fingerprint of the examples and of the passages whose rows are exchanged."""
-    content = json.dumps([split.key, index.manifest["passages"]])
-    return hashlib.sha256(content.encode()).hexdigest()
+    return fingerprint([split.key, index.manifest["passages"]])
 
 
 class HeldOut:

@@ -34,6 +34,7 @@ from retrievers.examples.batches import Epochs
 from retrievers.examples.records import TrainingExample
 from retrievers.examples.split import split_examples
 from retrievers.training.config import DataConfig, ModelConfig, RetrieverTrainConfig
+from retrievers.training.recipe import epochs_of
 from retrievers.training.run import final_figures
 
 __all__ = ["RerankerTrainConfig", "list_loss", "train_reranker"]
@@ -113,8 +114,7 @@ class GroupBatches:
 def train_reranker(config: RerankerTrainConfig) -> Path:
     """Train a cross-encoder as `config` says, or resume the run that `config.out` holds.
 
-    Under torchrun every process calls this; the questions of a batch are shared among them and the gradients
-    are those of one.
+    Under torchrun the questions of a batch are shared among the processes; see `train_model`.
 
     Returns:
         The folder of the finished model, `config.out / "cross-encoder"`: a sequence-classification model of
@@ -123,7 +123,6 @@ def train_reranker(config: RerankerTrainConfig) -> Path:
     Raises:
         DataError: an input file is wrong, or no example has hard negatives.
         ConfigError: the configuration cannot work.
-        MismatchedArtifactError: `config.out` holds a run with another configuration.
 
     Source:
         Gao, Dai and Callan 2021, "Rethink Training of BERT Rerankers in Multi-Stage Retrieval Pipeline",
@@ -148,10 +147,7 @@ def train_reranker(config: RerankerTrainConfig) -> Path:
                 "no training example has hard negatives, and there is nothing else to tell a positive from",
                 hint="mine some: rag mine --index INDEX --questions FILE --out mined.json",
             )
-        chosen = Epochs(
-            len(examples), config.data.batch_size, epochs=config.optim.epochs,
-            max_batches=config.optim.max_batches, seed=config.run.seed,
-        )  # fmt: skip
+        chosen = epochs_of(config, len(examples))
         if chosen.batch_size < world.size:
             raise ConfigError(f"a batch of {chosen.batch_size} questions cannot be shared by {world.size}")
         get_logger(__name__).info(

@@ -12,6 +12,7 @@ from indexers.npy import load_npy, save_npy
 from indexers.protocols import FloatArray, IntArray
 from rag.core.log import get_logger
 from rag.runtime.seeds import generator
+from rag.training.config import RefreshedConfig
 from rag.training.refresh import Staleness, distinct_share, mean_cosine, score_entropy, top_k_overlap
 
 __all__ = ["DriftMeter", "ProbeSet", "Probes", "compare"]
@@ -47,18 +48,19 @@ class ProbeSet:
     passages: IntArray
 
     @classmethod
-    def draw(cls, examples: int, corpus: int, *, questions: int, passages: int, seed: int) -> ProbeSet:
-        """At most so many of each, drawn without replacement, in order.
+    def draw(cls, config: RefreshedConfig, seed: int, *, questions: int, passages: int) -> ProbeSet:
+        """At most as many as the configuration says of so many questions and passages, in order.
 
         Example:
-            >>> probes = ProbeSet.draw(10, 4, questions=3, passages=50, seed=1)
+            >>> config = RefreshedConfig(probe_questions=3, probe_passages=50)
+            >>> probes = ProbeSet.draw(config, seed=1, questions=10, passages=4)
             >>> len(probes.questions), probes.passages.tolist()
             (3, [0, 1, 2, 3])
         """
         draw = generator(seed, _PROBE_STREAM)
-        some = np.sort(draw.choice(examples, min(questions, examples), replace=False))
-        others = np.sort(draw.choice(corpus, min(passages, corpus), replace=False))
-        return cls(some.astype(np.int64), others.astype(np.int64))
+        some = draw.choice(questions, min(config.probe_questions, questions), replace=False)
+        others = draw.choice(passages, min(config.probe_passages, passages), replace=False)
+        return cls(np.sort(some).astype(np.int64), np.sort(others).astype(np.int64))
 
 
 def compare(
@@ -73,12 +75,10 @@ def compare(
     """Figures of a refresh; alarms are logged.
 
     Args:
-        before: probes of the version that is replaced; None if there was none.
-        after: of the new version.
+        before, after: of the version that is replaced (None if there was none), and of the new one.
         scores: (n, K) of `after.rows`.
         age_steps: steps between the two.
         corpus: number of passages.
-        temperature: the loss's.
     """
     known = before if before is not None and before.vectors.shape == after.vectors.shape else after
     found = Staleness(

@@ -132,8 +132,7 @@ class ChunkedEncoding:
             parameters.
         texts: whatever `encode` takes.
         lengths: of the texts; texts of similar length share a chunk.
-        chunk_rows: most texts in a chunk.
-        chunk_tokens: most tokens in a chunk.
+        chunk_rows, chunk_tokens: most texts and most tokens in a chunk.
         keep_graphs: True computes each chunk once and holds all graphs; False is the gradient cache.
         seed: of the dropout; chunk k draws from `seed` and the number of its first text.
         first: number of `texts[0]` in the batch of all processes.
