@@ -266,7 +266,6 @@ def load_config(
     """Read and check a configuration.
 
     Args:
-        kind: the model to fill.
         source: a YAML or JSON file, the name of a preset, or None for the defaults.
         overrides: nested values that win over `source`.
 

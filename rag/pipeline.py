@@ -271,7 +271,6 @@ class Pipeline:
         """Answer one question, or several as one batch.
 
         Args:
-            questions: one string or several.
             top_k: passages to read.
             n_best: answers to return at most.
 

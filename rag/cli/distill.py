@@ -13,16 +13,8 @@ from rag.joint.distillation import DistillationRounds, DistillationRoundsConfig
 
 _SETTINGS = options_of(
     DistillationRoundsConfig,
-    "held_out",
-    "validation_fraction",
-    "signal",
-    "rounds",
-    "top_k",
-    "figure",
-    "profile",
-    "restart",
-    "next_retriever",
-    "train_questions",
+    *("held_out", "validation_fraction", "signal", "rounds", "top_k", "figure", "profile", "restart"),
+    *("next_retriever", "train_questions"),
 )
 
 

@@ -69,7 +69,6 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
 
     Args:
         records: of `rag.eval.scoring.score_outcomes`, one a question.
-        settings: seed, resamples, level and cut-offs.
 
     Returns:
         "n", "figures" {name: interval}, "curve" (accuracy over k), "calibration", "risk_coverage", "stages",

@@ -192,11 +192,8 @@ def question_groups(
     """Every group a question belongs to, by name of the breakdown.
 
     Args:
-        question: with its answers, if known.
         first_rank: rank at which an answer was first retrieved, 1 is best, None if not retrieved.
         regex: the answers are patterns, so their form says nothing.
-        gold: its gold passages, if they are known.
-        overlap: of a training set, if one was given.
     """
     groups = {"question word": question_word(question.text), "gold rank": rank_bucket(first_rank)}
     if question.answers and not regex:
@@ -226,8 +223,6 @@ def breakdown_table(
     Args:
         groups: rows of each group's questions in `values`.
         values: (n, m) figures per question, NaN where undefined.
-        names: the m figures.
-        seed: of the bootstrap.
 
     Returns:
         Rows `{"group", "n", "figures": {name: interval}}`.

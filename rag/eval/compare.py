@@ -24,15 +24,11 @@ class Comparison:
     """One figure of two systems.
 
     Attributes:
-        figure: its name.
-        a: name of the first system.
-        b: name of the second system.
-        value_a: mean of the first over the questions where both have the figure.
-        value_b: mean of the second.
+        a, b: names of the systems.
+        value_a, value_b: their means over the questions where both have the figure.
         result: the paired test; `result.difference` is b - a.
         p_holm: p-value corrected for all comparisons made together.
-        gained: ids of questions where b is better.
-        lost: ids of questions where a is better.
+        gained, lost: ids of questions where b is better, and where a is.
         p_worse: one-sided, against "b is worse by the margin or more"; None without a margin.
     """
 
@@ -58,8 +54,6 @@ def compare_evaluations(
 
     Args:
         evaluations: two or more, over the same questions in any order, with different names.
-        figures: figures to compare; the main ones by default.
-        all_pairs: compare every pair instead of each with the first.
 
     Returns:
         One comparison a figure and pair; `p_holm` is corrected over all of them.
@@ -93,7 +87,6 @@ def compare_pooled(
     Args:
         evaluations: first and second system, over the same questions; first and second over others; …
         margin: the smallest loss that matters, in the units of the figures (0.01: one point of EM).
-        figures: figures to compare; the main ones by default.
 
     Returns:
         One comparison a figure, every question counting alike, with `p_worse`.

@@ -46,7 +46,6 @@ class FactTuning:
 
     Attributes:
         settings: the best found over all examples.
-        n: examples.
         before: mean (EM, F1) of the settings the search began with.
         after: of the settings found, over the very examples they were chosen on: optimistic.
         held_out: over the two halves, each with settings that were chosen on the other.
@@ -98,9 +97,7 @@ def tune_facts(
 
     Args:
         examples: of training questions; a few hundred are enough for eight numbers.
-        start: where the search begins.
         steps: settings tried, for each of the three searches (all, and the two halves).
-        seed: of the search.
 
     Raises:
         DataError: fewer than two examples.

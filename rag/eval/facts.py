@@ -31,11 +31,6 @@ class FactFinder:
     files), else from a rule. They are looked at for nothing else: which passages are
     chosen does not depend on them.
 
-    Args:
-        settings: weights of the signs.
-        table: sentences of the corpus.
-        read_top_k: passages that the reader saw.
-
     Attributes:
         boundaries: how often the boundaries of a chosen passage came from where, see `BOUNDARIES`.
     """
@@ -112,7 +107,6 @@ def open_finder(facts: str, sentences: str | Path | None, *, read_top_k: int) ->
     Args:
         facts: "auto" for the settings that ship, "off" for none, or a file of settings written by tuning.
         sentences: corpus whose sentence boundaries count, if any.
-        read_top_k: passages that the reader sees.
 
     Raises:
         ConfigError: the settings cannot be read.

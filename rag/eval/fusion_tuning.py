@@ -69,7 +69,6 @@ class FusionTuning:
         rows: best first.
         decided_by: the figure they are ordered by; then by "mrr".
         right: what a right passage is: "gold" passages, or any that holds an "answer".
-        n: questions.
         left_out: questions of which nothing is known to judge by.
     """
 
@@ -104,7 +103,6 @@ def tune_fusion(
 
     Args:
         retriever: of a dense and a BM25 member, or of a judge and what it re-ranks.
-        passages: that it searches.
         questions: training questions, never those the result is reported on; with gold ids of
             the index (see `GoldResolver`). Gold passages decide where half of the questions have any, else
             answers.

@@ -85,9 +85,6 @@ def gold_passages(question: Question, lookup: PassageLookup | None = None) -> li
 class GoldResolver:
     """Gives questions gold ids of the index.
 
-    Args:
-        passages: of the index.
-
     Attributes:
         missing: questions seen whose gold passage is known but is not in the index.
         resolved: questions seen whose gold passage was found by its text.

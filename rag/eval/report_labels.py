@@ -133,18 +133,14 @@ def ordered(names: Iterable[str]) -> list[str]:
         ['em', 'f1', 'top5', 'top20', 'mrr']
     """
     answers = [name for name in _FIXED if name not in ("mrr", "RR", "AP")]
-    patterns = [pattern for pattern, _, _ in _PATTERNS]
+    first, *others = (pattern for pattern, _, _ in _PATTERNS)
+    order = [*answers, first, "mrr", *others]
 
-    def key(name: str) -> tuple[int, int, int]:
-        if name in answers:
-            return 0, answers.index(name), 0
-        if name == "mrr":
-            return 1, 1, 0
-        for number, pattern in enumerate(patterns):
-            match = re.fullmatch(pattern, name)
-            if match:
-                return (1, 0, int(match[1])) if number == 0 else (2, number, int(match[1]))
-        return 3, 0, 0
+    def key(name: str) -> tuple[int, int]:
+        for place, pattern in enumerate(order):
+            if match := re.fullmatch(pattern, name):
+                return place, int(match[1]) if match.groups() else 0
+        return len(order), 0
 
     return sorted(dict.fromkeys(names), key=key)
 

@@ -45,9 +45,7 @@ def marked(text: str, spans: Sequence[tuple[int, int, str]], *, limit: int = 700
     """Text with highlighted spans, cut to about `limit` characters around the first one.
 
     Args:
-        text: any text.
         spans: (start, end, class) in characters; a span that overlaps an earlier one is left out.
-        limit: characters to show.
 
     Example:
         >>> marked("in the Black Forest.", [(7, 19, "read")])

@@ -261,7 +261,6 @@ def _ask_all(
         open(part, "ab") as file,
         Progress(total, "questions", "evaluate", initial=len(done)) as progress,
     ):
-        progress.count = len(done)
         while shard := list(islice(stream, settings.shard_size)):
             lines = []
             for start in range(0, len(shard), settings.batch_size):

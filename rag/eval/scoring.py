@@ -36,7 +36,6 @@ class QuestionOutcome:
     """What a system did with one question.
 
     Attributes:
-        question: as read from the set.
         retrieved: hits with passages, best first.
         answers: None if the system only retrieves.
         oracle: answers from the gold passages, if they were read.
@@ -66,9 +65,6 @@ def score_outcomes(
     """Score a batch.
 
     Args:
-        outcomes: of the batch.
-        settings: profile, cut-offs and measures.
-        overlap: with a training set, for the breakdown.
         facts: names supporting facts for HotpotQA; without it, or without marked sentences in the
             question set, only its answer figures are computed.
 

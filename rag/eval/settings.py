@@ -104,7 +104,6 @@ class QuestionSource:
     """Where the questions come from; goes into the report and guards resuming.
 
     Attributes:
-        name: of the question set.
         path: file, or data-set name.
         split: "train", "dev", "test" or None if unknown.
         sha256: of the file; empty if there is none.

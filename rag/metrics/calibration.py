@@ -33,9 +33,7 @@ class Calibration:
         ece: expected calibration error, the mean gap between confidence and accuracy weighted by bin size.
         mce: the largest gap of any bin.
         brier: mean squared difference between confidence and correctness.
-        mean_confidence: over all predictions.
-        accuracy: over all predictions.
-        n: number of predictions.
+        mean_confidence, accuracy: over all predictions.
         bins: the non-empty bins, by rising confidence.
     """
 
@@ -121,7 +119,6 @@ class RiskCoverage:
         threshold: the confidence from which on these are answered, (P,).
         aurc: area under the curve, the mean risk over coverages 1/n … 1; smaller is better.
         oracle_aurc: the same if every right answer were more confident than every wrong one.
-        n: number of predictions.
     """
 
     coverage: tuple[float, ...]

@@ -16,7 +16,6 @@ def multihop_scores(retrieved: Sequence[str], gold: Collection[str], ks: Iterabl
     Args:
         retrieved: passage ids or titles, best first.
         gold: ids or titles of all passages that are needed.
-        ks: cut-offs.
 
     Returns:
         For every k "passage_em@k" (all gold passages are there), "passage_any@k" (at least one is; called PR)

@@ -43,7 +43,6 @@ def answer_flags(answers: Iterable[str], texts: Iterable[str], mode: MatchMode =
     """Whether each text contains an answer (DPR's rule, CuratedTREC's patterns, or KILT's substring rule).
 
     Args:
-        answers: accepted answers of the question.
         texts: retrieved passages without their titles, best first.
         mode: see `rag.data.text.AnswerMatcher`; an answer without any token never matches.
     """
@@ -63,7 +62,6 @@ def rank_figures(
 
     Args:
         ranks: (n,) 1-based rank of each question's first right passage; None where there is none.
-        ks: cut-offs.
         depth: ranks beyond it count as not found; None counts all.
 
     Returns:

@@ -39,8 +39,7 @@ class Interval:
 
     Attributes:
         value: the mean over questions where the figure is defined; NaN if there are none.
-        low: lower end of the interval.
-        high: upper end of the interval.
+        low, high: ends of the interval.
         n: number of questions where the figure is defined.
         level: coverage, for example 0.95.
     """
@@ -162,11 +161,8 @@ def non_inferiority(
     end of the 90 % interval of the difference lies above −margin.
 
     Args:
-        a: (n,) values of the first system; NaN where undefined.
-        b: (n,) values of the second system.
+        a, b: (n,) values of the two systems; NaN where undefined.
         margin: the smallest loss that matters, above 0, in the units of the values.
-        resamples: question sets to draw.
-        seed: of the random generator.
 
     Raises:
         ConfigError: the margin is not above 0.
@@ -212,10 +208,7 @@ def randomisation_test(
     p = (1 + extreme) / (1 + resamples), which is never zero.
 
     Args:
-        a: (n,) values of the first system; NaN where undefined.
-        b: (n,) values of the second system.
-        resamples: sign patterns to draw.
-        seed: of the random generator.
+        a, b: (n,) values of the two systems; NaN where undefined.
 
     Example:
         >>> randomisation_test([0, 0, 0, 0], [1, 1, 1, 1])
@@ -282,11 +275,8 @@ class PairedTest:
         difference: mean(b) - mean(a) with its paired bootstrap interval.
         p_value: two-sided, uncorrected.
         test: "mcnemar" for 0/1 values, else "randomisation".
-        wins: questions where b is better.
-        ties: questions where they are equal.
-        losses: questions where a is better.
-        gained: row numbers of the wins.
-        lost: row numbers of the losses.
+        wins, ties, losses: how many questions b is better on, equal on, worse on.
+        gained, lost: row numbers of the wins and of the losses.
     """
 
     difference: Interval
