@@ -1,1 +1,13 @@
-"""Benchmarks: each prints a table with the hardware it ran on, and can write its figures as JSON."""
+"""Benchmarks: each prints a table with the hardware it ran on, and can write its figures as JSON.
+
+What several take, where they do not say otherwise:
+    format: Format of the questions; auto looks at the file.
+    precision: auto, fp32 or bf16.
+    index: Directory written by `rag index`.
+    retriever: auto, dense, bm25 or hybrid.
+    work_dir: Folder for temporary indexes.
+    sample: Questions, drawn at random.
+    reader: Folder or hub name of a reader; default: the shipped one.
+    split: words100, sentences or none.
+    corpus: Input of `rag index`; may be given several times.
+"""

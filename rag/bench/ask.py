@@ -34,16 +34,13 @@ def run_ask_benchmark(
     All retrievers take turns at every question.
 
     Args:
-        index: Directory written by `rag index`.
         questions: File of questions.
         retrievers: As for `rag ask`, options and all; the others are compared with the first.
         read: Read what was found, too.
         reader: Folder of a reader; default: the shipped one.
         effort: Effort of reading; default: the reader's own.
-        sample: Questions, drawn at random.
         top_k: Passages to find and read.
         precision: auto, fp32, bf16 or int8.
-        format: Format of the questions; auto looks at the file.
 
     Raises:
         ConfigError: a retriever or an effort is not known, or the index lacks what a retriever needs.

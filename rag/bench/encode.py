@@ -45,9 +45,7 @@ def run_encode_benchmark(
     with what `precision="auto"` does: passages in bf16, questions in fp32.
 
     Args:
-        corpus: Input of `rag index`; may be given several times.
         n: Passages to encode.
-        split: words100, sentences or none.
         encoder: sentence-transformers folder or hub name; default: the embedded one.
         questions: To compare the best ten; default: the passages' first words.
         batch_size: Most texts in a batch, for all.

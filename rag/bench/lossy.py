@@ -51,9 +51,6 @@ def run_lossy_benchmark(
         rounds: Interleaved rounds; all types and flat search take part in each.
         max_queries: Recall is measured on at most this many.
         encoder: Folder of the index's encoder, if it moved.
-        precision: auto, fp32 or bf16.
-        format: Format of the questions; auto looks at the file.
-        work_dir: Folder for temporary indexes.
 
     Raises:
         ConfigError: there are fewer passages than the deepest recall asks for.

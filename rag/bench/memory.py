@@ -42,14 +42,9 @@ def run_memory_benchmark(
     """Memory of a serving process after real questions, asked one by one, against the planner's figure.
 
     Args:
-        index: Directory written by `rag index`.
         questions: Question file: SQuAD, DPR, JSONL … (.gz too); used again if there are fewer than `n`.
         n: Questions to ask.
         top_k: Passages to read.
-        retriever: auto, dense, bm25 or hybrid.
-        reader: Folder or hub name of a reader; default: the shipped one.
-        precision: auto, fp32 or bf16.
-        format: Format of the questions; auto looks at the file.
 
     Raises:
         ConfigError: `n` is below 1.

@@ -57,16 +57,12 @@ def run_overhead_benchmark(
     index, and writes the manifest with its checksums. Loading the encoder is in neither.
 
     Args:
-        corpus: Input of `rag index`; may be given several times.
         n: Passages to use.
-        split: words100, sentences or none.
         retriever: dense or hybrid.
         index_type: FAISS index type.
         encoder: Folder or hub name; default: the embedded one.
-        precision: auto, fp32 or bf16.
         rounds: Interleaved rounds.
         format: Format of the corpus; auto looks at the file.
-        work_dir: Folder for temporary indexes.
 
     Raises:
         ConfigError: `retriever` needs no encoder.

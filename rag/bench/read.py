@@ -64,17 +64,13 @@ def run_read_benchmark(
     transformers loads them, the same row (question, title, text), and a batch as large as its passages.
 
     Args:
-        index: Directory written by `rag index`.
         questions: File of questions with answers.
         reader: Folder of an extractive reader; default: the shipped one.
         efforts: Efforts that the reader knows; the first is what the others are compared with.
         haystack: Read with Haystack's extractive reader, too.
-        sample: Questions, drawn at random.
         top_k: Passages of each.
         batch_size: Questions that are read together.
-        retriever: auto, dense, bm25 or hybrid.
         precision: auto, fp32, bf16 or int8; of this reader.
-        format: Format of the questions; auto looks at the file.
 
     Raises:
         ConfigError: the reader does not know an effort, or is not an extractive one.

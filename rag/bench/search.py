@@ -100,14 +100,11 @@ def run_search_benchmark(
     """Flat search against bare FAISS on the same vectors, for questions or noisy passage vectors.
 
     Args:
-        index: Directory written by `rag index`.
         questions: Real queries.
         batch_sizes: Queries searched at once.
         top_k: Results wanted.
         rounds: Interleaved rounds; the ratio is of medians.
         encoder: Folder of the index's encoder, if it moved.
-        precision: auto, fp32 or bf16.
-        format: Format of the questions; auto looks at the file.
 
     Raises:
         ConfigError: the index has no embeddings, or float16 ones, over which there is no flat search.

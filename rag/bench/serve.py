@@ -33,16 +33,11 @@ def run_serve_benchmark(
     """Latency and throughput of a real server over HTTP, with and without batching, in alternating rounds.
 
     Args:
-        index: Directory written by `rag index`.
         questions: Question file: SQuAD, DPR, JSONL … (.gz too); each request asks one.
         clients: Numbers of clients; each waits for its answer before it asks again.
         requests: Requests per number of clients and server, over all rounds.
         top_k: Passages to read.
         rounds: The two servers take turns this often.
-        retriever: auto, dense, bm25 or hybrid.
-        reader: Folder or hub name of a reader; default: the shipped one.
-        precision: auto, fp32 or bf16.
-        format: Format of the questions; auto looks at the file.
 
     Raises:
         ConfigError: fewer requests than rounds times clients.

@@ -128,8 +128,6 @@ def run_tokens_benchmark(
         max_queries: Recall is measured on at most this many.
         rounds: Interleaved rounds; all settings take part in each.
         pylate: Put PyLate's index of the same vectors beside it, where PyLate is installed.
-        precision: auto, fp32 or bf16.
-        format: Format of the questions; auto looks at the file.
         work_dir: Folder for temporary vectors and indexes.
     """
     from rag.data.questions import draw_sample, read_questions

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from rag import bench
 from rag.cli.options import command_with, documented, parameters_of
 from rag.config import parse_numbers
 
@@ -33,7 +34,8 @@ def _group() -> None:
 def _add(name: str) -> None:
     """A command from a benchmark: its parameters are the options, its docstring is the help."""
     function = getattr(import_module(f"rag.bench.{name}"), f"run_{name}_benchmark")
-    about, helps = (inspect.getdoc(function) or "").partition("\n\nArgs:\n")[0], documented(function)
+    about = (inspect.getdoc(function) or "").partition("\n\nArgs:\n")[0]
+    helps = documented(bench) | documented(function)
     options = {
         each: _option(each, kind, default, helps[each])
         for each, (kind, default) in parameters_of(function).items()
