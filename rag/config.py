@@ -43,7 +43,6 @@ class Config(BaseModel):
 
     Attributes:
         free: settings that may differ when a run is resumed, because its steps do not depend on them.
-        renamed: old name → name of settings that were called otherwise.
 
     Example:
         >>> class Optim(Config):
@@ -59,7 +58,6 @@ class Config(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
     free: ClassVar[frozenset[str]] = frozenset()
-    renamed: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def groups(cls) -> dict[str, type[Config]]:
@@ -71,7 +69,7 @@ class Config(BaseModel):
 
     @classmethod
     def nested(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings with those of groups moved into their groups, under the names they have now.
+        """Settings with those of groups moved into their groups.
 
         Raises:
             ConfigError: one is given in its group and beside it.
@@ -79,29 +77,25 @@ class Config(BaseModel):
         homes, groups = cls._homes(), cls.groups()
         moved: dict[str, Any] = {}
         for key, value in sorted(given.items(), key=lambda item: item[0] in homes):  # whole groups first
-            group, name = homes.get(key, ("", cls.renamed.get(key, key)))
-            if name in groups and isinstance(value, Mapping):
-                value = groups[name].nested(value)
+            group = homes.get(key)
+            if key in groups and isinstance(value, Mapping):
+                value = groups[key].nested(value)
             place = moved
             if group and isinstance(moved.get(group, {}), Mapping | Config):
                 place = moved[group] = dict(moved.get(group, {}))
-            if name in place:
-                raise ConfigError(
-                    f"{key} is given twice, as {name} of {group or 'the same'} too", hint="give it once"
-                )
-            place[name] = value
+            if key in place:
+                raise ConfigError(f"{key} is given twice, as {key} of {group} too", hint="give it once")
+            place[key] = value
         return moved
 
     @classmethod
-    def _homes(cls) -> dict[str, tuple[str, str]]:
-        """Name of a setting of a group, old or new → (group, its name now), where only one group has it."""
-        homes: dict[str, list[tuple[str, str]]] = {}
+    def _homes(cls) -> dict[str, str]:
+        """Name of a setting of a group → the group, where only one has it."""
+        homes: dict[str, list[str]] = {}
         for group, kind in cls.groups().items():
             for name in kind.model_fields:
-                homes.setdefault(name, []).append((group, name))
-            for old, name in kind.renamed.items():
-                homes.setdefault(old, []).append((group, name))
-        own = cls.model_fields.keys() | cls.renamed.keys()
+                homes.setdefault(name, []).append(group)
+        own = cls.model_fields
         return {name: found[0] for name, found in homes.items() if len(found) == 1 and name not in own}
 
     @model_validator(mode="before")

@@ -67,8 +67,6 @@ def read_paths(
 class GoldReader:
     """A reader alone, for gold passages."""
 
-    index_version = ""
-
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
         self.identity: dict[str, Any] = {"reader": getattr(reader, "name", type(reader).__name__)}
@@ -76,4 +74,4 @@ class GoldReader:
     def read(self, questions: Sequence[str], retrieved: Sequence[Retrieved], n_best: int) -> list[AnswerSet]:
         """Answers from the passages given; questions without passages get none."""
         paths: list[Paths] = [()] * len(questions)
-        return read_answers(self.reader, questions, retrieved, paths, n_best, self.index_version)
+        return read_answers(self.reader, questions, retrieved, paths, n_best, index_version="")

@@ -77,7 +77,6 @@ class RunConfig(Config):
     """
 
     free: ClassVar[frozenset[str]] = frozenset({"threads", "save_every_s", "log_every_steps", "tensorboard"})
-    renamed: ClassVar[Mapping[str, str]] = {"evaluate_every_steps": "validate_every_steps"}
     lowest: ClassVar[frozenset[str]] = frozenset({"nll", "average_rank"})  # figures that are best when small
 
     validate_every_steps: int = Field(default=0, ge=0)

@@ -47,7 +47,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]
         "out": folder / "out", "encoder": str(tiny_encoder(folder / "encoder")), "stages": (first, second),
         "validation_questions": 24, "calibration_questions": 24, "effort_sets": ("towers",),
         "question_tokens": 32, "title_tokens": 8, "learning_rate": 5e-3, "precision": "fp32",
-        "freeze_word_embeddings": False, "threads": 1, "evaluate_every_steps": 1000,
+        "freeze_word_embeddings": False, "threads": 1, "validate_every_steps": 1000,
     }  # fmt: skip
     train_reader(ReaderTrainConfig(**values))
     return folder, values
