@@ -39,7 +39,6 @@ from rag.training.generations import Generation, Generations
 from rag.training.precision import MasterWeights
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.layout import Query
-from retrievers.protocols import TextEncoder
 from retrievers.training.config import RetrieverTrainConfig
 from retrievers.training.frozen import settings_of
 from retrievers.training.model import BiEncoderModel
@@ -174,24 +173,19 @@ class IndexRefresher(Refresher):
         embeddings = encode_corpus(
             folder / "embeddings", self._passages, encoder, "float32", check=self.check
         )
-        scores, now = self._probe(embeddings, encoder)
+        asked = encoder.encode_queries([Query(text) for text in self._asked])
+        scores, rows = FlatIndex(embeddings).search(asked, TOP_K)
+        now = Probes(embeddings.rows(self._watched), rows)
         known = None
         if before is not None:
             old = EmbeddingShards.open(before.path / "embeddings").rows(self._watched)
-            known = Probes(
-                old, load_npy(before.path / "probe_rows.npy", dtype=np.int64, shape=now.rows.shape)
-            )
+            known = Probes(old, load_npy(before.path / "probe_rows.npy", dtype=np.int64, shape=rows.shape))
         staleness = compare(
             known, now, scores, age_steps=snapshot.step - before.step if before is not None else 0,
             corpus=len(self._passages), temperature=self._temperature,
         )  # fmt: skip
-        save_npy(folder / "probe_rows.npy", now.rows)
+        save_npy(folder / "probe_rows.npy", rows)
         atomic_write_json(folder / "figures.json", dict(staleness.record()))
-
-    def _probe(self, embeddings: EmbeddingShards, encoder: TextEncoder) -> tuple[FloatArray, Probes]:
-        asked = encoder.encode_queries([Query(text) for text in self._asked])
-        scores, rows = FlatIndex(embeddings).search(asked, TOP_K)
-        return scores, Probes(embeddings.rows(self._watched), rows)
 
 
 def index_exchange(

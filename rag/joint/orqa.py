@@ -19,8 +19,6 @@ Note:
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +32,7 @@ from torch import Tensor
 from indexers.index import Index
 from indexers.protocols import IntArray
 from rag.core.errors import DataError
-from rag.core.files import sha256_file
+from rag.core.files import fingerprint, sha256_file
 from rag.core.log import get_logger
 from rag.core.types import Question
 from rag.data.text import exact_match
@@ -322,5 +320,4 @@ def _example(question: Question) -> TrainingExample:
 def _key(config: OrqaTrainConfig, index: Index) -> str:
     files = [sha256_file(path) for path in (*config.train_files, config.validation_file) if path is not None]
     said = [config.data.validation_fraction, config.data.train_questions, config.answers]
-    content = json.dumps([files, said, index.manifest["passages"]])
-    return hashlib.sha256(content.encode()).hexdigest()
+    return fingerprint([files, said, index.manifest["passages"]])

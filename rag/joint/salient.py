@@ -10,7 +10,6 @@ Source:
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +21,7 @@ import torch
 
 from indexers.npy import load_npy, save_npy
 from rag.core.errors import ArtifactError
+from rag.core.files import hash64
 from rag.core.types import Passage
 from rag.data.sentences import STARTERS
 from rag.runtime.backbone import loading
@@ -80,7 +80,7 @@ def title_hashes(passages: Iterable[Passage], path: Path) -> npt.NDArray[np.uint
         last = None
         for passage in passages:
             if passage.title and passage.title != last:
-                found.add(_hash(_PAREN.sub("", passage.title)))
+                found.add(_title_hash(_PAREN.sub("", passage.title)))
                 last = passage.title
         save_npy(path, np.sort(np.fromiter(found, np.uint64, len(found))))
     count = (path.stat().st_size - 128) // 8
@@ -120,7 +120,7 @@ class CapitalTagger:
                 yield start, end
 
     def _is_title(self, name: str) -> bool:
-        wanted = np.uint64(_hash(name))
+        wanted = np.uint64(_title_hash(name))
         place = int(np.searchsorted(self._titles, wanted))
         return place < len(self._titles) and self._titles[place] == wanted
 
@@ -212,6 +212,5 @@ def choose_spans(how: Masks, sentence: str, salient: Spans, draw: np.random.Gene
     return [(words[first][0], words[first + length - 1][1])]
 
 
-def _hash(text: str) -> int:
-    digest = hashlib.blake2b(text.lower().encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "little")
+def _title_hash(title: str) -> int:
+    return hash64(title.lower().encode("utf-8", "surrogatepass"))

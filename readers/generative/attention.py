@@ -67,7 +67,9 @@ def attend(seq2seq: Seq2Seq, memory: Memory, labels: Tensor, kind: AttentionKind
         for attention, queries, keys, values in calls:
             heads = _heads(attention)
             q, k = _split(queries, heads), _split(keys, heads)  # (R, H, T, D), (R, H, S, D)
-            scores = (q.float() @ k.float().transpose(-1, -2)) * _scaling(attention, q.shape[-1])
+            # T5 does not divide by √d; layers that do not say divide
+            scaling = float(getattr(attention, "scaling", q.shape[-1] ** -0.5))
+            scores = (q.float() @ k.float().transpose(-1, -2)) * scaling
             if kind == "first-token":
                 weight = scores[:, :, 0].mean(1) * memory.mask  # (R, S)
             else:
@@ -135,11 +137,6 @@ def _heads(attention: Any) -> int:
         if hasattr(attention, name):
             return int(getattr(attention, name))
     raise ConfigError(f"{type(attention).__name__} does not say how many heads it has")
-
-
-def _scaling(attention: Any, width: int) -> float:
-    """T5 does not divide by √d; layers that do not say divide."""
-    return float(getattr(attention, "scaling", width**-0.5))
 
 
 def _position_bias(attention: Any, scores: Tensor) -> Tensor | float:

@@ -109,14 +109,10 @@ class LanguageModelReader:
                 wrong = error
                 continue
             result = to_result(reply, completion, [passages[place] for place in shown])
-            return _at_home(result, shown)
+            # passages are counted as the caller gave them, not as they were shown
+            moved = [replace(answer, passage_index=shown[answer.passage_index]) for answer in result.answers]
+            return replace(result, answers=tuple(moved))
         raise RetrievalError(
             f"{self.name}: malformed reply: {wrong}",
             hint="use a model that follows instructions, or raise answer_tokens if the reply is cut",
         )
-
-
-def _at_home(result: ReadResult, shown: Sequence[int]) -> ReadResult:
-    """The result with passages counted as the caller gave them, not as they were shown."""
-    moved = [replace(answer, passage_index=shown[answer.passage_index]) for answer in result.answers]
-    return replace(result, answers=tuple(moved))

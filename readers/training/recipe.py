@@ -97,9 +97,6 @@ def _train(config: ReaderTrainConfig, device: str) -> Path:
         paths=model.fact_head is not None,
     )
 
-    def compute_loss(module: torch.nn.Module, batch: ReaderBatch) -> Loss:
-        return reader_loss(module, batch, config, device)
-
     def evaluate(_: torch.nn.Module) -> dict[str, float]:
         return reading_scores(ExtractiveReader(model, tokenizer, settings, device=device), watched)
 
@@ -108,7 +105,7 @@ def _train(config: ReaderTrainConfig, device: str) -> Path:
         model,
         master,
         batches,
-        compute_loss,
+        lambda module, batch: reader_loss(module, batch, config, device),
         config.optim,
         config.run,
         config.out,

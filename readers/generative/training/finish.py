@@ -13,7 +13,8 @@ import torch
 
 from rag.core.files import atomic_path, atomic_write_json, atomic_write_text
 from rag.core.types import Passage
-from rag.data.text import exact_match, f1
+from rag.data.text import f1
+from rag.metrics.answers import score_answers
 from rag.metrics.calibration import calibration as measure_calibration
 from readers.calibration import fit_calibration
 from readers.extractive.ranking import Ranked, confidences
@@ -53,12 +54,10 @@ def answer_scores(read: Sequence[Ranked], examples: Sequence[GeneratorExample]) 
 
     Without beams a reader is silent wherever "no answer" is likelier than each single answer.
     """
-    said = [question.candidates[0].text if question.candidates else "" for question in read]
-    pairs = list(zip(said, examples, strict=True))
-    em = np.mean([exact_match(text, e.answers) if text else 0.0 for text, e in pairs])
-    overlap = np.mean([f1(text, e.answers) for text, e in pairs])
-    silent = said.count("") / len(said)
-    return {name: round(100 * float(x), 2) for name, x in (("em", em), ("f1", overlap), ("silent", silent))}
+    said = [question.candidates[0].text if question.candidates else None for question in read]
+    scores = score_answers(said, [example.answers for example in examples])
+    shares = {"em": scores.em.mean(), "f1": scores.f1.mean(), "silent": said.count(None) / len(said)}
+    return {name: round(100 * float(share), 2) for name, share in shares.items()}
 
 
 def calibrate(
