@@ -236,10 +236,9 @@ def _mark(
     logits = reader.support([questions[n] for n, _ in joined], [one.passage for one in joined.values()], flat)
     marked = {}
     for key, one, spans, values in zip(joined, joined.values(), sentences, logits, strict=True):
-        at, kept = 0, []
-        for begin, own in zip(one.starts, spans, strict=True):
-            mine = values[at : at + len(own)]
-            at += len(own)
+        kept = []
+        ends = np.cumsum([len(own) for own in spans])
+        for begin, own, mine in zip(one.starts, spans, np.split(values, ends[:-1]), strict=True):
             chosen = (mine > 0) | (mine == mine.max(initial=-np.inf))
             kept.append(tuple((s - begin, e - begin) for (s, e), yes in zip(own, chosen, strict=True) if yes))
         marked[key] = kept
@@ -281,23 +280,19 @@ def _with_path(question: str, answer: Answer, paths: Sequence[Steps]) -> Answer:
 
 def _supporting(question: str, answer: Answer, path: Steps) -> list[tuple[tuple[int, int], ...]]:
     spans = [sentence_spans(passage.text) for _, passage in path]
-    at = answer.evidence.start
     inputs = [
-        FactPassage(
-            passage.title,
-            [passage.text[start:end] for start, end in own],
-            hit.score,
-            answer.confidence if passage.id == answer.evidence.passage_id else 0.0,
-            next((n for n, (_, end) in enumerate(own) if at is not None and at < end), None)
-            if passage.id == answer.evidence.passage_id
-            else None,
-        )
+        FactPassage(passage.title, [passage.text[start:end] for start, end in own], hit.score)
         for (hit, passage), own in zip(path, spans, strict=True)
     ]
+    at = answer.evidence.start
+    for place, (_, passage) in enumerate(path):
+        if passage.id == answer.evidence.passage_id:
+            holds = next((n for n, (_, end) in enumerate(spans[place]) if at is not None and at < end), None)
+            inputs[place] = replace(inputs[place], confidence=answer.confidence, answer_sentence=holds)
     chosen: list[set[int]] = [set() for _ in path]
-    for first, second in pairwise(range(len(path))):
-        for place, sentence in choose_facts(find_signs(question, [inputs[first], inputs[second]])):
-            chosen[(first, second)[place]].add(sentence)
+    for first, two in enumerate(pairwise(inputs)):
+        for place, sentence in choose_facts(find_signs(question, two)):
+            chosen[first + place].add(sentence)
     return [
         tuple(own[number] for number in sorted(numbers)) for own, numbers in zip(spans, chosen, strict=True)
     ]
