@@ -180,8 +180,7 @@ def choose_facts(signs: FactSigns, settings: FactSettings | None = None) -> list
     settings = settings or FactSettings()
     facts = []
     pair = _best_pair(signs, settings)
-    for number in pair:
-        other = next((each for each in pair if each != number), number)
+    for number, other in zip(pair, pair[::-1], strict=True):  # one passage alone is its own other
         values = signs.sentences[number] @ np.array([1.0, settings.sentence_answer, settings.sentence_marked])
         if other != number:
             values = values + settings.sentence_link * signs.mentions[number][:, other]

@@ -73,9 +73,8 @@ def attend(seq2seq: Seq2Seq, memory: Memory, labels: Tensor, kind: AttentionKind
             if kind == "first-token":
                 weight = scores[:, :, 0].mean(1) * memory.mask  # (R, S)
             else:
-                bias = (
-                    _position_bias(attention, scores) if bias is None else bias
-                )  # the first layer's, shared
+                if bias is None:  # the first layer's, shared
+                    bias = _position_bias(attention, scores)
                 hidden = memory.mask[:, None, None] == 0
                 alpha = (scores + bias).masked_fill(hidden, float("-inf")).softmax(-1)
                 length = _split(values, heads).float().norm(dim=-1)  # (R, H, S)
