@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,6 @@ import numpy as np
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_write_json, directory_lock, sha256_file
-from rag.core.log import get_logger
-from rag.core.progress import Progress
 from rag.joint.signals import Asked, Judge, asked_of
 from retrievers.examples.records import TrainingExample, read_training_examples, write_training_examples
 from retrievers.negatives.blocks import BlockFolder
@@ -99,16 +98,10 @@ def score_examples(
     with ExitStack() as stack:
         stack.enter_context(directory_lock(work))
         blocks = BlockFolder(work, run)
-        done = min(total, blocks.finished * _BLOCK)
-        if done:
-            get_logger(__name__).info("%s: %d questions are scored already", work, done)
-        todo = islice(read_training_examples(examples, needs="questions"), done, limit)
         started, before = time.monotonic(), blocks.counts()["passages"]
-        with Progress(total, "questions", "score", initial=done) as progress:
-            while block := list(islice(todo, _BLOCK)):
-                counts: Counter[str] = Counter()
-                blocks.add(score_block(block, judge, depth, counts), counts)
-                progress.update(len(block))
+        asked = islice(read_training_examples(examples, needs="questions"), limit)
+        score = partial(score_block, judge=judge, depth=depth)
+        blocks.fill(asked, score, total=total, size=_BLOCK, unit="questions", verb="score")
         report = ScoreReport(blocks.counts(), run)
         if read := report.counts["passages"] - before:
             report.run["passages_per_s"] = round(read / (time.monotonic() - started), 2)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from rag.core.files import atomic_write_json, read_json, remove_temporaries
+from rag.core.log import get_logger
 from rag.core.manifest import claim
+from rag.core.progress import Progress
 from rag.data.files.record import json_records, write_json_lines
 from retrievers.examples.records import (
     Candidate,
@@ -55,11 +58,28 @@ class BlockFolder:
     def _counts(self, number: int) -> Path:
         return self.folder / f"block-{number:06d}.counts.json"
 
-    def add(self, examples: Iterable[TrainingExample], counts: Mapping[str, int]) -> None:
-        """Write the next block."""
-        write_json_lines(self._block(self.finished), map(example_to_json, examples))
-        atomic_write_json(self._counts(self.finished), dict(counts))
-        self.finished += 1
+    def fill(
+        self, items: Iterable[Any], make: Callable[..., Iterable[TrainingExample]], *,
+        total: int, size: int, unit: str, verb: str,
+    ) -> None:  # fmt: skip
+        """Write the blocks that are missing: `make` gets a block's items, and `counts` to add to.
+
+        Args:
+            items: all that there are, `total` in number; `size` make a block.
+            unit, verb: for people, such as "questions" and "mine".
+        """
+        done = min(total, self.finished * size)
+        if done:
+            get_logger(__name__).info("%s: %d %s are done already", self.folder, done, unit)
+        todo = islice(items, done, None)
+        with Progress(total, unit, verb, initial=done) as progress:
+            while block := list(islice(todo, size)):
+                counts: Counter[str] = Counter()
+                examples = make(block, counts=counts)
+                write_json_lines(self._block(self.finished), map(example_to_json, examples))
+                atomic_write_json(self._counts(self.finished), counts)
+                self.finished += 1
+                progress.update(len(block))
 
     def counts(self) -> Counter[str]:
         """Counts of all blocks together."""

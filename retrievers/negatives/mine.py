@@ -18,8 +18,6 @@ from indexers.index import Index
 from indexers.protocols import FloatArray
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_write_json, directory_lock, sha256_file
-from rag.core.log import get_logger
-from rag.core.progress import Progress
 from rag.core.types import Passage, Question
 from rag.data.files.streams import STDIN
 from rag.data.questions import draw_sample, read_questions
@@ -144,16 +142,8 @@ def mine(
             total, asked = sum(1 for _ in read()), read()
             lookup = GoldLookup(index.passages, near=search.near)
             mine_some = partial(mine_block, search=search, settings=settings, lookup=lookup, judge=judge)
-        done = min(total, blocks.finished * BLOCK_QUESTIONS)
         unit = "hops" if settings.hops else "questions"
-        if done:
-            get_logger(__name__).info("%s: %d %s are mined already", work, done, unit)
-        asked = islice(asked, done, None)
-        with Progress(total, unit, "mine", initial=done) as progress:
-            while block := list(islice(asked, BLOCK_QUESTIONS)):
-                counts: Counter[str] = Counter()
-                blocks.add(mine_some(block, counts=counts), counts)
-                progress.update(len(block))
+        blocks.fill(asked, mine_some, total=total, size=BLOCK_QUESTIONS, unit=unit, verb="mine")
         report = MiningReport(
             blocks.counts(), {**run, "merge": None if merge is None else sha256_file(merge)}
         )
