@@ -6,7 +6,7 @@ later one with the question and the passages so far. A beam of paths is kept bet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Literal
@@ -25,13 +25,10 @@ from retrievers.dense import DenseRetriever, stage
 from retrievers.encoders.layout import Query
 from retrievers.protocols import Passages, Retriever
 
-__all__ = ["STOP_FILE", "HopOptions", "LearnedStop", "MultiHopRetriever", "StopRule", "hits_of_paths"]
+__all__ = ["STOP_FILE", "HopOptions", "LearnedStop", "MultiHopRetriever", "hits_of_paths"]
 
 STOP_FILE = "stop.json"
 BoolArray = NDArray[np.bool_]
-
-StopRule = Callable[[FloatArray, int], BoolArray]
-"""Which of the questions (B, D) need no further passage after so many hops, (B,) bool."""
 
 
 class LearnedStop:
@@ -81,7 +78,7 @@ class LearnedStop:
         atomic_write_json(path, value)
 
     def __call__(self, questions: FloatArray, hop: int) -> BoolArray:
-        """Which questions are complete; see `StopRule`."""
+        """Which of the questions (B, D) need no further passage after so many hops, (B,) bool."""
         if hop > len(self.biases):
             return np.zeros(len(questions), bool)
         return np.asarray(questions @ self.weights[hop - 1] + self.biases[hop - 1] > 0)
@@ -129,7 +126,7 @@ class MultiHopRetriever:
         first: Retriever | None = None,
         hops: int = 2,
         beam: int = 5,
-        stop: StopRule | None = None,
+        stop: LearnedStop | None = None,
     ) -> None:
         self.dense, self.passages, self.first = dense, passages, first
         self.hops, self.beam, self.stop = hops, beam, stop

@@ -238,8 +238,7 @@ class CrossEncoder:
             name_or_path: folder or Hugging Face name, for example cross-encoder/ms-marco-MiniLM-L6-v2.
             device: "auto", "cpu" or "cuda".
             precision: "auto", "fp32" or "bf16".
-            max_length: tokens of question and passage together.
-            batch_size: most pairs in a batch.
+            max_length, batch_size: see `PairModel`.
             layout: a template of {title} and {text} for the passage.
             probabilities: scores are probabilities; otherwise their log-odds, which tell apart what is
                 all but sure.

@@ -13,14 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rag.core.errors import ConfigError
-from rag.runtime.backbone import (
-    load_backbone,
-    load_config,
-    pad,
-    refuse_missing,
-    segments_of,
-    token_vectors,
-)
+from rag.runtime.backbone import load_backbone, load_config, pad, refuse_missing, segments_of, token_vectors
 from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.fast.packing import pack
 from rag.runtime.model_files import backbone_state

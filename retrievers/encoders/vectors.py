@@ -45,16 +45,13 @@ class Vectors:
     def __len__(self) -> int:
         return len(self.values) if self.lengths is None else len(self.lengths)
 
-    def take(self, rows: Sequence[int] | slice) -> Vectors:
+    def take(self, rows: Sequence[int]) -> Vectors:
         """Those of some texts, in the order of `rows`."""
         if self.lengths is None:
-            return Vectors(self.values[rows if isinstance(rows, slice) else list(rows)])
-        places = torch.arange(len(self))[rows if isinstance(rows, slice) else list(rows)]
+            return Vectors(self.values[list(rows)])
         parts = self.values.split(self.lengths.tolist())
-        chosen = [parts[row] for row in places.tolist()]
-        return Vectors(
-            torch.cat(chosen) if chosen else self.values[:0], self.lengths[places.to(self.lengths.device)]
-        )
+        chosen = [parts[row] for row in rows]
+        return Vectors(torch.cat(chosen) if chosen else self.values[:0], self.lengths[list(rows)])
 
     def padded(self) -> tuple[Tensor, Tensor]:
         """(n, L, D) with zeros behind each text's vectors, and (n, L) bool where there is one."""

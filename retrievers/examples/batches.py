@@ -50,6 +50,19 @@ class RetrieverBatch:
     first_passage: int = 0
     targets: npt.NDArray[np.float32] | None = None
 
+    @classmethod
+    def of(
+        cls, data: TrainingSet, examples: Int64, rows: Int64, positives: Int64, drawn: Int64, *, masked: bool,
+        targets: npt.NDArray[np.float32] | None = None,
+    ) -> RetrieverBatch:  # fmt: skip
+        """Some examples of a training set with the passages in `rows`; `masked` ignores false negatives."""
+        ignored = np.zeros((len(examples), len(rows)), bool)
+        if masked:
+            ignored = false_negatives(data, examples, rows, positives)
+        questions = [data.questions[i] for i in examples.tolist()]
+        passages = [data.passages[i] for i in rows.tolist()]
+        return cls(questions, passages, positives, ignored, drawn, examples, targets=targets)
+
     @property
     def tokens(self) -> int:
         """Tokens of this shard's texts."""
@@ -233,22 +246,13 @@ class RetrieverBatches:
         if self.mask_false_negatives:
             rows, columns = _distinct(rows, self.data.canonical)
         places, drawn = columns[: len(examples)], np.stack([owners, columns[len(examples) :]])
-        ignored = np.zeros((len(examples), len(rows)), bool)
-        if self.mask_false_negatives:
-            ignored = false_negatives(self.data, examples, rows, places)
-        if len(rows) - ignored.sum(axis=1).min() < 2:
+        batch = RetrieverBatch.of(self.data, examples, rows, places, drawn, masked=self.mask_false_negatives)
+        if len(rows) - batch.ignored.sum(axis=1).min() < 2:
             raise ConfigError(
                 f"batch {step} ({len(examples)} questions, {len(rows)} passages): no question has a negative",
                 hint="raise batch_size, mine negatives with `rag mine`, or set mask_false_negatives=false",
             )
-        return RetrieverBatch(
-            questions=[self.data.questions[i] for i in examples.tolist()],
-            passages=[self.data.passages[i] for i in rows.tolist()],
-            positives=places,
-            ignored=ignored,
-            drawn=drawn,
-            examples=examples,
-        )
+        return batch
 
 
 class TargetBatches:
@@ -266,12 +270,7 @@ class TargetBatches:
     """
 
     def __init__(
-        self,
-        data: TrainingSet,
-        examples: Epochs,
-        *,
-        per_question: int | None = None,
-        labelled: bool = False,
+        self, data: TrainingSet, examples: Epochs, *, per_question: int | None = None, labelled: bool = False
     ) -> None:
         if (few := np.flatnonzero(data.scored.lengths < 2)).size:
             raise DataError(
@@ -310,17 +309,9 @@ class TargetBatches:
         targets[owners, columns] = data.targets[places]
         positives = np.full(len(examples), -1, np.int64)
         positives[owners[right]] = columns[right]
-        ignored = np.zeros(targets.shape, bool)
-        if self.labelled:
-            ignored = false_negatives(data, examples, rows, positives)
-        return RetrieverBatch(
-            questions=[data.questions[i] for i in examples.tolist()],
-            passages=[data.passages[i] for i in rows.tolist()],
-            positives=positives,
-            ignored=ignored,
-            drawn=np.stack([owners, columns]),
-            examples=examples,
-            targets=targets,
+        drawn = np.stack([owners, columns])
+        return RetrieverBatch.of(
+            data, examples, rows, positives, drawn, masked=self.labelled, targets=targets
         )
 
 

@@ -18,12 +18,7 @@ from rag.core.log import get_logger
 from rag.core.types import Passage, Question
 from rag.runtime.seeds import generator
 from retrievers.examples.batches import Epochs, Int64
-from retrievers.examples.records import (
-    Candidate,
-    TrainingExample,
-    first_record,
-    read_training_examples,
-)
+from retrievers.examples.records import Candidate, TrainingExample, first_record, read_training_examples
 
 __all__ = [
     "HopEpochs",

@@ -138,11 +138,7 @@ class TrainingExample:
         return needed == "questions" or any(c.role == "positive" for c in self.candidates)
 
 
-def read_training_examples(
-    path: str | Path,
-    *,
-    needs: Needed = "positives",
-) -> Iterator[TrainingExample]:
+def read_training_examples(path: str | Path, *, needs: Needed = "positives") -> Iterator[TrainingExample]:
     """Stream training examples; only one record is held at a time.
 
     Read are DPR's training JSON (a list; passages named by `passage_id` or `psg_id`), the files of FiD and of

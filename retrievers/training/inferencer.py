@@ -189,11 +189,7 @@ class Inferencer(Refresher):
         return _Searched(encoder, encode_corpus(place, self.corpus, encoder, "float16", check=self.check))
 
     def _mine(
-        self,
-        searched: _Searched,
-        encoder: TextEncoder,
-        snapshot: Generation,
-        before: Generation | None,
+        self, searched: _Searched, encoder: TextEncoder, snapshot: Generation, before: Generation | None
     ) -> MinedNegatives:
         config = self.config
         questions = [example.query for example in self.train]
@@ -240,11 +236,7 @@ class Inferencer(Refresher):
         return np.sort(order[turn % turns :: turns])
 
     def _search(
-        self,
-        searched: _Searched,
-        questions: Sequence[Query],
-        chosen: IntArray,
-        top_k: int,
+        self, searched: _Searched, questions: Sequence[Query], chosen: IntArray, top_k: int
     ) -> Iterator[tuple[IntArray, FloatArray, IntArray]]:
         """(chosen questions, scores (n, K), rows (n, K)), block by block."""
         for start in range(0, len(chosen), _QUESTIONS_AT_ONCE):

@@ -99,7 +99,7 @@ def contrastive_step(
         gradients = torch.autograd.grad(value, [leaf.values for _, leaf in taught])
         for (side, leaf), gradient in zip(taught, gradients, strict=True):
             whole = Vectors(gradient, leaf.lengths)
-            side.backward(whole.take(slice(side.first, side.first + len(side.vectors))), flush)
+            side.backward(whole.take(range(side.first, side.first + len(side.vectors))), flush)
 
     return Loss(
         value.detach() / world.size,
