@@ -35,6 +35,8 @@ class ServerProcess:
         ResourceError: the server ended or was not ready in time; the message has the end of its log.
     """
 
+    _process: subprocess.Popen[str]  # from `__enter__` on
+
     def __init__(
         self,
         index_dir: str | Path,
@@ -49,14 +51,12 @@ class ServerProcess:
         ]
         given = {f"RAG_SERVE_{name.upper()}": str(value) for name, value in (settings or {}).items()}
         self._environment = {**os.environ, "RAG_SERVE_LOG_LEVEL": "warning", **given}
-        self._process: subprocess.Popen[str] | None = None
         self.host, self.port = "127.0.0.1", 0
         self.ready_after_s = 0.0
 
     @property
     def pid(self) -> int:
         """Process id of the server."""
-        assert self._process is not None
         return self._process.pid
 
     def __enter__(self) -> ServerProcess:
@@ -75,7 +75,6 @@ class ServerProcess:
         return self
 
     def _read_address(self, deadline: float) -> None:
-        assert self._process is not None
         assert self._process.stdout is not None
         stdout, found = self._process.stdout, threading.Event()
 
@@ -101,7 +100,6 @@ class ServerProcess:
             time.sleep(0.1)
 
     def _check_alive(self, deadline: float) -> None:
-        assert self._process is not None
         if self._process.poll() is None and time.monotonic() < deadline:
             return
         self._log.seek(0)
@@ -111,7 +109,6 @@ class ServerProcess:
         raise ResourceError(f"the server {state}; the end of its log: {tail or 'empty'}")
 
     def __exit__(self, *raised: object) -> None:
-        assert self._process is not None
         with self._log, self._process:
             self._process.terminate()
             try:

@@ -136,17 +136,12 @@ def verify_files(directory: str | Path, table: Mapping[str, Mapping[str, Any]], 
     """
     place = Path(directory)
     for relative, expected in table.items():
-        path = place / relative
+        path, wrong = place / relative, ""
         if not path.is_file():
-            raise ArtifactError(f"{path} is missing", hint="restore it or rebuild the artefact")
-        size_bytes = path.stat().st_size
-        if size_bytes != expected["size_bytes"]:
-            raise ArtifactError(
-                f"{path} has {size_bytes} bytes, expected {expected['size_bytes']}: truncated or replaced",
-                hint="restore it or rebuild the artefact",
-            )
-        if deep and sha256_file(path) != expected["sha256"]:
-            raise ArtifactError(
-                f"{path} does not match its checksum: its bytes were changed",
-                hint="restore it or rebuild the artefact",
-            )
+            wrong = "is missing"
+        elif (found := path.stat().st_size) != expected["size_bytes"]:
+            wrong = f"has {found} bytes, expected {expected['size_bytes']}: truncated or replaced"
+        elif deep and sha256_file(path) != expected["sha256"]:
+            wrong = "does not match its checksum: its bytes were changed"
+        if wrong:
+            raise ArtifactError(f"{path} {wrong}", hint="restore it or rebuild the artefact")

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, TextIO
 
 from tqdm import tqdm
@@ -104,14 +103,12 @@ class Progress:
             parts += f", {format_duration((self.total - self.count) / self.rate)} left"
         return parts
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
         if self._bar is not None:
             self._bar.close()
         elif time.monotonic() - self._started >= 2.0:
             elapsed = format_duration(time.monotonic() - self._started)
-            state = "done" if error is None else "stopped"
+            state = "done" if kind is None else "stopped"
             counted = f"{self.count:,} {self.unit} in {elapsed}"
             self._write(f"{self.label}: {state}, {counted}, {self.rate:,.1f} {self.unit}/s")
 
