@@ -41,7 +41,7 @@ from rag.joint.orqa_config import OrqaTrainConfig
 from rag.joint.pair import paired, part
 from rag.joint.questions import answer_rank, questions_of
 from rag.runtime.hardware import resolve_precision
-from rag.runtime.model_files import embedded_encoder_dir, position_limit
+from rag.runtime.model_files import position_limit
 from rag.runtime.seeds import generator
 from rag.training.distributed import World
 from rag.training.fit import Loss, fit
@@ -126,10 +126,7 @@ def train_orqa(config: OrqaTrainConfig) -> Path:
 def _train(config: OrqaTrainConfig, world: World, index: Index) -> Path:
     # model
     retriever, own = load_model(config, world.device, freeze_passages=True)
-    start = config.reader.encoder or str(embedded_encoder_dir())
-    reader, tokenizer = start_model(
-        start, config.reader, longest=config.reader.max_tokens, seed=config.run.seed
-    )
+    reader, tokenizer = start_model(config.reader, longest=config.reader.max_tokens, seed=config.run.seed)
     full = {name: tensor.clone() for name, tensor in reader.state_dict().items()}
     reader.to(world.device).to_compute(resolve_precision(config.optim.precision, world.device))
     module, master = paired(retriever, own, reader, full)

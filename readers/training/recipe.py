@@ -10,7 +10,7 @@ import torch
 from rag.core.log import get_logger
 from rag.data.questions import hold_out
 from rag.runtime.hardware import resolve_precision
-from rag.runtime.model_files import embedded_encoder_dir, model_folder, position_limit, read_config
+from rag.runtime.model_files import model_folder, position_limit, read_config
 from rag.training.claim import claimed
 from rag.training.fit import Loss, fit
 from rag.training.precision import MasterWeights
@@ -52,9 +52,7 @@ def _train(config: ReaderTrainConfig, device: str) -> Path:
     log = get_logger(__name__)
 
     # model
-    folder = config.model.encoder or str(embedded_encoder_dir())
     model, tokenizer = start_model(
-        folder,
         config.model,
         longest=max(stage.full_tokens for stage in config.stages),
         seed=config.run.seed,
@@ -90,7 +88,7 @@ def _train(config: ReaderTrainConfig, device: str) -> Path:
         *(len(examples), sum(map(len, held_out.values())), len(examples.texts), len(batches)),
     )
     settings = ReaderSettings(
-        max_tokens=min(384, position_limit(read_config(model_folder(folder)))),
+        max_tokens=min(384, position_limit(read_config(model_folder(config.model.encoder)))),
         select=config.objective.normalisation == "passage",
         answer_types=config.model.answer_types,
         skim_layer=model.skim_layer,

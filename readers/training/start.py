@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from rag.core.errors import ArtifactError, ConfigError
 from rag.runtime.backbone import loading
-from rag.runtime.model_files import position_limit
+from rag.runtime.model_files import embedded_encoder_dir, position_limit
 from readers.extractive.files import check_tokenizer, load_parts
 from readers.extractive.model import SpanModel
 from readers.extractive.tokens import check_offsets
@@ -21,7 +21,6 @@ __all__ = ["start_model"]
 
 
 def start_model(
-    folder: str,
     said: ReaderModelConfig,
     *,
     longest: int,
@@ -29,11 +28,9 @@ def start_model(
     passage_head: bool = False,
     fact_head: bool = False,
 ) -> tuple[SpanModel, Any]:
-    """Load what `folder` holds, with the heads that are asked for, and its tokenizer.
+    """Load `said.encoder`, an encoder or a reader, with the heads that are asked for, and its tokenizer.
 
     Args:
-        folder: Hugging Face name or folder of an encoder or a reader.
-        said: heads, dropout, what is frozen.
         longest: tokens of the longest row.
         seed: of new heads.
         passage_head, fact_head: further heads.
@@ -43,6 +40,7 @@ def start_model(
         MismatchedArtifactError: the tokenizer is not that of the encoder.
         ConfigError: the stages or layers do not fit the encoder, or the tokenizer gives no offsets.
     """
+    folder = said.encoder or str(embedded_encoder_dir())
     hint = "give a Hugging Face name, or a folder with configuration, weights and tokenizer"
     with loading(f"{folder}: no encoder with a tokenizer there", hint=hint):
         tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
