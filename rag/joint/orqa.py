@@ -39,7 +39,7 @@ from rag.data.text import exact_match
 from rag.joint.held import HeldIndex
 from rag.joint.orqa_config import OrqaTrainConfig
 from rag.joint.pair import paired, part
-from rag.joint.questions import answer_rank, questions_of
+from rag.joint.questions import answer_rank, example_of, questions_of
 from rag.runtime.hardware import resolve_precision
 from rag.runtime.model_files import position_limit
 from rag.runtime.seeds import generator
@@ -58,7 +58,6 @@ from readers.training.start import start_model
 from retrievers.encoders.layout import Query
 from retrievers.examples.data import TrainingSet, answer_matcher
 from retrievers.examples.masks import answer_mask
-from retrievers.examples.records import TrainingExample
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.frozen import FrozenIndex, finish_questions, like_index, score_rows, settings_of
 from retrievers.training.model import BiEncoderModel
@@ -136,7 +135,7 @@ def _train(config: OrqaTrainConfig, world: World, index: Index) -> Path:
     asked, held_out = questions_of(config, is_regex=regex)
     sides = retriever.settings
     tables = TrainingSet.build(
-        (_example(question) for question in asked),
+        map(example_of, asked),
         RetrieverTokenizer(sides.question, sides.passage),
         corpus=index.passages,
         folder=config.out / "data",
@@ -306,12 +305,6 @@ class _Task:
             for question, result in zip(questions, read, strict=True)
         )
         return {"em": 100.0 * right / len(questions), **{k: v for k, v in figures.items() if k != "top100"}}
-
-
-def _example(question: Question) -> TrainingExample:
-    return TrainingExample(
-        question.id, question.text, question.answers, answers_are_regex=question.answers_are_regex
-    )
 
 
 def _key(config: OrqaTrainConfig, index: Index) -> str:

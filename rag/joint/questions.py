@@ -13,9 +13,10 @@ from rag.data.questions import hold_out, read_questions
 from rag.data.text import AnswerMatcher
 from rag.metrics.ranking import first_true
 from retrievers.examples.data import answer_matcher
+from retrievers.examples.records import Candidate, TrainingExample
 from retrievers.training.config import RetrieverTrainConfig
 
-__all__ = ["answer_rank", "answered", "divide", "most_matched", "questions_of"]
+__all__ = ["answer_rank", "answered", "divide", "example_of", "most_matched", "questions_of"]
 
 
 def questions_of(
@@ -63,6 +64,14 @@ def divide(
         return hold_out(asked, share, seed, lambda question: question.text)
     known = {question.text for question in held_out}
     return [question for question in asked if question.text not in known], held_out
+
+
+def example_of(question: Question, found: Iterable[Candidate] = ()) -> TrainingExample:
+    """A question to train a retriever on, with what was found for it."""
+    return TrainingExample(
+        question.id, question.text, question.answers, tuple(found),
+        answers_are_regex=question.answers_are_regex,
+    )  # fmt: skip
 
 
 def most_matched(matcher: AnswerMatcher, texts: Iterable[str]) -> str:

@@ -42,11 +42,11 @@ from rag.eval.api import evaluate
 from rag.eval.compare import compare_evaluations
 from rag.eval.guard import check_selection_split
 from rag.eval.results import load_evaluation
-from rag.joint.questions import answered, divide
+from rag.joint.questions import answered, divide, example_of
 from rag.pipeline import Pipeline
 from rag.training.refresh import Staleness, distinct_share, top_k_overlap
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.examples.records import Candidate, TrainingExample, write_training_examples
+from retrievers.examples.records import Candidate, write_training_examples
 from retrievers.open import KINDS, named_kind, parse_kind
 from retrievers.training.config import RetrieverTrainConfig
 
@@ -334,10 +334,7 @@ def _retrieve(
                         Candidate(passage, "retrieved", "", rank, round(hit.score, 5))
                         for rank, (hit, passage) in enumerate(pairs, start=1)
                     )
-                    yield TrainingExample(
-                        question.id, question.text, question.answers, tuple(listed),
-                        answers_are_regex=question.answers_are_regex,
-                    )  # fmt: skip
+                    yield example_of(question, listed)
                 progress.update(len(batch))
 
     write_training_examples(current.folder / "found.json", examples())

@@ -22,7 +22,7 @@ from rag.joint.finding import FixedFinder, LearningFinder
 from rag.joint.held import HeldIndex, held_run, index_exchange
 from rag.joint.pair import paired, part
 from rag.joint.questions import questions_of
-from rag.joint.task import JointBatch, JointBatches, JointTask, Objective
+from rag.joint.task import JointBatches, JointTask, Objective
 from rag.joint.together_config import JointTrainConfig
 from rag.runtime.hardware import resolve_precision
 from rag.training.claim import claimed
@@ -158,7 +158,7 @@ def _fit(
     train: list[Question],
     held_out: list[Question],
     hooks: FitHooks,
-) -> FitResult[JointBatch]:
+) -> FitResult:
     batches = JointBatches(config, *task.teachable(train))
     log.info("%d questions, %d held out, %d batches", len(batches.questions), len(held_out), len(batches))
     return fit(
@@ -173,7 +173,7 @@ def _save_reader(
     seq2seq: Seq2Seq,
     settings: GeneratorSettings,
     full: Mapping[str, Tensor],
-    result: FitResult[JointBatch],
+    result: FitResult,
     bind: Callable[[Path], dict[str, Any]] | None = None,
 ) -> None:
     """Write the finished reader; `bind` writes a question encoder into its folder, and says what it is."""

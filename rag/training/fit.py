@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -126,7 +126,7 @@ class FitHooks:
 
 
 @dataclass(frozen=True, slots=True)
-class FitResult(Generic[BatchT]):
+class FitResult:
     """How a run ended.
 
     Attributes:
@@ -161,7 +161,7 @@ def fit(
     hooks: FitHooks | None = None,
     world: World | None = None,
     keep_checkpoints: int = 2,
-) -> FitResult[BatchT]:
+) -> FitResult:
     """Train `model` over all `batches`, resuming from the newest checkpoint under `out` if there is one.
 
     With several processes each calls this with the same batches; `compute_loss` returns its share. `out` must

@@ -151,7 +151,7 @@ class FrozenIndex(FitHooks):
 def finish_questions(
     config: RetrieverTrainConfig,
     model: BiEncoderModel,
-    result: FitResult[Any],
+    result: FitResult,
     described: Mapping[str, object],
 ) -> None:
     """Write the finished encoder, its passage tower in the numbers it came in, and the index for it.

@@ -94,7 +94,7 @@ def _tower_weights(tower: TowerModel, weights: Mapping[str, Tensor], prefix: str
 def finish_run(
     config: RetrieverTrainConfig,
     model: BiEncoderModel,
-    result: FitResult[Any],
+    result: FitResult,
     form: EncoderForm,
     described: Mapping[str, object],
     *,

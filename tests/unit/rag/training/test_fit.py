@@ -54,7 +54,7 @@ def linear() -> torch.nn.Linear:
 
 def run(
     out: Path, batches: Batches | None = None, model: torch.nn.Module | None = None, **changes: Any
-) -> FitResult[Pair]:
+) -> FitResult:
     model = linear() if model is None else model
     keywords = {k: changes.pop(k) for k in ("evaluate", "hooks", "keep_checkpoints") if k in changes}
     optim = {k: changes.pop(k) for k in OptimConfig.model_fields if k in changes}
