@@ -53,10 +53,9 @@ def leave_one_out(seq2seq: Seq2Seq, memory: Memory, answers: Sequence[Sequence[i
     """
     labels = seq2seq.targets(answers)
     found = torch.full((len(memory), max(memory.counts)), float("-inf"))
+    found[[b for b, count in enumerate(memory.counts) if count == 1], 0] = 0.0
     for passage in range(max(memory.counts)):
-        rows = [b for b, count in enumerate(memory.counts) if passage < count]
-        several = [b for b in rows if memory.counts[b] > 1]
-        found[[b for b in rows if b not in several], passage] = 0.0
+        several = [b for b, count in enumerate(memory.counts) if count > 1 and passage < count]
         if several:
             kept = labels[several]
             hidden = memory.without(passage).rows(several)
