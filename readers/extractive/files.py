@@ -63,6 +63,7 @@ def load_parts(name_or_path: str | Path | None) -> ReaderParts:
     check_tokenizer(name_or_path, tokenizer, config)
     longest = position_limit(config.to_dict())
     if config.model_type == "dpr":
+        model: LogitsModel = load_dpr(name_or_path)
         settings = ReaderSettings(
             final_separator=False,
             max_tokens=min(350, longest),
@@ -70,9 +71,9 @@ def load_parts(name_or_path: str | Path | None) -> ReaderParts:
             words="extend",
             select=True,
         )
-        return ReaderParts(load_dpr(name_or_path), tokenizer, settings, Calibration(), str(name_or_path))
-    settings = ReaderSettings(titled=False, max_tokens=min(384, longest))
-    model = load_question_answering(name_or_path)
+    else:
+        model = load_question_answering(name_or_path, config)
+        settings = ReaderSettings(titled=False, max_tokens=min(384, longest))
     return ReaderParts(model, tokenizer, settings, Calibration(), str(name_or_path))
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForQuestionAnswering, DPRReader, PreTrainedConfig
+from transformers import AutoModel, AutoModelForQuestionAnswering, DPRReader, PreTrainedConfig
 
 from rag.core.errors import ArtifactError, ConfigError
 from rag.runtime.backbone import attention_for, has_segments, load_backbone, loading, run_backbone
@@ -216,14 +216,13 @@ class DprModel(LogitsModel):
         return Logits(spans[..., 0], spans[..., 1], selected)
 
 
-def load_question_answering(folder: str | Path) -> SpanModel:
+def load_question_answering(folder: str | Path, config: PreTrainedConfig) -> SpanModel:
     """Any `AutoModelForQuestionAnswering` checkpoint whose head is one linear layer `qa_outputs`.
 
     Raises:
         ArtifactError: if it cannot be loaded, or has another kind of head.
     """
     with loading(f"{folder}: no question answering model could be loaded", hint=_EXPECTED):
-        config = AutoConfig.from_pretrained(folder)
         model = AutoModelForQuestionAnswering.from_pretrained(
             folder, config=config, attn_implementation=attention_for(config), dtype=torch.float32
         )
@@ -244,8 +243,7 @@ def load_dpr(folder: str | Path) -> DprModel:
         ArtifactError: if it cannot be loaded.
     """
     with loading(f"{folder}: no DPR reader could be loaded", hint=_EXPECTED):
-        config = AutoConfig.from_pretrained(folder)
-        model = DPRReader.from_pretrained(folder, config=config, dtype=torch.float32)
+        model = DPRReader.from_pretrained(folder, dtype=torch.float32)
     return DprModel(model).eval()
 
 

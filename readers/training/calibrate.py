@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 
 import numpy as np
 import numpy.typing as npt
@@ -194,8 +195,8 @@ def fit_and_measure(cases: Sequence[Case], candidates: int) -> tuple[float, Cali
         here, there = number % 2 == side, number % 2 != side  # a question's cases stay together
         if not (here.any() and there.any()):
             raise DataError("fewer than two held-out questions to fit and to measure the confidence on")
-        fitted = _fit([cases[i] for i in np.flatnonzero(there).tolist()], correct[there])
-        crossed[here] = _chances([cases[i] for i in np.flatnonzero(here).tolist()], correct[here], fitted)
+        fitted = _fit(list(compress(cases, there)), correct[there])
+        crossed[here] = _chances(list(compress(cases, here)), correct[here], fitted)
     top, none, right = crossed.T
     silent, removed = none > top, whole & ~answerable
     figures = {
