@@ -180,10 +180,8 @@ def compare_vectors(
     first encoding, less than 0.001 below its tenth best.
 
     Args:
-        passages: (P, D), the reference.
-        other_passages: (P, D).
-        queries: (B, D), the reference.
-        other_queries: (B, D).
+        passages, other_passages: (P, D), the first being the reference.
+        queries, other_queries: (B, D), likewise.
 
     Example:
         >>> v = np.eye(12, dtype=np.float32)

@@ -109,7 +109,6 @@ def loaded_model_bytes(
     Args:
         load_encoder: returns the bi-encoder; None if the server has none.
         reader: folder or name of the reader; the one in the package by default.
-        precision: of the reader.
     """
     from readers.extractive.reader import ExtractiveReader
 

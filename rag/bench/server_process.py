@@ -27,7 +27,6 @@ class ServerProcess:
     """`rag serve` as a subprocess on a free port; ready when the `with` block begins, stopped when it ends.
 
     Args:
-        index_dir: index to serve.
         arguments: further arguments of `rag serve`.
         settings: RAG_SERVE_… settings by their name in lower case, for example `batch_max_size`.
 

@@ -38,7 +38,6 @@ class StoredTokens:
     """Token vectors that were encoded once, given out again as an encoder would.
 
     Attributes:
-        identity: of the encoder.
         rows: (title, text) → passage.
         values: (T, D) float16, mapped.
         lengths: (N,), tokens of each passage.

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ _YES_NO = frozenset((
     "would", "shall", "should", "may", "might", "must"
 ))  # fmt: skip
 _FUNCTION_WORDS = _YES_NO.union(
-    *(_WH, ("whom", "whose", "that", "these", "those", "this", "there", "it", "its", "he", "him", "his")),
+    *(_WH, ("that", "these", "those", "this", "there", "it", "its", "he", "him", "his")),
     ("she", "her", "they", "them", "their", "i", "you", "we", "a", "an", "the", "and", "or", "but", "not"),
     ("of", "in", "on", "at", "by", "for", "from", "to", "with", "without", "as", "into", "about", "after"),
     ("before", "during", "between", "if", "than", "then", "be", "been", "being", "many", "much", "s"),
@@ -63,9 +64,8 @@ def question_word(text: str) -> str:
     words = re.findall(r"[a-z]+", text.lower().replace("'s", ""))
     if words and words[0] in _YES_NO:
         return "yes/no"
-    for position, word in enumerate(words):
+    for word, following in pairwise([*words, ""]):
         if word in _WH:
-            following = words[position + 1] if position + 1 < len(words) else ""
             if word == "how" and following in ("many", "much", "long", "old", "far", "tall", "big"):
                 return "how many"
             return "who" if word in ("whom", "whose") else word
@@ -114,10 +114,8 @@ def rank_bucket(rank: int | None) -> str:
     """Class of the rank at which the answer was first retrieved (1 is best); None means not at all."""
     if rank is None:
         return "not retrieved"
-    for limit, label in ((1, "1"), (5, "2–5"), (20, "6–20"), (100, "21–100")):
-        if rank <= limit:
-            return label
-    return "> 100"
+    classes = ((1, "1"), (5, "2–5"), (20, "6–20"), (100, "21–100"))
+    return next((label for last, label in classes if rank <= last), "> 100")
 
 
 def shared_words(question: str, gold: Sequence[Passage]) -> str | None:
@@ -138,10 +136,8 @@ def shared_words(question: str, gold: Sequence[Passage]) -> str | None:
     for passage in gold:
         held.update(map(str.lower, simple_tokenize(f"{passage.title} {passage.text}")))
     share = len(words & held) / len(words)
-    for limit, label in ((1.0, "all"), (0.75, "75–99 %"), (0.5, "50–74 %"), (0.25, "25–49 %")):
-        if share >= limit:
-            return label
-    return "under 25 %"
+    classes = ((1.0, "all"), (0.75, "75–99 %"), (0.5, "50–74 %"), (0.25, "25–49 %"))
+    return next((label for least, label in classes if share >= least), "under 25 %")
 
 
 @dataclass(slots=True)
