@@ -22,10 +22,11 @@ from typing import Any, Literal
 
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 from rag.core.errors import ArtifactError
 from rag.core.files import atomic_path
-from retrievers.encoders.head import ACTIVATIONS, Linear, Norm
+from retrievers.encoders.head import ACTIVATIONS, Linear
 from retrievers.encoders.layout import PAIR
 from retrievers.encoders.settings import POOLING_KEYS, EncoderForm
 
@@ -53,7 +54,7 @@ class TowerWeights:
     config: Mapping[str, Any]
     state: Mapping[str, torch.Tensor]
     tokenizer_dir: Path
-    head: tuple[Linear | Norm, ...] = ()
+    head: tuple[Linear | nn.LayerNorm, ...] = ()
 
 
 def _is_dpr(form: EncoderForm, towers: Iterable[TowerWeights]) -> bool:
@@ -188,7 +189,7 @@ def _write_sentence_tower(folder: Path, tower: TowerWeights, form: EncoderForm) 
     )
 
 
-def _write_layer(folder: Path, layer: Linear | Norm, *, on_tokens: bool) -> None:
+def _write_layer(folder: Path, layer: Linear | nn.LayerNorm, *, on_tokens: bool) -> None:
     """A Dense or LayerNorm module."""
     part = "linear" if isinstance(layer, Linear) else "norm"
     state = {f"{part}.weight": layer.weight} | ({} if layer.bias is None else {f"{part}.bias": layer.bias})
@@ -208,14 +209,14 @@ def _write_layer(folder: Path, layer: Linear | Norm, *, on_tokens: bool) -> None
 
 def _write_model(folder: Path, config: Mapping[str, Any], state: Mapping[str, torch.Tensor]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    kept = {k: v.detach().float().cpu().contiguous() for k, v in sorted(state.items()) if _is_weight(k, v)}
+    kept = {
+        name: tensor.detach().float().cpu().contiguous()
+        for name, tensor in sorted(state.items())
+        if tensor.is_floating_point() and not name.endswith(_POSITION_BUFFER)
+    }
     save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
     dropped = ("_name_or_path", "dtype", "torch_dtype", "transformers_version")
     _write_json(folder / "config.json", {k: v for k, v in config.items() if k not in dropped})
-
-
-def _is_weight(name: str, tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() and not name.endswith(_POSITION_BUFFER)
 
 
 def _write_json(path: Path, value: Any) -> None:

@@ -34,7 +34,6 @@ __all__ = [
     "Head",
     "HeadLayer",
     "Linear",
-    "Norm",
     "build_head",
     "find_weight",
     "linear_of",
@@ -42,7 +41,7 @@ __all__ = [
     "weight_shape",
 ]
 
-LayerT = TypeVar("LayerT", "Linear", "Norm")
+LayerT = TypeVar("LayerT", "Linear", nn.LayerNorm)
 
 ACTIVATIONS = {"Identity": nn.Identity, "Tanh": nn.Tanh, "ReLU": nn.ReLU, "GELU": nn.GELU}
 
@@ -80,13 +79,6 @@ class Linear(nn.Linear):
         return result
 
 
-class Norm(nn.LayerNorm):
-    """LayerNorm over the last dimension."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__(size, eps=1e-5)
-
-
 class Head(nn.Module):
     """Token vectors → a text's vector or vectors; computes in fp32.
 
@@ -101,7 +93,7 @@ class Head(nn.Module):
     def __init__(
         self,
         pooling: str,
-        layers: Iterable[Linear | Norm] = (),
+        layers: Iterable[Linear | nn.LayerNorm] = (),
         *,
         normalize: bool,
         size: int,
@@ -142,7 +134,7 @@ class Head(nn.Module):
         return functional.normalize(x, dim=-1) if self.normalize else x
 
 
-def build_head(described: EncoderSettings, size: int, added: Iterable[Linear | Norm] = ()) -> Head:
+def build_head(described: EncoderSettings, size: int, added: Iterable[Linear | nn.LayerNorm] = ()) -> Head:
     """The head of an encoder with its weights, on token vectors of `size` numbers; `added` layers follow.
 
     Raises:
@@ -164,13 +156,13 @@ def build_head(described: EncoderSettings, size: int, added: Iterable[Linear | N
     )
 
 
-def _read_layer(layer: HeadLayer) -> Linear | Norm:
+def _read_layer(layer: HeadLayer) -> Linear | nn.LayerNorm:
     weight = read_weight(layer.folder, layer.weight)
     bias_name = layer.weight.removesuffix("weight") + "bias"
     bias = read_weight(layer.folder, bias_name) if bias_name in _shapes(layer.folder) else None
     if layer.kind == "linear":
         return linear_of(weight, bias, layer.activation)
-    return _filled(Norm(weight.shape[0]), weight, bias)
+    return _filled(nn.LayerNorm(weight.shape[0]), weight, bias)
 
 
 def linear_of(weight: Tensor, bias: Tensor | None = None, activation: str = "Identity") -> Linear:

@@ -17,7 +17,7 @@ from rag.runtime.backbone import load_backbone, load_config, pad, refuse_missing
 from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.fast.packing import pack
 from rag.runtime.model_files import backbone_state
-from retrievers.encoders.head import Head, Linear, Norm, build_head, linear_of
+from retrievers.encoders.head import Head, Linear, build_head, linear_of
 from retrievers.encoders.interaction import TokenRules
 from retrievers.encoders.settings import EncoderSettings
 from retrievers.encoders.tokenization import separator_id, token_rules
@@ -90,7 +90,7 @@ class TowerModel(nn.Module):
         folder = settings.weights_dir
         encoder = load_backbone(folder, train=train, dropout=dropout, device=device)
         hidden = int(encoder.config.hidden_size)
-        added: list[Linear | Norm] = []
+        added: list[Linear | nn.LayerNorm] = []
         if settings.layers and settings.pooling != "pooler":
             if projection_dim not in (0, settings.dim):
                 raise ConfigError(
@@ -100,7 +100,7 @@ class TowerModel(nn.Module):
                 )
         elif projection_dim:
             added.append(_drawn(hidden, projection_dim, seed, bias=settings.interaction is None))
-            added += [Norm(projection_dim)] if projection_norm else []
+            added += [nn.LayerNorm(projection_dim)] if projection_norm else []
         head = build_head(settings, hidden, added)
         separator = separator_id(folder) if settings.segments else None
         rules = token_rules(settings)

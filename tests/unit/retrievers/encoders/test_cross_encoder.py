@@ -1,3 +1,6 @@
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -72,6 +75,18 @@ def test_the_fast_path_of_roberta_is_transformers(tiny, tmp_path):
         wanted, _ = load_pair_model(tmp_path, max_length=48).logits(questions, PASSAGES)
     assert wanted.std() > 0.01
     np.testing.assert_allclose(found.score(questions, PASSAGES), wanted, atol=1e-4)
+
+
+def test_the_fast_path_drops_the_network_and_starts_its_workers_again(folder):
+    model = load_pair_model(folder)
+    network = weakref.ref(model.network)
+    encoder = CrossEncoder(model, name="x", device="cpu", dtype=torch.float32, probabilities=True)
+    del model
+    gc.collect()
+    assert network() is None
+    before = encoder.score(["who"], PASSAGES[:1])
+    encoder.close()
+    np.testing.assert_array_equal(encoder.score(["who"], PASSAGES[:1]), before)
 
 
 def test_other_models_are_refused(tiny, tiny_bert, tmp_path):
