@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from indexers.gold import CorpusTexts
 from indexers.index import Index
@@ -47,14 +48,11 @@ def candidates(
         ([[4, 2, -1], [3, 1, 9]], [[0, 1, 0], [0, 0, 1]])
     """
     missed = [
-        () if own.intersection(row) else tuple(sorted(own))
+        torch.tensor([] if own.intersection(row) else sorted(own), dtype=torch.int64)
         for row, own in zip(found.tolist(), right, strict=True)
     ]
-    width = max(map(len, missed))
-    rows = np.full((len(found), found.shape[1] + width), -1, np.int64)
-    rows[:, : found.shape[1]] = found
-    for question, added in enumerate(missed):
-        rows[question, found.shape[1] : found.shape[1] + len(added)] = added
+    added = pad_sequence(missed, batch_first=True, padding_value=-1).numpy()  # (B, A)
+    rows = np.concatenate([found, added], axis=1)
     relevant = [[row in own for row in listed] for listed, own in zip(rows.tolist(), right, strict=True)]
     return rows, np.array(relevant)
 

@@ -56,11 +56,6 @@ class ColbertTrainConfig(RetrieverTrainConfig):
             "pairwise" from each of its own hard negatives alone; "kl" follows the targets' distribution.
         target_temperature: of "kl", targets are divided by it.
         nll_weight: of "kl", weight of "softmax" beside it, for questions with a positive in their list.
-
-    Example:
-        >>> config = ColbertTrainConfig(out="run", train_files=("train.json",), projection_dim=96)
-        >>> config.model.pooling, config.model.projection_dim, config.needs
-        ('tokens', 96, 'positives')
     """
 
     recipe: ClassVar[str] = "colbert"

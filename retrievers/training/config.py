@@ -244,11 +244,6 @@ class AnceTrainConfig(RefreshedConfig, ContrastiveTrainConfig):
         skip: so many of the best are passed over first.
         answer_filter: leave out passages that hold one of the question's answers.
         refresh_questions: questions mined for in one refresh, taken in turn; 0 is all.
-
-    Example:
-        >>> config = AnceTrainConfig(out="run", train_files=("train.json",), index="index")
-        >>> config.loss, str(config.schedule_of_refresh)
-        ('pairwise', '0:500')
     """
 
     recipe: ClassVar[str] = "ance"
@@ -280,10 +275,6 @@ class AdoreTrainConfig(RetrieverTrainConfig):
         index: built index with vectors; `question_encoder` None takes the encoder it was built with.
         depth: passages searched for each question at every step, under the current question encoder.
         metric_cut: rank from which on the loss sees no difference (reciprocal rank 0); None: `depth`.
-
-    Example:
-        >>> AdoreTrainConfig(out="run", train_files=("train.json",), index="index").depth
-        200
     """
 
     recipe: ClassVar[str] = "adore"

@@ -51,11 +51,6 @@ class DistillTrainConfig(RetrieverTrainConfig):
         target_temperature: targets are divided by it; scores are divided by `model.temperature`.
         margin: of loss "margin", in units of the difference of targets.
         nll_weight: weight of the likelihood of labelled positives beside it, in-batch; 0 leaves it out.
-
-    Example:
-        >>> config = DistillTrainConfig(out="run", train_files=("scored.json",), per_question=8)
-        >>> config.recipe, config.loss, config.data.per_question
-        ('distill', 'kl', 8)
     """
 
     recipe: ClassVar[str] = "distill"

@@ -73,11 +73,6 @@ class IctTrainConfig(RetrieverTrainConfig):
         train_files: the corpus: a built index, or files of documents of any format.
         validation_file: questions with positives, to watch what it is all for; None scores held-out passages.
         index: searched for these questions at each validation.
-
-    Example:
-        >>> config = IctTrainConfig(out="run", train_files=("index",), reset_layers=3)
-        >>> config.data.keep_sentence, config.model.reset_layers
-        (0.1, 3)
     """
 
     recipe: ClassVar[str] = "ict"

@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 from pydantic import Field, model_validator
+from torch.nn.utils.rnn import pad_sequence
 
 from indexers.index import Index
 from rag.core.errors import ConfigError, DataError
@@ -85,10 +86,6 @@ class MdrTrainConfig(RetrieverTrainConfig):
     `run.select_by` may be "path1" or "path10": the share of held-out questions whose passages are the best
     path, or one of the best ten, among the passages of the index with negatives "index", else of the held-out
     questions.
-
-    Example:
-        >>> MdrTrainConfig(out="run", train_files=("hotpot.json",)).data.max_hops
-        4
     """
 
     recipe: ClassVar[str] = "mdr"
@@ -207,10 +204,8 @@ def index_step(
     """
     assert index.dense is not None
     texts = [data.questions[example] for example in examples.tolist()]
-    golds = [data.canonical[data.positives[example]] for example in examples.tolist()]
-    own = np.full((len(golds), max(map(len, golds))), -1, np.int64)  # (N, G) the next passage, later ones
-    for row, gold in enumerate(golds):
-        own[row, : len(gold)] = gold
+    golds = [torch.from_numpy(data.canonical[data.positives[example]]) for example in examples.tolist()]
+    own = pad_sequence(golds, batch_first=True, padding_value=-1).long().numpy()  # (N, G), the next one first
     queries = model.encode_questions(texts)  # (N, D)
     _, found = index.dense.search(queries.detach().float().cpu().numpy(), depth)  # (N, K)
     left_out = (found[:, :, None] == own[:, None, :]).any(axis=2)

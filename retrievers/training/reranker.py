@@ -62,11 +62,6 @@ class RerankerTrainConfig(RetrieverTrainConfig):
 
     Of `model` these count: `question_encoder`, which gives the network (an encoder, or a cross-encoder to go
     on from), `passage_tokens`, the longest pair in training, `layout` of a passage, and `dropout`.
-
-    Example:
-        >>> config = RerankerTrainConfig(out="run", train_files=("mined.json",), hard_negatives=4)
-        >>> config.data.hard_negatives, config.model.passage_tokens, config.recipe
-        (4, 256, 'reranker')
     """
 
     recipe: ClassVar[str] = "reranker"

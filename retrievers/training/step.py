@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from rag.runtime.fast.packing import plan_batches
+from rag.runtime.seeds import generator
 from rag.training.distributed import World
 from rag.training.fit import Loss
 from retrievers.encoders.vectors import Vectors
@@ -162,7 +163,9 @@ class ChunkedEncoding:
 
         self._run = run
         plan = plan_batches(lengths, max_rows=chunk_rows, max_tokens=chunk_tokens)
-        self._chunks = [_Chunk(rows, _mix(seed, first + min(rows))) for rows in plan]
+        self._chunks = [
+            _Chunk(rows, int(generator(seed, first + min(rows)).integers(1 << 62))) for rows in plan
+        ]
         keep = torch.is_grad_enabled() and (keep_graphs or len(plan) == 1)
         parts = []
         for chunk in self._chunks:
@@ -197,17 +200,3 @@ class ChunkedEncoding:
         with torch.random.fork_rng(devices=[self._device] if cuda else [], enabled=True):
             torch.manual_seed(chunk.seed)
             yield
-
-
-def _mix(seed: int, number: int) -> int:
-    """A seed for each number: neighbours must not share streams, so the bits are mixed (splitmix64).
-
-    Example:
-        >>> _mix(1, 0) != _mix(1, 1) != _mix(2, 0)
-        True
-    """
-    mask = (1 << 64) - 1
-    z = (seed + (number + 1) * 0x9E3779B97F4A7C15) & mask
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
-    return (z ^ (z >> 31)) >> 1
