@@ -23,7 +23,7 @@ from indexers.ledger import LEDGER_NAME, StageLedger
 from indexers.lucene import build_bm25
 from indexers.passages import PassageStore, PassageStoreWriter, passages_digest
 from indexers.presets import INDEX_KINDS, PLAID, IndexKind, IndexType
-from indexers.protocols import EncoderIdentity, PassageEncoder
+from indexers.protocols import PassageEncoder
 from indexers.token_build import TokenEncoder, build_tokens
 from indexers.token_index import TokenIndex
 from rag.config import Config
@@ -243,7 +243,7 @@ def build_embeddings(
         raise ConfigError(f"the encoder's dim is {encoder.dim}, its identity says {identity.dim}")
     inputs = {
         "passages": ledger.output("passages"),
-        "encoder": _comparable(identity),
+        "encoder": identity.comparable(),
         "dtype": settings.stored_dtype,
         "shard_rows": settings.shard_rows,
         "probes": settings.probes,
@@ -284,7 +284,7 @@ def build_token_stage(
     """Stage 4: token vectors, compressed."""
     inputs = {
         "passages": ledger.output("passages"),
-        "encoder": _comparable(encoder.identity),
+        "encoder": encoder.identity.comparable(),
         "bits": settings.token_bits,
         "shard_rows": settings.shard_rows,
         "seed": settings.seed,
@@ -296,11 +296,6 @@ def build_token_stage(
         seed=settings.seed,
     )  # fmt: skip
     ledger.finish("tokens", info)
-
-
-def _comparable(identity: EncoderIdentity) -> dict[str, Any]:
-    """What must not change when a build goes on: with known weights, the name may."""
-    return {**identity.to_json(), "name": "" if identity.weights_sha256 else identity.name}
 
 
 def build_lucene(passages: PassageStore, place: Path, ledger: StageLedger, settings: BuildSettings) -> None:

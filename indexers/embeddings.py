@@ -27,6 +27,7 @@ from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity, FloatArray, IntArray, PassageEncoder, ReportingEncoder
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import atomic_write_bytes, atomic_write_json, clean_directory, disk_errors, sha256_file
+from rag.core.manifest import differences
 from rag.core.progress import Progress
 
 __all__ = [
@@ -127,14 +128,10 @@ class EmbeddingWriter:
         self._drop_damaged()
 
     def _refuse_other(self, found: _Header) -> None:
-        wanted = self._header
-        differences = list(found.encoder.differences(wanted.encoder))
-        for name in ("rows", "dtype", "shard_rows"):
-            if getattr(found, name) != getattr(wanted, name):
-                differences.append(f"{name}: {getattr(found, name)!r} != {getattr(wanted, name)!r}")
-        if differences:
+        sides = ({**asdict(side), "encoder": side.encoder.comparable()} for side in (found, self._header))
+        if changed := differences(*sides):
             raise MismatchedArtifactError(
-                f"{self.directory} holds embeddings made otherwise ({'; '.join(differences)})",
+                f"{self.directory} holds embeddings made otherwise ({changed})",
                 hint="use the same settings to continue, or overwrite the index",
             )
 

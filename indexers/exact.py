@@ -130,13 +130,9 @@ def _score_pairs(
     scores[asked[query], place] = products[query, slot]
 
 
-def exact_search(
-    embeddings: EmbeddingShards, queries: FloatArray, top_k: int, *, threads: int | None = None
-) -> tuple[FloatArray, IntArray]:
+def exact_search(embeddings: EmbeddingShards, queries: FloatArray, top_k: int) -> tuple[FloatArray, IntArray]:
     """Brute force over all embeddings, shard by shard; see `VectorIndex.search` for arguments and result."""
     queries = check_queries(queries, embeddings.dim, top_k)
-    if threads is not None:
-        faiss.omp_set_num_threads(threads)
     wanted = min(top_k + CANDIDATE_MARGIN, len(embeddings))
     scores = np.empty((len(queries), 0), dtype=np.float32)
     rows = np.empty((len(queries), 0), dtype=np.int64)
@@ -185,20 +181,20 @@ class FlatIndex:
         ConfigError: the embeddings are not float32, so every search would convert them.
     """
 
-    def __init__(self, embeddings: EmbeddingShards, *, threads: int | None = None) -> None:
+    def __init__(self, embeddings: EmbeddingShards) -> None:
         if embeddings.dtype != "float32":
             raise ConfigError(
                 f"flat search needs float32 embeddings, these are {embeddings.dtype}",
                 hint="use dtype float32, or index type fp16",
             )
-        self._embeddings, self._threads, self.dim = embeddings, threads, embeddings.dim
+        self._embeddings, self.dim = embeddings, embeddings.dim
 
     def __len__(self) -> int:
         return len(self._embeddings)
 
     def search(self, queries: FloatArray, top_k: int) -> tuple[FloatArray, IntArray]:
         """See `VectorIndex.search`."""
-        return exact_search(self._embeddings, queries, top_k, threads=self._threads)
+        return exact_search(self._embeddings, queries, top_k)
 
 
 def sample_rows(embeddings: EmbeddingShards, count: int, seed: int) -> FloatArray:

@@ -7,7 +7,6 @@ Files in the directory: `dense.json` (type, parameters, search settings, measure
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -248,17 +247,9 @@ def _open_faiss(directory: Path, info: dict[str, Any]) -> Any:
 class FaissIndex:
     """A lossy FAISS index whose candidates are re-ranked with exact scores from the embeddings."""
 
-    def __init__(
-        self,
-        index: Any,
-        embeddings: EmbeddingShards,
-        info: dict[str, Any],
-        *,
-        threads: int | None = None,
-    ) -> None:
-        self._index, self._embeddings, self._threads, self.dim = index, embeddings, threads, embeddings.dim
+    def __init__(self, index: Any, embeddings: EmbeddingShards, info: dict[str, Any]) -> None:
+        self._index, self._embeddings, self.dim = index, embeddings, embeddings.dim
         self._effort, self._over_fetch = int(info["effort"]), int(info["over_fetch"])
-        self._configured = threading.local()
 
     def __len__(self) -> int:
         return len(self._embeddings)
@@ -266,17 +257,12 @@ class FaissIndex:
     def search(self, queries: FloatArray, top_k: int) -> tuple[FloatArray, IntArray]:
         """See `VectorIndex.search`; scores are exact inner products with the stored embeddings."""
         queries = check_queries(queries, self.dim, top_k)
-        if self._threads is not None and not hasattr(self._configured, "done"):
-            faiss.omp_set_num_threads(self._threads)
-            self._configured.done = True
         wanted = min(top_k * self._over_fetch + CANDIDATE_MARGIN, len(self))
         _, rows = self._index.search(queries, wanted, params=_parameters(self._index, self._effort, wanted))
         return select_best(exact_scores(self._embeddings, queries, rows), rows, top_k)
 
 
-def open_dense(
-    directory: str | Path, embeddings: EmbeddingShards, *, threads: int | None = None
-) -> VectorIndex:
+def open_dense(directory: str | Path, embeddings: EmbeddingShards) -> VectorIndex:
     """Open what `build_faiss` wrote.
 
     Raises:
@@ -299,5 +285,5 @@ def open_dense(
             hint="rebuild the index",
         )
     if info["index_type"] == "flat":
-        return FlatIndex(embeddings, threads=threads)
-    return FaissIndex(_open_faiss(place, info), embeddings, info, threads=threads)
+        return FlatIndex(embeddings)
+    return FaissIndex(_open_faiss(place, info), embeddings, info)

@@ -45,14 +45,12 @@ class FoundGold:
     Attributes:
         rows: rows of the gold passages, in their order; of several copies of a text the one with the same
             title, else the first.
-        copies: every row with the text of a gold passage that was found by text, and all of `rows`.
         missing: gold passages that the question set quotes and the index does not hold.
         how: "id", "text" or "overlap", for several passages the first one's; "given" if all are missing;
             "none" if nothing is known of them.
     """
 
     rows: tuple[int, ...] = ()
-    copies: frozenset[int] = frozenset()
     missing: tuple[Passage, ...] = ()
     how: str = "none"
 
@@ -164,7 +162,7 @@ class GoldLookup:
         missing: list[tuple[list[tuple[Passage, list[int], str]], int, Question]] = []
         for question in questions:
             if rows := self.by_id(question):
-                found.append(FoundGold(rows, frozenset(rows), (), "id"))
+                found.append(FoundGold(rows, how="id"))
                 continue
             entries = [(passage, rows, "text") for passage, rows in self.by_text(question)]
             missing += [(entries, place, question) for place, (_, rows, _) in enumerate(entries) if not rows]
@@ -195,5 +193,4 @@ def _found(entries: Iterable[tuple[Passage, list[int], str]]) -> FoundGold:
     there = [(rows, how) for _, rows, how in entries if rows]
     missing = tuple(passage for passage, rows, _ in entries if not rows)
     first = tuple(dict.fromkeys(rows[0] for rows, _ in there))
-    copies = frozenset(row for rows, _ in there for row in rows)
-    return FoundGold(first, copies, missing, there[0][1] if there else "given" if missing else "none")
+    return FoundGold(first, missing, there[0][1] if there else "given" if missing else "none")

@@ -41,11 +41,8 @@ class Index:
         tokens: search in token vectors; None without them.
     """
 
-    def __init__(
-        self, directory: Path, manifest: dict[str, Any], *, threads: int | None, java_heap_mib: int
-    ) -> None:
+    def __init__(self, directory: Path, manifest: dict[str, Any]) -> None:
         self.directory, self.manifest = directory, manifest
-        self._threads, self._java_heap_mib = threads, java_heap_mib
         self.version: str = manifest["checksum"][:12]
         self.passages = PassageStore.open(directory / PASSAGES_DIR)
         self._expect(PASSAGES_DIR, len(self.passages), manifest["passages"]["count"])
@@ -60,7 +57,7 @@ class Index:
             self.embeddings = EmbeddingShards.open(directory / EMBEDDINGS_DIR)
             self._expect(EMBEDDINGS_DIR, len(self.embeddings), len(self.passages))
             self._expect_encoder(EMBEDDINGS_DIR, self.embeddings.encoder)
-            self.dense = open_dense(directory / DENSE_DIR, self.embeddings, threads=threads)
+            self.dense = open_dense(directory / DENSE_DIR, self.embeddings)
 
     def _expect_encoder(self, what: str, found: EncoderIdentity) -> None:
         if found.to_json() != self.manifest["encoder"]:
@@ -76,21 +73,13 @@ class Index:
             )
 
     @classmethod
-    def open(
-        cls,
-        directory: str | Path,
-        *,
-        verify: Verify = "size",
-        threads: int | None = None,
-        java_heap_mib: int = 512,
-    ) -> Index:
+    def open(cls, directory: str | Path, *, verify: Verify = "size") -> Index:
         """Open an index.
 
         Args:
             verify: "size" checks the size of every file, and checksums from the smallest file on until
                 `QUICK_CHECK_BYTES` are read; "deep" checks every checksum; "none" trusts the directory.
                 Headers are always checked.
-            java_heap_mib: largest Java heap, if BM25 is used.
 
         Raises:
             IncompleteArtifactError: the build is not finished.
@@ -108,16 +97,14 @@ class Index:
             )
         if verify != "none":
             _verify(place, manifest["files"], deep=verify == "deep")
-        return cls(place, manifest, threads=threads, java_heap_mib=java_heap_mib)
+        return cls(place, manifest)
 
     @cached_property
     def lucene(self) -> LuceneIndex | None:
         """BM25 search, opened (and Java started) on first use; None for a dense-only index."""
         if "bm25" not in self.parts:
             return None
-        return LuceneIndex.open(
-            self.directory / BM25_DIR, threads=self._threads, heap_mib=self._java_heap_mib
-        )
+        return LuceneIndex.open(self.directory / BM25_DIR)
 
     @property
     def parts(self) -> tuple[Part, ...]:

@@ -38,6 +38,7 @@ __all__ = ["LuceneIndex", "build_bm25", "java_versions", "start_java"]
 INFO_NAME, FOLDER_NAME = "bm25.json", "lucene"
 MAX_QUERY_WORDS, MAX_QUERY_CHARACTERS = 512, 16_384
 _FILE_PASSAGES = 16_384  # of one file that is handed to Lucene; its threads work on different files
+_SEARCH_HEAP_MIB = 512
 _start_lock = threading.Lock()
 
 
@@ -169,7 +170,7 @@ def build_bm25(
         "contents": "title, newline, text",
         "analysis": "english, porter",
     }
-    with LuceneIndex(folder, info, heap_mib=heap_mib) as index:
+    with LuceneIndex(folder, info) as index:
         found = index.documents
     if found != indexed:
         shutil.rmtree(folder, ignore_errors=True)
@@ -212,11 +213,8 @@ class LuceneIndex:
         ArtifactError: the folder is not a Lucene index.
     """
 
-    def __init__(
-        self, folder: Path, info: dict[str, Any], *, threads: int | None = None, heap_mib: int = 2048
-    ) -> None:
-        autoclass = start_java(heap_mib=heap_mib)
-        self._threads = threads or os.cpu_count() or 1
+    def __init__(self, folder: Path, info: dict[str, Any]) -> None:
+        autoclass = start_java(heap_mib=_SEARCH_HEAP_MIB)
         self._list = autoclass("java.util.ArrayList")
         try:
             self._searcher = autoclass("io.anserini.search.SimpleSearcher")(str(folder))
@@ -235,14 +233,14 @@ class LuceneIndex:
         self._mapper.configOverride(document).setIsIgnoredType(autoclass("java.lang.Boolean")("true"))
 
     @classmethod
-    def open(cls, directory: str | Path, *, threads: int | None = None, heap_mib: int = 2048) -> LuceneIndex:
+    def open(cls, directory: str | Path) -> LuceneIndex:
         """Open what `build_bm25` wrote."""
         place = Path(directory)
         info = read_info(
             place / INFO_NAME,
             lambda it: (float(it["k1"]), float(it["b"]), int(it["rows"]), int(it["documents"])),
         )
-        index = cls(place / FOLDER_NAME, info, threads=threads, heap_mib=heap_mib)
+        index = cls(place / FOLDER_NAME, info)
         if index.documents != info["documents"]:
             raise MismatchedArtifactError(
                 f"{place / FOLDER_NAME} holds {index.documents} documents, expected {info['documents']}",
@@ -275,7 +273,7 @@ class LuceneIndex:
             names.add(str(position))
         try:
             found = self._searcher.batch_search(
-                queries, names, min(top_k, max(self.documents, 1)), min(self._threads, len(texts))
+                queries, names, min(top_k, max(self.documents, 1)), min(os.cpu_count() or 1, len(texts))
             )
             results = json.loads(self._mapper.writeValueAsString(found))
         except Exception as error:

@@ -79,6 +79,10 @@ class EncoderIdentity:
             if field.name not in skipped and getattr(self, field.name) != getattr(other, field.name)
         )
 
+    def comparable(self) -> dict[str, Any]:
+        """What must not change when a build goes on: with known weights, the name may."""
+        return {**self.to_json(), "name": "" if self.weights_sha256 else self.name}
+
     def fingerprint(self) -> str:
         """Short hash of all fields but the name; goes into ledgers."""
         value = self.to_json()

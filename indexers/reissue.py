@@ -97,8 +97,7 @@ def _restate(place: Path, identity: EncoderIdentity, stages: list[str]) -> None:
     renewed = [{**line, "encoder": identity.fingerprint()} for line in lines]
     atomic_write_text(shards, "".join(json.dumps(line, sort_keys=True) + "\n" for line in renewed))
     ledger = read_json(place / LEDGER_NAME)
-    name = "" if identity.weights_sha256 else identity.name
-    ledger["embeddings"]["inputs"]["encoder"] = {**identity.to_json(), "name": name}
+    ledger["embeddings"]["inputs"]["encoder"] = identity.comparable()
     if "dense" in stages:
         ledger["dense"]["inputs"]["embeddings"] = fingerprint(ledger["embeddings"]["inputs"])[:16]
     atomic_write_json(place / LEDGER_NAME, ledger)

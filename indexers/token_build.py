@@ -22,14 +22,7 @@ from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity, IntArray
 from indexers.token_codec import TRAINING_TOKENS, TokenCodec, centroid_count, train_codec
 from rag.core.errors import ConfigError, DataError
-from rag.core.files import (
-    atomic_path,
-    atomic_write_json,
-    disk_errors,
-    read_json,
-    remove_temporaries,
-    sha256_file,
-)
+from rag.core.files import atomic_path, atomic_write_json, clean_directory, read_json, sha256_file
 from rag.core.progress import Progress
 
 __all__ = ["TOKENS_NAME", "TokenEncoder", "build_tokens", "shard_files"]
@@ -103,9 +96,7 @@ def build_tokens(
         ConfigError: the encoder makes one vector a text.
         DataError: a vector is not finite, or a passage has none.
     """
-    with disk_errors(directory):
-        directory.mkdir(parents=True, exist_ok=True)
-        remove_temporaries(directory)
+    clean_directory(directory)
     made = _Build(passages, directory, encoder, shard_rows)
     codec = made.codec(bits, seed)
     sampled = made.sampled()

@@ -18,7 +18,7 @@ from rag.core.errors import RagError, ResourceError
 from rag.core.log import get_logger, setup_logging
 from serve.app import create_app
 from serve.errors import ApiError
-from serve.service import AnswerService, OpenService, open_pipeline
+from serve.service import OpenService, open_pipeline
 from serve.settings import ServeSettings
 
 __all__ = ["bind", "run_server"]
@@ -26,16 +26,11 @@ __all__ = ["bind", "run_server"]
 log = get_logger(__name__)
 
 
-def run_server(
-    settings: ServeSettings,
-    service: AnswerService | None = None,
-    *,
-    open_service: OpenService = open_pipeline,
-) -> None:
+def run_server(settings: ServeSettings, *, open_service: OpenService = open_pipeline) -> None:
     """Serve until SIGTERM or SIGINT, then finish what was accepted; SIGHUP swaps in the index anew.
 
     Args:
-        service: an open service; by default the index in the settings is opened while the server starts.
+        open_service: opens the index in the settings, while the server starts and at each reload.
 
     Raises:
         ResourceError: the address cannot be listened on.
@@ -49,7 +44,7 @@ def run_server(
         failures.append(error)
         server.should_exit = True
 
-    app = create_app(settings, service, open_service=open_service, on_load_error=stop_on)
+    app = create_app(settings, open_service=open_service, on_load_error=stop_on)
     server = uvicorn.Server(
         uvicorn.Config(
             app,

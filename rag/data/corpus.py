@@ -68,17 +68,13 @@ def _read(sources: Sequence[Source], options: ReadOptions, report: ReadReport) -
         unit = _UNITS.get(source.format, "line")
         before = report.total
         for position, item in documents_of(source, options):
-            if isinstance(item, BadRecord):
-                problem: BadRecord | None = item
-            else:
-                problem = _fault(item, options, seen)
-                if problem is None:
-                    report.add_good()
-                    yield item
-            if problem is None:
-                continue
-            report.add_bad(Problem(shown, position, unit, problem.reason, problem.detail))
-            report.check(options.max_bad_share, at_end=False)
+            problem = item if isinstance(item, BadRecord) else _fault(item, options, seen)
+            if problem is not None:
+                report.add_bad(Problem(shown, position, unit, problem.reason, problem.detail))
+                report.check(options.max_bad_share, at_end=False)
+            elif not isinstance(item, BadRecord):
+                report.add_good()
+                yield item
         if report.total == before:
             report.add_bad(Problem(shown, 0, "file", "no records in it"))
     report.check(options.max_bad_share, at_end=True)

@@ -21,7 +21,7 @@ from rag.data.files.record import good
 from rag.data.files.sources import in_folder
 from rag.data.files.streams import (
     STDIN,
-    is_json_record,
+    is_json_lines,
     json_lines,
     json_values,
     open_binary,
@@ -179,14 +179,13 @@ def _detect(stream: io.BufferedReader, path: str) -> str:
     head = stream.peek(_HEAD_BYTES)[:_HEAD_BYTES].removeprefix(b"\xef\xbb\xbf").lstrip()
     if head.startswith(b"PAR1"):
         return "parquet"
-    first, line_end, _ = head.partition(b"\n")
     if name.endswith(".txt"):
         return "text"
     if head.startswith(b"{"):
-        return "jsonl" if is_json_record(first, is_whole=bool(line_end)) else "json"
+        return "jsonl" if is_json_lines(head) else "json"
     if re.match(rb"\[\s*(?:[{\]]|$)", head):
         return "json"
-    if b"\t" in first:
+    if b"\t" in head.partition(b"\n")[0]:
         return "tsv"
     if name.endswith(".csv"):
         return "csv"

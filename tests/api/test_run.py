@@ -98,7 +98,7 @@ def test_a_taken_port_is_explained():
     with bind("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ResourceError, match=rf"port {port} on 127\.0\.0\.1 is in use"):
-            run_server(settings(port=port), FakeService())
+            run_server(settings(port=port), open_service=lambda _: FakeService())
 
 
 def test_an_unknown_host_is_explained():

@@ -9,7 +9,7 @@ import pytest
 
 from indexers.embeddings import EmbeddingShards, EmbeddingWriter, VectorDtype
 from indexers.exact import FlatIndex, exact_search, select_best
-from indexers.faiss_index import build_faiss, open_dense, recall_at
+from indexers.faiss_index import _faiss_threads, build_faiss, open_dense, recall_at
 from indexers.presets import INDEX_TYPES
 from indexers.protocols import EncoderIdentity, FloatArray
 from rag.core.errors import ConfigError, MismatchedArtifactError, RetrievalError
@@ -53,7 +53,8 @@ def float16(tmp_path_factory: pytest.TempPathFactory) -> EmbeddingShards:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_flat_equals_brute_force(float32: EmbeddingShards, count: int, top_k: int, threads: int) -> None:
     queries = clustered(count, 1)
-    scores, rows = FlatIndex(float32, threads=threads).search(queries, top_k)
+    with _faiss_threads(threads):
+        scores, rows = FlatIndex(float32).search(queries, top_k)
     expected_scores, expected_rows = brute_force(float32.rows(np.arange(ROWS)), queries, top_k)
     # two passages whose scores differ by less than float32 can say may stand in either order
     gaps = np.abs(np.diff(expected_scores, axis=1)) > 1e-6 * np.abs(expected_scores[:, 1:])
@@ -71,7 +72,7 @@ def test_lossy_types_reach_their_recall_with_exact_scores(
     embeddings = float32 if name == "flat" else float16
     probes, questions = clustered(100, 5), clustered(300, 6)
     info = build_faiss(embeddings, tmp_path, index_type=name, probes=probes, threads=1)
-    index = open_dense(tmp_path, embeddings, threads=1)
+    index = open_dense(tmp_path, embeddings)
     assert (len(index), index.dim) == (ROWS, DIM)
     vectors = embeddings.rows(np.arange(ROWS))
     for k in (1, 10, 100):
@@ -101,7 +102,7 @@ def test_equal_vectors_have_equal_scores_in_row_order(tmp_path: Path, name: str)
     vectors[copies] = vectors[3]
     embeddings = store(tmp_path / "e", vectors, "float32" if name == "flat" else "float16", shard_rows=128)
     build_faiss(embeddings, tmp_path / "d", index_type=name, threads=1)
-    index = open_dense(tmp_path / "d", embeddings, threads=1)
+    index = open_dense(tmp_path / "d", embeddings)
     alone_scores, alone_rows = index.search(vectors[3:4], 4)
     assert alone_rows[0].tolist() == [3, 77, 205, 340]
     assert len(set(alone_scores[0].tolist())) == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,8 +11,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rag.core.errors import DataError
-from rag.core.files import atomic_path, disk_errors
-from rag.data.files.streams import is_json_record, json_lines, json_values, open_binary, read_lines
+from rag.core.files import atomic_path
+from rag.data.files.streams import is_json_lines, json_lines, json_values, open_binary, read_lines
 from rag.data.records import BadRecord
 
 __all__ = [
@@ -133,8 +132,7 @@ def json_records(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
         DataError: malformed; names the place.
     """
     with open_binary(path) as stream:
-        first, line_end, _ = stream.peek(1 << 16).removeprefix(BOM_UTF8).lstrip().partition(b"\n")
-        is_lines = first[:1] == b"{" and is_json_record(first, is_whole=bool(line_end))
+        is_lines = is_json_lines(stream.peek(1 << 16))
         for number, value in json_lines(stream) if is_lines else json_values(stream, str(path)):
             place = f"{path}:{number}" if is_lines else f"{path}: record {number}"
             value = good(value, place)
@@ -165,11 +163,7 @@ def text_lines(path: str | Path) -> Iterator[tuple[str, str]]:
 @contextmanager
 def open_text(path: Path) -> Iterator[TextIO]:
     """Write a text file that appears whole."""
-    with (
-        atomic_path(path) as temporary,
-        disk_errors(path),
-        open(temporary, "w", encoding="utf-8", newline="\n") as file,
-    ):
+    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
         yield file
 
 

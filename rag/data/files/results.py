@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rag.core.errors import ConfigError, DataError
-from rag.core.files import atomic_path, disk_errors
+from rag.core.files import atomic_path
 from rag.core.types import Passage, Question
 from rag.data.files.dpr_family import DPR_RESULTS, RESULTS_SHAPE
 from rag.data.files.record import Record, write_json_lines
@@ -40,7 +40,7 @@ def write_passages(path: str | Path, passages: Iterable[Passage]) -> int:
             f"cannot tell the format of {path.name!r} from its name",
             hint="name it .jsonl or .tsv, with .gz after it to compress",
         )
-    with disk_errors(path), atomic_path(path) as temporary, ExitStack() as stack:
+    with atomic_path(path) as temporary, ExitStack() as stack:
         raw: Any = stack.enter_context(temporary.open("wb"))
         if is_gzip:  # no name and no time inside: the same passages give the same bytes
             raw = stack.enter_context(gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0))

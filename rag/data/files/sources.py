@@ -13,7 +13,13 @@ from pathlib import Path
 
 from rag.core.errors import ConfigError, DataError
 from rag.data.files.huggingface import HF_PREFIX
-from rag.data.files.streams import COMPRESSED_SUFFIXES, STDIN, is_json_record, open_binary, strip_compression
+from rag.data.files.streams import (
+    COMPRESSED_SUFFIXES,
+    STDIN,
+    is_json_lines,
+    open_binary,
+    strip_compression,
+)
 from rag.data.records import ReadReport
 
 __all__ = [
@@ -230,10 +236,9 @@ def sniff_bytes(head: bytes, name: str) -> str:
         return "json"
     if visible.startswith(b"<doc "):
         return "wikiextractor"
-    first, line_end, _ = visible.partition(b"\n")
     if visible.startswith(b"{"):
-        return "json" if not is_json_record(first, is_whole=bool(line_end)) else "jsonl"
-    if b"\x00" not in head and b"\t" in first:
+        return "jsonl" if is_json_lines(visible) else "json"
+    if b"\x00" not in head and b"\t" in visible.partition(b"\n")[0]:
         return "tsv"
     raise ConfigError(
         f"{name}: its format cannot be told from its name or its first bytes ({head[:24]!r})",

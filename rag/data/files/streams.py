@@ -26,7 +26,7 @@ from rag.core.errors import DataError
 from rag.data.records import BadRecord
 
 __all__ = [
-    "COMPRESSED_SUFFIXES", "STDIN", "bad_encoding", "first_mark", "is_json_record", "iter_json_array",
+    "COMPRESSED_SUFFIXES", "STDIN", "bad_encoding", "is_json_lines", "first_mark", "iter_json_array",
     "json_lines", "json_values", "load_json", "open_binary", "parse_json", "read_lines", "strip_compression",
 ]  # fmt: skip
 
@@ -222,10 +222,13 @@ def json_values(
         yield 1, value
 
 
-def is_json_record(line: bytes, *, is_whole: bool) -> bool:
-    """Whether this first line is a record of JSON lines rather than the start of one JSON object."""
-    text = line.decode("utf-8", errors="replace")
-    if not is_whole:
+def is_json_lines(head: bytes) -> bool:
+    """Whether data with these first bytes are JSON lines, rather than one JSON value or something else."""
+    first, line_end, _ = head.removeprefix(codecs.BOM_UTF8).lstrip().partition(b"\n")
+    text = first.decode("utf-8", errors="replace")
+    if not text.startswith("{"):
+        return False
+    if not line_end:
         # A single line without end, or longer than was looked at: SQuAD and id → record objects nest at once.
         return not re.match(r'\{\s*(?:"version"\s*:\s*[^,]*,\s*)?"[^"]*"\s*:\s*[\[{]', text)
     try:

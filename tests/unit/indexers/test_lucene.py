@@ -39,7 +39,7 @@ def test_versions_name_java_21() -> None:
 
 
 def test_words_of_titles_and_texts_are_found(folder: Path) -> None:
-    index = LuceneIndex.open(folder, threads=2)
+    index = LuceneIndex.open(folder)
     assert index.documents == len(TEXTS) - 1
     rivers, mountain, stem = index.search(["river vienna", "matterhorn", "mountains flowing"], 5)
     assert [row for row, _ in rivers] == [0, 1]
@@ -87,7 +87,7 @@ def test_odd_queries_find_nothing_or_something_but_never_fail(folder: Path) -> N
 
 
 def test_a_batch_equals_single_questions(folder: Path) -> None:
-    index = LuceneIndex.open(folder, threads=2)
+    index = LuceneIndex.open(folder)
     questions = ["vienna", "alps", "vienna", "tulips budapest"]
     assert index.search(questions, 4) == [index.search([question], 4)[0] for question in questions]
 
