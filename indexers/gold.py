@@ -139,7 +139,7 @@ class GoldLookup:
     def _texts(self) -> CorpusTexts:
         return CorpusTexts(self._passages)
 
-    def by_id(self, question: Question) -> tuple[int, ...]:
+    def _by_id(self, question: Question) -> tuple[int, ...]:
         """Rows of the gold ids that the index knows."""
         quoted = _quoted(question)
         ids = question.gold_passage_ids or tuple(passage.id for passage in quoted if passage.id)
@@ -152,19 +152,15 @@ class GoldLookup:
             if any(overlap_share(self._passages[row].text, gold.text) >= _SAME for gold in quoted)
         )
 
-    def by_text(self, question: Question) -> list[tuple[Passage, list[int]]]:
-        """Each quoted gold passage with the rows that have its text."""
-        return [(passage, self._texts.find(passage)) for passage in _quoted(question)]
-
     def find(self, questions: Sequence[Question]) -> list[FoundGold]:
         """The gold passages of a block of questions, one result each."""
         found: list[FoundGold | list[tuple[Passage, list[int], str]]] = []
         missing: list[tuple[list[tuple[Passage, list[int], str]], int, Question]] = []
         for question in questions:
-            if rows := self.by_id(question):
+            if rows := self._by_id(question):
                 found.append(FoundGold(rows, how="id"))
                 continue
-            entries = [(passage, rows, "text") for passage, rows in self.by_text(question)]
+            entries = [(passage, self._texts.find(passage), "text") for passage in _quoted(question)]
             missing += [(entries, place, question) for place, (_, rows, _) in enumerate(entries) if not rows]
             found.append(entries)
         if missing and self._near is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -187,31 +188,24 @@ def _read_squad(path: Path) -> Iterator[Record]:
 def _write_squad(path: Path, records: Iterable[Record]) -> None:
     """Questions that follow each other with the same paragraph share it, paragraphs with the same title an
     article."""
-    with open_text(path) as file:
-        title: str | None = None
-        key: tuple[str, str] | None = None
-        version = "1.1"
-        file.write('{"data": [')
+    version = "1.1"
+
+    def items() -> Iterator[tuple[Context, dict[str, Any]]]:
+        nonlocal version
         for record in records:
-            context, item = _squad_item(record)
             version = record.meta.get(_VERSION, version)
-            this = (context.id, context.text or "")
-            if title == context.title and key == this:
-                file.write(",\n")
-            else:
-                if title is not None:
-                    file.write("]}")
-                if title == context.title:
-                    file.write(",\n")
-                else:
-                    file.write(
-                        ("" if title is None else "]},\n")
-                        + f'{{"title": {dumps(context.title)}, "paragraphs": [\n'
-                    )
-                file.write(f'{{"context": {dumps(context.text)}, "qas": [\n')
-            title, key = context.title, this
-            file.write(dumps(item))
-        file.write(("]}]}" if title is not None else "") + f'], "version": {dumps(version)}}}\n')
+            yield _squad_item(record)
+
+    with open_text(path) as file:
+        file.write('{"data": [')
+        for number, (title, article) in enumerate(groupby(items(), key=lambda item: item[0].title)):
+            file.write((",\n" if number else "") + f'{{"title": {dumps(title)}, "paragraphs": [\n')
+            paragraphs = groupby(article, key=lambda item: (item[0].id, item[0].text))
+            for place, ((_, text), asked) in enumerate(paragraphs):
+                file.write((",\n" if place else "") + f'{{"context": {dumps(text)}, "qas": [\n')
+                file.write(",\n".join(dumps(item) for _, item in asked) + "]}")
+            file.write("]}")
+        file.write(f'], "version": {dumps(version)}}}\n')
 
 
 def _squad_item(record: Record) -> tuple[Context, dict[str, Any]]:
