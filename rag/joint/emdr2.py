@@ -25,13 +25,6 @@ class EmdrTrainConfig(JointTrainConfig):
         marginal: of "emdr2": over tokens, as in the published code, or over whole answers.
         score_temperature, target_temperature: of the retriever's scores and of the reader's signal, for the
             other objectives.
-
-    Example:
-        >>> config = EmdrTrainConfig(
-        ...     out="run", train_files=("nq.jsonl",), index="index", reader={"generator": "t5"}, top_k=50
-        ... )
-        >>> config.objective, config.document_side, config.refresh
-        ('emdr2', 'reencode', '500:500')
     """
 
     recipe: ClassVar[str] = "emdr2"

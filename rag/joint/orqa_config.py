@@ -42,11 +42,6 @@ class OrqaTrainConfig(RetrieverTrainConfig):
         reader: see there.
 
     `run.select_by` may be "em" or a top-k, of held-out questions.
-
-    Example:
-        >>> config = OrqaTrainConfig(out="run", train_files=("nq.jsonl",), index="index", early=1000)
-        >>> config.early, config.read, config.reader.max_answer_tokens
-        (1000, 5, 10)
     """
 
     recipe: ClassVar[str] = "orqa"

@@ -28,13 +28,6 @@ class RagTrainConfig(JointTrainConfig):
         retriever: "trained", or a kind of retriever of the index (`retrievers.open`) that stays as it is,
             such as "bm25": the generator is trained alone, and then answers over that retriever's passages.
         prior_scale: factor on such a retriever's scores, whose softmax is p(z|x).
-
-    Example:
-        >>> config = RagTrainConfig(
-        ...     out="run", train_files=("nq.jsonl",), index="index", reader={"generator": "bart"}, top_k=10
-        ... )
-        >>> config.marginal, config.document_side, config.top_k
-        ('sequence', 'frozen', 10)
     """
 
     recipe: ClassVar[str] = "rag"

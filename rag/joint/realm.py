@@ -84,11 +84,6 @@ class RealmTrainConfig(HeldConfig):
         documents: K, passages a sentence is read with, the null document among them.
         null_document: whether it competes; without it, it is still measured.
         mlm: see there.
-
-    Example:
-        >>> config = RealmTrainConfig(out="run", index="index", refresh="every 200")
-        >>> config.masks, config.marginal, config.documents
-        ('salient', 'sequence', 8)
     """
 
     recipe: ClassVar[str] = "realm"
