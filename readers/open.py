@@ -103,7 +103,8 @@ def open_reader(
 
     Example:
         >>> reader = open_reader()                                                  # doctest: +SKIP
-        >>> reader.read(["Where is Oslo?"], [[Passage("1", "Oslo", "…")]], [[1.0]])  # doctest: +SKIP
+        >>> passage = Passage("1", "Oslo", "Oslo is the capital of Norway.")        # doctest: +SKIP
+        >>> reader.read(["What is the capital of Norway?"], [[passage]], [[1.0]])   # doctest: +SKIP
     """
     module, _, path = KINDS[reader_kind(source)].opener.partition(":")
     opener: Any = import_module(module)

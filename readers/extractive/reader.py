@@ -42,11 +42,6 @@ class ExtractiveReader:
 
     Raises:
         ConfigError: if the tokenizer gives no offsets.
-
-    Example:
-        >>> reader = ExtractiveReader.load()                                        # doctest: +SKIP
-        >>> passage = Passage("1", "Oslo", "Oslo is the capital of Norway.")        # doctest: +SKIP
-        >>> reader.read(["What is the capital of Norway?"], [[passage]], [[1.0]])   # doctest: +SKIP
     """
 
     def __init__(

@@ -46,11 +46,6 @@ class GenerativeReader:
     Source:
         Izacard & Grave 2021, "Leveraging Passage Retrieval with Generative Models for Open Domain Question
         Answering", section 3.
-
-    Example:
-        >>> reader = GenerativeReader.load("runs/fid/reader", beams=4)               # doctest: +SKIP
-        >>> passage = Passage("1", "Oslo", "Oslo is the capital of Norway.")        # doctest: +SKIP
-        >>> reader.read(["What is the capital of Norway?"], [[passage]], [[1.0]])   # doctest: +SKIP
     """
 
     def __init__(
