@@ -48,8 +48,7 @@ class LateInteraction:
 
     Args:
         name_or_path: folder or hub name of an encoder with one vector a token.
-        precision: "auto", "fp32" or "bf16".
-        device: "auto", "cpu" or "cuda".
+        precision, device: see `BiEncoder.load`.
         stored: the passages' token vectors; used where this encoder made them: only questions are encoded.
 
     Raises:

@@ -29,6 +29,7 @@ __all__ = [
     "embedded_encoder_dir",
     "is_wrapped",
     "model_folder",
+    "plain_name",
     "position_limit",
     "read_config",
     "tower_folders",
@@ -196,10 +197,11 @@ def backbone_state(folder: Path) -> dict[str, Tensor]:
                 f"{file} cannot be read: {error}", hint="copy or download it again"
             ) from error
     prefix = _prefix(state)
-    return {_plain_name(name, prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+    return {plain_name(name, prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
 
 
-def _plain_name(name: str, prefix: str) -> str:
+def plain_name(name: str, prefix: str) -> str:
+    """A weight's name without a prefix, LayerNorm's old gamma and beta under their names of today."""
     bare = name.removeprefix(prefix).replace("LayerNorm.gamma", "LayerNorm.weight")
     return bare.replace("LayerNorm.beta", "LayerNorm.bias")
 

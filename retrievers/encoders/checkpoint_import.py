@@ -26,7 +26,7 @@ import torch
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.core.files import sha256_file
 from rag.core.log import get_logger
-from rag.runtime.model_files import embedded_encoder_dir, model_folder, read_config
+from rag.runtime.model_files import embedded_encoder_dir, model_folder, plain_name, read_config
 from retrievers.encoders.export import TowerWeights, replaced_folder, write_dpr_tower
 from retrievers.encoders.head import Linear, linear_of
 
@@ -124,14 +124,12 @@ def _towers(
         state: dict[str, torch.Tensor] = {}
         projection: dict[str, torch.Tensor] = {}
         for name, saved in weights.items():
-            bare = name.removeprefix(prefix)
+            bare = plain_name(name, prefix)
             if not name.startswith(prefix) or bare.endswith("position_ids") or bare.startswith("pooler."):
                 continue
             tensor = saved.float()
             if not bool(torch.isfinite(tensor).all()):
                 raise ArtifactError(f"{source}: {name} has numbers that are not finite")
-            bare = bare.replace("LayerNorm.gamma", "LayerNorm.weight")
-            bare = bare.replace("LayerNorm.beta", "LayerNorm.bias")
             part = bare.removeprefix("encode_proj.")
             (projection if part != bare else state)[part] = tensor
         if not state:

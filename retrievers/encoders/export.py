@@ -37,7 +37,7 @@ _TOKENIZER_FILES = (
     *("vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model"),
 )
 _POSITION_BUFFER = "embeddings.position_ids"
-_PYLATE_DENSE = "pylate.models.Dense.Dense"
+_MODULES, _PYLATE_DENSE = "sentence_transformers.models", "pylate.models.Dense.Dense"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +123,6 @@ def write_dpr_tower(
 
 
 def _write_sentence_tower(folder: Path, tower: TowerWeights, form: EncoderForm) -> None:
-    hidden = next(t.shape[1] for name, t in tower.state.items() if name.endswith("word_embeddings.weight"))
-    hidden = int(tower.config.get("hidden_size") or tower.config.get("dim") or hidden)
     _write_model(folder, tower.config, tower.state)
     _copy_tokenizer(tower.tokenizer_dir, folder)
     _write_json(
@@ -146,9 +144,10 @@ def _write_sentence_tower(folder: Path, tower: TowerWeights, form: EncoderForm) 
         modules.append((f"{len(modules)}_Pooling", "Pooling"))
         wanted = "cls" if form.pooling == "pooler" else form.pooling
         modes = {key: how == wanted for key, how in POOLING_KEYS.items() if how != "weightedmean"}
-        size = hidden
-        if form.on_tokens:
-            size = next((e.weight.shape[0] for e in reversed(tower.head)), hidden)
+        words = next(t for name, t in tower.state.items() if name.endswith("word_embeddings.weight"))
+        size = int(tower.config.get("hidden_size") or tower.config.get("dim") or words.shape[1])
+        if form.on_tokens and tower.head:
+            size = len(tower.head[-1].weight)
         _write_json(
             folder / modules[-1][0] / "config.json",
             {"word_embedding_dimension": size, **modes, "include_prompt": True},
@@ -157,36 +156,24 @@ def _write_sentence_tower(folder: Path, tower: TowerWeights, form: EncoderForm) 
         add_layers()
     if form.normalize and not several:
         modules.append((f"{len(modules)}_Normalize", "Normalize"))
-    _write_json(
-        folder / "modules.json",
-        [
-            {
-                "idx": n,
-                "name": str(n),
-                "path": path,
-                "type": _PYLATE_DENSE
-                if several and kind == "Dense"
-                else f"sentence_transformers.models.{kind}",
-            }
-            for n, (path, kind) in enumerate(modules)
-        ],
-    )
-    _write_json(
-        folder / "config_sentence_transformers.json",
-        {
-            "prompts": {"query": form.query_prefix, "document": form.passage_prefix},
-            "default_prompt_name": None,
-            "similarity_fn_name": "MaxSim" if form.pooling == "tokens" else form.similarity,
-            "passage_layout": form.layout,
-            **({"token_types": True} if form.segments else {}),
-            **(
-                {}
-                if form.interaction is None
-                else {**form.interaction.to_pylate(), "document_length": form.max_length}
-                | ({} if form.normalize else {"normalize": False})
-            ),
-        },
-    )
+    types = {"Dense": _PYLATE_DENSE} if several else {}
+    listed = [
+        {"idx": n, "name": str(n), "path": path, "type": types.get(kind, f"{_MODULES}.{kind}")}
+        for n, (path, kind) in enumerate(modules)
+    ]
+    _write_json(folder / "modules.json", listed)
+    said: dict[str, Any] = {
+        "prompts": {"query": form.query_prefix, "document": form.passage_prefix},
+        "default_prompt_name": None,
+        "similarity_fn_name": "MaxSim" if form.pooling == "tokens" else form.similarity,
+        "passage_layout": form.layout,
+    }
+    if form.segments:
+        said["token_types"] = True
+    if form.interaction is not None:
+        said |= {**form.interaction.to_pylate(), "document_length": form.max_length}
+        said |= {} if form.normalize else {"normalize": False}
+    _write_json(folder / "config_sentence_transformers.json", said)
 
 
 def _write_layer(folder: Path, layer: Linear | nn.LayerNorm, *, on_tokens: bool) -> None:

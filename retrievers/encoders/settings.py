@@ -288,13 +288,7 @@ def _tokenizer_limit(folder: Path) -> int:
 
 def _prefix_note(name: str, config: dict[str, Any], query: str, passage: str) -> tuple[str, ...]:
     """The E5 family was trained with prefixes that its folders do not state."""
-    names = f"{name} {config.get('_name_or_path', '')}".lower()
-    if (
-        not query
-        and not passage
-        and any(part.startswith("e5") for part in names.replace("/", "-").split("-"))
-    ):
-        return (
-            f'{name} looks like an E5 model: those need query_prefix="query: ", passage_prefix="passage: "',
-        )
-    return ()
+    names = f"{name} {config.get('_name_or_path', '')}".lower().replace("/", "-").split("-")
+    if query or passage or not any(part.startswith("e5") for part in names):
+        return ()
+    return (f'{name} looks like an E5 model: those need query_prefix="query: ", passage_prefix="passage: "',)

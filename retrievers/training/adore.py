@@ -96,7 +96,7 @@ def _method(config: AdoreTrainConfig, run: BiEncoderRun, index: Index) -> Method
     # validation
     held_out = run.split.held_out
     judge = CorpusSearch(index.passages, held_out, texts=texts) if held_out else None
-    asked = [np.array(ids, np.int32) for ids in run.tokenizer.queries([e.query for e in held_out])]
+    asked = run.tokenizer.queries([example.query for example in held_out])
 
     @torch.no_grad()
     def evaluate(model: BiEncoderModel) -> Mapping[str, float]:

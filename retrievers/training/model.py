@@ -27,6 +27,7 @@ from retrievers.training.config import ModelConfig
 
 __all__ = ["BiEncoderModel", "Sides"]
 
+TokenIds = Int32 | Sequence[int]
 _CPU_CHUNK = (64, 1 << 13)  # texts, tokens
 _GPU_CHUNK = (1024, 1 << 16)
 
@@ -181,28 +182,28 @@ class BiEncoderModel(nn.Module):
         usual, tokens = _CPU_CHUNK if self.device == "cpu" else _GPU_CHUNK
         return (usual, tokens) if rows is None else (rows, 1 << 62)
 
-    def encode_questions(self, texts: Sequence[Int32]) -> Tensor:
+    def encode_questions(self, texts: Sequence[TokenIds]) -> Tensor:
         """Vectors (B, D) float32 of questions' token ids, in order; differentiable unless grad is off."""
         return self.vectors(self.question, texts, question=True).values
 
-    def encode_passages(self, texts: Sequence[Int32]) -> Tensor:
+    def encode_passages(self, texts: Sequence[TokenIds]) -> Tensor:
         """Vectors (P, D) float32 of passages' token ids, in order; differentiable unless grad is off."""
         return self.vectors(self.passage, texts).values
 
     def ask(self, queries: Sequence[Query]) -> Tensor:
         """`encode_questions` of texts."""
-        return self.encode_questions([np.array(ids, np.int32) for ids in self._tokenizer.queries(queries)])
+        return self.encode_questions(self._tokenizer.queries(queries))
 
     def read(self, passages: Sequence[Passage]) -> Tensor:
         """`encode_passages` of texts."""
-        ids = self._tokenizer.passages([p.title for p in passages], [p.text for p in passages])
-        return self.encode_passages([np.array(row, np.int32) for row in ids])
+        titles, texts = [p.title for p in passages], [p.text for p in passages]
+        return self.encode_passages(self._tokenizer.passages(titles, texts))
 
     @cached_property
     def _tokenizer(self) -> RetrieverTokenizer:
         return RetrieverTokenizer(self.settings.question, self.settings.passage)
 
-    def vectors(self, tower: TowerModel, texts: Sequence[Int32], *, question: bool = False) -> Vectors:
+    def vectors(self, tower: TowerModel, texts: Sequence[TokenIds], *, question: bool = False) -> Vectors:
         """The vector or vectors of each text by one of the towers, in order."""
         rows, tokens = self.chunk()
         plan = plan_batches([len(text) for text in texts], max_rows=rows, max_tokens=tokens)

@@ -45,7 +45,7 @@ class ModelEncoder:
     @torch.no_grad()
     def _run(self, encode: Any, ids: Sequence[Sequence[int]]) -> FloatArray:
         training, _ = self.model.training, self.model.eval()
-        vectors = encode([np.array(text, np.int32) for text in ids])
+        vectors = encode(ids)
         self.model.train(training)
         return np.asarray(vectors.float().cpu().numpy(), np.float32)
 
