@@ -59,7 +59,7 @@ from retrievers.encoders.layout import Query
 from retrievers.examples.data import TrainingSet, answer_matcher
 from retrievers.examples.masks import answer_mask
 from retrievers.examples.tokens import RetrieverTokenizer
-from retrievers.training.frozen import FrozenIndex, finish_questions, like_index, score_rows, settings_of
+from retrievers.training.frozen import FrozenIndex, finish_questions, score_rows, settings_of
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.recipe import claimed, epochs_of
 from retrievers.training.run import load_model
@@ -119,7 +119,8 @@ def train_orqa(config: OrqaTrainConfig) -> Path:
             with another encoder.
     """
     with claimed(config) as world, Index.open(config.index) as index:
-        return _train(like_index(settings_of(config, index, started=True), index, world), world, index)
+        world.refuse_several("only questions are encoded")
+        return _train(settings_of(config, index, started=True), world, index)
 
 
 def _train(config: OrqaTrainConfig, world: World, index: Index) -> Path:

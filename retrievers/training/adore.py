@@ -19,7 +19,7 @@ from rag.training.fit import Loss
 from retrievers.examples.records import TrainingExample
 from retrievers.examples.tokens import TokenTable
 from retrievers.training.config import AdoreTrainConfig
-from retrievers.training.frozen import like_index, score_rows
+from retrievers.training.frozen import score_rows, settings_of
 from retrievers.training.losses import ranknet_loss
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.recipe import BiEncoderRun, Method, claimed, epochs_of, train_model
@@ -70,7 +70,8 @@ def train_adore(config: AdoreTrainConfig) -> Path:
         Search is as exact as the index is: build it with index type flat or fp16 for the published recipe.
     """
     with claimed(config) as world, Index.open(config.index) as index:
-        known = like_index(config, index, world)
+        world.refuse_several("only questions are encoded")
+        known = settings_of(config, index)
         return train_model(known, world, lambda run: _method(known, run, index), bank=index)
 
 

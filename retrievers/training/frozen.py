@@ -19,7 +19,6 @@ from indexers.reissue import reissue_index
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.manifest import MANIFEST_NAME
 from rag.runtime.model_files import model_folder, tower_folders
-from rag.training.distributed import World
 from rag.training.fit import FitHooks, FitResult
 from retrievers.encoders.bi_encoder import TOWER_SEPARATOR, BiEncoder
 from retrievers.examples.records import TrainingExample
@@ -32,23 +31,12 @@ __all__ = [
     "FrozenIndex",
     "finish_questions",
     "known_vectors",
-    "like_index",
     "listed_scores",
     "score_rows",
     "settings_of",
 ]
 
 ConfigT = TypeVar("ConfigT", bound=RetrieverTrainConfig)
-
-
-def like_index(config: ConfigT, index: Index, world: World) -> ConfigT:
-    """`settings_of`, for one process.
-
-    Raises:
-        ConfigError: the index has no vectors, or several processes were started.
-    """
-    world.refuse_several("only questions are encoded")
-    return settings_of(config, index)
 
 
 def settings_of(config: ConfigT, index: Index, *, started: bool = False) -> ConfigT:
@@ -157,7 +145,7 @@ def finish_questions(
     """Write the finished encoder, its passage tower in the numbers it came in, and the index for it.
 
     Args:
-        config: as `like_index` gives it.
+        config: as `settings_of` gives it.
         described: what the card says of the data and the run.
     """
     plain = config.model_copy(update={"optim": config.optim.replaced(precision="fp32")})

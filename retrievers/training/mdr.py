@@ -27,7 +27,7 @@ from retrievers.examples.hops import HopEpochs, PassageFinder, hop_examples, min
 from retrievers.examples.records import TrainingExample, write_training_examples
 from retrievers.examples.split import ExampleSplit, split_examples
 from retrievers.training.config import ContrastConfig, RetrieverTrainConfig
-from retrievers.training.frozen import known_vectors, like_index, score_rows
+from retrievers.training.frozen import known_vectors, score_rows, settings_of
 from retrievers.training.losses import in_batch_loss, in_batch_objective
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.momentum import MomentumQueue
@@ -131,7 +131,8 @@ def train_mdr(config: MdrTrainConfig) -> Path:
         with Index.open(config.index) as index:
             if not config.keeps_index:
                 return _train(config, world, index, None)
-            return _train(like_index(config, index, world), world, index, index)
+            world.refuse_several("only questions are encoded")
+            return _train(settings_of(config, index), world, index, index)
 
 
 def _train(config: MdrTrainConfig, world: World, index: Index | None, bank: Index | None) -> Path:

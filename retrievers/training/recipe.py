@@ -132,7 +132,7 @@ def train_model(
         prepare: the recipe; processes run it one after the other, the main one first.
         bank: an index whose vectors stay as they are: questions alone are learned, and `config.out / "index"`
             is the index for the trained encoder, without a copy of the vectors where the file system allows
-            it. The configuration is that of `like_index`.
+            it. The configuration is that of `settings_of`.
         divide: which examples are trained on, which are held out.
 
     Returns:
