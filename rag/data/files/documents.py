@@ -7,7 +7,7 @@ import html
 import io
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -16,7 +16,7 @@ from rag.data.files.benchmarks import is_article, squad_paragraphs, squad_title
 from rag.data.files.delimited import named_rows, parquet_rows
 from rag.data.files.fields import ID_FIELDS, TEXT_FIELDS, TITLE_FIELDS, DocumentFields
 from rag.data.files.huggingface import stream_rows
-from rag.data.files.sources import ReadOptions, Source, open_source, sniff_bytes
+from rag.data.files.sources import ReadOptions, Source, sniff_bytes
 from rag.data.files.streams import (
     STDIN,
     bad_encoding,
@@ -45,32 +45,29 @@ def documents_of(source: Source, options: ReadOptions) -> Iterator[tuple[int, Do
         DataError: it is damaged, or of another shape as a whole.
         ConfigError: standard input of a format that cannot be told.
     """
-    if source.path == STDIN and source.stream is None:
-        with open_binary(STDIN) as stream:
-            known = source.format != "auto"
-            chosen = source.format if known else sniff_bytes(stream.peek(1), "standard input")
-            yield from documents_of(replace(source, format=chosen, stream=stream), options)
-        return
-    is_hotpot = source.format == "hotpot"  # the text of HotpotQA's abstracts is a list of sentences
-    fields = DocumentFields(options, source.name, text_lists_are_sentences=is_hotpot)
-    for number, row in _ROWS[source.format](source, options):
-        if isinstance(row, Document | BadRecord):
-            yield number, row
-        elif source.format == "json" and is_article(row):
-            for item in _squad(row, options):
-                yield number, item
-        else:
-            yield number, fields.document(row, number)
+    is_opened_here = source.format not in ("parquet", "hf")
+    opened: AbstractContextManager[Any] = open_binary(source.path) if is_opened_here else nullcontext()
+    with opened as stream:
+        is_known = source.format != "auto"  # of standard input nothing is known before
+        chosen = source.format if is_known else sniff_bytes(stream.peek(1), "standard input")
+        is_hotpot = chosen == "hotpot"  # the text of HotpotQA's abstracts is a list of sentences
+        fields = DocumentFields(options, source.name, text_lists_are_sentences=is_hotpot)
+        for number, row in _ROWS[chosen](stream, source, options):
+            if isinstance(row, Document | BadRecord):
+                yield number, row
+            elif chosen == "json" and is_article(row):
+                for item in _squad(row, options):
+                    yield number, item
+            else:
+                yield number, fields.document(row, number)
 
 
-def _json_lines(source: Source, options: ReadOptions) -> Rows:
-    with open_source(source) as stream:
-        yield from json_lines(stream, encoding=options.encoding)
+def _json_lines(stream: io.BufferedReader, _: Source, options: ReadOptions) -> Rows:
+    return json_lines(stream, encoding=options.encoding)
 
 
-def _json_file(source: Source, options: ReadOptions) -> Rows:
-    with open_source(source) as stream:
-        yield from json_values(stream, source.path, encoding=options.encoding)
+def _json_file(stream: io.BufferedReader, source: Source, options: ReadOptions) -> Rows:
+    return json_values(stream, source.path, encoding=options.encoding)
 
 
 def _squad(article: Any, options: ReadOptions) -> Iterator[Document | BadRecord]:
@@ -85,7 +82,7 @@ def _squad(article: Any, options: ReadOptions) -> Iterator[Document | BadRecord]
         yield Document(str(article.get("title", "")), squad_title(str(article.get("title", ""))), text)
 
 
-def _table(source: Source, options: ReadOptions) -> Rows:
+def _table(stream: io.BufferedReader, source: Source, options: ReadOptions) -> Rows:
     """With a header its names decide; without one the columns are id, text, title (title may be missing)."""
     given = {options.id_field, options.title_field, options.text_field} - {None}
 
@@ -97,12 +94,11 @@ def _table(source: Source, options: ReadOptions) -> Rows:
             return names, True
         return ["id", "text", "title"][: max(2, len(row))], False
 
-    with open_source(source) as stream:
-        lines = read_lines(stream, encoding=options.encoding)
-        yield from named_rows(lines, "\t" if source.format == "tsv" else ",", columns)
+    lines = read_lines(stream, encoding=options.encoding)
+    return named_rows(lines, "," if source.format == "csv" else "\t", columns)
 
 
-def _parquet(source: Source, options: ReadOptions) -> Rows:
+def _parquet(_: None, source: Source, options: ReadOptions) -> Rows:
     """Columns that no document needs are not read."""
     usual = {*ID_FIELDS, *TITLE_FIELDS, *TEXT_FIELDS, "sentences", "url"}
     wanted = usual | ({options.id_field, options.title_field, options.text_field} - {None})
@@ -119,13 +115,11 @@ def _parquet(source: Source, options: ReadOptions) -> Rows:
     return parquet_rows(source.path, columns)
 
 
-def _wikiextractor(source: Source, options: ReadOptions) -> Rows:
+def _wikiextractor(stream: io.BufferedReader, _: Source, options: ReadOptions) -> Rows:
     """WikiExtractor's output in either form: lines of JSON, or `<doc …>` blocks."""
-    with open_source(source) as stream:
-        if first_mark(stream) == "{":
-            yield from json_lines(stream, encoding=options.encoding)
-        else:
-            yield from _doc_blocks(stream, options)
+    if first_mark(stream) == "{":
+        return json_lines(stream, encoding=options.encoding)
+    return _doc_blocks(stream, options)
 
 
 def _doc_blocks(stream: io.BufferedReader, options: ReadOptions) -> Rows:
@@ -167,14 +161,13 @@ def _document(head: str, lines: list[str]) -> Document | BadRecord:
     return Document(id_match.group(1), title, html.unescape("\n".join(lines)).strip())
 
 
-def _text_file(source: Source, options: ReadOptions) -> Rows:
+def _text_file(stream: io.BufferedReader, source: Source, options: ReadOptions) -> Rows:
     """The id is the source's name; the title is the first Markdown heading, else the file's name.
 
     A heading that opens the file is taken out of the text.
     """
     limit_bytes = 4 * options.max_document_chars + 4
-    with open_source(source) as stream:
-        data = stream.read(limit_bytes + 1)
+    data = stream.read(limit_bytes + 1)
     if len(data) > limit_bytes:
         yield 1, BadRecord("document too long", f"more than {limit_bytes:,} bytes")
         return
@@ -197,7 +190,7 @@ def _text_file(source: Source, options: ReadOptions) -> Rows:
     yield 1, Document(source.name, title, text)
 
 
-_ROWS: dict[str, Callable[[Source, ReadOptions], Rows]] = {
+_ROWS: dict[str, Callable[[Any, Source, ReadOptions], Rows]] = {
     "jsonl": _json_lines,
     "json": _json_file,
     "tsv": _table,
@@ -206,5 +199,5 @@ _ROWS: dict[str, Callable[[Source, ReadOptions], Rows]] = {
     "wikiextractor": _wikiextractor,
     "hotpot": _json_lines,
     "text": _text_file,
-    "hf": lambda source, options: stream_rows(source.path, default_split="train"),
+    "hf": lambda _, source, options: stream_rows(source.path, default_split="train"),
 }

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import glob
-import io
 import os
 import re
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +21,7 @@ from rag.data.files.streams import (
 from rag.data.records import ReadReport
 
 __all__ = [
-    "CORPUS_FORMATS", "ReadOptions", "Source", "find_sources", "in_folder", "open_source", "sniff_bytes",
+    "CORPUS_FORMATS", "ReadOptions", "Source", "find_sources", "in_folder", "sniff_bytes",
 ]  # fmt: skip
 
 CORPUS_FORMATS = ("jsonl", "json", "tsv", "csv", "parquet", "wikiextractor", "hotpot", "beir", "text", "hf")
@@ -85,18 +83,11 @@ class Source:
     Attributes:
         path: where it is; "-" for standard input, "hf:…" for a data set.
         name: how messages and made-up ids call it: relative to the folder that was given, or the file name.
-        stream: its decompressed bytes, if it is open already (standard input cannot be opened twice).
     """
 
     path: str
     format: str
     name: str
-    stream: io.BufferedReader | None = None
-
-
-def open_source(source: Source) -> AbstractContextManager[io.BufferedReader]:
-    """The bytes of a source, decompressed; see `open_binary`."""
-    return open_binary(source.path) if source.stream is None else nullcontext(source.stream)
 
 
 def find_sources(
