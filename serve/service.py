@@ -88,9 +88,9 @@ class ServiceHolder:
     work finishes on the index it began with.
     """
 
-    def __init__(self, service: AnswerService | None = None) -> None:
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._slot = _Slot(service) if service is not None else None
+        self._slot: _Slot | None = None
 
     @property
     def current(self) -> AnswerService | None:

@@ -43,7 +43,8 @@ def test_the_fake_is_a_service():
 
 def test_a_replaced_service_is_closed_after_its_last_lease():
     old, new = FakeService("old"), FakeService("new")
-    holder = ServiceHolder(old)
+    holder = ServiceHolder()
+    holder.swap(old)
     with holder.lease() as first, holder.lease():
         assert holder.swap(new) == "old"
         assert first is old
