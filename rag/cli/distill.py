@@ -9,7 +9,7 @@ import typer
 
 from rag.cli.options import EncoderSpec, ReaderSpec, RetrieverSpec, adds_options, options_of
 from rag.cli.recipe import Assignments, ConfigSource, Encoder, Out, Threads, load_recipe
-from rag.joint.distillation import DistillationRounds, DistillationRoundsConfig
+from rag.joint.rounds_config import DistillationRoundsConfig
 
 _SETTINGS = options_of(
     DistillationRoundsConfig,
@@ -43,6 +43,7 @@ def distill(
     --config and --set are those of `rag train distill`. A killed run goes on after its last finished stage,
     and inside the stages that take long, when the same command is given again.
     """
+    from rag.joint.distillation import DistillationRounds
     from rag.joint.rounds import run_rounds, table
     from rag.recipes import read_config
 

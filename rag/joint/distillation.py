@@ -9,35 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pydantic import model_validator
-
-from rag.joint.rounds import Round, RoundMethod, RoundsConfig
+from rag.joint.rounds import Round, RoundMethod
+from rag.joint.rounds_config import DistillationRoundsConfig
 from rag.joint.scoring import score_examples
-from rag.joint.signals import Judge, check_signal, judge_kind, signal_names
+from rag.joint.signals import Judge, check_signal, judge_kind
 from retrievers.training.distill import DistillTrainConfig, train_distill
 
-__all__ = ["DistillationRounds", "DistillationRoundsConfig", "MakeReader"]
+__all__ = ["DistillationRounds", "MakeReader"]
 
 MakeReader = Callable[[Path, Path], Path]
 """The round's examples (DPR's results with their passages) and a folder → the finished reader."""
-
-
-class DistillationRoundsConfig(RoundsConfig):
-    """The same where a reader judges.
-
-    Attributes:
-        reader: what judges the passages (a reader or cross-encoder); None is the shipped reader.
-        signal: what is learnt of the reader, see `rag score`.
-    """
-
-    reader: str | None = None
-    signal: str = "span-likelihood"
-
-    @model_validator(mode="after")
-    def _cross_check_distillation(self) -> DistillationRoundsConfig:
-        if self.signal not in signal_names():
-            raise ValueError(f"signal {self.signal} is unknown: use one of {', '.join(signal_names())}")
-        return self
 
 
 class DistillationRounds(RoundMethod):

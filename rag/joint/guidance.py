@@ -14,7 +14,8 @@ from pydantic import model_validator
 from indexers.presets import IndexType
 from rag.config import load_config
 from rag.core.errors import ConfigError, DataError
-from rag.joint.rounds import Round, RoundMethod, RoundsConfig, run_rounds, table
+from rag.joint.rounds import Round, RoundMethod, run_rounds, table
+from rag.joint.rounds_config import RoundsConfig
 from retrievers.examples.records import read_training_examples, write_training_examples
 from retrievers.negatives.guided import GuidanceSettings, guided_examples, parse_rules
 from retrievers.training.colbert import ColbertTrainConfig, train_colbert

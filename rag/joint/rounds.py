@@ -22,16 +22,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
-from pydantic import Field
 
 from indexers.build import BuildSettings, build_index
 from indexers.index import Index
 from indexers.npy import load_npy, save_npy
-from indexers.presets import IndexType
-from rag.config import Config
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_write_json, directory_lock, read_json, sha256_file
 from rag.core.log import get_logger
@@ -43,6 +40,7 @@ from rag.eval.compare import compare_evaluations
 from rag.eval.guard import check_selection_split
 from rag.eval.results import load_evaluation
 from rag.joint.questions import answered, divide, example_of
+from rag.joint.rounds_config import RoundsConfig
 from rag.pipeline import Pipeline
 from rag.training.refresh import Staleness, distinct_share, top_k_overlap
 from retrievers.encoders.bi_encoder import BiEncoder
@@ -50,53 +48,10 @@ from retrievers.examples.records import Candidate, write_training_examples
 from retrievers.open import KINDS, named_kind, parse_kind
 from retrievers.training.config import RetrieverTrainConfig
 
-__all__ = ["Round", "RoundMethod", "RoundResult", "RoundsConfig", "Searched", "run_rounds", "table"]
+__all__ = ["Round", "RoundMethod", "RoundResult", "Searched", "run_rounds", "table"]
 
 _FIGURES = ("top1", "top5", "top20", "top100")
 _BATCH = 512
-
-
-class RoundsConfig(Config):
-    """What `run_rounds` reads beside the configuration of the retriever's training.
-
-    Attributes:
-        out: folder of all rounds.
-        index: what round 1 searches; its passages are indexed anew in every round.
-        questions: with answers; gold passages are not used.
-        held_out: questions that judge each round; without them a share of those to learn from.
-        validation_fraction: share of the questions that is held out if no others are given to judge.
-        train_questions: only so many of them, the first; 0 is all.
-        retriever: how the first index is searched, see `retrievers.open`. With "auto" round 1 learns from all
-            that the index can find, but round 0 is judged by its vectors alone, where it has such: the rounds
-            are to tell what training gained, not what BM25 adds.
-        next_retriever: how later indexes are searched, for figures and for what the next round learns from;
-            "auto" is their vectors alone, or the first one's hybrid again where round 0 is judged by that.
-        encoder: of the first index, if it moved.
-        top_k: passages retrieved a question.
-        rounds: most that are run; fewer if one gains nothing beyond noise.
-        restart: train every round's retriever from the first encoder; otherwise from the last round's.
-        figure: held-out figure by which rounds are judged: questions with an answer in the top k.
-        profile: rules of answers, as in `rag evaluate`.
-        index_type: of the indexes that are built.
-    """
-
-    free: ClassVar[frozenset[str]] = frozenset({"rounds"})
-
-    out: Path
-    index: Path
-    questions: str
-    held_out: str | None = None
-    validation_fraction: float = Field(default=0.1, gt=0, lt=1)
-    train_questions: int = Field(default=0, ge=0)
-    retriever: str = "auto"
-    next_retriever: str = "auto"
-    encoder: str | None = None
-    top_k: int = Field(default=100, ge=2, le=1000)
-    rounds: int = Field(default=4, ge=1)
-    restart: bool = False
-    figure: Literal["top1", "top5", "top20", "top100"] = "top20"
-    profile: str = "nq_open"
-    index_type: IndexType | Literal["plaid"] = "flat"
 
 
 @dataclass(frozen=True, slots=True)

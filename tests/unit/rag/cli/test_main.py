@@ -38,6 +38,19 @@ def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
     assert all(f" {name} " in done.stdout for name in _COMMANDS)
 
 
+def test_help_of_a_command_waits_for_no_network() -> None:
+    code = (
+        "import sys\n"
+        "from rag.cli.main import _COMMANDS, load_command\n"
+        "for name in sorted(set(_COMMANDS) - {'bench'}):\n"
+        "    load_command(name)\n"
+        "    heavy = {'torch', 'transformers', 'datasets'} & set(sys.modules)\n"
+        "    assert not heavy, (name, heavy)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("name", sorted(_COMMANDS))
 def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = _run(capsys, name, "--help")

@@ -18,9 +18,10 @@ from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage
 from rag.data.files.results import read_dpr_results
 from rag.joint import distillation, rounds
-from rag.joint.distillation import DistillationRounds, DistillationRoundsConfig, MakeReader
+from rag.joint.distillation import DistillationRounds, MakeReader
 from rag.joint.questions import answered
 from rag.joint.rounds import RoundResult, table
+from rag.joint.rounds_config import DistillationRoundsConfig
 from rag.joint.signals import Asked, Judge
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training.distill import DistillTrainConfig
