@@ -152,7 +152,9 @@ def build_index(
     wanted += ["bm25"] * settings.has_bm25
     if until is not None:
         if until not in wanted:
-            raise ConfigError(f"a {settings.retriever} index has no stage {until!r}", hint=f"one of {wanted}")
+            raise ConfigError(
+                f"a {settings.retriever} index has no stage {until!r}", hint=f"one of: {', '.join(wanted)}"
+            )
         wanted = wanted[: wanted.index(until) + 1]
     if {"embeddings", "tokens"} & set(wanted) and encoder is None:
         raise ConfigError(

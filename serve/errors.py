@@ -87,6 +87,8 @@ def _describe(problem: Mapping[str, Any]) -> str:
     if problem["type"] == "json_invalid":
         return f"the body is not valid JSON (near character {problem['loc'][-1]})"
     place = ".".join(str(part)[:40] for part in problem["loc"] if part != "body")
+    if problem["type"] == "missing" and not place:
+        return "the body is empty"
     if problem["type"] in ("model_attributes_type", "model_type") and not place:
         return "the body is not a JSON object"
     if problem["type"] == "extra_forbidden":
