@@ -1,4 +1,4 @@
-"""Tiny random encoders, a tokenizer without unknowns, and a made-up task for the reader tests."""
+"""Tiny random encoders, tokenizers without unknowns, and a made-up task for the reader tests."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, RobertaConfig, RobertaModel
 
 WORDS = [
     "the",
@@ -60,6 +60,21 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
+def tiny_roberta_tokenizer() -> PreTrainedTokenizerFast:
+    """Byte pairs as RoBERTa has them: pairs are <s> question </s></s> text </s>, all of one segment."""
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    words = [f"\u0120{word}" for word in WORDS]  # that sign is a blank
+    merges = list(dict.fromkeys((word[:end], word[end]) for word in words for end in range(1, len(word))))
+    entries = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet()), *map("".join, merges)]
+    vocab = {entry: number for number, entry in enumerate(entries)}
+    tokenizer = Tokenizer(models.BPE(vocab, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
+    names = {f"{kind}_token": f"<{kind}>" for kind in ("pad", "unk", "mask")}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, cls_token="<s>", sep_token="</s>", **names)
+
+
 def tiny_config(**changes: Any) -> BertConfig:
     values: dict[str, Any] = {
         "vocab_size": len(tiny_tokenizer()),
@@ -80,6 +95,20 @@ def tiny_encoder(folder: Path, seed: int = 0) -> Path:
     torch.manual_seed(seed)
     BertModel(tiny_config(initializer_range=0.05)).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def tiny_roberta(folder: Path, seed: int = 0) -> Path:
+    """A folder with a random RoBERTa encoder and its tokenizer."""
+    torch.manual_seed(seed)
+    same = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    sizes = {name: getattr(tiny_config(), name) for name in same}
+    config = RobertaConfig(
+        **sizes, vocab_size=len(tiny_roberta_tokenizer()), max_position_embeddings=162, type_vocab_size=1,
+        initializer_range=0.05, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    RobertaModel(config).save_pretrained(folder)
+    tiny_roberta_tokenizer().save_pretrained(folder)
     return folder
 
 

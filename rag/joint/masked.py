@@ -17,10 +17,11 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.log import get_logger
 from rag.data.sentences import split_sentences
 from rag.joint.salient import Masks, Spans, Tagger, choose_spans, find_dates
-from rag.runtime.backbone import attention_for, loading, pad, run_backbone, set_dropout
+from rag.runtime.backbone import attention_for, loading, run_backbone, set_dropout
 from rag.runtime.cpu_training import use_fast_dropout
 from rag.runtime.model_files import model_folder, weight_files
 from rag.runtime.seeds import generator
+from readers.extractive.inference import row_tensors
 from readers.extractive.layout import pair_template
 from retrievers.examples.batches import Epochs
 
@@ -222,17 +223,12 @@ class MaskedReader(nn.Module):
             passages: K passages' tokens of each; no tokens are the null document.
         """
         mark, device = self._mark, next(self.parameters()).device
-        rows, kinds = [], []
+        rows = []
         for sentence, listed in zip(sentences, passages, strict=True):
-            head = [*mark.before, *sentence.ids.tolist()]
-            room = self._max_tokens - len(head) - len(mark.between) - len(mark.after)
-            for passage in listed:
-                tail = [*passage[: max(0, room)], *mark.after]
-                rows.append([*head, *mark.between, *tail])
-                sizes = (len(head), len(mark.between), len(tail))
-                kinds.append(np.repeat(mark.types, sizes).tolist())
-        ids, mask = pad(rows, mark.pad)
-        types, _ = pad(kinds, 0)
+            frame = mark.frame(sentence.ids)
+            room = max(0, self._max_tokens - frame.size)
+            rows += [frame.row(passage[:room]) for passage in listed]
+        ids, mask, types, _ = row_tensors(mark, rows)
         base = getattr(self.model, self.model.base_model_prefix)
         hidden = run_backbone(base, ids.to(device), mask.to(device), types.to(device))[0]  # (R, L, H)
         counts = [len(sentence.places) for sentence in sentences]

@@ -242,7 +242,7 @@ class _Task:
         first = {row.group: row for row in reversed(windows)}  # of a long passage its first window
         empty = replace(windows[0], text_from=0, text_to=0)  # for texts without a token
         chosen_rows = [first.get(group, empty) for group in range(len(pairs))]
-        ids, mask, types, text = row_tensors(self._layout, chosen_rows)
+        ids, mask, types, text = row_tensors(self._layout.template, chosen_rows)
         right = torch.zeros(*ids.shape, self.config.reader.max_answer_tokens, dtype=torch.bool)
         for group, (place, passage) in enumerate(pairs):
             row, question = chosen_rows[group], self.asked[int(chosen[place])]

@@ -11,7 +11,7 @@ import torch
 
 from rag.runtime.backbone import pad
 from rag.runtime.fast.packing import plan_even_batches
-from readers.extractive.layout import Row, RowLayout
+from readers.extractive.layout import PairTemplate, Row, RowLayout
 from readers.extractive.model import Logits, LogitsModel, Skim
 
 __all__ = ["RowScores", "best_spans", "map_rows", "row_tensors", "score_rows", "span_scores"]
@@ -111,7 +111,7 @@ def map_rows(
 
     @torch.inference_mode()
     def run(part: list[int]) -> None:
-        ids, mask, types, text = row_tensors(layout, [rows[i] for i in part])
+        ids, mask, types, text = row_tensors(layout.template, [rows[i] for i in part])
         skim = None
         if floors is not None:
             inside = text.clone()
@@ -130,14 +130,14 @@ def map_rows(
 
 
 def row_tensors(
-    layout: RowLayout, rows: Sequence[Row]
+    template: PairTemplate, rows: Sequence[Row]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Token ids, mask and segments (R, L) int64, and which positions are text (R, L) bool."""
-    ids, mask = pad([row.ids for row in rows], layout.template.pad)
+    ids, mask = pad([row.ids for row in rows], template.pad)
     column = torch.arange(ids.shape[1])
     places = torch.tensor([(row.types_from, row.text_from, row.text_to) for row in rows])  # (R, 3)
     second, begin, end = places.T[:, :, None]  # (R, 1) each
-    low, _, high = layout.template.types
+    low, _, high = template.types
     types = torch.where((column >= second) & mask.bool(), high, low)
     return ids, mask, types, (column >= begin) & (column < end)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,9 @@ from rag.core.errors import ArtifactError
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.tokens import TokenTable
 
-__all__ = ["PairTemplate", "Row", "RowLayout", "pair_template", "rows_of_pairs"]
+__all__ = ["PairTemplate", "Row", "RowFrame", "RowLayout", "pair_template", "rows_of_pairs"]
+
+Tokens: TypeAlias = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,19 @@ class PairTemplate:
     cls_position: int
     separator: int
     pad: int
+
+    def frame(self, question: Tokens, title: Tokens | None = None, *, closed: bool = True) -> RowFrame:
+        """What stands around a text that is read for a question.
+
+        Args:
+            question, title: token ids, as long as they are to be; None: no title stands before the text.
+            closed: rows end with the closing tokens.
+        """
+        head = [*self.before, *question.tolist(), *self.between]
+        types_from = len(head) - (len(self.between) if self.types[1] != self.types[0] else 0)
+        if title is not None:
+            head += [*title.tolist(), self.separator]
+        return RowFrame(head, list(self.after) if closed else [], types_from)
 
 
 def pair_template(tokenizer: Any) -> PairTemplate:
@@ -95,6 +110,31 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class RowFrame:
+    """All of a row but its text, see `PairTemplate.frame`.
+
+    Attributes:
+        head, tail: token ids before and behind the text.
+        types_from: position at which segment 1 begins.
+    """
+
+    head: list[int]
+    tail: list[int]
+    types_from: int
+
+    @property
+    def size(self) -> int:
+        """Tokens that are no text."""
+        return len(self.head) + len(self.tail)
+
+    def row(self, window: Tokens | Sequence[int], *, group: int = 0, first_token: int = 0) -> Row:
+        """The row of these tokens of a passage; `group` and `first_token` as in `Row`."""
+        ids = np.concatenate([self.head, window, self.tail]).astype(np.int64)
+        begin = len(self.head)
+        return Row(group, ids, self.types_from, begin, begin + len(window), first_token)
+
+
+@dataclass(frozen=True, slots=True)
 class RowLayout:
     """Builds rows.
 
@@ -116,22 +156,19 @@ class RowLayout:
         """All windows of one passage (none if the text is empty); every token is in at least one."""
         if len(text) == 0:
             return []
-        mark, said = self.template, self.settings
-        head = [*mark.before, *question[: said.question_tokens].tolist(), *mark.between]
-        segment = len(head) - (len(mark.between) if mark.types[1] != mark.types[0] else 0)
-        if said.titled:
-            head += [*title[: said.title_tokens].tolist(), mark.separator]
-        tail = list(mark.after) if said.final_separator else []
-        room = said.max_tokens - len(head) - len(tail)
+        said = self.settings
+        frame = self.template.frame(
+            question[: said.question_tokens],
+            title[: said.title_tokens] if said.titled else None,
+            closed=said.final_separator,
+        )
+        room = said.max_tokens - frame.size
         step = max(1, room - said.stride_tokens)
         count = 1 if len(text) <= room else 1 + -(-(len(text) - room) // step)
-        found = []
-        for number in range(count):
-            first = number * step
-            window = text[first : first + room]
-            ids = np.concatenate([head, window, tail]).astype(np.int64)
-            found.append(Row(group, ids, segment, len(head), len(head) + len(window), first))
-        return found
+        return [
+            frame.row(text[first : first + room], group=group, first_token=first)
+            for first in range(0, count * step, step)
+        ]
 
 
 def rows_of_pairs(

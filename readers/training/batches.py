@@ -10,13 +10,15 @@ import numpy.typing as npt
 import torch
 
 from rag.core.errors import ConfigError
-from rag.runtime.backbone import pad
 from rag.runtime.seeds import generator
+from readers.extractive.inference import row_tensors
+from readers.extractive.layout import Row
 from readers.training.config import ReaderStage, ReaderTrainConfig
 from readers.training.data import SPAN, YES, ReaderExamples
 
 __all__ = ["ReaderBatch", "ReaderBatches"]
 
+_NOTHING = np.zeros(0, np.int32)
 _POOL_BATCHES = 64
 _HARDEST = 0.8  # highest probability of hard EM while it is annealed
 
@@ -67,10 +69,9 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One row: its tokens, where the text begins, the answers as positions in it."""
+    """One row, and the answers as positions in it."""
 
-    ids: npt.NDArray[np.int32]
-    head: int
+    row: Row
     spans: Spans
     is_positive: bool
     facts: Spans = field(default_factory=list)  # last tokens of judged sentences, and 1 if they support
@@ -93,8 +94,10 @@ class ReaderBatches:
         self._seed = config.run.seed
         self._question_lengths = np.minimum(examples.questions.lengths, config.model.question_tokens)
         self._title_lengths = np.minimum(examples.titles.lengths, config.model.title_tokens)
+        self._special = examples.template.frame(_NOTHING, _NOTHING).size
         for stage in config.stages:
-            room = stage.max_tokens - int(self._question_lengths.max()) - config.model.title_tokens - 4
+            around = int(self._question_lengths.max()) + config.model.title_tokens + self._special
+            room = stage.max_tokens - around
             if room < 1:
                 raise ConfigError(
                     f"max_tokens ({stage.max_tokens}) leaves no room for text beside a question and a title",
@@ -116,7 +119,8 @@ class ReaderBatches:
         order = self._mixture(stage, draw)
         data = self.examples
         first = data.passages[data.bounds[order]]
-        rows = self._question_lengths[order] + self._title_lengths[first] + 4 + data.texts.lengths[first]
+        around = self._question_lengths[order] + self._title_lengths[first] + self._special
+        rows = around + data.texts.lengths[first]
         full = draw.random(len(order)) < stage.full_fraction
         lengths = np.minimum(rows, np.where(full, stage.full_tokens, stage.max_tokens))
         group = 1 + stage.negatives
@@ -188,12 +192,11 @@ class ReaderBatches:
 
     def _row(self, question: int, pair: tuple[int, int, bool], limit: int, draw: np.random.Generator) -> _Row:
         data, (passage, number, is_positive) = self.examples, pair
-        cls, sep, _ = data.special
         asked = data.questions.tokens(question)[: self.config.model.question_tokens]
         title = data.titles.tokens(passage)[: self.config.model.title_tokens]
         text = data.texts.tokens(passage)
-        head = len(asked) + len(title) + 3
-        room = limit - head - 1
+        frame = data.template.frame(asked, title)
+        head, room = len(frame.head), limit - frame.size
         spans = np.zeros((0, 2), np.int64)
         if is_positive:
             spans = data.spans[data.span_bounds[number] : data.span_bounds[number + 1]]
@@ -208,7 +211,6 @@ class ReaderBatches:
                 lowest, highest = max(0, last - room + 1), min(first, highest)
             begin = int(draw.integers(lowest, highest + 1))
         window = text[begin : begin + room]
-        ids = np.concatenate([[cls], asked, [sep], title, [sep], window, [sep]]).astype(np.int32)
         inside = {
             (first - begin + head, last - begin + head): None
             for first, last in spans.tolist()
@@ -218,7 +220,7 @@ class ReaderBatches:
         if number >= 0:
             judged = data.facts[data.fact_bounds[number] : data.fact_bounds[number + 1]].tolist()
             seen = [(last - begin + head, fact) for last, fact in judged if 0 <= last - begin < len(window)]
-        return _Row(ids, head, list(inside), is_positive, seen)
+        return _Row(frame.row(window, first_token=begin), list(inside), is_positive, seen)
 
     def _assemble(
         self,
@@ -227,19 +229,13 @@ class ReaderBatches:
         types: npt.NDArray[np.int64],
         hard: npt.NDArray[np.bool_],
     ) -> ReaderBatch:
-        _, sep, padding = self.examples.special
         groups, per_group = len(answered), len(rows) // len(answered)
-        ids, mask = (part.numpy() for part in pad([row.ids for row in rows], padding))
-        lengths, longest = mask.sum(axis=1), mask.shape[1]
+        ids, mask, segments, text = row_tensors(self.examples.template, [row.row for row in rows])
+        longest = ids.shape[1]
         said = 2 if self.config.model.answer_types else 0  # "yes" and "no" stand behind the tokens
         size = longest + said
-        column = np.arange(longest)[None, :]
-        first_sep = (ids == sep).argmax(axis=1)  # it ends segment 0
-        segments = (column > first_sep[:, None]) * mask
-        heads = np.array([row.head for row in rows])
-        in_text = (column >= heads[:, None]) & (column < (lengths - 1)[:, None])
-        allowed = np.ones((len(rows), size), bool)
-        allowed[:, :longest] = in_text | (column == 0)
+        allowed = torch.ones(len(rows), size, dtype=torch.bool)
+        allowed[:, 1:longest] = text[:, 1:]
         positive = np.array([row.is_positive for row in rows])
         wanted, ends_here, facts = np.zeros((3, len(rows), longest), bool)
         for index, row in enumerate(rows):
@@ -269,10 +265,10 @@ class ReaderBatches:
             flat[group, : len(found)] = found
             acceptable[group, : len(found)] = True
         return ReaderBatch(
-            input_ids=torch.from_numpy(ids),
-            attention_mask=torch.from_numpy(mask),
-            token_type_ids=torch.from_numpy(segments),
-            allowed=torch.from_numpy(allowed.reshape(groups, per_group, size)),
+            input_ids=ids,
+            attention_mask=mask,
+            token_type_ids=segments,
+            allowed=allowed.reshape(groups, per_group, size),
             starts=torch.from_numpy(flat[..., 0]),
             ends=torch.from_numpy(flat[..., 1]),
             acceptable=torch.from_numpy(acceptable),
@@ -282,5 +278,5 @@ class ReaderBatches:
             hard=torch.from_numpy(hard),
             ends_here=torch.from_numpy(ends_here.reshape(groups, per_group, longest)),
             facts=torch.from_numpy(facts.reshape(groups, per_group, longest)),
-            tokens=int(lengths.sum()),
+            tokens=int(mask.sum()),
         )

@@ -20,6 +20,7 @@ from rag.data.files.results import read_dpr_results
 from rag.data.questions import read_questions
 from rag.data.sentences import Spans, align_sentences
 from rag.data.text import AnswerMatcher, exact_match, normalize_answer
+from readers.extractive.layout import PairTemplate, pair_template
 from readers.extractive.tokens import TokenTable, tokenize_texts
 from readers.paths import join_path
 from readers.training.config import TrainingSet
@@ -217,7 +218,7 @@ class ReaderExamples:
         passages: (C,) passage of each pair.
         span_bounds, spans: (C + 1,) and (S, 2): first and last token of each answer in the passage's text.
         fact_bounds, facts: (C + 1,) and (F, 2): last token of each judged sentence, and 1 if it supports.
-        special: ids of [CLS], [SEP] and [PAD].
+        template: the special tokens around them.
     """
 
     questions: TokenTable
@@ -232,7 +233,7 @@ class ReaderExamples:
     spans: Ints
     fact_bounds: Ints
     facts: Ints
-    special: tuple[int, int, int]
+    template: PairTemplate
 
     def __len__(self) -> int:
         return len(self.sets)
@@ -255,6 +256,7 @@ def load_examples(
 
     Raises:
         DataError: no question is left.
+        ArtifactError: the tokenizer frames pairs as no reader can read them.
     """
     known: dict[tuple[str, str], int] = {}
 
@@ -312,7 +314,7 @@ def load_examples(
         spans=np.array(spans, np.int64).reshape(-1, 2),
         fact_bounds=np.array(fact_bounds, np.int64),
         facts=np.array(facts, np.int64).reshape(-1, 2),
-        special=(tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id),
+        template=pair_template(tokenizer),
     )
 
 
