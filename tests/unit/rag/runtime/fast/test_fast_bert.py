@@ -34,8 +34,10 @@ def bert():
     return BertModel(BertConfig(**SIZES), add_pooling_layer=False).eval()
 
 
+@pytest.mark.parametrize("mkl", [False, True])
 @pytest.mark.parametrize("segments", [None, SEGMENTS])
-def test_fp32_equals_transformers(bert, segments):
+def test_fp32_equals_transformers(bert, segments, mkl, monkeypatch):
+    monkeypatch.setattr(fast_bert, "prefers_mkl", lambda: mkl)
     fast = FastBert.from_model(bert)
     hidden = fast.forward(pack(SEQUENCES, segments))
     torch.testing.assert_close(hidden, reference(bert, SEQUENCES, segments), atol=1e-5, rtol=1e-5)
@@ -49,8 +51,10 @@ def test_bf16_is_close(bert):
     assert cosine.min() > 0.999
 
 
+@pytest.mark.parametrize("mkl", [False, True])
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
-def test_activations(activation):
+def test_activations(activation, mkl, monkeypatch):
+    monkeypatch.setattr(fast_bert, "prefers_mkl", lambda: mkl)
     torch.manual_seed(1)
     model = BertModel(BertConfig(**SIZES, hidden_act=activation), add_pooling_layer=False).eval()
     hidden = FastBert.from_model(model).forward(pack(SEQUENCES))
