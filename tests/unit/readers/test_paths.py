@@ -172,7 +172,7 @@ def test_a_reader_learns_which_sentences_support(tmp_path: Path) -> None:
             "train": [{"questions": tmp_path / "two.json", "paths": True, "held_out": 0}],
             "model": {"encoder": str(tiny_encoder(tmp_path / "encoder")), "freeze_word_embeddings": False},
             "objective": {"spans": "marginal", "fact_weight": 3.0},
-            "stages": [{"epochs": 30, "negatives": 1, "max_tokens": 120, "full_tokens": 120,
+            "stages": [{"epochs": 60, "negatives": 1, "max_tokens": 120, "full_tokens": 120,
                         "tokens_per_batch": 2048}],
             "optim": {"learning_rate": 5e-3},
             "run": {"threads": 1},

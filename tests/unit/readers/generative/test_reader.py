@@ -132,6 +132,7 @@ def test_passages_longer_than_a_row_are_said_once(folder: Path, caplog: pytest.L
     assert len({r.getMessage() for r in caplog.records if "passages reach 20 tokens" in r.getMessage()}) == 1
 
 
+@pytest.mark.needs_bf16
 def test_bf16_reads_too(folder: Path) -> None:
     reader = GenerativeReader.load(folder, precision="bf16", answer_tokens=4)
     assert reader.read(["where?"], [PASSAGES], [SCORES])[0].answers

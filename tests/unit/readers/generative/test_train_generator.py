@@ -107,6 +107,7 @@ def test_a_finished_run_is_recognised_and_a_foreign_one_refused(run: tuple[Path,
         train_generator(GeneratorTrainConfig(**{**values, "learning_rate": 1e-3}))
 
 
+@pytest.mark.needs_bf16
 def test_bf16_starts_from_the_same_weights(run: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     _, values = run
     stages = [{"steps": 2, "batch_size": 4, "passages": 2, "passage_tokens": 24}]
