@@ -182,7 +182,10 @@ def _candidates(
         if scored.extend is not None:
             first, last = _whole_words(scored.texts.tokens(unique), first, last, scored.extend)
         start, end = int(offsets[first, 0]), int(offsets[last, 1])
-        return Candidate(int(place[at]), start, end, scored.unique[unique].text[start:end], 0.0)
+        answer = scored.unique[unique].text[start:end]
+        start += len(answer) - len(answer.lstrip())  # SentencePiece's tokens hold the blank before a word
+        answer = answer.strip()
+        return Candidate(int(place[at]), start, start + len(answer), answer, 0.0)
 
     return distinct([(float(flat[i]), int(row_of[i]), int(rank_of[i])) for i in order], resolve, settings)
 
@@ -240,8 +243,8 @@ def distinct(
 ) -> list[Candidate]:
     """Different answers, best first, from spans that come best first.
 
-    A span is dropped if its normalised text is that of a better one (under merge="sum" its score is added
-    to the better one's, once per passage), or if it overlaps a better one in the same passage.
+    A span is dropped if it has the normalised text of a better one (under merge="sum" its score is added
+    to the better one's, once per passage), overlaps a better one in the same passage, or is empty.
 
     Args:
         ordered: (score, row, rank in row), by descending score.
@@ -254,6 +257,8 @@ def distinct(
     for score, row, rank in ordered:
         candidate = replace(resolve(row, rank), score=score)
         key = normalize_answer(candidate.text) or candidate.text
+        if not key:
+            continue
         at = by_text.get(key)
         if at is not None:
             if settings.merge == "sum" and (key, candidate.passage_index) not in counted:

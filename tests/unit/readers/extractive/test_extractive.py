@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import string
 from pathlib import Path
 
 import pytest
 import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage
@@ -15,7 +18,8 @@ from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
 from readers.manifest import with_overrides
 from readers.protocols import MAX_PASSAGE_CHARS, MAX_QUESTION_CHARS, Reader
-from tests.tiny_reader import tiny_tokenizer
+from tests.tiny_reader import SPECIAL, WORDS, tiny_tokenizer
+from tests.unit.readers.conftest import SMALL
 
 SHORT = Passage("1", "Tower", "The  Tower (1889) is 324 meters high, in the city.")
 OTHER = Passage("2", "Bridge", "A bridge was built near the river in 1901.")
@@ -37,6 +41,30 @@ def test_answers_are_exact_slices_of_the_original_text(reader: ExtractiveReader)
         for answer in result.answers:
             assert order[answer.passage_index].text[answer.start : answer.end] == answer.text
             assert answer.text.strip()
+
+
+def test_answers_begin_with_a_sign_where_tokens_begin_with_a_blank(encoder_folder: Path) -> None:
+    """SentencePiece's tokens, as DeBERTa-v3 has them: " meters" is one, and so is a second blank."""
+    pieces = [
+        *SPECIAL,
+        *("\u2581" + word for word in WORDS),
+        "\u2581",
+        *string.ascii_lowercase,
+        *string.digits,
+        *".,()",
+    ]
+    tokenizer = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], unk_id=1))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.post_processor = tiny_tokenizer().backend_tokenizer.post_processor  # has the same numbers
+    names = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", "unk_token": "[UNK]"}
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+    reader = ExtractiveReader(SpanModel.from_encoder(encoder_folder, seed=3), fast, SMALL)
+    [result] = reader.read(["where?"], [[SHORT, OTHER]], [[2.0, 1.0]], n_best=40)
+    assert len(result.answers) > 2
+    for answer in result.answers:
+        assert answer.text == answer.text.strip() != ""
+        assert (SHORT, OTHER)[answer.passage_index].text[answer.start : answer.end] == answer.text
 
 
 def test_scores_fall_and_confidences_sum_to_at_most_one(reader: ExtractiveReader) -> None:
