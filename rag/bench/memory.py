@@ -11,6 +11,7 @@ from typing import Any
 
 from indexers.build import BuildSettings
 from indexers.plan import Plan, plan
+from indexers.presets import PLAID
 from rag.bench.common import question_texts
 from rag.bench.report import Goal, Report, Table, format_bytes
 from rag.bench.server_process import ServerProcess, memory_of, post_json, server_arguments
@@ -18,7 +19,7 @@ from rag.core.errors import ConfigError
 from rag.core.progress import Progress
 from retrievers.hybrid import DEFAULT_DEPTH
 
-__all__ = ["fill_memory", "loaded_model_bytes", "run_memory_benchmark"]
+__all__ = ["fill_memory", "loaded_model_bytes", "plan_of_serving", "run_memory_benchmark"]
 
 PLAN_GOAL = 0.15
 _PARTS = {
@@ -65,25 +66,25 @@ def run_memory_benchmark(
             post_json(connection, "/v1/ask", {"question": texts[number % len(texts)], "top_k": top_k})
             progress.update()
         after = memory_of(server.pid)
-    fill_memory(report, before, after, n, _planned(index, retriever, reader, precision, n, top_k))
+    fill_memory(report, before, after, n, plan_of_serving(index, retriever, reader, precision, n, top_k))
     return report
 
 
-def _planned(
+def plan_of_serving(
     index_dir: Path, retriever: str, reader: str | None, precision: str, questions: int, top_k: int
 ) -> Plan:
     """The planner's figures for serving this index: its sizes, the models' weights, and nothing measured."""
     from indexers.index import Index
-    from retrievers.open import open_encoder
+    from retrievers.open import named_kind, open_encoder, parse_kind
 
     with Index.open(index_dir) as index:
-        stages = index.manifest["stages"]
-        has = {"dense": "dense" in stages, "bm25": "bm25" in stages}
-        auto = "hybrid" if all(has.values()) else "dense" if has["dense"] else "bm25"
-        kind = auto if retriever == "auto" else retriever
+        kind, options = parse_kind(named_kind(retriever, index))
+        words = kind in ("bm25", "hybrid") or getattr(options, "first", "dense") != "dense"
         dense = index.manifest.get("dense", {})
-        given: dict[str, Any] = {"retriever": kind}
-        if kind != "bm25":
+        given: dict[str, Any] = {"retriever": "bm25" if kind == "bm25" else "hybrid" if words else "dense"}
+        if kind != "bm25" and index.tokens is not None:
+            given.update(index_type=PLAID, token_bits=index.tokens.info["bits"])
+        elif kind != "bm25":
             given.update(index_type=dense["index_type"], dtype=index.manifest["embeddings"]["dtype"])
         load_encoder = None if kind == "bm25" else partial(open_encoder, index, precision=precision)
         step = max(1, len(index.passages) // 1000)

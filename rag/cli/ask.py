@@ -22,6 +22,10 @@ def ask(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a question.")] = False,
 ) -> None:
     """Ask a question; prints answers with title, highlighted evidence and confidence."""
+    from readers.protocols import check_request
+
+    nothing: list[list[Any]] = [[] for _ in questions]
+    check_request(questions, nothing, nothing, n_best)  # before models are loaded
     from rag.pipeline import Pipeline
 
     results = Pipeline.open(index, **opening).ask(questions, top_k=top_k, n_best=n_best)
