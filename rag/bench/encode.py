@@ -15,7 +15,6 @@ from rag.bench.report import Goal, Report, Table, format_interval
 from rag.core.errors import ConfigError
 from rag.core.optional import require
 from rag.core.types import Passage
-from rag.runtime.hardware import has_bf16, resolve_precision
 
 __all__ = ["compare_vectors", "run_encode_benchmark"]
 
@@ -58,6 +57,8 @@ def run_encode_benchmark(
         DataError: the corpus is empty.
         MissingDependencyError: sentence-transformers is not installed.
     """
+    from rag.runtime.hardware import has_bf16, resolve_precision
+
     chosen = contestants or [name for name in _CONTESTANTS if has_bf16() or not name.endswith("bf16")]
     if set(chosen) - set(_CONTESTANTS):
         raise ConfigError(f"contestants are {', '.join(chosen)}, expected some of {', '.join(_CONTESTANTS)}")

@@ -18,7 +18,6 @@ from rag.bench.report import Goal, Report, Table, format_bytes, format_interval,
 from rag.core.errors import ConfigError, ResourceError
 from rag.core.files import atomic_write_json
 from rag.core.progress import Progress
-from rag.runtime.hardware import use_threads
 
 __all__ = ["CONTESTANTS", "DEFAULT_CONTESTANTS", "run_train_benchmark"]
 
@@ -74,6 +73,8 @@ def run_train_benchmark(
             f"contestants {', '.join(contestants)} and {rounds} rounds: expected some of "
             f"{', '.join(CONTESTANTS)}, and at least 1 round"
         )
+    from rag.runtime.hardware import use_threads
+
     common = {
         "train_file": str(train), "encoder": encoder, "batch_size": batch_size, "chunk_size": chunk_size,
         "tokens": tokens, "hard_negative": hard_negative, "threads": use_threads(), "seed": seed,
