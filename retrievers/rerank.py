@@ -152,7 +152,7 @@ def parse_rerank(text: str) -> tuple[str, str, RerankOptions]:
     kind, colon, name = named.partition(":")
     if not colon or kind not in _KINDS:
         kind, name = "", named
-    if not name.strip():
+    if not name.strip() or (name in _KINDS and not Path(name).exists()):
         raise ConfigError(f"rerank is {text!r}", hint=f"give a folder, perhaps after {':, '.join(_KINDS)}:")
     parts = [part for part in re.split(r",(?=[^,]*=)", given) if part]  # a fusion has commas of its own
     try:

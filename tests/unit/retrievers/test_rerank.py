@@ -163,7 +163,8 @@ def test_what_cannot_judge_is_refused(tiny: Any, folders: dict[str, Path], tmp_p
     save_file({"linear.weight": torch.zeros(6, 20)}, tmp_path / "wrong/1_Dense/model.safetensors")
     with pytest.raises(ArtifactError, match="20"):
         opened(str(tmp_path / "wrong")).search(["danube"], 2)
-    for spec, message in (("", "give a folder"), ("colbert:", "give a folder"), ("a,deep=3", "deep"),
+    for spec, message in (("", "give a folder"), ("colbert:", "give a folder"), ("colbert", "give a folder"),
+                          ("a,deep=3", "deep"),
                           ("a,depth=0", "greater than or equal to 1"),
                           ("a,fusion=std:1,2,3", "3 weights, expected two"),
                           ("a,fusion=half,depth=3", "fusion is 'half'")):  # fmt: skip
