@@ -30,7 +30,7 @@ from retrievers.fusion import Fusion
 from retrievers.protocols import PathRetriever, Retriever
 from retrievers.rerank import RerankingRetriever
 
-__all__ = ["Pipeline"]
+__all__ = ["Pipeline", "check_questions"]
 
 MAX_TOP_K = 1000
 Found = list[tuple[Hit, Passage]]
@@ -220,7 +220,7 @@ class Pipeline:
         self, questions: Sequence[str], top_k: int = 20, *, timer: StageTimer | None = None
     ) -> tuple[list[Found], list[list[Found]]]:
         """The same and, for each question, the paths that its retriever finds, best first; maybe none."""
-        _check(questions, top_k)
+        check_questions(questions, top_k)
         timer = timer or StageTimer()
         paths: list[list[Path]] = [[] for _ in questions]
         if isinstance(self.retriever, PathRetriever):
@@ -281,8 +281,7 @@ class Pipeline:
         self._require_reader()
         if not batch:
             return []
-        if n_best < 1:
-            raise ConfigError(f"n_best is {n_best}, expected at least 1")
+        check_questions(batch, top_k, n_best)
         timer = StageTimer()
         with timer("total"):
             found, paths = self.retrieve_paths(batch, top_k, timer=timer)
@@ -330,7 +329,15 @@ def _as_passages(texts: list[str | Passage], titles: Sequence[str] | None) -> li
     ]
 
 
-def _check(questions: Sequence[str], top_k: int) -> None:
+def check_questions(questions: Sequence[str], top_k: int, n_best: int = 1) -> None:
+    """Refuse what cannot be asked.
+
+    Raises:
+        ConfigError: `top_k` or `n_best` is out of range.
+        DataError: a question is empty.
+    """
+    if n_best < 1:
+        raise ConfigError(f"n_best is {n_best}, expected at least 1")
     if not 1 <= top_k <= MAX_TOP_K:
         raise ConfigError(f"top_k is {top_k}, expected 1 to {MAX_TOP_K}")
     for number, question in enumerate(questions):

@@ -22,12 +22,9 @@ def ask(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a question.")] = False,
 ) -> None:
     """Ask a question; prints answers with title, highlighted evidence and confidence."""
-    from readers.protocols import check_request
+    from rag.pipeline import Pipeline, check_questions
 
-    nothing: list[list[Any]] = [[] for _ in questions]
-    check_request(questions, nothing, nothing, n_best)  # before models are loaded
-    from rag.pipeline import Pipeline
-
+    check_questions(questions, top_k, n_best)  # before models are loaded
     results = Pipeline.open(index, **opening).ask(questions, top_k=top_k, n_best=n_best)
     for result in results:
         if as_json:

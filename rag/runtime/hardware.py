@@ -128,9 +128,13 @@ def has_int8() -> bool:
     return exact and torch.backends.mkldnn.is_available()
 
 
-def prefers_mkl() -> bool:
-    """Whether MKL computes fp32 products faster than oneDNN here: on x86 processors without AVX-512."""
-    return torch.backends.mkl.is_available() and "avx2" in _cpu_flags() and "avx512f" not in _cpu_flags()
+def prefers_mkl(dtype: torch.dtype) -> bool:
+    """Whether MKL's products and PyTorch's attention are faster in `dtype` here than what oneDNN fuses.
+
+    They are in fp32 on x86 processors without AVX-512.
+    """
+    older = "avx2" in _cpu_flags() and "avx512f" not in _cpu_flags()
+    return dtype == torch.float32 and older and torch.backends.mkl.is_available()
 
 
 def resolve_device(device: str = "auto") -> str:

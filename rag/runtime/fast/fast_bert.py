@@ -50,7 +50,7 @@ class _Linear:
     def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype, activation: str = "") -> None:
         self.activation, self.algorithm = FUSED_ACTIVATIONS[activation] if activation else ("none", "")
         self.bias = bias.detach().to(dtype).clone()
-        mkl = dtype == torch.float32 and self.algorithm != "tanh" and prefers_mkl()
+        mkl = self.algorithm != "tanh" and prefers_mkl(dtype)
         self.packed = torch.backends.mkldnn.is_available() and not mkl
         weight = weight.detach().to(dtype)
         if self.packed:
@@ -124,7 +124,7 @@ class FastBert:
             )
         self.dtype = resolve_precision(precision)
         self.precision = "bf16" if self.dtype == torch.bfloat16 else "fp32"
-        self._torch_attention = self.dtype == torch.float32 and prefers_mkl()
+        self._torch_attention = prefers_mkl(self.dtype)
         bound_kernel_caches()
         self.hidden_size: int = config.hidden_size
         self.n_heads: int = config.num_attention_heads
@@ -270,29 +270,25 @@ class FastBert:
         """Self-attention inside each sequence. qkv (T, 3H) → (T, H)."""
         context = torch.empty(qkv.shape[0], self.hidden_size, dtype=self.dtype)
         heads, size = self.n_heads, self.head_size
+        by_torch = self._torch_attention and tokens.seen is None
         start = 0
         for rows, length in tokens.groups:
-            if self._torch_attention and tokens.seen is None:
-                stop = start + rows * length
-                q, k, v = qkv[start:stop].view(rows, length, 3, heads, size).permute(2, 0, 3, 1, 4)
-                mixed = functional.scaled_dot_product_attention(q, k, v, scale=1.0)  # (B, heads, L, d)
-                context[start:stop].view(rows, length, heads, size).copy_(mixed.transpose(1, 2))
-                start = stop
-                continue
             row_bytes = heads * length * length * qkv.element_size()
-            step = max(1, min(rows, _SCORE_BYTES_IN_CACHE // row_bytes))
+            step = rows if by_torch else max(1, min(rows, _SCORE_BYTES_IN_CACHE // row_bytes))
             for first in range(0, rows, step):
                 n = min(step, rows - first)
                 stop = start + n * length
                 split = qkv[start:stop].view(n, length, 3, heads, size).permute(2, 0, 3, 1, 4)
-                q, k, v = split.reshape(3, n * heads, length, size)
-                unseen = None
-                if tokens.seen is not None:
-                    unseen = ~tokens.seen[start:stop].view(n, 1, length).repeat_interleave(heads, 0)
-                mixed = _softmax_product(q, k, v, unseen)  # (n·heads, L, d)
-                context[start:stop].view(n, length, heads, size).copy_(
-                    mixed.view(n, heads, length, size).transpose(1, 2)
-                )
+                if by_torch:
+                    q, k, v = split
+                    mixed = functional.scaled_dot_product_attention(q, k, v, scale=1.0)
+                else:
+                    q, k, v = split.reshape(3, n * heads, length, size)
+                    unseen = None
+                    if tokens.seen is not None:
+                        unseen = ~tokens.seen[start:stop].view(n, 1, length).repeat_interleave(heads, 0)
+                    mixed = _softmax_product(q, k, v, unseen).view(n, heads, length, size)
+                context[start:stop].view(n, length, heads, size).copy_(mixed.transpose(1, 2))
                 start = stop
         return context
 

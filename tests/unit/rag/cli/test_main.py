@@ -96,7 +96,7 @@ def test_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
     ("arguments", "exit_code", "words"),
     [
         (["ask", "Who?", "--index", "nowhere"], 4, "nowhere: no such directory"),
-        (["ask", "Who?", " ", "--index", "nowhere"], 3, "a question is blank"),
+        (["ask", "Who?", " ", "--index", "nowhere"], 3, "question 1 is empty"),
         (["inspect", "nowhere"], 4, "no such directory"),
         (["index", "nowhere.jsonl", "--out", "x", "--retriever", "bm25"], 3, "nowhere.jsonl"),
         (["index", "sample", "--out", "x", "--retriever", "sparse"], 2, "retriever = 'sparse'"),

@@ -19,7 +19,6 @@ from readers.extractive.settings import ReaderSettings
 from readers.manifest import with_overrides
 from readers.protocols import MAX_PASSAGE_CHARS, MAX_QUESTION_CHARS, Reader
 from tests.tiny_reader import SPECIAL, WORDS, tiny_tokenizer
-from tests.unit.readers.conftest import SMALL
 
 SHORT = Passage("1", "Tower", "The  Tower (1889) is 324 meters high, in the city.")
 OTHER = Passage("2", "Bridge", "A bridge was built near the river in 1901.")
@@ -43,7 +42,7 @@ def test_answers_are_exact_slices_of_the_original_text(reader: ExtractiveReader)
             assert answer.text.strip()
 
 
-def test_answers_begin_with_a_sign_where_tokens_begin_with_a_blank(encoder_folder: Path) -> None:
+def test_answers_begin_with_a_sign_where_tokens_begin_with_a_blank(reader: ExtractiveReader) -> None:
     """SentencePiece's tokens, as DeBERTa-v3 has them: " meters" is one, and so is a second blank."""
     pieces = [
         *SPECIAL,
@@ -59,8 +58,8 @@ def test_answers_begin_with_a_sign_where_tokens_begin_with_a_blank(encoder_folde
     tokenizer.post_processor = tiny_tokenizer().backend_tokenizer.post_processor  # has the same numbers
     names = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", "unk_token": "[UNK]"}
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
-    reader = ExtractiveReader(SpanModel.from_encoder(encoder_folder, seed=3), fast, SMALL)
-    [result] = reader.read(["where?"], [[SHORT, OTHER]], [[2.0, 1.0]], n_best=40)
+    same = ExtractiveReader(reader.model, fast, reader.settings)
+    [result] = same.read(["where?"], [[SHORT, OTHER]], [[2.0, 1.0]], n_best=40)
     assert len(result.answers) > 2
     for answer in result.answers:
         assert answer.text == answer.text.strip() != ""

@@ -37,7 +37,7 @@ def bert():
 @pytest.mark.parametrize("mkl", [False, True])
 @pytest.mark.parametrize("segments", [None, SEGMENTS])
 def test_fp32_equals_transformers(bert, segments, mkl, monkeypatch):
-    monkeypatch.setattr(fast_bert, "prefers_mkl", lambda: mkl)
+    monkeypatch.setattr(fast_bert, "prefers_mkl", lambda dtype: mkl)
     fast = FastBert.from_model(bert)
     hidden = fast.forward(pack(SEQUENCES, segments))
     torch.testing.assert_close(hidden, reference(bert, SEQUENCES, segments), atol=1e-5, rtol=1e-5)
@@ -54,7 +54,7 @@ def test_bf16_is_close(bert):
 @pytest.mark.parametrize("mkl", [False, True])
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
 def test_activations(activation, mkl, monkeypatch):
-    monkeypatch.setattr(fast_bert, "prefers_mkl", lambda: mkl)
+    monkeypatch.setattr(fast_bert, "prefers_mkl", lambda dtype: mkl)
     torch.manual_seed(1)
     model = BertModel(BertConfig(**SIZES, hidden_act=activation), add_pooling_layer=False).eval()
     hidden = FastBert.from_model(model).forward(pack(SEQUENCES))
