@@ -11,15 +11,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from indexers.build import EMBEDDINGS_DIR, write_index_manifest
 from indexers.embeddings import HEADER_NAME
 from indexers.embeddings import LEDGER_NAME as SHARDS_NAME
 from indexers.index import Index
 from indexers.ledger import LEDGER_NAME, StageLedger
 from indexers.protocols import EncoderIdentity, PassageEncoder
-from rag.core.errors import ConfigError, MismatchedArtifactError
+from indexers.reuse import check_passage_vectors
+from rag.core.errors import ConfigError
 from rag.core.files import (
     atomic_path,
     atomic_write_json,
@@ -30,9 +29,6 @@ from rag.core.files import (
 )
 
 __all__ = ["reissue_index"]
-
-_CHECKED_PASSAGES = 16
-_LOWEST_COSINE = 0.995  # float16 storage and bf16 encoding stay above it, another encoder does not
 
 
 def reissue_index(source: str | Path, out: str | Path, encoder: PassageEncoder, *, seed: int = 0) -> Path:
@@ -53,7 +49,7 @@ def reissue_index(source: str | Path, out: str | Path, encoder: PassageEncoder, 
     with Index.open(origin) as index:
         if index.embeddings is None:
             raise ConfigError(f"{origin} has no vectors", hint="give an index with dense retrieval")
-        _compare(index, encoder, seed)
+        check_passage_vectors(origin, index.passages, index.embeddings, encoder, seed=seed)
         stages, names = list(index.manifest["stages"]), list(index.manifest["files"])
     with atomic_path(target) as temporary:
         for name in names:
@@ -65,27 +61,6 @@ def reissue_index(source: str | Path, out: str | Path, encoder: PassageEncoder, 
         if target.exists():
             target.rmdir()
     return target
-
-
-def _compare(index: Index, encoder: PassageEncoder, seed: int) -> None:
-    assert index.embeddings is not None
-    count = min(_CHECKED_PASSAGES, len(index.passages))
-    rows = np.sort(np.random.default_rng(seed).choice(len(index.passages), count, replace=False))
-    stored = index.embeddings.rows(rows)
-    passages = index.passages.get_many(rows)
-    made = encoder.encode_passages([p.title for p in passages], [p.text for p in passages])
-    if made.shape != stored.shape:
-        raise MismatchedArtifactError(
-            f"{index.directory} holds vectors of {stored.shape[1]} numbers, {encoder.identity.name} makes "
-            f"{made.shape[1]}"
-        )
-    lengths = np.linalg.norm(stored, axis=1) * np.linalg.norm(made, axis=1)
-    worst = float((np.sum(stored * made, axis=1) / np.maximum(lengths, 1e-30)).min())
-    if worst < _LOWEST_COSINE:
-        raise MismatchedArtifactError(
-            f"{encoder.identity.name} gives passages of {index.directory} other vectors (cosine {worst:.3f})",
-            hint="build the index again with this encoder",
-        )
 
 
 def _restate(place: Path, identity: EncoderIdentity, stages: list[str]) -> None:

@@ -14,6 +14,7 @@ from rag.cli.options import CorpusFormat, MaxBadShare, PassageIds, Words, Wrap, 
 
 if TYPE_CHECKING:
     from indexers.protocols import PassageEncoder
+    from indexers.reuse import KnownVectors
 
 SAMPLE = "sample"
 _SETTINGS = options_of(
@@ -53,6 +54,12 @@ def index(
     max_length: Annotated[
         int | None, typer.Option(help="Tokens a passage at most; default: the encoder's.")
     ] = None,
+    reuse: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="An earlier index of this encoder: only passages that it lacks are encoded. Can be repeated."
+        ),
+    ] = None,
     until: Annotated[
         str | None, typer.Option(help="Stop after this stage: passages, embeddings, dense, tokens, bm25.")
     ] = None,
@@ -82,10 +89,11 @@ def index(
         loaded = BiEncoder.load(
             encoder, query_encoder=query_encoder, precision=precision, pooling=pooling, max_length=max_length
         )
+    known = _known_vectors(reuse, loaded, checked, out) if reuse else None
     place = build_index(
         split_documents(documents, split_options),
         out,
-        encoder=loaded,
+        encoder=known or loaded,
         settings=checked,
         source=_describe(inputs, format, asdict(split_options), asdict(read_options)),
         overwrite=overwrite,
@@ -93,6 +101,8 @@ def index(
     )
     if report.total:
         typer.echo(report.summary())
+    if known is not None:
+        typer.echo(f"{known.reused:,} vectors taken over")
     if until is None:
         from indexers.index import Index
 
@@ -101,6 +111,24 @@ def index(
         typer.echo(f'\nask it: rag ask "…" --index {place}')
     else:
         typer.echo(f"stopped after {until}; the same command without --until goes on")
+
+
+def _known_vectors(
+    reuse: list[Path], encoder: PassageEncoder | None, settings: BuildSettings, out: Path
+) -> KnownVectors:
+    from indexers.reuse import KnownVectors
+    from rag.core.errors import ConfigError
+
+    if encoder is None or not settings.has_dense:
+        raise ConfigError(
+            "--reuse takes over one vector a passage, and this build makes none",
+            hint="leave it out: BM25 and token vectors are made anew",
+        )
+    if out.resolve() in [path.resolve() for path in reuse]:
+        raise ConfigError(
+            f"--reuse and --out are both {out}", hint="build into a new directory, then switch to it"
+        )
+    return KnownVectors(encoder, reuse, settings.stored_dtype)
 
 
 def _resolve(corpus: list[str]) -> tuple[list[str], bool]:

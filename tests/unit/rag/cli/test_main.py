@@ -101,6 +101,13 @@ def test_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
         (["index", "nowhere.jsonl", "--out", "x", "--retriever", "bm25"], 3, "nowhere.jsonl"),
         (["index", "sample", "--out", "x", "--retriever", "sparse"], 2, "retriever = 'sparse'"),
         (["index", "sample", "--out", "x", "--split", "chapters"], 2, "unknown split mode 'chapters'"),
+        (["index", "sample", "--out", "x", "--reuse", "x"], 2, "--reuse and --out are both x"),
+        (["index", "sample", "--out", "x", "--reuse", "nowhere"], 4, "nowhere: no such directory"),
+        (
+            ["index", "sample", "--out", "x", "--retriever", "bm25", "--reuse", "y"],
+            2,
+            "--reuse takes over one vector a passage, and this build makes none",
+        ),
         (
             ["retrieve", "--index", "x", "--questions", "q.jsonl", "--out", "o.xml"],
             2,
@@ -218,6 +225,29 @@ def test_bm25_index_from_the_sample_and_a_trec_run(
     capsys.readouterr()
     main_ok(["inspect", str(index), "--verify", "--json"])
     assert json.loads(capsys.readouterr().out)["kind"] == "index"
+
+
+def test_an_index_takes_over_vectors_of_passages_that_stayed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus, old, new = tmp_path / "corpus.jsonl", tmp_path / "old", tmp_path / "new"
+    lines = [
+        json.dumps(
+            {
+                "id": str(n),
+                "text": f"The river {n} is long. It comes from the mountains and it ends in the sea.",
+            }
+        )
+        for n in range(5)
+    ]
+    corpus.write_text("\n".join(lines[:4]), encoding="utf-8")
+    main_ok(["index", str(corpus), "--out", str(old)])
+    corpus.write_text("\n".join(lines[1:]), encoding="utf-8")
+    capsys.readouterr()
+    main_ok(["index", str(corpus), "--out", str(new), "--reuse", str(old)])
+    said = capsys.readouterr().out
+    assert "3 vectors taken over" in said
+    assert "4 passages" in said
 
 
 def test_split_writes_a_table_of_passages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

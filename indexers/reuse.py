@@ -1,0 +1,201 @@
+"""Vectors of passages that an earlier index holds: only what is new or changed is encoded.
+
+A corpus that grows, shrinks or is corrected is indexed again, into a new directory, with `KnownVectors`
+around its encoder: a passage whose title and text stand in an earlier index of the same encoder takes its
+vector from there. Ids do not matter, nor the order. FAISS and Lucene are built anew, in minutes where
+encoding takes hours, and a server can then switch to the new index while it runs.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from indexers.build import EMBEDDINGS_DIR, INDEX_KIND, PASSAGES_DIR
+from indexers.embeddings import EmbeddingShards, VectorDtype
+from indexers.passages import PassageStore
+from indexers.protocols import EncoderIdentity, FloatArray, IntArray, PassageEncoder, ReportingEncoder
+from rag.core.errors import ConfigError, MismatchedArtifactError
+from rag.core.manifest import read_manifest, verify_files
+from rag.core.progress import Progress
+
+__all__ = ["KnownVectors", "check_passage_vectors"]
+
+_CHECKED_PASSAGES, _PASSAGES_AT_ONCE = 16, 4096
+_LOWEST_COSINE = 0.995  # float16 storage and bf16 encoding stay above it, another encoder does not
+_QUESTION_SIDE = ("weights_sha256", "name", "query_prefix")  # may differ where passages get the same vectors
+_KEY = np.dtype([("high", "<u8"), ("low", "<u8")])
+
+
+class KnownVectors:
+    """A passage encoder that looks into earlier indexes first.
+
+    Args:
+        encoder: makes what is not there.
+        indexes: earlier indexes with dense retrieval; the first one that holds a passage gives its vector.
+            Their checksums are compared.
+        dtype: of the numbers to be stored: vectors that were rounded to float16 are not taken for float32.
+
+    Attributes:
+        reused: passages so far whose vector was taken over.
+
+    Raises:
+        ArtifactError: an index is unfinished or damaged.
+        ConfigError: an index has no vectors, or less exact ones than `dtype`.
+        MismatchedArtifactError: an index was made by an encoder that gives passages other vectors.
+
+    Memory: 24 bytes for each passage of the earlier indexes.
+    """
+
+    def __init__(
+        self, encoder: PassageEncoder, indexes: Sequence[str | Path], dtype: VectorDtype = "float16"
+    ) -> None:
+        self._encoder = encoder
+        self._counts = [0]  # shared with the copies that `reporting` makes
+        self._done: Callable[[int], None] = lambda count: None
+        self._known = [_Known.read(Path(path), encoder, dtype) for path in indexes]
+
+    @property
+    def dim(self) -> int:
+        """Vector size D."""
+        return self._encoder.dim
+
+    @property
+    def identity(self) -> EncoderIdentity:
+        """That of the encoder."""
+        return self._encoder.identity
+
+    @property
+    def reused(self) -> int:
+        """Passages so far whose vector was taken over."""
+        return self._counts[0]
+
+    def reporting(self, done: Callable[[int], None]) -> KnownVectors:
+        """The same encoder, which calls `done` with the number of passages that got their vectors."""
+        told = copy.copy(self)
+        told._done = done
+        return told
+
+    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
+        """Vectors (n, D) float32, in the order of the arguments."""
+        vectors = np.empty((len(texts), self.dim), dtype=np.float32)
+        keys = _keys(titles, texts)
+        missing = np.arange(len(texts))
+        for known in self._known:
+            rows = known.find(keys[missing])
+            found = rows >= 0
+            vectors[missing[found]] = known.embeddings.rows(rows[found])
+            missing = missing[~found]
+        self._counts[0] += len(texts) - len(missing)
+        self._done(len(texts) - len(missing))
+        if len(missing):
+            encoder = self._encoder
+            if isinstance(encoder, ReportingEncoder):
+                encoder = encoder.reporting(self._done)
+            wanted = missing.tolist()
+            vectors[missing] = encoder.encode_passages(
+                [titles[row] for row in wanted], [texts[row] for row in wanted]
+            )
+            if encoder is self._encoder:
+                self._done(len(missing))
+        return vectors
+
+
+class _Known:
+    """The passages of one index by what they say."""
+
+    def __init__(self, embeddings: EmbeddingShards, keys: NDArray[np.void]) -> None:
+        self.embeddings = embeddings
+        self._rows = np.argsort(keys["high"], kind="stable")
+        self._keys = keys[self._rows]
+
+    @classmethod
+    def read(cls, place: Path, encoder: PassageEncoder, dtype: VectorDtype) -> _Known:
+        manifest = read_manifest(place, kind=INDEX_KIND)
+        if "embeddings" not in manifest["stages"]:
+            raise ConfigError(
+                f"{place} has no vectors to take over", hint="give an index with dense or hybrid retrieval"
+            )
+        needed = (f"{PASSAGES_DIR}/", f"{EMBEDDINGS_DIR}/")
+        files = {name: entry for name, entry in manifest["files"].items() if name.startswith(needed)}
+        verify_files(place, files, deep=True)
+        embeddings = EmbeddingShards.open(place / EMBEDDINGS_DIR)
+        if dtype == "float32" and embeddings.dtype != "float32":
+            raise ConfigError(
+                f"{place} holds vectors rounded to {embeddings.dtype}, the new index stores float32",
+                hint="build it with --index-type fp16, or without taking over",
+            )
+        passages = PassageStore.open(place / PASSAGES_DIR)
+        _check_settings(place, embeddings.encoder, encoder.identity)
+        if embeddings.encoder.differences(encoder.identity):
+            check_passage_vectors(place, passages, embeddings, encoder)
+        parts = []
+        with Progress(len(passages), "passages", f"read {place}") as progress:
+            for batch in passages.batches(_PASSAGES_AT_ONCE):
+                parts.append(_keys([p.title for p in batch], [p.text for p in batch]))
+                progress.update(len(batch))
+        return cls(embeddings, np.concatenate(parts))
+
+    def find(self, keys: NDArray[np.void]) -> IntArray:
+        """Row of each key (n,), -1 where the index does not hold it."""
+        places = np.searchsorted(self._keys["high"], keys["high"])
+        places[places == len(self._keys)] = 0
+        return np.where(self._keys[places] == keys, self._rows[places], -1)
+
+
+def _keys(titles: Sequence[str], texts: Sequence[str]) -> NDArray[np.void]:
+    """Hashes (n,) of 128 bits of what passages say."""
+
+    def digests() -> Iterator[bytes]:
+        for title, text in zip(titles, texts, strict=True):
+            head = title.encode()
+            said = len(head).to_bytes(8, "little") + head + text.encode()
+            yield hashlib.blake2b(said, digest_size=_KEY.itemsize).digest()
+
+    return np.frombuffer(b"".join(digests()), dtype=_KEY)
+
+
+def _check_settings(place: Path, stored: EncoderIdentity, wanted: EncoderIdentity) -> None:
+    odd = [line for line in stored.differences(wanted) if not line.startswith(_QUESTION_SIDE)]
+    if odd:
+        raise MismatchedArtifactError(
+            f"{place} holds vectors of {stored.name!r}, {wanted.name!r} makes others ({'; '.join(odd)})",
+            hint="use the encoder and the settings of that index",
+        )
+
+
+def check_passage_vectors(
+    place: Path,
+    passages: PassageStore,
+    embeddings: EmbeddingShards,
+    encoder: PassageEncoder,
+    *,
+    seed: int = 0,
+) -> None:
+    """Refuse an encoder that gives passages other vectors than an index holds; a sample of them is encoded.
+
+    Raises:
+        MismatchedArtifactError: says how far they are apart.
+    """
+    count = min(_CHECKED_PASSAGES, len(passages))
+    rows = np.sort(np.random.default_rng(seed).choice(len(passages), count, replace=False))
+    stored = embeddings.rows(rows)
+    sample = passages.get_many(rows)
+    made = encoder.encode_passages([p.title for p in sample], [p.text for p in sample])
+    if made.shape != stored.shape:
+        raise MismatchedArtifactError(
+            f"{place} holds vectors of {stored.shape[1]} numbers, {encoder.identity.name} makes "
+            f"{made.shape[1]}"
+        )
+    lengths = np.linalg.norm(stored, axis=1) * np.linalg.norm(made, axis=1)
+    worst = float((np.sum(stored * made, axis=1) / np.maximum(lengths, 1e-30)).min())
+    if worst < _LOWEST_COSINE:
+        raise MismatchedArtifactError(
+            f"{encoder.identity.name} gives passages of {place} other vectors (cosine {worst:.3f})",
+            hint="build the index again with this encoder",
+        )

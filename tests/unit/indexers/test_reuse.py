@@ -1,0 +1,112 @@
+"""A corpus that changed: passages that an earlier index holds are not encoded again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from indexers.build import BuildSettings, build_index
+from indexers.index import Index
+from indexers.protocols import FloatArray
+from indexers.reuse import KnownVectors
+from rag.core.errors import ArtifactError, ConfigError, IncompleteArtifactError, MismatchedArtifactError
+from rag.core.types import Passage
+
+OLD = [Passage(f"p{n}", f"t{n % 3}", f"river {n} vienna") for n in range(50)]
+# Ten are gone, one says something else, one has another title, three are new; ids and order are others.
+NEW = [
+    *(replace(passage, id=f"q{passage.id}") for passage in reversed(OLD[10:])),
+    Passage("p0", "t0", "river 0 linz"),
+    Passage("p1", "t2", "river 1 vienna"),
+    *(Passage(f"n{n}", "t", f"lake {n}") for n in range(3)),
+]
+SETTINGS = BuildSettings(shard_rows=16, probes=4)
+
+
+def vectors(place: Path) -> FloatArray:
+    with Index.open(place, verify="deep") as index:
+        assert index.embeddings is not None
+        return index.embeddings.rows(np.arange(len(index.embeddings)))
+
+
+def test_only_what_is_new_or_changed_is_encoded(tmp_path: Path, make_encoder: Any) -> None:
+    build_index(OLD, tmp_path / "old", encoder=make_encoder(), settings=SETTINGS)
+    build_index(NEW, tmp_path / "plain", encoder=make_encoder(), settings=SETTINGS)
+    inner = make_encoder()
+    known = KnownVectors(inner, [tmp_path / "old"], "float32")
+    build_index(NEW, tmp_path / "new", encoder=known, settings=SETTINGS)
+    assert known.reused == 40
+    assert sum(inner.calls) == 5 + 4  # and the probes
+    np.testing.assert_array_equal(vectors(tmp_path / "new"), vectors(tmp_path / "plain"))
+    with Index.open(tmp_path / "new") as new, Index.open(tmp_path / "plain") as plain:
+        assert new.manifest["embeddings"] == plain.manifest["embeddings"]
+
+
+def test_several_indexes_and_one_that_is_told(tmp_path: Path, make_encoder: Any) -> None:
+    build_index(OLD[:20], tmp_path / "a", encoder=make_encoder(), settings=SETTINGS)
+    build_index(OLD[15:45], tmp_path / "b", encoder=make_encoder(), settings=SETTINGS)
+    inner = make_encoder()
+    told: list[int] = []
+    known = KnownVectors(inner, [tmp_path / "a", tmp_path / "b"]).reporting(told.append)
+    made = known.encode_passages([p.title for p in OLD], [p.text for p in OLD])
+    whole = make_encoder().encode_passages([p.title for p in OLD], [p.text for p in OLD])
+    np.testing.assert_array_equal(made, whole)
+    assert (inner.calls, told, known.reused) == ([5], [45, 5], 45)
+
+
+def test_title_and_text_are_told_apart(tmp_path: Path, make_encoder: Any) -> None:
+    build_index([Passage("a", "ab", "c")], tmp_path / "old", encoder=make_encoder(), settings=SETTINGS)
+    known = KnownVectors(make_encoder(), [tmp_path / "old"])
+    known.encode_passages(["a"], ["bc"])
+    assert known.reused == 0
+
+
+def test_vectors_of_another_encoder_are_refused(tmp_path: Path, make_encoder: Any) -> None:
+    build_index(OLD, tmp_path / "old", encoder=make_encoder(), settings=SETTINGS)
+    with pytest.raises(MismatchedArtifactError, match="other vectors"):
+        KnownVectors(
+            _restated(make_encoder(), lambda i: replace(i, weights_sha256="9"), sign=-1), [tmp_path / "old"]
+        )
+    with pytest.raises(MismatchedArtifactError, match="max_length: 256 != 64"):
+        KnownVectors(_restated(make_encoder(), lambda i: replace(i, max_length=64)), [tmp_path / "old"])
+    # Only questions were trained: the same vectors under another name and hash.
+    other = _restated(
+        make_encoder(), lambda i: replace(i, name="tuned", weights_sha256="9", query_prefix="q: ")
+    )
+    assert KnownVectors(other, [tmp_path / "old"]).identity.name == "tuned"
+
+
+def _restated(encoder: Any, change: Callable[[Any], Any], sign: int = 1) -> Any:
+    encoder.identity = change(encoder.identity)
+    if sign < 0:
+        plain = encoder.encode_passages
+        encoder.encode_passages = lambda titles, texts: -plain(titles, texts)
+    return encoder
+
+
+def test_what_cannot_be_taken_over_is_said(tmp_path: Path, make_encoder: Any) -> None:
+    build_index(OLD, tmp_path / "bm25", settings=BuildSettings(retriever="bm25"))
+    with pytest.raises(ConfigError, match="no vectors to take over"):
+        KnownVectors(make_encoder(), [tmp_path / "bm25"])
+    rounded = SETTINGS.model_copy(update={"index_type": "fp16"})
+    build_index(OLD, tmp_path / "fp16", encoder=make_encoder(), settings=rounded)
+    with pytest.raises(ConfigError, match="rounded to float16"):
+        KnownVectors(make_encoder(), [tmp_path / "fp16"], "float32")
+    build_index(OLD, tmp_path / "half", encoder=make_encoder(), settings=SETTINGS, until="embeddings")
+    with pytest.raises(IncompleteArtifactError):
+        KnownVectors(make_encoder(), [tmp_path / "half"])
+
+
+def test_a_damaged_index_is_refused(tmp_path: Path, make_encoder: Any) -> None:
+    build_index(OLD, tmp_path / "old", encoder=make_encoder(), settings=SETTINGS)
+    shard = tmp_path / "old" / "embeddings" / "shard-00001.npy"
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(ArtifactError, match="shard-00001"):
+        KnownVectors(make_encoder(), [tmp_path / "old"])
