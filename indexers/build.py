@@ -135,7 +135,7 @@ def build_index(
     Raises:
         ConfigError: no encoder for a dense index, or `out` holds something that is not an index.
         DataError: no passages, duplicate ids, vectors that are not finite.
-        MismatchedArtifactError: `out` holds a build with other inputs or settings.
+        MismatchedArtifactError: `out` holds a build with other inputs, settings or kind of vectors.
         ResourceError: disk full, or another process writes into `out`.
 
     Example:
@@ -163,6 +163,7 @@ def build_index(
     with directory_lock(place):
         _prepare(place, overwrite)
         ledger = StageLedger(place)
+        _refuse_second_vectors(place, ledger, settings)
         store = build_passages(passages, place, ledger, source)
         if "embeddings" in wanted:
             build_embeddings(store, place, ledger, cast("PassageEncoder", encoder), settings)
@@ -175,6 +176,20 @@ def build_index(
         if until is None and not (place / MANIFEST_NAME).exists():
             write_index_manifest(place, ledger)
     return place
+
+
+def _refuse_second_vectors(place: Path, ledger: StageLedger, settings: BuildSettings) -> None:
+    """An index has one encoder: vectors of passages or of tokens."""
+    if settings.has_dense and ledger.begun("tokens"):
+        raise MismatchedArtifactError(
+            f"{place} holds token vectors, type {settings.index_type} is of one vector a passage",
+            hint=f"add --index-type {PLAID} to go on with it, or choose another directory",
+        )
+    if settings.has_tokens and ledger.begun("embeddings"):
+        raise MismatchedArtifactError(
+            f"{place} holds one vector a passage, type {PLAID} is of token vectors",
+            hint="choose another directory for them",
+        )
 
 
 def _prepare(place: Path, overwrite: bool) -> None:

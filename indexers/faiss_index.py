@@ -250,6 +250,7 @@ class FaissIndex:
     def __init__(self, index: Any, embeddings: EmbeddingShards, info: dict[str, Any]) -> None:
         self._index, self._embeddings, self.dim = index, embeddings, embeddings.dim
         self._effort, self._over_fetch = int(info["effort"]), int(info["over_fetch"])
+        self._lists = int(info["nlist"])  # 0 where there are none
 
     def __len__(self) -> int:
         return len(self._embeddings)
@@ -258,7 +259,16 @@ class FaissIndex:
         """See `VectorIndex.search`; scores are exact inner products with the stored embeddings."""
         queries = check_queries(queries, self.dim, top_k)
         wanted = min(top_k * self._over_fetch + CANDIDATE_MARGIN, len(self))
-        _, rows = self._index.search(queries, wanted, params=_parameters(self._index, self._effort, wanted))
+        # Tuned for the first hundred: more are looked for in more lists, until there are enough.
+        tuned = max(RECALL_KS) * self._over_fetch + CANDIDATE_MARGIN
+        effort = self._effort
+        if self._lists:
+            effort = min(effort * -(-wanted // tuned), self._lists)
+        while True:
+            _, rows = self._index.search(queries, wanted, params=_parameters(self._index, effort, wanted))
+            if effort >= self._lists or (rows[:, : min(top_k, wanted)] >= 0).all():
+                break
+            effort = min(2 * effort, self._lists)
         return select_best(exact_scores(self._embeddings, queries, rows), rows, top_k)
 
 

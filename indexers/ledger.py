@@ -36,6 +36,10 @@ class StageLedger:
                     f"{self.path} is damaged: {error}", hint="build with overwrite to start afresh"
                 ) from error
 
+    def begun(self, stage: str) -> bool:
+        """Whether `stage` was started."""
+        return stage in self._stages
+
     def finished(self, stage: str) -> bool:
         """Whether `stage` is complete."""
         return bool(self._stages.get(stage, {}).get("finished", False))

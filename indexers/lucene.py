@@ -180,7 +180,10 @@ def build_bm25(
 
 
 def _write_documents(passages: PassageStore, folder: Path, digits: int) -> int:
-    """Anserini's JSON lines; passages without a word are left out, since Anserini refuses them."""
+    """Anserini's JSON lines; passages without a word are left out, since Anserini refuses them.
+
+    What is blank to it is what Java's `trim` takes away: everything up to the space, control characters too.
+    """
     written = 0
     with disk_errors(folder):
         folder.mkdir()
@@ -189,7 +192,7 @@ def _write_documents(passages: PassageStore, folder: Path, digits: int) -> int:
                 lines = []
                 for row, passage in enumerate(batch, start=number * _FILE_PASSAGES):
                     contents = f"{passage.title}\n{passage.text}"
-                    if contents.strip():
+                    if contents.strip() and any(character > " " for character in contents):
                         lines.append(json.dumps({"id": f"{row:0{digits}d}", "contents": contents}) + "\n")
                 (folder / f"documents-{number:05d}.jsonl").write_text("".join(lines), encoding="utf-8")
                 written += len(lines)

@@ -27,7 +27,9 @@ from rag.core.progress import Progress
 __all__ = ["KnownVectors", "check_passage_vectors"]
 
 _CHECKED_PASSAGES, _PASSAGES_AT_ONCE = 16, 4096
-_LOWEST_COSINE = 0.995  # float16 storage and bf16 encoding stay above it, another encoder does not
+_FARTHEST = (
+    0.1  # of a vector's length: float16 storage and bf16 encoding stay below, another encoder does not
+)
 _QUESTION_SIDE = ("weights_sha256", "name", "query_prefix")  # may differ where passages get the same vectors
 _KEY = np.dtype([("high", "<u8"), ("low", "<u8")])
 
@@ -42,7 +44,7 @@ class KnownVectors:
         dtype: of the numbers to be stored: vectors that were rounded to float16 are not taken for float32.
 
     Attributes:
-        reused: passages so far whose vector was taken over.
+        reused: passages of the corpus so far whose vector was taken over.
 
     Raises:
         ArtifactError: an index is unfinished or damaged.
@@ -57,7 +59,8 @@ class KnownVectors:
     ) -> None:
         self._encoder = encoder
         self._counts = [0]  # shared with the copies that `reporting` makes
-        self._done: Callable[[int], None] = lambda count: None
+        self._taken: Callable[[int], None] = _say_nothing  # is told how many vectors were taken over
+        self._made: Callable[[int], None] = _say_nothing  # … encoded, by an encoder that does not tell itself
         self._known = [_Known.read(Path(path), encoder, dtype) for path in indexes]
 
     @property
@@ -72,13 +75,22 @@ class KnownVectors:
 
     @property
     def reused(self) -> int:
-        """Passages so far whose vector was taken over."""
+        """Passages of the corpus so far whose vector was taken over; of other texts there is no report."""
         return self._counts[0]
 
     def reporting(self, done: Callable[[int], None]) -> KnownVectors:
         """The same encoder, which calls `done` with the number of passages that got their vectors."""
+
+        def taken(count: int) -> None:
+            self._counts[0] += count
+            done(count)
+
         told = copy.copy(self)
-        told._done = done
+        told._taken = taken
+        if isinstance(self._encoder, ReportingEncoder):
+            told._encoder = self._encoder.reporting(done)
+        else:
+            told._made = done
         return told
 
     def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
@@ -91,19 +103,18 @@ class KnownVectors:
             found = rows >= 0
             vectors[missing[found]] = known.embeddings.rows(rows[found])
             missing = missing[~found]
-        self._counts[0] += len(texts) - len(missing)
-        self._done(len(texts) - len(missing))
+        self._taken(len(texts) - len(missing))
         if len(missing):
-            encoder = self._encoder
-            if isinstance(encoder, ReportingEncoder):
-                encoder = encoder.reporting(self._done)
             wanted = missing.tolist()
-            vectors[missing] = encoder.encode_passages(
+            vectors[missing] = self._encoder.encode_passages(
                 [titles[row] for row in wanted], [texts[row] for row in wanted]
             )
-            if encoder is self._encoder:
-                self._done(len(missing))
+            self._made(len(missing))
         return vectors
+
+
+def _say_nothing(count: int) -> None:
+    pass
 
 
 class _Known:
@@ -192,10 +203,9 @@ def check_passage_vectors(
             f"{place} holds vectors of {stored.shape[1]} numbers, {encoder.identity.name} makes "
             f"{made.shape[1]}"
         )
-    lengths = np.linalg.norm(stored, axis=1) * np.linalg.norm(made, axis=1)
-    worst = float((np.sum(stored * made, axis=1) / np.maximum(lengths, 1e-30)).min())
-    if worst < _LOWEST_COSINE:
+    apart = np.linalg.norm(made - stored, axis=1) / np.maximum(np.linalg.norm(stored, axis=1), 1e-30)
+    if apart.max() > _FARTHEST:
         raise MismatchedArtifactError(
-            f"{encoder.identity.name} gives passages of {place} other vectors (cosine {worst:.3f})",
+            f"{encoder.identity.name} gives passages of {place} other vectors ({apart.max():.0%} apart)",
             hint="build the index again with this encoder",
         )

@@ -295,6 +295,7 @@ class Pipeline:
 
     def close(self) -> None:
         """Release what the index holds open; a temporary index is deleted."""
+        self.index.close()
         if self._holder is not None:
             self._holder.cleanup()
             self._holder = None

@@ -70,7 +70,11 @@ def open_pipeline(settings: ServeSettings) -> AnswerService:
         precision=settings.precision,
         effort=settings.effort,
     )
-    pipeline.ask(["Is everything loaded?"], top_k=settings.read_top_k, n_best=settings.n_best)
+    try:
+        pipeline.ask(["Is everything loaded?"], top_k=settings.read_top_k, n_best=settings.n_best)
+    except BaseException:
+        pipeline.close()
+        raise
     return pipeline
 
 

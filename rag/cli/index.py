@@ -89,7 +89,7 @@ def index(
         loaded = BiEncoder.load(
             encoder, query_encoder=query_encoder, precision=precision, pooling=pooling, max_length=max_length
         )
-    known = _known_vectors(reuse, loaded, checked, out) if reuse else None
+    known = _known_vectors(reuse, loaded, checked, out) if reuse and until != "passages" else None
     place = build_index(
         split_documents(documents, split_options),
         out,

@@ -68,6 +68,7 @@ class Question:
         context: the other paragraphs that the set shows with the question (distractors).
         answer_starts: first character of each annotated answer in the text of `gold[0]`, with repetitions.
         answers_are_regex: the answers are regular expressions, as CuratedTREC's.
+        is_impossible: the set says that its own paragraph does not answer it (SQuAD 2).
         kind: as the set names it ("bridge", "comparison", …), or "".
         level: as the set names it ("easy", "hard", …), or "".
         hops: number of passages needed, where the set says so itself.
@@ -84,6 +85,7 @@ class Question:
     context: tuple[GoldPassage, ...] = ()
     answer_starts: tuple[int, ...] = ()
     answers_are_regex: bool = False
+    is_impossible: bool = False
     kind: str = ""
     level: str = ""
     hops: int | None = None

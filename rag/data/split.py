@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,15 @@ from rag.core.types import Passage
 from rag.data.records import Document
 from rag.data.sentences import split_sentences
 
-__all__ = ["PASSAGE_IDS", "SPLIT_MODES", "SplitOptions", "split_documents", "window_sentences", "word_blocks"]
+__all__ = [
+    "PASSAGE_IDS",
+    "SPLIT_MODES",
+    "SplitOptions",
+    "document_of",
+    "split_documents",
+    "window_sentences",
+    "word_blocks",
+]
 
 SPLIT_MODES = ("words100", "sentences", "none")
 PASSAGE_IDS = ("document", "integer")
@@ -84,6 +93,16 @@ def split_documents(documents: Iterable[Document], options: SplitOptions | None 
             else:
                 passage_id = document.id if is_whole else f"{document.id}-{index}"
             yield Passage(passage_id, document.title, text)
+
+
+def document_of(passage_id: str) -> str:
+    """The document that a passage named `{document id}-{n}` was cut from.
+
+    Example:
+        >>> document_of("290-12"), document_of("290")
+        ('290', '290')
+    """
+    return re.sub(r"-\d+$", "", passage_id)
 
 
 def _cutter(options: SplitOptions) -> Callable[[Document], Iterable[str]]:

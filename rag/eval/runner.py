@@ -33,6 +33,7 @@ from rag.core.optional import installed_version
 from rag.core.progress import Progress
 from rag.core.types import AnswerSet, Hit, Passage, Question
 from rag.data.questions import draw_sample
+from rag.data.text import REGEX_PROFILES
 from rag.eval.aggregate import summarise
 from rag.eval.breakdown import TrainingOverlap
 from rag.eval.gold import PassageLookup, gold_passages
@@ -101,7 +102,7 @@ def evaluate(
         if finished is not None:
             return finished
         started = time.monotonic()
-        stream = _distinct(islice(questions, settings.limit))
+        stream = _distinct(islice(questions, settings.limit), settings)
         if settings.sample is not None:
             stream = iter(draw_sample(stream, settings.sample, settings.seed))
         totals = [n for n in (source.total, settings.limit, settings.sample) if n is not None]
@@ -292,9 +293,15 @@ def _finished_ids(part: Path) -> Iterator[str]:
         file.truncate(whole)
 
 
-def _distinct(questions: Iterable[Question]) -> Iterator[Question]:
+def _distinct(questions: Iterable[Question], settings: EvaluationSettings) -> Iterator[Question]:
     seen: set[str] = set()
     for question in questions:
+        if question.answers_are_regex and not settings.is_regex:
+            raise ConfigError(
+                f"the answers of question {question.id!r} are regular expressions, and profile "
+                f"{settings.profile} compares words",
+                hint=f"use one of the profiles {', '.join(sorted(REGEX_PROFILES))}",
+            )
         if question.id in seen:
             raise DataError(
                 f"two questions have the id {question.id!r}", hint="give every question its own id"

@@ -73,10 +73,11 @@ def score_outcomes(
     """
     is_searched = settings.read == "retrieved"  # gold passages that were given say nothing of a retriever
     measured = _measures(outcomes, settings) if is_searched else {}
-    texts = [_first_text(outcome.answers) for outcome in outcomes]
-    accepted = [outcome.question.answers for outcome in outcomes]
+    texts = [_first_text(outcome.answers, settings) for outcome in outcomes]
+    accepted = [_accepted(outcome.question, settings) for outcome in outcomes]
     answer_scores = score_answers(texts, accepted, settings.profile)
-    oracle_scores = score_answers([_first_text(o.oracle) for o in outcomes], accepted, settings.profile)
+    from_gold = [_first_text(outcome.oracle, settings) for outcome in outcomes]
+    oracle_scores = score_answers(from_gold, accepted, settings.profile)
     records = []
     for number, outcome in enumerate(outcomes):
         question = outcome.question
@@ -124,9 +125,9 @@ def score_outcomes(
             "timings_ms": {stage: round(value, 3) for stage, value in outcome.timings_ms.items()},
         }
         if outcome.answers is not None:
-            record |= _answers_json(outcome.answers)
+            record |= {**_answers_json(outcome.answers), "prediction": texts[number]}
         if outcome.oracle is not None:
-            record["gold_passage_prediction"] = _first_text(outcome.oracle)
+            record["gold_passage_prediction"] = from_gold[number]
         if support is not None:
             record |= {"facts": support, "gold_facts": [list(fact) for fact in gold_facts(question)]}
         if settings.profile == "kilt":
@@ -138,8 +139,18 @@ def score_outcomes(
     return records
 
 
-def _first_text(answers: AnswerSet | None) -> str | None:
-    return answers.answers[0].text if answers is not None and answers.answers else None
+def _first_text(answers: AnswerSet | None, settings: EvaluationSettings) -> str | None:
+    """The best answer; by SQuAD 2's rules nothing, where "no answer" is likelier."""
+    if answers is None:
+        return None
+    if settings.profile == "squad2" and not answers.is_answered:
+        return ""
+    return answers.answers[0].text if answers.answers else None
+
+
+def _accepted(question: Question, settings: EvaluationSettings) -> tuple[str, ...]:
+    """The accepted answers; by SQuAD 2's rules silence, where there is none."""
+    return ("",) if settings.profile == "squad2" and question.is_impossible else question.answers
 
 
 def _measures(
@@ -228,7 +239,6 @@ def _stage(scores: Mapping[str, float | None], is_in_reach: bool, findable: bool
 def _answers_json(answers: AnswerSet) -> dict[str, Any]:
     best = answers.answers[0] if answers.answers else None
     return {
-        "prediction": best.text if best else None,
         "confidence": best.confidence if best else 0.0,
         "no_answer_confidence": answers.no_answer_confidence,
         "evidence": best.evidence.to_json() if best else None,

@@ -32,7 +32,7 @@ from torch import Tensor
 from indexers.index import Index
 from indexers.protocols import IntArray
 from rag.core.errors import DataError
-from rag.core.files import fingerprint, sha256_file
+from rag.core.files import fingerprint
 from rag.core.log import get_logger
 from rag.core.types import Question
 from rag.data.text import exact_match
@@ -140,7 +140,7 @@ def _train(config: OrqaTrainConfig, world: World, index: Index) -> Path:
         RetrieverTokenizer(sides.question, sides.passage),
         corpus=index.passages,
         folder=config.out / "data",
-        key=_key(config, index),
+        key=_key(asked, index),
     )
     task = _Task(config, retriever, reader, tokenizer, index, asked, tables)
     found = task.found_share()
@@ -288,12 +288,13 @@ class _Task:
         """Exact match and retrieval of held-out questions, in percent."""
         retriever = self.retriever.eval()
         vectors = retriever.ask([Query(question.text) for question in questions])
-        rows = self.held.search(vectors, _SHOWN_TOP)
+        k = self.config.read
+        rows = self.held.search(vectors, max(_SHOWN_TOP, k))
         scores = score_rows(retriever, self.index, vectors, rows) / retriever.scale
         passages = self.held.passages_of(rows)
-        figures = retrieval_scores(list(map(answer_rank, questions, passages)))
+        shown = [found[:_SHOWN_TOP] for found in passages]
+        figures = retrieval_scores(list(map(answer_rank, questions, shown)))
         reader = ExtractiveReader(self.reader.eval(), self.tokenizer, self.settings, device=retriever.device)
-        k = self.config.read
         read = reader.read(
             [question.text for question in questions],
             [found[:k] for found in passages],
@@ -308,7 +309,6 @@ class _Task:
         return {"em": 100.0 * right / len(questions), **{k: v for k, v in figures.items() if k != "top100"}}
 
 
-def _key(config: OrqaTrainConfig, index: Index) -> str:
-    files = [sha256_file(path) for path in (*config.train_files, config.validation_file) if path is not None]
-    said = [config.data.validation_fraction, config.data.train_questions, config.answers]
-    return fingerprint([files, said, index.manifest["passages"]])
+def _key(asked: Sequence[Question], index: Index) -> str:
+    told = [[question.text, question.answers, question.answers_are_regex] for question in asked]
+    return fingerprint([told, index.manifest["passages"]])

@@ -234,7 +234,8 @@ class RealmTask:
     def retrieve(self, sentences: Sequence[MaskedSentence]) -> tuple[Tensor, IntArray, list[tuple[str, str]]]:
         """What each sentence is read with.
 
-        A passage that holds the sentence itself, and a copy of one that is there, are left out.
+        A passage that holds the sentence itself, and a copy of one that is there, are left out. Where none is
+        left, the null document is read, also if the configuration does without it.
 
         Returns:
             Scores (B, K) by the model as it is, the null document first, −inf in empty places; places (B, K)
@@ -254,7 +255,7 @@ class RealmTask:
             for slot, key in enumerate(listed, 1):
                 rows[number, slot] = places.setdefault(key, len(places))
             empty[number, 1 + len(listed) :] = True
-        empty[:, 0] = not self.config.null_document
+            empty[number, 0] = not self.config.null_document and bool(listed)
         passages = list(places)
         vectors = model.read([Passage("", title, text) for title, text in passages])  # (U, D)
         chosen = torch.from_numpy(np.where(empty, -1, rows))

@@ -16,7 +16,7 @@ from rag.core.log import get_logger
 from rag.core.types import Question
 from rag.joint.finding import Finder, Found
 from rag.joint.losses import JointLoss
-from rag.joint.questions import answer_rank, most_matched
+from rag.joint.questions import answer_figures, answer_rank, most_matched
 from rag.joint.together_config import JointTrainConfig
 from rag.runtime.seeds import generator as random_numbers
 from rag.training.distributed import World
@@ -26,8 +26,6 @@ from readers.generative.layout import encode_rows
 from readers.generative.model import Seq2Seq
 from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorSettings
-from readers.generative.training.data import GeneratorExample
-from readers.generative.training.finish import answer_scores
 from retrievers.examples.data import answer_matcher
 from retrievers.training.recipe import epochs_of
 from retrievers.training.validation import retrieval_scores
@@ -92,7 +90,7 @@ class JointTask:
     ) -> None:
         self.config, self.module, self.seq2seq, self.settings = config, module, seq2seq, settings
         self.finder, self.objective, self.world = finder, objective, world
-        self._watch = _Watch(passages)
+        self._watch, self._wordings = _Watch(passages), dict[str, str]()
         if config.top_k > passages:
             raise ConfigError(
                 f"top_k is {config.top_k}, the index has {passages} passages", hint="lower top_k"
@@ -121,6 +119,12 @@ class JointTask:
         return kept, targets
 
     def _matched(self, question: Question) -> str:
+        """The string that stands for a question's pattern, from the passages that it first had."""
+        if question.id not in self._wordings:
+            self._wordings[question.id] = self._match(question)
+        return self._wordings[question.id]
+
+    def _match(self, question: Question) -> str:
         [passages] = self.finder.best([question], _TARGETS)
         matcher = answer_matcher(question.answers, question.answer_mode)
         return most_matched(matcher, (passage.text for passage in passages))
@@ -158,26 +162,34 @@ class JointTask:
 
     @torch.no_grad()
     def measure(self, questions: Sequence[Question]) -> dict[str, float]:
-        """Held-out questions: {"em", "f1"} and top-k in per cent, "nll" of their first answers."""
+        """Held-out questions: {"em", "f1"} and top-k in per cent, "nll" of their first answers.
+
+        Of a regular expression that is the string it matches most often; where it matches none, nothing.
+        """
         training = self.module.training
         self.module.eval()
         reader = GenerativeReader(self.seq2seq, self.settings)
         ranks: list[int | None] = []
-        read, nll = [], 0.0
+        read, nll, worded = [], 0.0, 0
         for begin in range(0, len(questions), self.config.data.batch_size):
             part = questions[begin : begin + self.config.data.batch_size]
             found = self.finder.find(part)
             ranks += map(answer_rank, part, self.finder.best(part, _DEPTH))
-            nll += float(self._read(part, found, [question.answers[0] for question in part]).reader)
+            told = [self._matched(q) if q.answers_are_regex else q.answers[0] for q in part]
+            if any(told):
+                kept = [question for question, answer in zip(part, told, strict=True) if answer]
+                seen = found if len(kept) == len(part) else self.finder.find(kept)
+                nll += float(self._read(kept, seen, list(filter(None, told))).reader)
+                worded += len(kept)
             scores = [
                 (row[: len(own)] / self.finder.scale).tolist()
                 for row, own in zip(found.scores, found.passages, strict=True)
             ]
             read += reader.generate([question.text for question in part], found.passages, scores, 1)
         self.module.train(training)
-        examples = [GeneratorExample(q.text, q.answers, (), ()) for q in questions]
+        said = [ranked.candidates[0].text if ranked.candidates else None for ranked in read]
         known = {n: v for n, v in retrieval_scores(ranks).items() if n != "top100"}
-        return {**answer_scores(read, examples), "nll": nll / len(questions), **known}
+        return {**answer_figures(said, questions), "nll": nll / max(worded, 1), **known}
 
 
 class _Watch:

@@ -6,12 +6,12 @@ Source: Petroni et al., KILT, NAACL 2021, section 4.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from rag.core.errors import DataError
 from rag.core.types import Passage
+from rag.data.split import document_of
 from rag.data.text import exact_match, f1
 
 __all__ = [
@@ -43,7 +43,7 @@ def page_of(passage: Passage, kind: PageKind = "document") -> str:
     """
     if kind == "title":
         return passage.title
-    return re.sub(r"-\d+$", "", passage.id) if kind == "document" else passage.id
+    return document_of(passage.id) if kind == "document" else passage.id
 
 
 def gold_page(place: Mapping[str, Any], kind: PageKind = "document") -> dict[str, str]:

@@ -40,7 +40,10 @@ __all__ = [
 # all-MiniLM-L6-v2, the encoder that comes with the installation, is trusted by its checksum alone
 EMBEDDED_ENCODER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 EMBEDDED_ENCODER_NAMES = ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
-_WANTED = ("*.json", "*.txt", "*.model", "*.safetensors", "*/config.json", "*/*.safetensors")
+_WANTED = (
+    *("*.json", "*.txt", "*.model", "*.safetensors", "*/config.json", "*/*.safetensors"),
+    "*.metadata",  # what an original ColBERT checkpoint says of itself
+)
 _BASE_PREFIXES = ("ctx_encoder.bert_model.", "question_encoder.bert_model.", "bert.", "roberta.", "model.")
 _POSITIONS_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
 _TOWER_NAMES = (("passage_encoder", "query_encoder"), ("ctx_encoder", "question_encoder"))

@@ -159,6 +159,10 @@ def read_settings(folder: Path) -> EncoderSettings:
             kind="colbert", weights_dir=folder, pooling="tokens", normalize=True,
             max_length=min(int(said.get("doc_maxlen") or 220), position_limit(config)),
             layers=(HeadLayer("linear", folder, linear),), interaction=Interaction.from_colbert(said),
+            notes=() if said else (
+                f"{folder.name} lacks {_COLBERT}, which says how long texts are and how they are marked: "
+                "taking ColBERT's usual settings",
+            ),
         )  # fmt: skip
     note = (
         f"{folder.name} does not say how its token vectors are pooled; taking their mean, not normalised. "

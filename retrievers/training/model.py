@@ -217,8 +217,11 @@ class BiEncoderModel(nn.Module):
             return self.passage(texts)
         keys = [text.tobytes() for text in texts]
         if new := {key: text for key, text in zip(keys, texts, strict=True) if key not in self.known}:
+            training = self.passage.training
+            self.passage.eval()  # a frozen tower: no dropout
             with torch.no_grad():
                 self.known.update(zip(new, self.passage(list(new.values())).values.cpu(), strict=True))
+            self.passage.train(training)
         return Vectors(torch.stack([self.known[key] for key in keys]).to(self.device))
 
     def score(self, questions: Vectors, passages: Vectors) -> Tensor:

@@ -19,7 +19,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from rag.core.errors import ConfigError, DataError
-from rag.core.files import atomic_path, atomic_write_json
+from rag.core.files import atomic_write_json
 from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.runtime.hardware import resolve_precision
@@ -30,6 +30,7 @@ from rag.training.fit import Loss, fit
 from rag.training.precision import MasterWeights
 from retrievers.encoders.card import reranker_card
 from retrievers.encoders.cross_encoder import PairModel, load_pair_model
+from retrievers.encoders.export import replaced_folder
 from retrievers.examples.batches import Epochs
 from retrievers.examples.records import TrainingExample
 from retrievers.examples.split import split_examples
@@ -225,7 +226,7 @@ def _export(config: RerankerTrainConfig, model: PairModel, weights: Mapping[str,
     network: Any = model.network.float()
     network.load_state_dict(dict(weights), strict=False)
     folder = config.out / "cross-encoder"
-    with atomic_path(folder) as temporary:
+    with replaced_folder(folder) as temporary:
         network.save_pretrained(temporary)
         model.tokenizer.save_pretrained(temporary)
         (temporary / "README.md").write_text(card, encoding="utf-8")

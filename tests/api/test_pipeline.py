@@ -29,6 +29,9 @@ class Passages(list[Passage]):
 class Index:
     version, passages = "abc123", Passages(PASSAGES)
 
+    def close(self) -> None:
+        pass
+
 
 class Retriever:
     def search(self, questions: Sequence[str], top_k: int, *, timer: Any = None) -> list[list[Hit]]:

@@ -112,6 +112,31 @@ def test_equal_vectors_have_equal_scores_in_row_order(tmp_path: Path, name: str)
     np.testing.assert_array_equal(batch_scores[-1:], alone_scores)
 
 
+def test_the_first_of_many_copies_are_found(tmp_path: Path) -> None:
+    vectors = clustered(ROWS, 2)
+    copies = np.sort(np.random.default_rng(0).choice(ROWS, 200, replace=False))
+    vectors[copies] = vectors[copies[0]]
+    embeddings = store(tmp_path / "e", vectors, "float32", shard_rows=100)
+    queries = np.concatenate([clustered(8, 3), vectors[copies[:1]]])
+    scores, rows = exact_search(embeddings, queries, 5)
+    assert rows[-1].tolist() == copies[:5].tolist()
+    assert len(set(scores[-1].tolist())) == 1
+    np.testing.assert_array_equal(rows[:-1], exact_search(embeddings, queries[:-1], 5)[1])
+
+
+@pytest.mark.parametrize("name", INDEX_TYPES)
+def test_deep_searches_find_as_many_as_asked(
+    tmp_path: Path, float32: EmbeddingShards, float16: EmbeddingShards, name: str
+) -> None:
+    embeddings = float32 if name == "flat" else float16
+    build_faiss(embeddings, tmp_path, index_type=name, probes=clustered(50, 5), threads=1)
+    index, questions = open_dense(tmp_path, embeddings), clustered(20, 6)
+    _, rows = index.search(questions, 1000)
+    assert all(len(set(found.tolist()) - {-1}) == 1000 for found in rows)
+    truth, _ = brute_force(embeddings.rows(np.arange(ROWS)), questions, 1000)
+    assert recall_at(index, questions, truth, 1000) >= 0.8
+
+
 @pytest.mark.parametrize("name", INDEX_TYPES)
 def test_asking_for_more_than_there_is(tmp_path: Path, name: str) -> None:
     vectors = clustered(50, 4)

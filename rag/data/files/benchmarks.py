@@ -22,6 +22,7 @@ from rag.data.files.record import (
     write_json_lines,
 )
 from rag.data.files.streams import load_json, open_binary
+from rag.data.split import document_of
 
 __all__ = ["HOTPOT", "KILT", "SQUAD", "SquadParagraph", "is_article", "squad_paragraphs", "squad_title"]
 
@@ -48,9 +49,11 @@ def _kilt_json(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
         output = meta.pop(_KILT_OUTPUT, None)
         if output is None:
             answers: list[dict[str, Any]] = [{"answer": answer} for answer in record.answers or ()]
+            named: dict[str, str] = {}
+            for context in record.positives or record.contexts:
+                named.setdefault(document_of(context.id), context.title)
             pages = [
-                {"wikipedia_id": page.id, **({"title": page.title} if page.title else {})}
-                for page in record.positives or record.contexts
+                {"wikipedia_id": page} | ({"title": title} if title else {}) for page, title in named.items()
             ]
             output = answers or [{}]
             if pages:

@@ -108,7 +108,7 @@ def convert(
                     hint=_FILL,
                 )
             roles.update(parts & _ROLES)
-            lost = (parts | _lost_by_recast(record, filled)) - writer.keeps
+            lost = (parts - writer.keeps) | _lost_by_recast(record, filled)
             report.dropped.update(lost)
             if strict and lost:
                 raise DataError(
@@ -152,6 +152,8 @@ def _fill(
 
 def _recast(record: Record, writer: Format) -> Record:
     """Give passages the roles that the target knows."""
+    if writer.name == "kilt" and record.contexts and not record.positives:
+        return replace(record, answers=None)  # what a system found: accepted answers are none of its own
     if "contexts" in writer.keeps and "positives" not in writer.keeps and not record.contexts:
         every = (*record.positives, *record.hard_negatives, *record.negatives)
         return replace(record, contexts=every, positives=(), negatives=(), hard_negatives=())
@@ -186,5 +188,6 @@ def _missing_in_passages(record: Record, writer: Format) -> set[str]:
 
 
 def _lost_by_recast(before: Record, after: Record) -> set[str]:
-    """Roles that were given up: a result list cannot say which passage was positive."""
-    return {"positives"} if before.positives and not after.positives and after.contexts else set()
+    """What was given up: result lists cannot say which passage is positive, nor predictions what is right."""
+    lost = {"positives"} if before.positives and not after.positives and after.contexts else set()
+    return lost | ({"answers"} if before.answers and after.answers is None else set())

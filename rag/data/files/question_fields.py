@@ -64,7 +64,8 @@ def question_from_mapping(record: Any, fallback_id: str) -> Question:
                 sets = (item.get("provenance") for item in outputs if isinstance(item, Mapping))
                 fields["provenance"] = tuple(tuple(places) for places in sets if places)
     if record.get("is_impossible") is True:
-        answers = ()
+        answers, fields["is_impossible"] = (), True
+        read.add("is_impossible")
     meta = {key: value for key, value in record.items() if key not in used | read}
     return Question(fallback_id if id_field is None else str(identifier), text, answers, meta=meta, **fields)
 

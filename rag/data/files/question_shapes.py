@@ -6,6 +6,7 @@ official file of the set (HotpotQA's pairs, SQuAD's titles), so that all later c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,9 @@ __all__ = ["official_shape", "rows_of_columns"]
 
 Record = Mapping[str, Any]
 _UNKNOWN_ANSWER = "<unk>"  # TriviaQA's test questions
+_DESCRIPTION = re.compile(
+    r'\(description (?:"((?:[^"\\]|\\.)*)"|([^()"]+))\)'
+)  # WebQuestions' lists of answers
 
 
 def official_shape(record: Record) -> Record:
@@ -29,6 +33,7 @@ def official_shape(record: Record) -> Record:
     | SQuAD, one record a question | title as text, `answer_starts` |
     | TriviaQA | value, aliases and human answers → answers; capitalised field names of the official files |
     | KILT | `output` and `provenance` as columns → lists; outputs without an answer are left out |
+    | WebQuestions | `utterance` → question, the descriptions in `targetValue` → answers |
     | PopQA, FlashRAG's files | `possible_answers`, `golden_answers` → answers |
 
     Raises:
@@ -128,6 +133,8 @@ def _flat_squad(record: Record) -> Record:
     changed: dict[str, Any] = {"answer_starts": list(answers.get("answer_start") or ())}
     if isinstance(record.get("title"), str):
         changed["title"] = squad_title(record["title"])
+    if not answers["text"]:
+        changed["is_impossible"] = True
     return {**record, **changed}
 
 
@@ -161,4 +168,14 @@ def _popqa(record: Record) -> Record:
     return {**record, "possible_answers": _parsed(given)} if isinstance(given, str) else record
 
 
-_SHAPES = (_multi_hop, _musique, _flat_squad, _trivia, _kilt, _popqa)
+def _web_questions(record: Record) -> Record:
+    listed = record.get("targetValue")
+    if not (isinstance(listed, str) and "utterance" in record):
+        return record
+    found = _DESCRIPTION.findall(listed)
+    answers = [re.sub(r"\\(.)", r"\1", quoted) or plain for quoted, plain in found]
+    rest = {key: value for key, value in record.items() if key not in ("targetValue", "utterance")}
+    return {**rest, "question": record["utterance"], "answers": answers}
+
+
+_SHAPES = (_multi_hop, _musique, _flat_squad, _trivia, _kilt, _popqa, _web_questions)

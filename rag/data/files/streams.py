@@ -212,8 +212,8 @@ def json_values(
         raise DataError(
             f"{source}: expected a list of records, SQuAD's articles, or an object from id to record"
         )
-    if isinstance(value.get("data"), list):
-        yield from enumerate(value["data"], start=1)
+    if (listed := _listed(value)) is not None:
+        yield from enumerate(listed, start=1)
     elif all(isinstance(item, dict | list) for item in value.values()):
         for number, (key, item) in enumerate(value.items(), start=1):
             named = item if isinstance(item, dict) else dict(zip(("title", "text"), item, strict=False))
@@ -235,7 +235,12 @@ def is_json_lines(head: bytes) -> bool:
         value = parse_json(text)
     except ValueError:
         return False
-    return isinstance(value, dict) and bool(value) and not isinstance(value.get("data"), list)
+    return isinstance(value, dict) and bool(value) and _listed(value) is None
+
+
+def _listed(value: dict[str, Any]) -> list[Any] | None:
+    """The records of a set that is one object: SQuAD's "data", TriviaQA's "Data"."""
+    return next((value[name] for name in ("data", "Data") if isinstance(value.get(name), list)), None)
 
 
 def iter_json_array(

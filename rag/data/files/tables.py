@@ -27,7 +27,10 @@ __all__ = ["BEIR", "COLBERT", "TREC_QRELS", "TREC_RUN"]
 
 
 def _read_run(path: Path) -> Iterator[Record]:
-    """Consecutive lines of a question make a record; a question that comes back later is refused."""
+    """Consecutive lines of a question make a record; a question that comes back later is refused.
+
+    Passages are ordered by score, as trec_eval does; those with equal scores stay as they stand.
+    """
     seen: set[str] = set()
     current, contexts, tag = "", list[Context](), ""
     for place, line in text_lines(path):
@@ -36,7 +39,7 @@ def _read_run(path: Path) -> Iterator[Record]:
             raise DataError(f"{place}: {len(fields)} fields, a TREC run has 6")
         if fields[0] != current:
             if contexts:
-                yield Record(current, contexts=tuple(contexts), meta={"tag": tag})
+                yield _ranked(current, contexts, tag)
             current, contexts, tag = fields[0], [], fields[5]
             if current in seen:
                 raise DataError(
@@ -45,7 +48,12 @@ def _read_run(path: Path) -> Iterator[Record]:
             seen.add(current)
         contexts.append(Context(fields[2], score=finite(fields[4], place)))
     if contexts:
-        yield Record(current, contexts=tuple(contexts), meta={"tag": tag})
+        yield _ranked(current, contexts, tag)
+
+
+def _ranked(question: str, contexts: list[Context], tag: str) -> Record:
+    best_first = sorted(contexts, key=lambda context: -(context.score or 0.0))
+    return Record(question, contexts=tuple(best_first), meta={"tag": tag})
 
 
 def _write_run(path: Path, records: Iterable[Record]) -> None:

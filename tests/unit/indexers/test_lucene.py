@@ -48,6 +48,15 @@ def test_words_of_titles_and_texts_are_found(folder: Path) -> None:
     assert all(scores == sorted(scores, reverse=True) for scores in [[s for _, s in rivers]])
 
 
+def test_control_characters_are_no_words(tmp_path: Path) -> None:
+    texts = ["text", "\x1a", "\x08\n\x7f", "\u200b", "\u3000", "\x01"]
+    with PassageStoreWriter(tmp_path / "passages") as writer:
+        writer.add_many(Passage(f"p{row}", "", text) for row, text in enumerate(texts))
+    info = build_bm25(PassageStore.open(tmp_path / "passages"), tmp_path / "bm25", heap_mib=256)
+    assert info["documents"] == 3  # "\x7f" and the space without width are more than the space
+    assert [row for row, _ in LuceneIndex.open(tmp_path / "bm25").search(["text"], 5)[0]] == [0]
+
+
 def test_scores_follow_the_formula(folder: Path) -> None:
     index = LuceneIndex.open(folder)
     (row, score), *rest = index.search(["matterhorn"], 3)[0]

@@ -62,16 +62,16 @@ def test_several_indexes_and_one_that_is_told(tmp_path: Path, make_encoder: Any)
 def test_title_and_text_are_told_apart(tmp_path: Path, make_encoder: Any) -> None:
     build_index([Passage("a", "ab", "c")], tmp_path / "old", encoder=make_encoder(), settings=SETTINGS)
     known = KnownVectors(make_encoder(), [tmp_path / "old"])
-    known.encode_passages(["a"], ["bc"])
-    assert known.reused == 0
+    known.reporting(lambda count: None).encode_passages(["a", "ab"], ["bc", "c"])
+    assert known.reused == 1
 
 
 def test_vectors_of_another_encoder_are_refused(tmp_path: Path, make_encoder: Any) -> None:
     build_index(OLD, tmp_path / "old", encoder=make_encoder(), settings=SETTINGS)
     with pytest.raises(MismatchedArtifactError, match="other vectors"):
         KnownVectors(
-            _restated(make_encoder(), lambda i: replace(i, weights_sha256="9"), sign=-1), [tmp_path / "old"]
-        )
+            _restated(make_encoder(), lambda i: replace(i, weights_sha256="9"), factor=2), [tmp_path / "old"]
+        )  # search is by inner product: longer vectors are others too
     with pytest.raises(MismatchedArtifactError, match="max_length: 256 != 64"):
         KnownVectors(_restated(make_encoder(), lambda i: replace(i, max_length=64)), [tmp_path / "old"])
     # Only questions were trained: the same vectors under another name and hash.
@@ -81,11 +81,10 @@ def test_vectors_of_another_encoder_are_refused(tmp_path: Path, make_encoder: An
     assert KnownVectors(other, [tmp_path / "old"]).identity.name == "tuned"
 
 
-def _restated(encoder: Any, change: Callable[[Any], Any], sign: int = 1) -> Any:
+def _restated(encoder: Any, change: Callable[[Any], Any], factor: int = 1) -> Any:
     encoder.identity = change(encoder.identity)
-    if sign < 0:
-        plain = encoder.encode_passages
-        encoder.encode_passages = lambda titles, texts: -plain(titles, texts)
+    plain = encoder.encode_passages
+    encoder.encode_passages = lambda titles, texts: factor * plain(titles, texts)
     return encoder
 
 
@@ -110,3 +109,12 @@ def test_a_damaged_index_is_refused(tmp_path: Path, make_encoder: Any) -> None:
     shard.write_bytes(data)
     with pytest.raises(ArtifactError, match="shard-00001"):
         KnownVectors(make_encoder(), [tmp_path / "old"])
+
+
+def test_only_passages_are_counted(tmp_path: Path, make_encoder: Any) -> None:
+    """The probes of an index of short passages without titles say the same as these."""
+    plain = [replace(passage, title="") for passage in OLD]
+    build_index(plain, tmp_path / "old", encoder=make_encoder(), settings=SETTINGS)
+    known = KnownVectors(make_encoder(), [tmp_path / "old"])
+    build_index(plain, tmp_path / "new", encoder=known, settings=SETTINGS)
+    assert known.reused == len(plain)

@@ -332,3 +332,21 @@ def test_the_nearest_of_many_centroids_is_found_by_groups() -> None:
     )
     assert (finder(vectors) == (vectors @ centroids.T).argmax(1)).mean() > 0.95
     assert finder(vectors[:0]).shape == (0,)
+
+
+@pytest.mark.parametrize("tokens_first", [True, False])
+def test_an_index_has_vectors_of_one_kind(tmp_path: Path, encoder: Any, tokens_first: bool) -> None:
+    passages = [Passage(f"p{n}", "", f"river {n} vienna danube") for n in range(40)]
+    kinds: list[tuple[Any, BuildSettings]] = [
+        (encoder, BuildSettings(probes=4)),
+        (Words(), BuildSettings(index_type="plaid")),
+    ]
+    (first, its), (second, others) = reversed(kinds) if tokens_first else kinds
+    build_index(passages, tmp_path / "i", encoder=first, settings=its)
+    before = Index.open(tmp_path / "i").version
+    with pytest.raises(MismatchedArtifactError, match="vector"):
+        build_index(passages, tmp_path / "i", encoder=second, settings=others)
+    assert Index.open(tmp_path / "i").version == before
+    lexical = its.replaced(retriever="hybrid", java_heap_mib=256)
+    build_index(passages, tmp_path / "i", encoder=first, settings=lexical)
+    assert "bm25" in Index.open(tmp_path / "i").parts

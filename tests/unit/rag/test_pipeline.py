@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from indexers.lucene import LuceneIndex
 from rag.core.errors import ConfigError, DataError
 from rag.core.progress import StageTimer
 from rag.core.types import Hit, Passage
@@ -119,3 +120,24 @@ def test_texts_become_passages() -> None:
         _as_passages([], None)
     with pytest.raises(DataError, match="2 texts but 1 titles"):
         _as_passages(["a", "b"], ["T"])
+
+
+def test_closing_releases_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[LuceneIndex] = []
+    plain = LuceneIndex.close
+
+    def close(self: LuceneIndex) -> None:
+        closed.append(self)
+        plain(self)
+
+    monkeypatch.setattr(LuceneIndex, "close", close)
+    pipeline = Pipeline.from_texts([passage.text for passage in PASSAGES], retriever="bm25", reader=False)
+    [found] = pipeline.retrieve(["Where does the Danube rise?"], 1)
+    assert found[0][1].text == PASSAGES[0].text
+    closed.clear()  # building opens it too
+    index = pipeline.index
+    pipeline.close()
+    assert [one.documents for one in closed] == [2]
+    assert "lucene" not in vars(index)
+    pipeline.close()
+    assert len(closed) == 1

@@ -109,6 +109,39 @@ def test_triviaqa_from_the_hub_and_from_its_official_file() -> None:
     assert question({**TRIVIA, "answer": {"value": "<unk>", "aliases": []}}).answers == ()
 
 
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_triviaqas_official_file_is_one_object(tmp_path: Path, indent: int | None, end: str) -> None:
+    records = [
+        {
+            "Answer": {"Aliases": ["Beatles"], "Value": "The Beatles"},
+            "Question": "Which band?",
+            "QuestionId": "tc_1",
+        },
+        {"Answer": {"Aliases": [], "Value": "1815"}, "Question": "When?", "QuestionId": "tc_2"},
+    ]
+    path = tmp_path / "unfiltered-web-dev.json"
+    whole = {"Data": records, "Domain": "unfiltered", "VerifiedEval": False, "Version": 1.0}
+    path.write_text(json.dumps(whole, indent=indent) + end)
+    found = [(q.id, q.answers) for q in read_questions(path)]
+    assert found == [("tc_1", ("The Beatles", "Beatles")), ("tc_2", ("1815",))]
+
+
+def test_webquestions_as_published() -> None:
+    listed = '(list (description "Jazmyn \\"J\\" Bieber") (description Taoism) (description "Rock (music)"))'
+    found = question({"url": "u", "utterance": "what is it?", "targetValue": listed})
+    assert (found.text, found.answers) == ("what is it?", ('Jazmyn "J" Bieber', "Taoism", "Rock (music)"))
+
+
+def test_what_squad_2_says_to_be_impossible() -> None:
+    plain = {"question": "Who?", "answers": [], "is_impossible": True, "plausible_answers": [{"text": "x"}]}
+    assert (question(plain).answers, question(plain).is_impossible) == ((), True)
+    copied = {"context": "C.", "title": "T", "question": "Who?", "answers": {"text": [], "answer_start": []}}
+    assert question(copied).is_impossible
+    assert not question(SQUAD).is_impossible
+    assert not question({"question": "Who?", "answers": []}).is_impossible
+
+
 def test_musique_paragraphs_become_context_and_gold_titles() -> None:
     found = question(MUSIQUE)
     assert found.answers == ("Stanley", "Stanley, ND")

@@ -238,6 +238,40 @@ def test_patterns_as_answers(tmp_path: Path, system: Any) -> None:
     assert "answer type" not in metrics["breakdowns"]
 
 
+def test_patterns_are_not_compared_as_words(tmp_path: Path, system: Any) -> None:
+    question = Question("t", "How high is Mount Everest?", (r"8,?849",), answers_are_regex=True)
+    with pytest.raises(
+        ConfigError, match=r"'t' are regular expressions, and profile squad compares words"
+    ) as caught:
+        evaluate(system, [question], tmp_path, settings(), source=SOURCE)
+    assert "trec_match, trec_search" in caught.value.hint
+    assert not system.asked
+
+
+def test_silence_is_right_where_squad_2_has_no_answer(tmp_path: Path, system: Any) -> None:
+    asked = [
+        Question("a", "Where does the Danube rise?", ("Black Forest",)),  # answered: confidence 0.99
+        Question(
+            "b", "Who painted Guernica?", is_impossible=True
+        ),  # confidence 0.2 against 0.3 for no answer
+        Question(
+            "c", "Where does the Rhine end near the North Sea?", is_impossible=True
+        ),  # answered all the same
+        Question("d", "Who discovered gravity?", ()),  # not said to be impossible: not judged
+        Question("e", "Who discovered penicillin?", ("Alexander Fleming",)),  # silent, and should not be
+    ]
+    figures = {}
+    for profile in ("squad", "squad2"):
+        found = evaluate(system, asked, tmp_path / profile, settings(profile=profile), source=SOURCE)
+        figures[profile] = found["figures"]
+    assert (figures["squad"]["em"]["n"], figures["squad"]["em"]["value"]) == (2, 0.5)
+    assert (figures["squad2"]["em"]["n"], figures["squad2"]["em"]["value"]) == (4, 0.5)
+    assert (figures["squad2"]["f1"]["n"], figures["squad2"]["f1"]["value"]) == (4, 0.5)
+    said = json.loads((tmp_path / "squad2" / "predictions.squad.json").read_text())
+    assert [bool(said[name]) for name in "abcde"] == [True, False, True, False, False]
+    assert all(json.loads((tmp_path / "squad" / "predictions.squad.json").read_text()).values())
+
+
 def test_ids_with_blanks_leave_out_the_run_file(tmp_path: Path, system: Any, caplog: Any) -> None:
     metrics = evaluate(system, [Question("a b", "Danube", ("x",))], tmp_path, settings(), source=SOURCE)
     assert "run.trec" not in metrics["files"]

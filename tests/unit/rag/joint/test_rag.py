@@ -256,6 +256,27 @@ def test_answers_that_are_never_found_are_counted_and_told(
     assert records(tmp_path / "run")[-1]["found"] == 0
 
 
+def test_patterns_of_held_out_questions_are_matched(world: dict[str, Any], tmp_path: Path) -> None:
+    asked = [json.loads(line) for line in Path(world["validation_file"]).read_text().splitlines()]
+    patterns = [
+        {**record, "answers": [f"[{record['answers'][0]}]"], "answer_is_regex": True} for record in asked
+    ]
+    nothing = {**patterns[0], "question": "tower x y how", "answers": ["zebra"]}  # no passage words it
+    figures = []
+    for name, records_ in (("words", asked), ("patterns", patterns), ("more", [*patterns, nothing])):
+        file = tmp_path / f"{name}.jsonl"
+        file.write_text("".join(json.dumps(record) + "\n" for record in records_))
+        changes = {"validation_file": str(file), "max_steps": 1, "validate_every_steps": 1}
+        train_rag(config(RagTrainConfig, world, tmp_path / name, **changes))
+        measured = [r for r in read_metrics(tmp_path / name / "metrics.jsonl") if "eval/em" in r]
+        figures.append({key: value for key, value in measured[-1].items() if key.startswith("eval/")})
+    words, matched, more = figures
+    assert words["eval/em"] > 0
+    assert {**matched, "eval/f1": 0} == pytest.approx({**words, "eval/f1": 0})
+    assert more["eval/nll"] == pytest.approx(words["eval/nll"])
+    assert more["eval/em"] == pytest.approx(words["eval/em"] * len(asked) / (len(asked) + 1), abs=0.01)
+
+
 @pytest.mark.parametrize("name", [*preset_names("rag"), *preset_names("emdr2")])
 def test_presets_are_whole(name: str, tmp_path: Path) -> None:
     kind: type[JointTrainConfig] = RagTrainConfig if name.startswith("rag") else EmdrTrainConfig

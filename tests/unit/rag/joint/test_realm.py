@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,11 @@ def test_what_is_read_with_a_sentence(world: Path, tmp_path: Path) -> None:
         task.config = config
         assert task.retrieve([one])[0][0, 0] == float("-inf")
         assert torch.isfinite(task.loss([one]).value)
+        everywhere = replace(one, text="e f")  # it stands in every passage that is close enough to be read
+        alone, rows, _ = task.retrieve([replace(one, text="")])
+        assert rows.tolist() == [[0] * 4]
+        assert alone[0].isfinite().tolist() == [True, False, False, False]
+        assert torch.isfinite(task.loss([one, everywhere, replace(one, text="")]).value)
 
 
 def test_filling_in_teaches_to_find_and_the_index_follows(

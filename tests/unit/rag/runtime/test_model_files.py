@@ -2,6 +2,7 @@ import hashlib
 
 import pytest
 import torch
+from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import save_file
 
 from rag.core.errors import ArtifactError, MismatchedArtifactError, MissingDependencyError
@@ -92,3 +93,18 @@ def test_tower_folders(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text("{}")
     assert tower_folders(tmp_path) == (tmp_path / "passage_encoder", tmp_path / "query_encoder")
+
+
+def test_everything_that_settings_are_read_from_is_fetched():
+    read = [
+        *(
+            "config.json",
+            "modules.json",
+            "tokenizer.json",
+            "vocab.txt",
+            "spiece.model",
+            "1_Pooling/config.json",
+        ),
+        *("2_Dense/model.safetensors", "artifact.metadata", "model-00001-of-00002.safetensors"),
+    ]
+    assert list(filter_repo_objects(read, allow_patterns=list(model_files._WANTED))) == read

@@ -105,6 +105,17 @@ def test_a_frozen_passage_tower_takes_no_gradients(tiny_bert: Path) -> None:
         BiEncoderModel.from_folder(tiny_bert, **TOKENS).freeze("passage")
 
 
+def test_vectors_of_a_frozen_tower_are_without_dropout(tiny_bert: Path) -> None:
+    given = {**TOKENS, "shared": False, "dropout": 0.5}
+    model = BiEncoderModel.from_folder(tiny_bert, **given).freeze("passage").eval()
+    rows = texts(3)
+    expected = model.encode_passages(rows)
+    model.train()
+    model.known = {}
+    torch.testing.assert_close(model.passage_vectors(rows).values, expected)
+    assert model.passage.training
+
+
 def test_each_side_can_be_frozen_and_has_a_learning_rate_of_its_own(tiny_bert: Path, tmp_path: Path) -> None:
     given = {"out": tmp_path, "train_files": (tmp_path,), "question_encoder": str(tiny_bert)}
     short = {"question_tokens": 16, "passage_tokens": 32, "projection_dim": 4, "shared": False}

@@ -233,6 +233,31 @@ def test_run_to_results_with_questions_and_passages(tmp_path: Path) -> None:
     assert [c["passage_id"] for c in record["hard_negative_ctxs"]] == ["9"]
 
 
+def test_a_run_is_read_by_score(tmp_path: Path) -> None:
+    run, again = tmp_path / "run.trec", tmp_path / "again.trec"
+    run.write_text("q1 Q0 low 3 1.0 t\nq1 Q0 high 1 9 t\nq1 Q0 b 2 5 t\nq1 Q0 a 2 5 t\nq2 Q0 z 1 -3 t\n")
+    convert(run, "trec-run", again, "trec-run")
+    ranked = [line.split()[2:4] for line in again.read_text().splitlines()]
+    assert ranked == [["high", "1"], ["b", "2"], ["a", "3"], ["low", "4"], ["z", "1"]]
+
+
+def test_what_was_retrieved_is_a_prediction_of_pages(tmp_path: Path) -> None:
+    contexts = [
+        {"id": f"{page}-{n}", "title": f"T{page}", "text": "t", "score": 1.0}
+        for page, n in ((290, 3), (7, 0), (290, 4))
+    ]
+    source = write_json(
+        tmp_path / "in", [{"id": "k", "question": "q", "answers": ["x", "y"], "ctxs": contexts}]
+    )
+    report = convert(source, "dpr-results", tmp_path / "out", "kilt")
+    [record] = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+    pages = [{"wikipedia_id": "290", "title": "T290"}, {"wikipedia_id": "7", "title": "T7"}]
+    assert record["output"] == [{"provenance": pages}]
+    assert "answers" in report.dropped
+    with pytest.raises(DataError, match="answers"):
+        convert(source, "dpr-results", tmp_path / "strict", "kilt", strict=True)
+
+
 def test_scores_survive_a_run_exactly_and_strings_become_numbers(tmp_path: Path) -> None:
     score = 0.1 + 0.2
     source = write_json(
