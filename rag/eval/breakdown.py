@@ -196,6 +196,8 @@ def question_groups(
         shortest = min(question.answers, key=lambda answer: (len(answer.split()), len(answer)))
         groups["answer type"] = answer_type(shortest)
         groups["answer length"] = answer_length(shortest)
+    elif question.is_impossible:
+        groups["answer type"] = "no answer"
     hops = hop_count(question)
     known = {
         "hops": None if hops is None else str(hops),

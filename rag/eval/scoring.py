@@ -126,6 +126,8 @@ def score_outcomes(
         }
         if outcome.answers is not None:
             record |= {**_answers_json(outcome.answers), "prediction": texts[number]}
+            if texts[number] == "":  # what is said is "no answer"
+                record["confidence"] = outcome.answers.no_answer_confidence
         if outcome.oracle is not None:
             record["gold_passage_prediction"] = from_gold[number]
         if support is not None:
