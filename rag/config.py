@@ -174,8 +174,8 @@ def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
         ConfigError: an assignment has no `=` or an empty key.
 
     Example:
-        >>> parse_overrides(["optim.lr=2e-5", "steps=100", "name=dpr"])
-        {'optim': {'lr': 2e-05}, 'steps': 100, 'name': 'dpr'}
+        >>> parse_overrides(["optim.lr=2e-5", "steps=100", "name=dpr", "prefix=query: ", "ks=[1, 5]"])
+        {'optim': {'lr': 2e-05}, 'steps': 100, 'name': 'dpr', 'prefix': 'query: ', 'ks': [1, 5]}
     """
     nested: dict[str, Any] = {}
     for assignment in assignments:
@@ -213,10 +213,13 @@ def parse_numbers(text: str, option: str) -> tuple[int, ...]:
 
 
 def _scalar(text: str) -> Any:
+    """A YAML value; lists and maps need their brackets, and `100:50` is text, not a number to base 60."""
     try:
-        return float(text) if "e" in text.lower() and text[:1].isdigit() else yaml.safe_load(text)
+        value = float(text) if "e" in text.lower() and text[:1].isdigit() else yaml.safe_load(text)
     except (ValueError, yaml.YAMLError):
         return text
+    is_block = isinstance(value, dict | list) and text.lstrip()[:1] not in ("{", "[")
+    return text if is_block or (isinstance(value, int | float) and ":" in text) else value
 
 
 def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -97,12 +97,16 @@ def generator(
 
 def _with_passages(path: Path, index: Path, top_k: int, out: Path) -> Path:
     """The file, or what is retrieved for its questions if they come without passages."""
+    from indexers.build import INDEX_KIND
     from rag.cli.retrieve import retrieve
+    from rag.core.files import fingerprint, sha256_file
+    from rag.core.manifest import read_manifest
     from readers.generative.training.data import has_passages
 
     if has_passages(path):
         return path
-    found = out / "retrieved" / f"{path.name.partition('.')[0]}-{top_k}.json"
+    told = [sha256_file(path), read_manifest(index, kind=INDEX_KIND)["checksum"], top_k]
+    found = out / "retrieved" / f"{path.name.partition('.')[0]}-{fingerprint(told)[:12]}.json"
     if not found.exists():
         found.parent.mkdir(parents=True, exist_ok=True)
         retrieve(index=str(index), questions=str(path), out=found, top_k=top_k)

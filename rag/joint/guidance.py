@@ -19,6 +19,7 @@ from rag.joint.rounds_config import RoundsConfig
 from retrievers.examples.records import read_training_examples, write_training_examples
 from retrievers.negatives.guided import GuidanceSettings, guided_examples, parse_rules
 from retrievers.training.colbert import ColbertTrainConfig, train_colbert
+from retrievers.training.config import SEARCHED
 
 __all__ = ["GuidedRounds", "GuidedRoundsConfig", "guided_rounds"]
 
@@ -92,6 +93,11 @@ def guided_rounds(training: ColbertTrainConfig, *, questions: str | None, **sett
         raise ConfigError(
             "rounds make their own examples from questions with answers and an index",
             hint="give --questions and --index, and no --train",
+        )
+    if training.run.select_by in SEARCHED or training.data.validation_passages:
+        raise ConfigError(
+            "a round trains without searching, so that there is no figure of retrieval to select by",
+            hint="set select_by=nll or last, and validation_passages=0; rounds are compared by searching",
         )
     given = {"out": training.out, "index": training.index, "questions": questions, **settings}
     config = load_config(GuidedRoundsConfig, overrides=given)

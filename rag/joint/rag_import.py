@@ -65,7 +65,6 @@ def import_rag(source: str | Path, out: Path, index: str | Path | None = None) -
         mode="rag-token" if is_token else "rag-sequence",
         template=_template(config),
         passage_tokens=config.max_combined_length,
-        max_passages=config.n_docs,
         answer_tokens=int(getattr(config.generator, "max_length", None) or 20),
     )
     manifest = GeneratorManifest(name=Path(str(source)).name, settings=settings)

@@ -332,8 +332,18 @@ def _claim(config: RoundsConfig, training: RetrieverTrainConfig, more: Mapping[s
     said["sha256"] = [sha256_file(path) for path in files if path.is_file()]
     said["training"] = training.model_dump(mode="json", exclude={"out", "train_files", *training.free})
     said |= more
+    path = config.out / "config.json"
+    found = _settled(read_json(path), training) if path.is_file() else None
     hint = "choose another --out, or repeat the command that started them"
-    claim(config.out / "config.json", said, "rounds", hint=hint)
+    claim(path, _settled(said, training), "rounds", found=found, hint=hint)
+
+
+def _settled(said: Mapping[str, Any], training: RetrieverTrainConfig) -> dict[str, Any]:
+    """Without the settings of the training's groups that may change when it goes on."""
+    told = dict(said["training"])
+    for name, kind in training.groups().items():
+        told[name] = {key: value for key, value in told.get(name, {}).items() if key not in kind.free}
+    return {**said, "training": told}
 
 
 def _write_table(config: RoundsConfig, results: Sequence[RoundResult]) -> None:

@@ -200,7 +200,9 @@ def _generator(
     model, tokenizer, _ = load_seq2seq(
         config.reader.generator, dropout=config.reader.dropout, train_on=device
     )
-    wanted = {**given, **reads, "no_answer": None, "max_passages": config.top_k}
+    # What was trained to read passages together reads no more of them; RAG takes each by itself.
+    most = config.top_k if reads["mode"] == "fid" else GeneratorSettings().max_passages
+    wanted = {**given, **reads, "no_answer": None, "max_passages": most}
     settings = with_overrides(settings, wanted)
     check_rows(model, settings)
     full = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}

@@ -12,6 +12,7 @@ from rag.training.config import OptimConfig, RefreshedConfig, RunConfig
 from retrievers.examples.records import Needed
 
 __all__ = [
+    "SEARCHED",
     "AdoreTrainConfig",
     "AnceTrainConfig",
     "ContrastConfig",
@@ -22,7 +23,7 @@ __all__ = [
     "RetrieverTrainConfig",
 ]
 
-_SEARCHED = ("mrr", "top1", "top5", "top20", "top100")
+SEARCHED = ("mrr", "top1", "top5", "top20", "top100")
 
 
 class DataConfig(Config):
@@ -160,7 +161,7 @@ class RetrieverTrainConfig(Config):
     """
 
     recipe: ClassVar[str] = "retriever"
-    measured: ClassVar[tuple[str, ...]] = ("nll", "average_rank", *_SEARCHED)  # on held-out questions
+    measured: ClassVar[tuple[str, ...]] = ("nll", "average_rank", *SEARCHED)  # on held-out questions
     free: ClassVar[frozenset[str]] = frozenset({"name", "notes", "index"})
 
     out: Path
@@ -202,7 +203,7 @@ class RetrieverTrainConfig(Config):
             raise ValueError(f"select_by={select_by} is not measured here: choose one of {', '.join(known)}")
         if select_by != "last" and not self.validates:
             raise ValueError(f"select_by={select_by} needs held-out questions: set validation_fraction")
-        if select_by in _SEARCHED and self.index is None:
+        if select_by in SEARCHED and self.index is None:
             raise ValueError(f"select_by={select_by} is measured by searching: set index")
         if self.data.validation_passages and self.index is None:
             raise ValueError("validation_passages samples the passages of an index: set index")
@@ -278,7 +279,7 @@ class AdoreTrainConfig(RetrieverTrainConfig):
     """
 
     recipe: ClassVar[str] = "adore"
-    measured: ClassVar[tuple[str, ...]] = _SEARCHED
+    measured: ClassVar[tuple[str, ...]] = SEARCHED
 
     index: Path
     model: ModelConfig = ModelConfig(shared=False)

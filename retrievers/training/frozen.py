@@ -17,6 +17,7 @@ from indexers.index import Index
 from indexers.protocols import EncoderIdentity, IntArray
 from indexers.reissue import reissue_index
 from rag.core.errors import ConfigError, MismatchedArtifactError
+from rag.core.log import get_logger
 from rag.core.manifest import MANIFEST_NAME
 from rag.runtime.model_files import model_folder, tower_folders
 from rag.training.fit import FitHooks, FitResult
@@ -37,6 +38,7 @@ __all__ = [
 ]
 
 ConfigT = TypeVar("ConfigT", bound=RetrieverTrainConfig)
+log = get_logger(__name__)
 
 
 def settings_of(config: ConfigT, index: Index, *, started: bool = False) -> ConfigT:
@@ -54,9 +56,15 @@ def settings_of(config: ConfigT, index: Index, *, started: bool = False) -> Conf
     if identity is None:
         raise ConfigError(f"{config.index} has no vectors", hint="build it with --retriever dense")
     index.check_encoder(BiEncoder.load_like(identity, precision="fp32").identity)
-    if started and config.model.question_encoder is not None:
-        given = config.model.question_encoder
-        index.check_encoder(BiEncoder.load_like(identity, given, precision="fp32").identity)
+    if (given := config.model.question_encoder) is not None:
+        its = BiEncoder.load_like(identity, given, precision="fp32").identity
+        if started:
+            index.check_encoder(its)
+        elif its.weights_sha256 != identity.weights_sha256:
+            log.warning(
+                "questions start from %s, and the vectors of %s were made by %s: set question_encoder "
+                "(--encoder) to that, unless this is meant", given, config.index, identity.name,
+            )  # fmt: skip
     passages, _, questions = identity.name.partition(TOWER_SEPARATOR)
     of_passages, of_questions = tower_folders(model_folder(passages))
     if config.model.shared and (questions or of_passages != of_questions):

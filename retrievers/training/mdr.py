@@ -70,6 +70,8 @@ class HopConfig(ContrastConfig):
     def _cross_check_hops(self) -> HopConfig:
         if self.negatives == "index" and self.queue_size:
             raise ValueError("a queue of passage vectors has no use beside negatives=index")
+        if self.hold_out == "title":
+            raise ValueError("hold_out=title: the hops of a question have different titles; use question")
         return self
 
 

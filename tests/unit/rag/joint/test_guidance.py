@@ -114,3 +114,7 @@ def test_what_cannot_be_is_said(
         main(given)
     assert caught.value.code == 2
     assert "give --questions and --index" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as caught:
+        main([*given, "--index", str(world["folder"] / "index"), "--set", "select_by=mrr"])
+    assert caught.value.code == 2
+    assert "set select_by=nll or last" in capsys.readouterr().err

@@ -141,8 +141,11 @@ def test_rounds_go_on_after_a_stop_before_any_stage(
     found = next(read_dpr_results(tmp_path / "cut" / "round-1" / "found.json"))
     assert len(found.passages) == 40
     assert found.answers
+    settings, training = configs(world, tmp_path / "cut", steps=2)
+    run_rounds(settings, training.replaced(threads=2, save_every_s=7))  # of no matter to what is learnt
+    with pytest.raises(MismatchedArtifactError, match="batch_size"):
+        run_rounds(settings, training.replaced(batch_size=8))
     with pytest.raises(MismatchedArtifactError, match="other values of signal, top_k"):
-        settings, training = configs(world, tmp_path / "cut", steps=2)
         run_rounds(settings.replaced(signal="relevance", top_k=9), training)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +26,10 @@ from retrievers.training.adore import candidates, train_adore
 from retrievers.training.config import AdoreTrainConfig, DprTrainConfig
 from retrievers.training.distill import DistillTrainConfig, train_distill
 from retrievers.training.dpr import train_dpr
+from retrievers.training.frozen import settings_of
+from retrievers.training.mdr import MdrTrainConfig
 from retrievers.training.validation import CorpusSearch
+from tests.conftest import TinyModels
 from tests.unit.retrievers.conftest import cipher_examples
 
 _SMALL: dict[str, Any] = {
@@ -97,6 +101,26 @@ def test_candidates_hold_the_positives_only_where_search_missed_them() -> None:
     rows, relevant = candidates(found, [frozenset({6, 70}), frozenset({3, 40}), frozenset({4})])
     assert rows.tolist() == [[5, 6, 7, -1, -1], [1, 2, -1, 3, 40], [8, 9, 4, -1, -1]]
     assert [np.flatnonzero(row).tolist() for row in relevant] == [[1], [3, 4], [2]]
+
+
+def test_questions_that_start_elsewhere_are_told(
+    tmp_path: Path, tiny: TinyModels, warm: tuple[Path, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in the second stage of a recipe whose file names the encoder of the first."""
+    config = MdrTrainConfig(
+        out=tmp_path, train_files=(warm[0],), index=warm[1], shared=False, frozen="passage"
+    )
+    with Index.open(warm[1]) as index, caplog.at_level(logging.WARNING):
+        identity = index.encoder_identity
+        assert identity is not None
+        same = settings_of(config.replaced(question_encoder=identity.name), index)
+        assert not caplog.text
+        assert (
+            same.model.question_encoder == settings_of(config, index).model.question_encoder == identity.name
+        )
+        settings_of(config.replaced(question_encoder=str(tiny.bert(tmp_path / "other", seed=5))), index)
+    assert "questions start from" in caplog.text
+    assert identity.name in caplog.text
 
 
 def test_what_cannot_work_is_said(tmp_path: Path, warm: tuple[Path, Path]) -> None:

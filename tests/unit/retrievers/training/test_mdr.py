@@ -255,6 +255,7 @@ def test_what_an_index_finds_is_what_a_hop_is_told_from(tiny_bert: Path, bridges
     [
         ({"negatives": "index"}, "needs an index"),
         ({"negatives": "index", "index": "i", "shared": False, "queue_size": 9}, "no use"),
+        ({"hold_out": "title"}, "hops of a question have different titles"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], message: str) -> None:
