@@ -11,7 +11,7 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -161,6 +161,8 @@ def build_index(
             f"retriever {settings.retriever!r} needs an encoder", hint="pass one, or choose retriever bm25"
         )
     with directory_lock(place):
+        if overwrite:  # what is there stays if there is nothing to take its place
+            passages = _with_a_first(passages)
         _prepare(place, overwrite)
         ledger = StageLedger(place)
         _refuse_second_vectors(place, ledger, settings)
@@ -176,6 +178,18 @@ def build_index(
         if until is None and not (place / MANIFEST_NAME).exists():
             write_index_manifest(place, ledger)
     return place
+
+
+def _with_a_first(passages: Iterable[Passage]) -> Iterator[Passage]:
+    iterator = iter(passages)
+    first = next(iterator, None)
+    if first is None:
+        raise _nothing_to_index()
+    return itertools.chain([first], iterator)
+
+
+def _nothing_to_index() -> DataError:
+    return DataError("there are no passages to index", hint="check the corpus and the split settings")
 
 
 def _refuse_second_vectors(place: Path, ledger: StageLedger, settings: BuildSettings) -> None:
@@ -241,7 +255,7 @@ def build_passages(
             writer.add_many(batch)
             progress.update(len(batch))
         if not len(writer):
-            raise DataError("there are no passages to index", hint="check the corpus and the split settings")
+            raise _nothing_to_index()
     ledger.finish("passages", {"count": len(writer), "sha256": writer.digest})
     return PassageStore.open(directory)
 

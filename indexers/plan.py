@@ -194,7 +194,7 @@ def plan(
         over_fetch: candidates re-ranked for each passage wanted; the smallest the index type tries if None.
 
     Raises:
-        ConfigError: sizes below 1.
+        ConfigError: sizes below 1, or rates that are not above 0.
 
     Example:
         >>> wikipedia = plan(21_015_324, 768, settings=BuildSettings(index_type="sq8"))
@@ -204,6 +204,9 @@ def plan(
     settings, rates = settings or BuildSettings(), rates or Rates()
     if n_passages < 1 or (settings.has_encoder and dim < 1):
         raise ConfigError(f"cannot plan for {n_passages} passages of size {dim}", hint="both are at least 1")
+    for name, value in (("encode_per_s", encode_per_s), ("passage_bytes", passage_bytes)):
+        if value is not None and not value > 0:
+            raise ConfigError(f"cannot plan with {name} {value}", hint="it is more than 0")
     text_bytes = n_passages * passage_bytes
     store_bytes = text_bytes + n_passages * (id_bytes + ARROW_BYTES)
     lookup_bytes = n_passages * LOOKUP_BYTES

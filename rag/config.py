@@ -233,7 +233,10 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 def _text_of(source: str | Path) -> str:
     path = Path(source)
     if path.is_file():
-        return path.read_text(encoding="utf-8")
+        try:
+            return path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{path} is not UTF-8 text", hint="convert it to UTF-8 first") from error
     if str(source) in preset_names():
         return files("rag.presets").joinpath(f"{source}.yaml").read_text(encoding="utf-8")
     near = difflib.get_close_matches(str(source), preset_names(), n=1)

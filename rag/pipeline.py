@@ -23,7 +23,7 @@ from indexers.presets import INDEX_KINDS, IndexKind
 from rag.core.errors import ConfigError, DataError
 from rag.core.log import get_logger
 from rag.core.progress import StageTimer
-from rag.core.types import AnswerSet, Hit, Passage, Path
+from rag.core.types import MAX_TOP_K, AnswerSet, Hit, Passage, Path
 from readers.paths import Steps, read_answers, with_paths
 from readers.protocols import Reader
 from retrievers.fusion import Fusion
@@ -32,7 +32,6 @@ from retrievers.rerank import RerankingRetriever
 
 __all__ = ["Pipeline", "check_questions"]
 
-MAX_TOP_K = 1000
 Found = list[tuple[Hit, Passage]]
 
 

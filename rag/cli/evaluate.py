@@ -36,7 +36,7 @@ def evaluate(
         typer.Option("--index", "-i", help="Directory written by `rag index`; --read gold needs none."),
     ] = None,
     read_top_k: Annotated[
-        int, typer.Option(help="Passages the reader sees; 0 evaluates retrieval only.")
+        int, typer.Option(min=0, help="Passages the reader sees; 0 evaluates retrieval only.")
     ] = 20,
     ks: Annotated[str, typer.Option(help="Cut-offs of the retrieval figures.")] = "1,5,20,100",
     format: QuestionFormat = "auto",

@@ -26,8 +26,8 @@ def plan(
         float | None, typer.Option(help="Known passages/s; skips the measurement.")
     ] = None,
     passage_bytes: Annotated[float, typer.Option(help="Mean bytes of title and text.")] = 650.0,
-    questions: Annotated[int, typer.Option(help="Questions served when memory is stated.")] = 10_000,
-    top_k: Annotated[int, typer.Option(help="Passages read a question.")] = 20,
+    questions: Annotated[int, typer.Option(min=0, help="Questions served when memory is stated.")] = 10_000,
+    top_k: Annotated[int, typer.Option(min=1, help="Passages read a question.")] = 20,
     config: Annotated[
         str | None, typer.Option(help="Preset or file: also what its training needs, as it says itself.")
     ] = None,
@@ -41,9 +41,15 @@ def plan(
     from indexers.plan import Rates, measure_rates
     from indexers.plan import plan as make_plan
     from rag.config import load_config, preset_names, recipe_of, said_of
+    from rag.core.errors import ConfigError
     from rag.recipes import RECIPES
 
     training = {} if config is None else {"recipe": recipe_of(config), "said": said_of(config)}
+    if training and training["recipe"] not in RECIPES:
+        raise ConfigError(
+            f"{config} names no training recipe (recipe: {training['recipe'] or 'nothing'})",
+            hint=f"recipe is one of: {', '.join(RECIPES)}",
+        )
     checked = load_config(BuildSettings, overrides=settings)
     from rag.bench.memory import loaded_model_bytes
 

@@ -103,6 +103,9 @@ class Question:
         return "trec_search" if self.answers_are_regex else "squad"
 
 
+MAX_TOP_K = 1000  # passages that a question can ask for
+
+
 @dataclass(frozen=True, slots=True)
 class FirstStage:
     """Where a passage stood before it was re-ranked: its rank, from 1, and its score."""

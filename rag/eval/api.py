@@ -126,6 +126,11 @@ def evaluate(
     judged = {name: figure.n for name, figure in found.figures.items()}
     if finder is not None and (unmarked := judged.get("em", 0) - judged.get("sp_f1", 0)):
         notes += [f"{unmarked:,} questions mark no sentences: figures of supporting facts leave them out"]
+    if not judged:
+        notes += [
+            f"nothing could be judged: none of {found.metrics['n']:,} questions has answers or gold passages",
+            "  → give them with the questions (answers, gold_passage_ids)",
+        ]
     write_report([found], place / REPORT_NAME)
     return replace(found, notes=tuple(notes), holder=holder)
 

@@ -217,7 +217,7 @@ def _check_state(place: Path, mark: str, header: Mapping[str, Any]) -> dict[str,
     continued."""
     remove_temporaries(place)
     for name in (METRICS_NAME, _STATE_NAME):
-        if not (place / name).is_file():
+        if not (place / name).is_file() or (name == _STATE_NAME and not _is_begun(place)):
             continue
         earlier = read_json(place / name)
         if not isinstance(earlier, dict) or earlier.get("fingerprint") != mark:
@@ -232,6 +232,12 @@ def _check_state(place: Path, mark: str, header: Mapping[str, Any]) -> dict[str,
             return earlier
     atomic_write_json(place / _STATE_NAME, {"fingerprint": mark, **header})
     return None
+
+
+def _is_begun(place: Path) -> bool:
+    """Whether a question was answered."""
+    paths = [place / name for name in (_PART_NAME, RECORDS_NAME)]
+    return any(path.is_file() and path.stat().st_size > 0 for path in paths)
 
 
 def _ask_all(

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from rag.config import Config
 from rag.core.files import fingerprint, sha256_file
-from rag.core.types import Question
+from rag.core.types import MAX_TOP_K, Question
 from rag.data.files.huggingface import HF_PREFIX, parse_name, revision_of
 from rag.data.files.streams import strip_compression
 from rag.data.text import REGEX_PROFILES, MatchMode
@@ -53,7 +53,7 @@ class EvaluationSettings(Config):
     profile: Annotated[str, AfterValidator(check_profile)] = "squad"
     ks: Annotated[tuple[int, ...], AfterValidator(check_ks)] = (1, 5, 20, 100)
     measures: tuple[str, ...] = DEFAULT_MEASURES
-    read_top_k: int = Field(default=20, ge=1)
+    read_top_k: int = Field(default=20, ge=1, le=MAX_TOP_K)
     n_best: int = Field(default=5, ge=1)
     batch_size: int = Field(default=16, ge=1)
     shard_size: int = Field(default=64, ge=1)
@@ -67,12 +67,14 @@ class EvaluationSettings(Config):
     kept_texts: int = 5
     resamples: int = 2000
     level: float = 0.95
-    seed: int = 0
+    seed: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
     def _no_measures_of_gold(self) -> EvaluationSettings:
         if self.read == "gold" and self.oracle:
             raise ValueError("read=gold is the oracle alone: leave one of them out")
+        if max(self.ks) > MAX_TOP_K:
+            raise ValueError(f"ks reach {max(self.ks)}: a question gets {MAX_TOP_K} passages at most")
         return self
 
     def to_json(self) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class RunConfig(Config):
     save_every_s: float = Field(default=300.0, ge=0)
     tensorboard: bool = False
     threads: int | None = Field(default=None, ge=1)
-    seed: int = 13
+    seed: int = Field(default=13, ge=0)
 
     @model_validator(mode="after")
     def _check_early_stop(self) -> RunConfig:

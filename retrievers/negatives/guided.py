@@ -45,7 +45,7 @@ class GuidanceSettings(Config):
     negatives_ranks: int = Field(default=1000, ge=1)
     near_share: float = Field(default=0.5, ge=0, le=1)
     near_ranks: int = Field(default=100, ge=1)
-    draw_seed: int = 13
+    draw_seed: int = Field(default=13, ge=0)
 
     @field_validator("positives")
     @classmethod

@@ -59,7 +59,7 @@ class MiningSettings(Config):
     cross_encoder_depth: int = Field(default=40, ge=1)
     gold: Literal["given", "corpus"] = "given"
     weak_positives: bool = True
-    seed: int = 13
+    seed: int = Field(default=13, ge=0)
 
     @model_validator(mode="after")
     def _cross_check(self) -> MiningSettings:

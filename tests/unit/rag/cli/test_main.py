@@ -141,6 +141,14 @@ def test_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
         ),
         (["compare", "nowhere", "elsewhere"], 3, "nowhere"),
         (
+            ["evaluate", "--index", "x", "--questions", "q", "--out", "o", "--ks", "5000"],
+            2,
+            "1000 passages at most",
+        ),
+        (["evaluate", "--index", "x", "--questions", "q", "--out", "o", "--seed", "-1"], 2, "seed = -1"),
+        (["train", "dpr", "--train", "q", "--out", "x", "--threads", "0"], 2, "threads"),
+        (["plan", "-n", "9", "--dim", "8", "--no-measure", "--encode-per-s", "0"], 2, "encode_per_s 0.0"),
+        (
             ["train", "rag", "--train", "q", "-i", "i", "-o", "x"],
             2,
             "generator is not given, and has no default (--set generator=…, or its option)\n"
@@ -167,6 +175,28 @@ def test_wrong_input_is_one_message_without_traceback(
     assert err.startswith("error: ")
     assert words in err
     assert "Traceback" not in err
+
+
+def test_files_of_settings_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "utf16.yaml"
+    file.write_text("recipe: dpr", encoding="utf-16")
+    plan = ["plan", "-n", "9", "--dim", "8", "--no-measure", "--config"]
+    code, _, err = _run(capsys, *plan, str(file))
+    assert (code, f"{file} is not UTF-8 text" in err) == (2, True)
+    file.write_text("name: x", encoding="utf-8")
+    code, _, err = _run(capsys, *plan, str(file))
+    assert (code, "names no training recipe" in err) == (2, True)
+
+
+def test_an_index_stays_where_nothing_takes_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty, index = tmp_path / "empty.jsonl", tmp_path / "index"
+    empty.write_text("")
+    main_ok(["index", "sample", "--out", str(index), "--retriever", "bm25"])
+    code, _, _ = _run(capsys, "index", str(empty), "--out", str(index), "--retriever", "bm25", "--overwrite")
+    assert code == 3
+    main_ok(["inspect", str(index), "--verify"])
 
 
 def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:

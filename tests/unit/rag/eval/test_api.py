@@ -55,6 +55,12 @@ def test_evaluate_and_compare_from_python(index: Path, tmp_path: Path) -> None:
     assert "<html" in (tmp_path / "page.html").read_text()
 
 
+def test_questions_that_nothing_is_known_of_are_told(index: Path, tmp_path: Path) -> None:
+    bare = [Question("a", "Where does the Danube rise?"), Question("b", "Where does the Rhine end?")]
+    found = rag.evaluate(index=index, questions=bare, out=tmp_path / "bare", reader=False)
+    assert "nothing could be judged: none of 2 questions has answers" in str(found)
+
+
 def test_the_gold_passages_alone_are_read_without_an_index(tmp_path: Path) -> None:
     found = rag.evaluate(questions=QUESTIONS, read="gold")
     assert found.figures["em"].value == 1.0

@@ -149,6 +149,17 @@ def test_other_settings_questions_or_system_are_refused(
         evaluate(system, questions, tmp_path, settings(), source=SOURCE, identity={"reader": "new"})
 
 
+def test_what_was_not_begun_may_have_other_settings(
+    tmp_path: Path, system: Any, questions: list[Question]
+) -> None:
+    system.fail_after = 0
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(system, questions, tmp_path, settings(), source=SOURCE)
+    system.fail_after = None
+    found = evaluate(system, questions, tmp_path, settings(seed=3), source=SOURCE)
+    assert found["settings"]["seed"] == 3
+
+
 def test_questions_that_changed_under_a_stopped_run_are_refused(
     tmp_path: Path, system: Any, questions: list[Question]
 ) -> None:

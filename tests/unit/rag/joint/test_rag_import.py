@@ -63,7 +63,7 @@ def test_a_checkpoint_answers_with_its_own_question_encoder(
     assert done.exit_code == 0, done.output
     settings = json.loads((tmp_path / "r" / "reader.json").read_text())["settings"]
     assert settings["mode"] == "rag-token"
-    assert (settings["max_passages"], settings["passage_tokens"]) == (2, 40)
+    assert (settings["max_passages"], settings["passage_tokens"]) == (100, 40)  # n_docs is of training
     row = settings["template"].format(title="city", text=PASSAGES[0].text, question="where?")
     assert row == "city / the tower is near the river // where?"
     pipeline = Pipeline.open(index, reader=str(tmp_path / "r"), precision="fp32")
