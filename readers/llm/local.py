@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jinja2 import TemplateError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rag.config import load_config
@@ -89,9 +90,16 @@ class LocalModel:
 
     def _prompt(self, messages: Sequence[dict[str, str]]) -> torch.Tensor:
         if getattr(self._tokenizer, "chat_template", None):
-            made = self._tokenizer.apply_chat_template(
-                list(messages), add_generation_prompt=True, return_tensors="pt", return_dict=True
-            )
-            return torch.as_tensor(made["input_ids"])
+            try:
+                return self._chat(messages)
+            except TemplateError:  # a template that knows no system role
+                whole = "\n\n".join(message["content"] for message in messages)
+                return self._chat([{"role": "user", "content": whole}])
         plain = "\n\n".join(message["content"] for message in messages) + "\nReply: "
         return torch.as_tensor(self._tokenizer(plain, return_tensors="pt")["input_ids"])
+
+    def _chat(self, messages: Sequence[dict[str, str]]) -> torch.Tensor:
+        made = self._tokenizer.apply_chat_template(
+            list(messages), add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+        return torch.as_tensor(made["input_ids"])

@@ -114,7 +114,8 @@ def to_result(reply: Reply, completion: Completion, passages: Sequence[Passage])
         return ReadResult((), probability if completion.tokens else 1.0)
     named = [number - 1 for number in reply.passages if 1 <= number <= len(passages)]
     others = [place for place in range(len(passages)) if place not in named]
-    for place in (*named, *others):
+    literal = [] if reply.answer.lower() in ("yes", "no") else [*named, *others]  # these are no quotations
+    for place in literal:
         if (span := find_span(reply.answer, passages[place].text)) is not None:
             start, end = span
             text = passages[place].text[start:end]

@@ -104,7 +104,7 @@ class ReaderBatches:
                     hint="raise max_tokens or lower question_tokens and title_tokens",
                 )
         plans = [plan for number, stage in enumerate(config.stages) for plan in self._plan(number, stage)]
-        self._plans = plans[: config.optim.max_steps]
+        self._plans = plans[: config.optim.max_batches]
         if not self._plans:
             raise ConfigError(
                 f"{len(examples)} questions with these weights and epochs make no step",
@@ -144,7 +144,7 @@ class ReaderBatches:
         parts = []
         for number, one in enumerate(self.config.train):
             own = np.flatnonzero(self.examples.sets == number)
-            wanted = round(stage.epochs * one.weight * len(own))
+            wanted = round(stage.epochs * self.config.optim.epochs * one.weight * len(own))
             if wanted:
                 passes = -(-wanted // len(own))
                 parts.append(np.concatenate([draw.permutation(own) for _ in range(passes)])[:wanted])
@@ -162,7 +162,7 @@ class ReaderBatches:
             rows += [self._row(int(question), pair, plan.limit, draw) for pair in pairs]
         hard = np.zeros(len(answered), bool)
         if self.config.objective.spans == "hard-em":
-            steps = self.config.objective.hard_em_steps
+            steps = self.config.objective.hard_em_steps * self.config.optim.accumulate  # in batches
             hard = draw.random(len(answered)) < (min(step / steps, _HARDEST) if steps else 1.0)
         return self._assemble(rows, answered, self.examples.types[plan.questions], hard)
 

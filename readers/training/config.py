@@ -213,6 +213,8 @@ class ReaderTrainConfig(Config):
     @model_validator(mode="after")
     def _efforts_have_sets(self) -> ReaderTrainConfig:
         known = [one.label for one in (*self.train, *self.calibrate)]
+        if twice := sorted({label for label in known if known.count(label) > 1}):
+            raise ValueError(f"two sets are called {twice[0]!r}: give them names (name: …)")
         if unknown := sorted(set(self.effort_sets) - set(known)):
             raise ValueError(f"effort_sets names {unknown[0]!r}, the sets are {', '.join(known)}")
         return self

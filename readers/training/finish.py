@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rag.core.files import atomic_write_json, atomic_write_text, read_json
+from rag.core.files import atomic_write_json, atomic_write_text, fingerprint, read_json
 from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.text import f1
@@ -82,7 +82,7 @@ def finish(
             }
             return found.figures
 
-        source = " ".join(f"{label} {len(examples)}" for label, examples in sets.items())
+        source = _source(config, sets)
         figures.once("retrieved, held-out", source, tuned)
         choice = figures.notes["choice"]
         reader.close()
@@ -90,7 +90,7 @@ def finish(
 
     if config.test_file is not None:
         test = read_set(TrainingSet(questions=config.test_file))
-        source = str(config.test_file)
+        source = f"{config.test_file} {fingerprint(figures.notes.get('choice'))[:16]}"
         figures.once("gold passages, test, shipped weights", source, partial(reading_scores, reader, test))
         full = model.to_compute(torch.float32).cpu()
         full.load_state_dict(weights)
@@ -99,6 +99,19 @@ def finish(
     card = model_card(config, load_manifest(ReaderManifest, finished), figures.values)
     atomic_write_text(finished / "README.md", card)
     return finished
+
+
+def _source(config: ReaderTrainConfig, sets: Mapping[str, Sequence[Example]]) -> str:
+    """What the choice of settings follows from, beside the weights."""
+    told = {label: [example.question.id for example in examples] for label, examples in sets.items()}
+    files = {
+        str(path): path.stat().st_size
+        for one in (*config.train, *config.calibrate)
+        for path in (one.questions, one.retrieved, one.serving)
+        if path is not None and path.is_file()
+    }
+    said = fingerprint([told, files, config.effort, config.effort_sets])[:16]
+    return " ".join([*(f"{label} {len(examples)}" for label, examples in sets.items()), said])
 
 
 def _serving(

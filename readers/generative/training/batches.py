@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rag.core.errors import ConfigError
+from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage
 from rag.runtime.seeds import generator
 from readers.generative.layout import encode_rows
@@ -55,6 +55,11 @@ class GeneratorBatches:
         self._examples, self._corpus = examples, corpus
         if config.without_answer == "skip":
             self._examples = [example for example in examples if any(example.holds)]
+            if not self._examples:
+                raise DataError(
+                    f"none of {len(examples)} questions has a passage that holds its answer",
+                    hint="leave without_answer=skip out, or give positives or more passages",
+                )
         denoises = any(stage.task == "denoise" for stage in config.stages)
         if denoises and tokenizer.mask_token_id is None:
             raise ConfigError(

@@ -30,18 +30,18 @@ class GeneratorExample:
         answers: one of them is drawn as the target each time.
         passages: positives first, then as they were ranked.
         holds: for each passage whether it holds an answer.
-        given: how many of the first passages are positives that a file names.
+        ranked: places of what a retriever found, best first; none where files say only what is right or not.
     """
 
     question: str
     answers: tuple[str, ...]
     passages: tuple[Passage, ...]
     holds: tuple[bool, ...]
-    given: int = 0
+    ranked: tuple[int, ...] = ()
 
     def retrieved(self, count: int) -> tuple[Passage, ...]:
-        """The best-ranked `count` passages, as a retriever would give them."""
-        return self.passages[self.given :][:count] or self.passages[:count]
+        """The best-ranked `count` passages, as a retriever gave them; without one positives come first."""
+        return tuple(self.passages[place] for place in self.ranked[:count]) or self.passages[:count]
 
 
 def read_examples(paths: Sequence[Path]) -> list[GeneratorExample]:
@@ -116,7 +116,10 @@ def _example(records: Sequence[Record]) -> GeneratorExample | None:
         for key, (passage, known) in passages.items()
     )
     found = tuple(passage for passage, _ in passages.values())
-    return GeneratorExample(str(records[0].question), tuple(answers), found, holds, len(positives))
+    places = {key: place for place, key in enumerate(passages)}
+    listed = _texts(context for record in records for context in record.contexts)
+    ranks = tuple(places[key] for key in listed)
+    return GeneratorExample(str(records[0].question), tuple(answers), found, holds, ranks)
 
 
 def _texts(contexts: Iterable[Context]) -> Mapping[tuple[str, str], tuple[Passage, bool | None]]:

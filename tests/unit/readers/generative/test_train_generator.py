@@ -211,9 +211,16 @@ def test_files_of_all_kinds_become_examples(tmp_path: Path) -> None:
     (tmp_path / "c.json").write_text(json.dumps([mined]))
     first, second = read_examples([tmp_path / "a.json", tmp_path / "b.jsonl", tmp_path / "c.json"])
     assert [p.text for p in first.passages] == ["gold", "in Oslo", "no", "hard"]
-    assert (first.holds, first.given) == ((True, True, False, False), 1)
+    assert (first.holds, first.ranked) == ((True, True, False, False), (1, 2))
     assert [p.text for p in first.retrieved(2)] == ["in Oslo", "no"]
     assert second.answers == ("x",)
+    [alone] = read_examples([tmp_path / "c.json"])
+    assert [p.text for p in alone.retrieved(1)] == ["gold"]  # nothing was retrieved
+    found = {**retrieved, "ctxs": [{"text": "no"}, {"title": "g", "text": "gold"}]}
+    (tmp_path / "d.json").write_text(json.dumps([found]))
+    [both] = read_examples([tmp_path / "d.json", tmp_path / "c.json"])
+    assert [p.text for p in both.passages] == ["gold", "no", "hard"]
+    assert [p.text for p in both.retrieved(3)] == ["no", "gold"]
 
 
 def test_bad_input_is_refused_before_any_step(run: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:

@@ -68,3 +68,16 @@ def test_passages_beyond_the_window_are_left_out_and_one_too_long_is_an_error(fo
 def test_without_passages_there_is_no_answer(folder: Path) -> None:
     result = open_local(folder, precision="fp32").read(["where ?"], [[]], [[]])[0]
     assert (result.answers, result.no_answer_confidence) == ((), 1.0)
+
+
+def test_a_template_without_a_system_role_gets_one_message(folder: Path) -> None:
+    completer = open_local(folder, precision="fp32").completer
+    tokenizer = completer._tokenizer  # type: ignore[attr-defined]
+    tokenizer.chat_template = (
+        "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+        "{% for message in messages %}{{ message['role'] }} {{ message['content'] }} {% endfor %}"
+    )
+    asked = [{"role": "system", "content": "answer in passages"}, *MESSAGES]
+    said = tokenizer.decode(completer._prompt(asked)[0])  # type: ignore[attr-defined]
+    assert "answer in passages" in said
+    assert "where is the danube" in said

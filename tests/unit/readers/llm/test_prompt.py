@@ -56,6 +56,13 @@ def test_an_answer_that_stands_nowhere_has_the_named_passage_without_a_span() ->
     assert (answer.text, answer.passage_index, answer.start, answer.confidence) == ("yes", 1, None, 0.5)
 
 
+def test_yes_and_no_are_no_quotations() -> None:
+    passages = [Passage("a", "", "There is no bridge."), Passage("b", "", "The river is short.")]
+    answer = to_result(Reply("no", (2,)), Completion(""), passages).answers[0]
+    assert (answer.passage_index, answer.start) == (1, None)
+    assert to_result(Reply("no", ()), Completion(""), passages).answers == ()
+
+
 def test_a_wrong_number_is_mended_by_the_text_and_an_answer_without_evidence_is_none() -> None:
     assert to_result(Reply("North Sea", (7,)), Completion(""), PASSAGES).answers[0].passage_index == 0
     nothing = to_result(Reply("Paris", (7,)), Completion(""), PASSAGES)

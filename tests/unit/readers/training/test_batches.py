@@ -206,6 +206,17 @@ def test_hard_em_is_annealed(tmp_path: Path) -> None:
     assert batches_of(always)[0].hard.all()
 
 
+def test_steps_and_epochs_count_as_elsewhere(tmp_path: Path) -> None:
+    one = TrainingSet(questions=tiny_squad(tmp_path / "s.json", 40, 0), held_out=0)
+    whole = len(batches_of(config_of(tmp_path, [one])))
+    assert len(batches_of(config_of(tmp_path, [one], epochs=3))) == pytest.approx(3 * whole, abs=2)
+    assert len(batches_of(config_of(tmp_path, [one], epochs=3, max_steps=4, accumulate=2))) == 8
+    spans = {"objective": {"spans": "hard-em", "hard_em_steps": 10}, "epochs": 20}
+    plain, gathered = (batches_of(config_of(tmp_path, [one], accumulate=n, **spans)) for n in (1, 8))
+    assert sum(plain[step].hard.sum().item() for step in range(12)) > 0
+    assert sum(gathered[step].hard.sum().item() for step in range(4)) == 0  # not half a step of ten
+
+
 def article(example: Example) -> str:
     return example.group
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from rag.core.errors import DataError
@@ -49,6 +50,40 @@ def test_no_answer_means_that_what_was_read_holds_none() -> None:
     assert p[0] == pytest.approx(0.5, abs=0.02)
     assert none == pytest.approx(0.125, abs=0.02)
     assert figures["no_answer_false_alarms"] == 0.0
+
+
+def test_no_answer_is_said_where_held_out_questions_all_have_one() -> None:
+    """What was emptied scores high for none, and is not unlearnt from sets in which nothing ever is empty."""
+    draw = np.random.default_rng(0)
+    cases = []
+    for number in range(400):
+        right = bool(draw.random() < 0.6)
+        case = _case(number, right)
+        cases.append(
+            replace(case, found=replace(case.found, null=float(draw.normal(-4.0 if right else 0.0))))
+        )
+        if number % 8 in (0, 5):
+            emptied = replace(_case(number, False), answerable=False, holds=False)
+            cases.append(replace(emptied, found=replace(emptied.found, null=float(draw.normal(6.0)))))
+    _, calibration, figures = fit_and_measure(cases, 5)
+    assert figures["no_answer_recall"] > 80
+    assert figures["no_answer_false_alarms"] < 5
+    assert calibration.none is None
+
+
+def test_a_reader_that_never_says_no_answer_is_sure_of_some() -> None:
+    draw = np.random.default_rng(1)
+    cases = []
+    for number in range(300):
+        case = _case(number, bool(draw.random() < 0.6))
+        others = [replace(case.found.candidates[0], text=f"Rome {n}", score=0.0) for n in range(4)]
+        first = replace(case.found.candidates[0], score=4.0)
+        cases.append(replace(case, found=replace(case.found, candidates=[first, *others], null=None)))
+    _, calibration, _ = fit_and_measure(cases, 5)
+    assert calibration.temperature < 20
+    p, none = likelihoods(cases[0].found, calibration)
+    assert p[0] > 0.5
+    assert none == 0.0
 
 
 def test_every_set_holds_no_answer_as_often() -> None:

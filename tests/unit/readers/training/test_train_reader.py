@@ -208,6 +208,9 @@ def test_configurations_that_cannot_work_are_refused(tmp_path: Path) -> None:
         ReaderModelConfig(average={"a": 0.5, "b": 0.5})
     with pytest.raises(ValidationError, match="selection_weight"):
         ObjectiveConfig(normalisation="passage")
+    with pytest.raises(ValidationError, match="two sets are called 'a'"):
+        twice = ({"questions": "q", "name": "a"}, {"questions": "r", "name": "a"})
+        ReaderTrainConfig(out=tmp_path, train=twice)  # type: ignore[arg-type]
     with pytest.raises(ValidationError, match="effort_sets names 'b', the sets are a"):
         ReaderTrainConfig(out=tmp_path, train=({"questions": "q", "name": "a"},), effort_sets=("b",))  # type: ignore[arg-type]
 
