@@ -27,9 +27,7 @@ from rag.core.progress import Progress
 __all__ = ["KnownVectors", "check_passage_vectors"]
 
 _CHECKED_PASSAGES, _PASSAGES_AT_ONCE = 16, 4096
-_FARTHEST = (
-    0.1  # of a vector's length: float16 storage and bf16 encoding stay below, another encoder does not
-)
+_FARTHEST = 0.1  # of a vector's length: float16 and bf16 stay below it, another encoder does not
 _QUESTION_SIDE = ("weights_sha256", "name", "query_prefix")  # may differ where passages get the same vectors
 _KEY = np.dtype([("high", "<u8"), ("low", "<u8")])
 
