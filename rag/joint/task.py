@@ -90,7 +90,7 @@ class JointTask:
     ) -> None:
         self.config, self.module, self.seq2seq, self.settings = config, module, seq2seq, settings
         self.finder, self.objective, self.world = finder, objective, world
-        self._watch, self._wordings = _Watch(passages), dict[str, str]()
+        self._watch, self._wordings = _Watch(passages), dict[tuple[str, tuple[str, ...]], str]()
         if config.top_k > passages:
             raise ConfigError(
                 f"top_k is {config.top_k}, the index has {passages} passages", hint="lower top_k"
@@ -120,9 +120,10 @@ class JointTask:
 
     def _matched(self, question: Question) -> str:
         """The string that stands for a question's pattern, from the passages that it first had."""
-        if question.id not in self._wordings:
-            self._wordings[question.id] = self._match(question)
-        return self._wordings[question.id]
+        key = (question.text, question.answers)  # ids are of one file each
+        if key not in self._wordings:
+            self._wordings[key] = self._match(question)
+        return self._wordings[key]
 
     def _match(self, question: Question) -> str:
         [passages] = self.finder.best([question], _TARGETS)

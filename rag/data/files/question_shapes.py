@@ -17,9 +17,7 @@ __all__ = ["official_shape", "rows_of_columns"]
 
 Record = Mapping[str, Any]
 _UNKNOWN_ANSWER = "<unk>"  # TriviaQA's test questions
-_DESCRIPTION = re.compile(
-    r'\(description (?:"((?:[^"\\]|\\.)*)"|([^()"]+))\)'
-)  # WebQuestions' lists of answers
+_DESCRIPTION = re.compile(r'\(description (?:"((?:[^"\\]|\\.)*)"|([^()"]+))\)')  # an answer of WebQuestions
 
 
 def official_shape(record: Record) -> Record:
