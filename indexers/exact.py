@@ -134,21 +134,21 @@ def exact_search(embeddings: EmbeddingShards, queries: FloatArray, top_k: int) -
     """Brute force over all embeddings, shard by shard; see `VectorIndex.search` for arguments and result."""
     queries = check_queries(queries, embeddings.dim, top_k)
     wanted = min(top_k + CANDIDATE_MARGIN, len(embeddings))
-    found, rows = _search(embeddings, queries, wanted)
     last = min(top_k, wanted) - 1
-    tied = np.flatnonzero(found[:, last] <= found[:, -1])
+    scores, rows = _candidates(embeddings, queries, wanted)
+    best, best_rows = select_best(scores, rows, top_k)
+    tied = np.flatnonzero(best[:, last] <= scores.min(axis=1))
     # Copies of a passage may tie beyond the margin: which of them come first is then seen from more of them.
     while len(tied) and wanted < len(embeddings):
         wanted = min(4 * wanted, len(embeddings))
-        deeper, deeper_rows = _search(embeddings, queries[tied], wanted)
-        width = found.shape[1]
-        found[tied], rows[tied] = deeper[:, :width], deeper_rows[:, :width]
-        tied = tied[deeper[:, last] <= deeper[:, -1]]
-    return select_best(found, rows, top_k)
+        scores, rows = _candidates(embeddings, queries[tied], wanted)
+        best[tied], best_rows[tied] = select_best(scores, rows, top_k)
+        tied = tied[best[tied, last] <= scores.min(axis=1)]
+    return best, best_rows
 
 
-def _search(embeddings: EmbeddingShards, queries: FloatArray, wanted: int) -> tuple[FloatArray, IntArray]:
-    """Exact scores and rows (n, wanted), best first."""
+def _candidates(embeddings: EmbeddingShards, queries: FloatArray, wanted: int) -> tuple[FloatArray, IntArray]:
+    """Exact scores and rows (n, wanted) of the best, in any order."""
     scores = np.empty((len(queries), 0), dtype=np.float32)
     rows = np.empty((len(queries), 0), dtype=np.int64)
     pending: list[tuple[FloatArray, IntArray]] = []
@@ -167,7 +167,7 @@ def _search(embeddings: EmbeddingShards, queries: FloatArray, wanted: int) -> tu
         if len(pending) == _MERGE_EVERY_SHARDS:
             merge()
     merge()
-    return select_best(exact_scores(embeddings, queries, rows), rows, wanted)
+    return exact_scores(embeddings, queries, rows), rows
 
 
 def _search_shards(

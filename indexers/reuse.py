@@ -140,9 +140,7 @@ class _Known:
                 hint="build it with --index-type fp16, or without taking over",
             )
         passages = PassageStore.open(place / PASSAGES_DIR)
-        _check_settings(place, embeddings.encoder, encoder.identity)
-        if embeddings.encoder.differences(encoder.identity):
-            check_passage_vectors(place, passages, embeddings, encoder)
+        _check_encoder(place, passages, embeddings, encoder)
         parts = []
         with Progress(len(passages), "passages", f"read {place}") as progress:
             for batch in passages.batches(_PASSAGES_AT_ONCE):
@@ -169,13 +167,18 @@ def _keys(titles: Sequence[str], texts: Sequence[str]) -> NDArray[np.void]:
     return np.frombuffer(b"".join(digests()), dtype=_KEY)
 
 
-def _check_settings(place: Path, stored: EncoderIdentity, wanted: EncoderIdentity) -> None:
-    odd = [line for line in stored.differences(wanted) if not line.startswith(_QUESTION_SIDE)]
-    if odd:
+def _check_encoder(
+    place: Path, passages: PassageStore, embeddings: EmbeddingShards, encoder: PassageEncoder
+) -> None:
+    stored, wanted = embeddings.encoder, encoder.identity
+    differences = stored.differences(wanted)
+    if odd := [line for line in differences if not line.startswith(_QUESTION_SIDE)]:
         raise MismatchedArtifactError(
             f"{place} holds vectors of {stored.name!r}, {wanted.name!r} makes others ({'; '.join(odd)})",
             hint="use the encoder and the settings of that index",
         )
+    if differences:
+        check_passage_vectors(place, passages, embeddings, encoder)
 
 
 def check_passage_vectors(

@@ -86,8 +86,8 @@ def load_recipe(recipe: str, source: str | None, assignments: list[str] | None, 
     from rag.recipes import RECIPES, load, read_config
 
     setup_logging("INFO" if os.environ.get("RANK", "0") == "0" else "WARNING")
-    said = {key: value for key, value in given.items() if value or (value == 0 and value is not False)}
-    overrides = {key: _plain(value) for key, value in said.items()}
+    is_number = (int, float)  # 0 was said, False was not
+    overrides = {key: _plain(value) for key, value in given.items() if value or type(value) in is_number}
     overrides.update(parse_overrides(assignments or []))
     return read_config(load(RECIPES[recipe].config), source, overrides)
 

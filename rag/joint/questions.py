@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from rag.core.errors import DataError
 from rag.core.types import Passage, Question
 from rag.data.questions import hold_out, read_questions
 from rag.data.text import AnswerMatcher
-from rag.metrics.answers import score_answers
 from rag.metrics.ranking import first_true
 from retrievers.examples.data import answer_matcher
 from retrievers.examples.records import Candidate, TrainingExample
 from retrievers.training.config import RetrieverTrainConfig
 
-__all__ = [
-    "answer_figures",
-    "answer_rank",
-    "answered",
-    "divide",
-    "example_of",
-    "most_matched",
-    "questions_of",
-]
+__all__ = ["answer_rank", "answered", "divide", "example_of", "most_matched", "questions_of"]
 
 
 def questions_of(
@@ -92,17 +81,6 @@ def most_matched(matcher: AnswerMatcher, texts: Iterable[str]) -> str:
     """
     found = Counter(text[slice(*place)] for text in texts for place in matcher.places(text))
     return found.most_common(1)[0][0] if found else ""
-
-
-def answer_figures(said: Sequence[str | None], questions: Sequence[Question]) -> dict[str, float]:
-    """{"em", "f1", "silent"} of what was said (n,), in per cent: a pattern is matched, and has no F1."""
-    em, f1 = np.zeros(len(questions)), np.zeros(len(questions))
-    for number, (text, question) in enumerate(zip(said, questions, strict=True)):
-        scores = score_answers([text], [question.answers], question.answer_profile)
-        em[number], f1[number] = scores.em[0], scores.f1[0]
-    shares = {"em": em.mean(), "f1": f1[~np.isnan(f1)].mean() if not np.isnan(f1).all() else 0.0}
-    shares["silent"] = sum(text is None for text in said) / len(said)
-    return {name: round(100 * float(share), 2) for name, share in shares.items()}
 
 
 def answer_rank(question: Question, passages: Iterable[Passage]) -> int | None:

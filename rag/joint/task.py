@@ -16,7 +16,7 @@ from rag.core.log import get_logger
 from rag.core.types import Question
 from rag.joint.finding import Finder, Found
 from rag.joint.losses import JointLoss
-from rag.joint.questions import answer_figures, answer_rank, most_matched
+from rag.joint.questions import answer_rank, most_matched
 from rag.joint.together_config import JointTrainConfig
 from rag.runtime.seeds import generator as random_numbers
 from rag.training.distributed import World
@@ -26,6 +26,7 @@ from readers.generative.layout import encode_rows
 from readers.generative.model import Seq2Seq
 from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorSettings
+from readers.generative.training.finish import answer_scores
 from retrievers.examples.data import answer_matcher
 from retrievers.training.recipe import epochs_of
 from retrievers.training.validation import retrieval_scores
@@ -188,9 +189,10 @@ class JointTask:
             ]
             read += reader.generate([question.text for question in part], found.passages, scores, 1)
         self.module.train(training)
-        said = [ranked.candidates[0].text if ranked.candidates else None for ranked in read]
         known = {n: v for n, v in retrieval_scores(ranks).items() if n != "top100"}
-        return {**answer_figures(said, questions), "nll": nll / max(worded, 1), **known}
+        rules = [question.answer_profile for question in questions]
+        figures = answer_scores(read, [question.answers for question in questions], rules)
+        return {**figures, "nll": nll / max(worded, 1), **known}
 
 
 class _Watch:

@@ -27,7 +27,7 @@ __all__ = ["Case", "Tuned", "fit_and_measure", "tune", "with_empty_share"]
 _WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 _DEPTHS = (2, 5, 10)  # passages after which a reading may end: a confidence has to hold there too
 _EMPTY = 0.2  # of the weight of a set is on questions whose passages hold no answer
-_EMPTIED = (0, 5)  # of eight questions, one in each half, also read without the passages that hold an answer
+_EMPTIED, _OF = (0, 5), 8  # questions, one in each half, also read without the passages that hold an answer
 _CHUNK = 64
 
 
@@ -130,7 +130,7 @@ def tune(
         cases = []
         for answerable, depth in ((True, None), (False, None), *((True, depth) for depth in _DEPTHS)):
             for number, found in enumerate(ranked(settings, without_answers=not answerable, depth=depth)):
-                if found.candidates and (answerable or number % 8 in _EMPTIED):
+                if found.candidates and (answerable or number % _OF in _EMPTIED):
                     given = (held_out[number], number, labels[number], weights[number])
                     holds = answerable and any(c.holds_answer for c in held_out[number].candidates)
                     cases.append(Case(found, *given, answerable, holds, depth is None))
@@ -223,14 +223,14 @@ def _fit(cases: Sequence[Case], correct: npt.NDArray[np.bool_]) -> Calibration:
     nulls = np.array([-1e4 if case.found.null is None else case.found.null for case in cases])
     weight = np.array([case.weight for case in cases])
     whole = np.array([case.whole for case in cases])
-    fits = whole
-    if (nulls <= -1e4).all():  # a reader that never says "no answer" is sure or not of those that it gives
+    fits, without_null = whole, nulls <= -1e4
+    if without_null.all():  # a reader that never says "no answer" is sure or not of those that it gives
         fits = whole & correct.any(axis=1)
         if not fits.any():
             return Calibration()
     fitted = fit_calibration(scores[fits], correct[fits], nulls[fits], weight[fits])
     answerable = np.array([case.answerable for case in cases])
-    if not (answerable.any() and (nulls > -1e4).all()):
+    if without_null.any() or not answerable.any():
         return fitted
     signs = np.array(
         [answer_signs(c.found, *confidences(c.found.scores, c.found.null, fitted)) for c in cases]

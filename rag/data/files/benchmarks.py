@@ -107,6 +107,7 @@ KILT = Format(
     "kilt", "KILT task or prediction files (JSON lines)",
     frozenset({"id", "question", "answers", "positives", "contexts", "passage ids", "titles", "meta"}),
     frozenset({"id", "question"}), _read_kilt, as_json(_kilt_json, write_json_lines),
+    predicts=True,
 )  # fmt: skip
 HOTPOT = Format(
     "hotpot", "HotpotQA's JSON (also 2WikiMultiHopQA, MuSiQue in its shape)",

@@ -152,8 +152,8 @@ def _fill(
 
 def _recast(record: Record, writer: Format) -> Record:
     """Give passages the roles that the target knows."""
-    if writer.name == "kilt" and record.contexts and not record.positives:
-        return replace(record, answers=None)  # what a system found: accepted answers are none of its own
+    if writer.predicts and record.contexts and not record.positives:
+        return replace(record, answers=None)  # accepted answers are none of a system's own
     if "contexts" in writer.keeps and "positives" not in writer.keeps and not record.contexts:
         every = (*record.positives, *record.hard_negatives, *record.negatives)
         return replace(record, contexts=every, positives=(), negatives=(), hard_negatives=())

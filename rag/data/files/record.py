@@ -114,6 +114,7 @@ class Format:
         keeps: parts of a record (see `Record.parts`) the format has a place for.
         needs: parts it cannot be written without: "id", "question" and "answers" of every record, "passage
             ids", "passage texts" and "titles" of every passage, "contexts" or "positives" of one at least.
+        predicts: passages without positives among them are what a system found, answers beside them its own.
     """
 
     name: str
@@ -123,6 +124,7 @@ class Format:
     read: Reader
     write: Writer
     is_folder: bool = False
+    predicts: bool = False
 
 
 def json_records(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:

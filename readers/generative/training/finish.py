@@ -49,14 +49,29 @@ def read_examples_with(
     return found
 
 
-def answer_scores(read: Sequence[Ranked], examples: Sequence[GeneratorExample]) -> dict[str, float]:
+def answer_scores(
+    read: Sequence[Ranked], answers: Sequence[Sequence[str]], profiles: Sequence[str] = ()
+) -> dict[str, float]:
     """{"em", "f1", "silent"} in percent: of the best answers; of questions without any, which count as wrong.
 
     Without beams a reader is silent wherever "no answer" is likelier than each single answer.
+
+    Args:
+        answers: (n,) accepted answers of each question.
+        profiles: (n,) by which rules they are compared, "squad" if not given. Patterns have no F1.
     """
     said = [question.candidates[0].text if question.candidates else None for question in read]
-    scores = score_answers(said, [example.answers for example in examples])
-    shares = {"em": scores.em.mean(), "f1": scores.f1.mean(), "silent": said.count(None) / len(said)}
+    rules = profiles or ["squad"] * len(said)
+    scores = [
+        score_answers([text], [accepted], profile)
+        for text, accepted, profile in zip(said, answers, rules, strict=True)
+    ]
+    f1s = [float(one.f1[0]) for one in scores if not np.isnan(one.f1[0])]
+    shares = {
+        "em": np.mean([one.em[0] for one in scores]),
+        "f1": np.mean(f1s or [0.0]),
+        "silent": said.count(None) / len(said),
+    }
     return {name: round(100 * float(share), 2) for name, share in shares.items()}
 
 
@@ -69,7 +84,10 @@ def calibrate(
     hold one. A reader that was not keeps its raw probabilities.
     """
     read = read_examples_with(reader, examples, passages)
-    figures = {**answer_scores(read, examples), "questions": float(len(examples))}
+    figures = {
+        **answer_scores(read, [example.answers for example in examples]),
+        "questions": float(len(examples)),
+    }
     if reader.settings.no_answer is None:
         return Calibration(), figures
     every = examples[::4]

@@ -113,7 +113,7 @@ def _train(config: GeneratorTrainConfig, world: World) -> Path:
         model.eval()
         reader = GenerativeReader(seq2seq, settings)
         watched = held_out[:_WATCHED]
-        return answer_scores(read_examples_with(reader, watched, shown), watched)
+        return answer_scores(read_examples_with(reader, watched, shown), [e.answers for e in watched])
 
     # optimisation
     result = fit(

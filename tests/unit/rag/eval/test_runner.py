@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,14 @@ def records(out: Path) -> list[dict[str, Any]]:
 
 def without_times(out: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in record.items() if k != "timings_ms"} for record in records(out)]
+
+
+def evaluate_until(system: Any, questions: Iterable[Question], out: Path, asked: int) -> None:
+    """Stop when more questions than `asked` come."""
+    system.fail_after = asked
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(system, questions, out, settings(), source=SOURCE)
+    system.fail_after = None
 
 
 def test_figures_files_and_stages(tmp_path: Path, system: Any, questions: list[Question]) -> None:
@@ -112,13 +121,12 @@ def test_a_killed_run_continues_and_ends_equal(
 ) -> None:
     whole = tmp_path / "whole"
     evaluate(system, questions, whole, settings(), source=SOURCE)
-    system.asked, system.fail_after = [], 4
+    system.asked = []
     out = tmp_path / "killed"
-    with pytest.raises(KeyboardInterrupt):
-        evaluate(system, iter(questions), out, settings(), source=SOURCE)
+    evaluate_until(system, iter(questions), out, 4)
     with open(out / "per_question.jsonl.part", "ab") as file:
         file.write(torn)
-    system.asked, system.fail_after = [], None
+    system.asked = []
     metrics = evaluate(system, iter(questions), out, settings(), source=SOURCE)
     assert len(system.asked) == 2  # only what was missing
     assert without_times(out) == without_times(whole)
@@ -152,10 +160,7 @@ def test_other_settings_questions_or_system_are_refused(
 def test_what_was_not_begun_may_have_other_settings(
     tmp_path: Path, system: Any, questions: list[Question]
 ) -> None:
-    system.fail_after = 0
-    with pytest.raises(KeyboardInterrupt):
-        evaluate(system, questions, tmp_path, settings(), source=SOURCE)
-    system.fail_after = None
+    evaluate_until(system, questions, tmp_path, 0)
     found = evaluate(system, questions, tmp_path, settings(seed=3), source=SOURCE)
     assert found["settings"]["seed"] == 3
 
@@ -163,10 +168,7 @@ def test_what_was_not_begun_may_have_other_settings(
 def test_questions_that_changed_under_a_stopped_run_are_refused(
     tmp_path: Path, system: Any, questions: list[Question]
 ) -> None:
-    system.fail_after = 4
-    with pytest.raises(KeyboardInterrupt):
-        evaluate(system, questions, tmp_path, settings(), source=SOURCE)
-    system.fail_after = None
+    evaluate_until(system, questions, tmp_path, 4)
     for changed in (questions[::-1], questions[:2]):
         with pytest.raises(MismatchedArtifactError, match="question set now has"):
             evaluate(system, changed, tmp_path, settings(), source=SOURCE)

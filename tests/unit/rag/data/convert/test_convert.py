@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rag.core.errors import ConfigError, DataError
-from rag.core.types import Passage, Question
 from rag.data.files.convert import FORMATS, ConversionReport, convert, get_format
 
 RESULTS = [
@@ -209,38 +207,6 @@ def test_any_results_survive_fid_and_pyserini(tmp_path: Path, value: list[dict[s
         assert read(tmp_path / "back") == value
 
 
-def test_run_to_results_with_questions_and_passages(tmp_path: Path) -> None:
-    run = tmp_path / "run.trec"
-    run.write_text("q1 Q0 7 1 2.5 mine\nq1 Q0 9 2 0.1 mine\n")
-    again = convert(run, "trec-run", tmp_path / "again", "trec-run")
-    assert (tmp_path / "again").read_text() == run.read_text()
-    assert again.records == 1
-    with pytest.raises(DataError, match="no passage texts, no question"):
-        convert(run, "trec-run", tmp_path / "x", "dpr-results")
-    assert not (tmp_path / "x").exists()
-    passages = {"7": Passage("7", "Hamlet", "By Shakespeare."), "9": Passage("9", "Emma", "By Austen.")}
-    questions = {"q1": Question("q1", "who wrote hamlet", ("Shakespeare",))}
-    convert(run, "trec-run", tmp_path / "full", "dpr-results", questions=questions, passages=passages.get)
-    assert read(tmp_path / "full")[0]["ctxs"][1] == {
-        "id": "9",
-        "title": "Emma",
-        "text": "By Austen.",
-        "score": 0.1,
-    }
-    convert(run, "trec-run", tmp_path / "train", "dpr-train", questions=questions, passages=passages.get)
-    record = read(tmp_path / "train")[0]
-    assert [c["passage_id"] for c in record["positive_ctxs"]] == ["7"]
-    assert [c["passage_id"] for c in record["hard_negative_ctxs"]] == ["9"]
-
-
-def test_a_run_is_read_by_score(tmp_path: Path) -> None:
-    run, again = tmp_path / "run.trec", tmp_path / "again.trec"
-    run.write_text("q1 Q0 low 3 1.0 t\nq1 Q0 high 1 9 t\nq1 Q0 b 2 5 t\nq1 Q0 a 2 5 t\nq2 Q0 z 1 -3 t\n")
-    convert(run, "trec-run", again, "trec-run")
-    ranked = [line.split()[2:4] for line in again.read_text().splitlines()]
-    assert ranked == [["high", "1"], ["b", "2"], ["a", "3"], ["low", "4"], ["z", "1"]]
-
-
 def test_what_was_retrieved_is_a_prediction_of_pages(tmp_path: Path) -> None:
     contexts = [
         {"id": f"{page}-{n}", "title": f"T{page}", "text": "t", "score": 1.0}
@@ -256,47 +222,6 @@ def test_what_was_retrieved_is_a_prediction_of_pages(tmp_path: Path) -> None:
     assert "answers" in report.dropped
     with pytest.raises(DataError, match="answers"):
         convert(source, "dpr-results", tmp_path / "strict", "kilt", strict=True)
-
-
-def test_scores_survive_a_run_exactly_and_strings_become_numbers(tmp_path: Path) -> None:
-    score = 0.1 + 0.2
-    source = write_json(
-        tmp_path / "in",
-        [
-            {
-                "question": "x",
-                "answers": ["y"],
-                "ctxs": [{"id": "wiki:1", "title": "", "text": "t", "score": str(score)}],
-            }
-        ],
-    )
-    report = convert(source, "dpr-results", tmp_path / "run", "trec-run")
-    assert (tmp_path / "run").read_text() == f"q1 Q0 wiki:1 1 {score!r} rag\n"
-    assert set(report.dropped) == {"question", "answers", "passage texts"}
-    assert "no place" in report.summary()
-    with pytest.raises(DataError, match="has no place"):
-        convert(source, "dpr-results", tmp_path / "run2", "trec-run", strict=True)
-    assert not (tmp_path / "run2").exists()
-
-
-def test_qrels_and_beir(tmp_path: Path) -> None:
-    qrels = tmp_path / "qrels"
-    qrels.write_text("q1 0 7 2\nq1 0 9 0\n")
-    convert(qrels, "trec-qrels", tmp_path / "same", "trec-qrels", strict=True)
-    assert (tmp_path / "same").read_text() == qrels.read_text()
-    passages = {"7": Passage("7", "Hamlet", "A\ttab."), "9": Passage("9", "", "By Austen.")}
-    questions = {"q1": Question("q1", "who", ("S",))}
-    convert(qrels, "trec-qrels", tmp_path / "beir", "beir", questions=questions, passages=passages.get)
-    assert (
-        tmp_path / "beir/qrels/test.tsv"
-    ).read_text() == "query-id\tcorpus-id\tscore\nq1\t7\t2\nq1\t9\t0\n"
-    convert(tmp_path / "beir", "beir", tmp_path / "beir2", "beir", strict=True)
-    for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
-        assert (tmp_path / "beir" / name).read_text() == (tmp_path / "beir2" / name).read_text()
-    convert(tmp_path / "beir", "beir", tmp_path / "train", "dpr-train")
-    assert read(tmp_path / "train")[0]["negative_ctxs"][0]["text"] == "By Austen."
-    with pytest.raises(DataError, match="exists"):
-        convert(tmp_path / "beir", "beir", tmp_path / "beir2", "beir")
 
 
 def test_colbert_folder_keeps_ids(tmp_path: Path) -> None:
@@ -377,23 +302,6 @@ def test_malformed_input_names_its_place(tmp_path: Path, name: str, content: str
     with pytest.raises(DataError, match=message):
         convert(tmp_path / "in", name, tmp_path / "out", name)
     assert not (tmp_path / "out").exists()
-
-
-def test_what_a_run_cannot_say_is_refused(tmp_path: Path) -> None:
-    def results(**changes: Any) -> Path:
-        context = {"id": "1", "title": "", "text": "t", "score": 1.0, **changes}
-        return write_json(
-            tmp_path / "in",
-            [{"question": "x", "answers": [], "ctxs": [{"id": "0", "text": "t", "score": 1.5}, context]}],
-        )
-
-    checks: list[tuple[Callable[[], Path], str]] = [
-        (lambda: results(id="a b"), "white space"),
-        (lambda: results(score=3.0), "score rises"),
-    ]
-    for make, message in checks:
-        with pytest.raises(DataError, match=message):
-            convert(make(), "dpr-results", tmp_path / "out", "trec-run")
 
 
 def test_unknown_names(tmp_path: Path) -> None:
