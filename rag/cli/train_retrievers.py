@@ -155,13 +155,26 @@ def colbert(
     typer.echo(f"→ {settings.out / 'rounds.json'} names the best round's encoder")
 
 
-@trains_retriever(train=files("Examples with hard negatives, as `rag mine` writes them"), index=None)
+@trains_retriever(
+    train=files("Examples with hard negatives, as `rag mine` writes them"),
+    index=None,
+    encoder=Annotated[
+        str | None,
+        typer.Option(
+            help='Encoder, cross-encoder or folder of `rag train reader` to start from; "shipped": the '
+            "reader that ships; default: the embedded encoder."
+        ),
+    ],
+)
 def reranker(settings: Any) -> None:
     """Train a cross-encoder, which reads question and passage together, to re-rank what a search finds.
 
     With several GPUs: torchrun --nproc-per-node N -m rag.cli.main train reranker …
     """
-    finished = run_recipe("reranker", settings)
+    from readers.extractive.files import plain_encoder
+
+    start = plain_encoder(settings.model.question_encoder, settings.out)
+    finished = run_recipe("reranker", settings.replaced(question_encoder=start))
     say_once(f"cross-encoder → {finished}\nuse it: rag ask … --rerank {finished}")
 
 

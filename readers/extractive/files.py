@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoTokenizer
 
 from rag.core.errors import ArtifactError, MismatchedArtifactError
-from rag.core.files import sha256_file
+from rag.core.files import atomic_path, sha256_file
 from rag.runtime.backbone import loading
 from rag.runtime.model_files import position_limit
 from readers.extractive.model import (
     LogitsModel,
+    SpanModel,
     load_dpr,
     load_question_answering,
     span_model_from_state,
@@ -25,7 +27,14 @@ from readers.extractive.quantized import load_int8
 from readers.extractive.settings import ReaderManifest, ReaderSettings
 from readers.manifest import READER_FILE, Calibration, load_manifest
 
-__all__ = ["SHIPPED_READER", "ReaderParts", "check_tokenizer", "load_parts"]
+__all__ = [
+    "SHIPPED_READER",
+    "ReaderParts",
+    "check_tokenizer",
+    "load_parts",
+    "load_span_model",
+    "plain_encoder",
+]
 
 SHIPPED_READER = Path(__file__).parents[1] / "weights"
 
@@ -75,6 +84,53 @@ def load_parts(name_or_path: str | Path | None) -> ReaderParts:
         model = load_question_answering(name_or_path, config)
         settings = ReaderSettings(titled=False, max_tokens=min(384, longest))
     return ReaderParts(model, tokenizer, settings, Calibration(), str(name_or_path))
+
+
+def load_span_model(source: str | None) -> tuple[SpanModel, Any] | None:
+    """An extractive reader in fp32 and its tokenizer, to train something else on; None if `source` is none.
+
+    Args:
+        source: "shipped", or a folder of `rag train reader`; anything else is no reader.
+
+    Raises:
+        ArtifactError: see `load_parts`; or this reader has no encoder of its own.
+    """
+    folder = _reader_folder(source)
+    return None if folder is None else _span_model(folder)
+
+
+def plain_encoder(source: str | None, out: Path) -> str | None:
+    """`source`, or for a reader the folder in `out` that holds its encoder as a model of transformers.
+
+    The folder is named after the reader's files, and written if it is not there.
+
+    Raises:
+        ArtifactError: see `load_span_model`.
+    """
+    reader = _reader_folder(source)
+    if reader is None:
+        return source
+    rank = os.environ.get("RANK", "0")  # each process of several has its own
+    folder = out / "start" / f"{sha256_file(reader / READER_FILE)[:12]}-{rank}"
+    if not folder.exists():
+        model, tokenizer = _span_model(reader)
+        encoder: Any = model.encoder
+        with atomic_path(folder) as temporary:
+            encoder.save_pretrained(temporary)
+            tokenizer.save_pretrained(temporary)
+    return str(folder.resolve())
+
+
+def _reader_folder(source: str | None) -> Path | None:
+    folder = SHIPPED_READER if source == "shipped" else Path(source or "")
+    return folder if source and (folder == SHIPPED_READER or (folder / READER_FILE).exists()) else None
+
+
+def _span_model(folder: Path) -> tuple[SpanModel, Any]:
+    parts = load_parts(folder)
+    if not isinstance(parts.model, SpanModel):
+        raise ArtifactError(f"{folder}: {type(parts.model).__name__} holds no encoder to start from")
+    return parts.model, parts.tokenizer
 
 
 def _load_own(folder: Path) -> ReaderParts:

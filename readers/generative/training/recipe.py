@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from indexers.passages import PassageStore
-from rag.core.errors import ArtifactError, ConfigError
+from rag.core.errors import ConfigError
 from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.questions import hold_out
@@ -22,8 +22,7 @@ from rag.training.claim import claimed
 from rag.training.distributed import World
 from rag.training.fit import Loss, fit
 from rag.training.precision import MasterWeights
-from readers.extractive.files import load_parts
-from readers.extractive.model import SpanModel
+from readers.extractive.files import load_span_model
 from readers.generative.files import check_rows, load_seq2seq
 from readers.generative.layout import encode_rows
 from readers.generative.model import Seq2Seq
@@ -34,7 +33,6 @@ from readers.generative.training.config import GeneratorTrainConfig
 from readers.generative.training.data import GeneratorExample, read_examples
 from readers.generative.training.finish import answer_scores, calibrate, read_examples_with, save_reader
 from readers.generative.warm_start import start_as_pointer, warm_start
-from readers.manifest import READER_FILE
 
 __all__ = ["batch_loss", "train_generator"]
 
@@ -195,11 +193,9 @@ def _freeze(model: torch.nn.Module, beginnings: Sequence[str]) -> None:
 
 def _encoder(source: str | None) -> tuple[Any, Any, torch.nn.Linear | None]:
     """A BERT-like encoder, its tokenizer, and the span head if it is that of an extractive reader."""
-    if source == "shipped" or (source is not None and (Path(source) / READER_FILE).exists()):
-        parts = load_parts(None if source == "shipped" else source)
-        if not isinstance(parts.model, SpanModel):
-            raise ArtifactError(f"{source}: {type(parts.model).__name__} holds no encoder to start from")
-        return parts.model.encoder, parts.tokenizer, parts.model.qa_outputs
+    if (found := load_span_model(source)) is not None:
+        model, tokenizer = found
+        return model.encoder, tokenizer, model.qa_outputs
     folder = source or str(embedded_encoder_dir())
     with loading(f"{folder}: no encoder there", hint="name a BERT-like encoder's folder"):
         encoder = AutoModel.from_pretrained(folder, dtype=torch.float32)

@@ -1,0 +1,48 @@
+"""`rag train reranker` from the weights of a reader."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from rag.cli.main import app
+from rag.core.types import Passage
+from readers.extractive.files import load_span_model, plain_encoder
+from retrievers.encoders.cross_encoder import CrossEncoder
+from retrievers.examples.records import TrainingExample, write_training_examples
+
+
+def test_a_cross_encoder_starts_from_the_encoder_of_the_reader_that_ships(tmp_path: Path) -> None:
+    right, *wrong = (Passage(name, name, f"{name} is a river") for name in ("Inn", "Po", "Main"))
+    examples = [TrainingExample.labelled("q", "which river is Inn", (), [right], wrong)]
+    write_training_examples(tmp_path / "train.json", examples)
+    command = ["train", "reranker", "--config", "reranker-small", "--train", str(tmp_path / "train.json"),
+               "--set", "max_steps=1", "--set", "validation_fraction=0", "--set", "learning_rate=1e-12",
+               "--set", "weight_decay=0",
+               "--set", "precision=fp32", "--out", str(tmp_path / "run")]  # fmt: skip
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    model, _ = load_span_model("shipped") or (None, None)
+    assert model is not None
+    finished = load_file(tmp_path / "run" / "cross-encoder" / "model.safetensors")
+    trained = {name.removeprefix("bert."): tensor for name, tensor in finished.items()}
+    for name, tensor in model.encoder.state_dict().items():
+        torch.testing.assert_close(trained[name], tensor, msg=name)
+    assert len(CrossEncoder.load(tmp_path / "run" / "cross-encoder").score(["a"], [right])) == 1
+    again = CliRunner().invoke(app, command)  # finished: the same settings
+    assert again.exit_code == 0, again.output
+
+
+def test_what_is_no_reader_is_left_as_it_is(tiny_bert: Path, tmp_path: Path) -> None:
+    assert plain_encoder(None, tmp_path) is None
+    assert plain_encoder(str(tiny_bert), tmp_path) == str(tiny_bert)
+    assert plain_encoder("owner/name", tmp_path) == "owner/name"
+    assert not list(tmp_path.iterdir())
+    first = plain_encoder("shipped", tmp_path)
+    assert first is not None
+    changed = (Path(first) / "model.safetensors").stat().st_mtime_ns
+    assert plain_encoder("shipped", tmp_path) == first
+    assert (Path(first) / "model.safetensors").stat().st_mtime_ns == changed
