@@ -87,6 +87,7 @@ def claim(
     hint: str,
     found: Mapping[str, Any] | None = None,
     free: Collection[str] = (),
+    writes: bool = True,
 ) -> None:
     """Let the JSON file `path` say what decides the content of its folder, or check that it says just that.
 
@@ -94,6 +95,7 @@ def claim(
         what: the folder holds: "rounds".
         found: what to compare with instead of the file.
         free: names that may differ.
+        writes: otherwise the file stays as it is.
 
     Raises:
         MismatchedArtifactError: it says something else; the names that differ are listed with both values.
@@ -106,7 +108,8 @@ def claim(
         raise MismatchedArtifactError(
             f"{path.parent} holds {what} with other values of {', '.join(names)} ({changed})", hint=hint
         )
-    atomic_write_json(path, wanted)
+    if writes:
+        atomic_write_json(path, wanted)
 
 
 def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

@@ -32,6 +32,7 @@ from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.joint.pair import part
 from rag.runtime.hardware import use_threads
+from rag.training.claim import check_run
 from rag.training.config import RefreshedConfig
 from rag.training.distributed import World
 from rag.training.exchange import Exchange, Refresher, Role, has_finished, says_when_finished
@@ -84,8 +85,10 @@ def refresh_index(config: HeldConfig) -> Path:
         The folder of the published indexes.
 
     Raises:
+        MismatchedArtifactError: the run there has another configuration, corpus or index.
         ResourceError: another refresher works there.
     """
+    check_run(config, config.out)
     use_threads(config.run.threads)
     with Index.open(config.index) as index:
         model, _ = load_model(settings_of(config, index, started=True), "cpu")
@@ -96,8 +99,8 @@ def refresh_index(config: HeldConfig) -> Path:
 
 
 def _key(index: Index) -> str:
-    """Says whose passages the rows of a refreshed index are."""
-    return hashlib.sha256(str(index.manifest["passages"]["sha256"]).encode()).hexdigest()
+    """Says whose passages the rows of a refreshed index are, and what the first one follows on."""
+    return hashlib.sha256(f"{index.manifest['passages']['sha256']} {index.version}".encode()).hexdigest()
 
 
 class HeldIndex:
@@ -162,30 +165,42 @@ class IndexRefresher(Refresher):
             Generations(config.out / "snapshots"), Generations(config.out / "indexes"), key=_key(index),
             keep=config.keep_generations, poll_s=config.poll_s,
         )  # fmt: skip
-        self._passages, self._temperature = index.passages, temperature
-        self._load = partial(BiEncoder.load, device=device, precision=config.optim.precision)
+        self._index, self._passages, self._temperature = index, index.passages, temperature
+        self._device, self._precision = device, config.optim.precision
         self._asked = probe_texts(index.passages, config.probe_questions, config.run.seed)
         self._watched = _watched(config, index)
 
     def build(self, snapshot: Generation, before: Generation | None, folder: Path) -> None:
-        """Encode the corpus with a snapshot, and measure how far it is from the index before it."""
-        encoder = self._load(snapshot.path / "encoder")
+        """Encode the corpus with a snapshot, and measure how far it is from the index before it, which is at
+        first the one that training starts with."""
+        encoder = BiEncoder.load(snapshot.path / "encoder", device=self._device, precision=self._precision)
         embeddings = encode_corpus(
             folder / "embeddings", self._passages, encoder, "float32", check=self.check
         )
-        asked = encoder.encode_queries([Query(text) for text in self._asked])
-        scores, rows = FlatIndex(embeddings).search(asked, TOP_K)
+        scores, rows = FlatIndex(embeddings).search(self._ask(encoder), TOP_K)
         now = Probes(embeddings.rows(self._watched), rows)
-        known = None
-        if before is not None:
-            old = EmbeddingShards.open(before.path / "embeddings").rows(self._watched)
-            known = Probes(old, load_npy(before.path / "probe_rows.npy", dtype=np.int64, shape=rows.shape))
+        age = snapshot.step - (before.step if before is not None else 0)
         staleness = compare(
-            known, now, scores, age_steps=snapshot.step - before.step if before is not None else 0,
-            corpus=len(self._passages), temperature=self._temperature,
+            self._probed(before, rows.shape), now, scores, age_steps=age, corpus=len(self._passages),
+            temperature=self._temperature,
         )  # fmt: skip
         save_npy(folder / "probe_rows.npy", rows)
         atomic_write_json(folder / "figures.json", dict(staleness.record()))
+
+    def _ask(self, encoder: BiEncoder) -> FloatArray:
+        return encoder.encode_queries([Query(text) for text in self._asked])
+
+    def _probed(self, before: Generation | None, shape: tuple[int, ...]) -> Probes:
+        if before is not None:
+            old = EmbeddingShards.open(before.path / "embeddings").rows(self._watched)
+            return Probes(old, load_npy(before.path / "probe_rows.npy", dtype=np.int64, shape=shape))
+        index = self._index
+        assert index.embeddings is not None
+        assert index.dense is not None
+        assert index.encoder_identity is not None
+        first = BiEncoder.load_like(index.encoder_identity, device=self._device, precision=self._precision)
+        _, rows = index.dense.search(self._ask(first), TOP_K)
+        return Probes(index.embeddings.rows(self._watched).astype(np.float32), rows)
 
 
 def index_exchange(

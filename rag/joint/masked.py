@@ -32,6 +32,7 @@ log = get_logger(__name__)
 _MOST_MASKED = 10  # tokens of a sentence, as published
 _SAMPLE = 500  # passages looked at before training
 _FEW = 0.3  # a smaller share with something to mask is warned about
+_TRIES = 100  # draws of other passages for a batch whose own have nothing to mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +97,20 @@ class SentenceBatches:
         return len(self._examples)
 
     def __getitem__(self, number: int) -> list[MaskedSentence]:
-        """Batch `number`.
+        """Batch `number`; of other passages if none of its own has anything to mask.
 
         Raises:
-            DataError: none of its passages has anything to mask.
+            DataError: nor have they.
         """
-        found = self._draw(self._examples[number], generator(self._examples.seed, 51, number))
-        if not found:
-            raise DataError(
-                f"batch {number}: none of its passages has anything to mask ({self._masks})",
-                hint="raise batch_size, or mask spans: masks=span",
-            )
-        return found
+        rows, draw = self._examples[number], generator(self._examples.seed, 51, number)
+        for _ in range(_TRIES):
+            if found := self._draw(rows, draw):
+                return found
+            rows = np.sort(draw.choice(len(self._store), len(rows), replace=False))
+        raise DataError(
+            f"batch {number}: {_TRIES} times {len(rows)} passages, and nothing to mask ({self._masks})",
+            hint="raise batch_size, or mask spans: masks=span",
+        )
 
     def _draw(self, rows: IntArray, draw: np.random.Generator) -> list[MaskedSentence]:
         texts = [

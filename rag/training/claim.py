@@ -17,7 +17,7 @@ from rag.runtime.seeds import seed_everything
 from rag.training.checkpoints import latest_checkpoint
 from rag.training.distributed import World
 
-__all__ = ["claim_run", "claimed"]
+__all__ = ["check_run", "claim_run", "claimed"]
 
 
 @contextmanager
@@ -49,6 +49,19 @@ def claim_run(config: Config, out: Path) -> None:
     Raises:
         MismatchedArtifactError: the run was started with others; they are named.
     """
+    _claim(config, out, writes=True)
+
+
+def check_run(config: Config, out: Path) -> None:
+    """Refuse a configuration that the run in `out` does not have; for who works beside its trainer.
+
+    Raises:
+        MismatchedArtifactError: see `claim_run`.
+    """
+    _claim(config, out, writes=False)
+
+
+def _claim(config: Config, out: Path, *, writes: bool) -> None:
     recipe = {RECIPE_KEY: name} if (name := getattr(config, RECIPE_KEY, "")) else {}
     wanted = {**recipe, **_plain(config)}
     free = {"out"}.union(config.free, *(kind.free for kind in config.groups().values()))
@@ -58,7 +71,7 @@ def claim_run(config: Config, out: Path) -> None:
     usual = _plain(type(config).model_construct())
     found = {**recipe, **usual, **read_json(path)} if is_begun else wanted
     hint = "choose another --out, or repeat the command that started the run"
-    claim(path, wanted, "a run", found=found, free=free, hint=hint)
+    claim(path, wanted, "a run", found=found, free=free, hint=hint, writes=writes)
 
 
 def _plain(config: Config) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from rag.core.errors import IncompleteArtifactError
+from rag.core.errors import IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import atomic_write_json
 from rag.core.log import get_logger
 from rag.training.checkpoints import Checkpoint
@@ -42,6 +42,9 @@ Role = Literal["both", "trainer"]
 
 _FROM_START = "file"  # the version of what the trainer had before the first refresh
 _FINISHED = "finished.json"
+_UNANSWERED = 3  # snapshots in a row that nothing was made of, until somebody is told
+
+_TWO_RUNS = "start trainer and refresher with the same configuration and data, or choose another --out"
 
 log = get_logger(__name__)
 
@@ -71,6 +74,7 @@ class Exchange(FitHooks):
         take_up: opens a result in every process, so that the next batch is made with it, and lets go of the
             one before; returns figures for the log. The generation is held during the call only: what
             stays open must be mapped or read.
+        key: says what the run is about (examples, corpus); what another key's refresher made is left alone.
         drift: needed if the schedule asks for it.
         must_wait: whether training cannot begin without a result.
         in_line: refresh at once, in the main process, whenever a snapshot goes out; otherwise another process
@@ -106,6 +110,7 @@ class Exchange(FitHooks):
         self._unsaved = False
         self._snapshot_step: int | None = None
         self._snapshot_version = ""
+        self._unanswered = 0
 
     def before_step(self, step: int) -> None:
         """Hand over a snapshot if it is time to, take up a newer result if there is one."""
@@ -114,6 +119,8 @@ class Exchange(FitHooks):
             snapshot = self._publish(step)
             if self._in_line:
                 self._take_up(self._refresh(snapshot), step)
+            else:
+                self._say_if_alone()
         if polls and not self._in_line and not self._schedule.is_never:
             self._look_for_newer(step)
 
@@ -130,6 +137,7 @@ class Exchange(FitHooks):
     def extra_state(self) -> Mapping[str, Any]:
         """What is in use, for an exact resume."""
         return {
+            "key": self._key,
             "taken_up": self._current.version if self._current is not None else None,
             "taken_up_at": self._taken_up_at,
             "snapshot": self._snapshot_version,
@@ -145,7 +153,17 @@ class Exchange(FitHooks):
             self._snapshots.pin({str(state["snapshot"]) for state in kept if state.get("snapshot")})
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Go on with what the checkpoint used; if somebody deleted that, ask for it anew."""
+        """Go on with what the checkpoint used; if somebody deleted that, ask for it anew.
+
+        Raises:
+            MismatchedArtifactError: the run began with other examples, or another corpus.
+        """
+        if state.get("key", self._key) != self._key:
+            raise MismatchedArtifactError(
+                f"the run in {self._snapshots.directory.parent} began with other questions, or another index "
+                "under the same name",
+                hint="bring those back to go on, or choose another --out",
+            )
         self._snapshot_step = state.get("snapshot_step")
         self._snapshot_version = str(state.get("snapshot", ""))
         snapshot = self._snapshots.find(self._snapshot_version)
@@ -171,6 +189,16 @@ class Exchange(FitHooks):
         if self._drift is not None and polls:
             drift = self._world.broadcast_object(self._drift() if self._world.is_main else None)
         return self._schedule.is_due(step, self._snapshot_step, drift)
+
+    def _say_if_alone(self) -> None:
+        """A trainer whose snapshots nobody takes trains on, with what it began with."""
+        self._unanswered += 1
+        if self._world.is_main and self._unanswered % _UNANSWERED == 0:
+            log.warning(
+                "nothing came of the last %d snapshots: does the other process run, which is the same "
+                "command with --role refresher or inferencer? Training goes on with what it has",
+                self._unanswered,
+            )
 
     def _publish(self, step: int) -> Generation | None:
         """Write the snapshot; it is returned in the main process."""
@@ -215,7 +243,7 @@ class Exchange(FitHooks):
 
     def _newest(self, step: int) -> Generation | None:
         """The newest of no newer a model: a resumed run may find some of steps that are still to come."""
-        found = [generation for generation in self._payloads.all() if generation.step <= step]
+        found = [own for own in _of_run(self._payloads, self._key) if own.step <= step]
         return found[-1] if found else self._current
 
     def _find(self, version: str) -> Generation:
@@ -235,7 +263,7 @@ class Exchange(FitHooks):
                 self._payloads.pin({*self._payloads.pinned, held.version})
             figures = self._open(held)
         self._current, self._taken_up_at, self._unsaved = generation, step, True
-        self._version, self._made_at = generation.version, generation.step
+        self._version, self._made_at, self._unanswered = generation.version, generation.step, 0
         self._figures = {name: round(value, 4) for name, value in figures.items()}
         if self._world.is_main:
             age = f"{step - self._made_at:,} steps old"
@@ -256,6 +284,10 @@ def says_when_finished(out: Path, world: World) -> Iterator[None]:
 def has_finished(out: Path) -> bool:
     """Whether the trainer of a run has finished."""
     return (out / _FINISHED).exists()
+
+
+def _of_run(generations: Generations, key: str) -> list[Generation]:
+    return [generation for generation in generations.all() if generation.meta.get("key") == key]
 
 
 class RefreshStopped(Exception):
@@ -304,10 +336,17 @@ class Refresher(ABC):
         refreshes that were.
 
         A refresh that is under way when the trainer finishes is given up.
+
+        Raises:
+            MismatchedArtifactError: the snapshots are of a run about something else.
+            ArtifactError: a snapshot is damaged.
         """
         self._finished, refreshes = finished, 0
+        if self.snapshots.newest() is None:
+            log.info("waiting for the trainer's first snapshot in %s", self.snapshots.directory)
         while not finished():
-            snapshot, newest = self.snapshots.newest(), self.payloads.newest()
+            made = _of_run(self.payloads, self.key)
+            snapshot, newest = self.snapshots.newest(), made[-1] if made else None
             if snapshot is None or (newest is not None and newest.meta["snapshot"] == snapshot.version):
                 sleep(self._poll_s)
                 continue
@@ -315,6 +354,8 @@ class Refresher(ABC):
                 self.refresh(snapshot, before=newest)
                 refreshes += 1
             except IncompleteArtifactError:
+                if self.snapshots.find(snapshot.version) is not None:
+                    raise
                 log.info("snapshot %s was replaced by a newer one", snapshot.version)
                 sleep(self._poll_s)
             except RefreshStopped:
@@ -325,10 +366,15 @@ class Refresher(ABC):
         """Publish what one snapshot gives, or find it published already.
 
         Raises:
-            IncompleteArtifactError: the snapshot is gone.
+            IncompleteArtifactError: the snapshot is gone, or damaged.
+            MismatchedArtifactError: it is of a run about something else.
             RefreshStopped: see `check`.
             ResourceError: another process refreshes here.
         """
+        if snapshot.meta.get("key") != self.key:
+            raise MismatchedArtifactError(
+                f"{snapshot.path} is of a run with other examples, or another corpus", hint=_TWO_RUNS
+            )
         meta = {
             "key": self.key,
             "snapshot": snapshot.version,

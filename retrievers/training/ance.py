@@ -19,6 +19,7 @@ from indexers.protocols import FloatArray
 from rag.core.errors import ConfigError
 from rag.core.log import get_logger
 from rag.runtime.hardware import use_threads
+from rag.training.claim import check_run
 from rag.training.exchange import Exchange, Role, has_finished, says_when_finished
 from rag.training.fit import FitHooks
 from rag.training.generations import Generation, Generations
@@ -86,9 +87,10 @@ def run_inferencer(config: AnceTrainConfig) -> Path:
         The folder of the published negatives.
 
     Raises:
-        MismatchedArtifactError: the negatives there were mined for other examples or another corpus.
+        MismatchedArtifactError: the run there has another configuration, other examples or another corpus.
         ResourceError: another inferencer works there.
     """
+    check_run(config, config.out)
     use_threads(config.run.threads)
     split = split_examples(config, config.out / "data")
     with Index.open(config.index) as index:

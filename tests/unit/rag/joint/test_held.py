@@ -13,6 +13,7 @@ import torch
 from indexers.build import BuildSettings, build_index
 from indexers.index import Index
 from rag.core.errors import ConfigError, MismatchedArtifactError
+from rag.core.files import read_json
 from rag.core.types import Passage
 from rag.joint.held import HeldConfig, HeldIndex, IndexRefresher
 from rag.training.exchange import RefreshStopped
@@ -59,9 +60,17 @@ def test_what_a_refresher_publishes_is_searched(
         refresher = IndexRefresher(config, index, temperature=1.0)
         snapshots = Generations(tmp_path / "run" / "snapshots")
         for step, folder in enumerate(("0", "1")):
-            snapshots.publish(lambda to, f=folder: shutil.copytree(tmp_path / f, to / "encoder"), step=step)  # type: ignore[misc]
+            snapshots.publish(
+                lambda to, f=folder: shutil.copytree(tmp_path / f, to / "encoder"),  # type: ignore[misc]
+                step=step + 3,
+                meta={"key": refresher.key},
+            )
             if step == 0:
                 first = refresher.refresh(snapshots.newest(), before=None)  # type: ignore[arg-type]
+                same = read_json(first.path / "figures.json")  # against what training starts with
+                assert same["refresh/age_steps"] == 3
+                assert same["refresh/overlap"] == pytest.approx(1.0)
+                assert same["refresh/cosine"] == pytest.approx(1.0, abs=1e-5)
         encoded.clear()
         refresher.check = lambda: (_ for _ in ()).throw(RefreshStopped)  # type: ignore[method-assign]
         with pytest.raises(RefreshStopped):  # as good as killed: after the first shard

@@ -185,6 +185,26 @@ def test_sentences_are_masked_by_number_alone(world: Path, tmp_path: Path) -> No
         )
 
 
+def test_a_batch_without_anything_to_mask_is_made_of_other_passages(world: Path, tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "few.jsonl", ["nothing here has any name at all"] * 40 + [
+        f"the river {n} rises in Danube and ends there" for n in "abcdefgh"
+    ])  # fmt: skip
+    store, _ = open_corpus([corpus], tmp_path / "few", "none")
+    tokenizer = MaskedReader.load(world / "mlm", max_tokens=60).tokenizer
+    tagger = CapitalTagger(np.zeros(0, np.uint64))
+    examples = Epochs(len(store), 2, epochs=1, seed=1)
+    batches = SentenceBatches(
+        store, tokenizer, masks="salient", tagger=tagger, sentence_tokens=32, min_words=4, examples=examples
+    )
+    empty = [
+        n for n in range(len(batches)) if not any("Danube" in p.text for p in store.get_many(examples[n]))
+    ]
+    assert empty
+    for number in empty:
+        assert [s.text for s in batches[number]] == [s.text for s in batches[number]]
+        assert all("Danube" in sentence.text for sentence in batches[number])
+
+
 def test_what_is_read_with_a_sentence(world: Path, tmp_path: Path) -> None:
     """Its own passage and copies are left out, the null document is first; the model as it is scores them."""
     passages = [Passage(str(n), "", text) for n, text in enumerate(

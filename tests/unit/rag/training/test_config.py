@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from rag.config import Config
 from rag.core.errors import MismatchedArtifactError
 from rag.core.files import read_json
-from rag.training.claim import claim_run
+from rag.training.claim import check_run, claim_run
 from rag.training.config import OptimConfig, RunConfig
 
 
@@ -49,6 +49,11 @@ def test_a_folder_belongs_to_one_configuration(tmp_path: Path, monkeypatch: pyte
     claim_run(config.replaced(seed=4, notes="more", threads=2), tmp_path)
     with pytest.raises(MismatchedArtifactError, match=r"other values of seed, train_files\b"):
         claim_run(config.replaced(seed=5, train_files=("other.json",)), tmp_path)
+    before = (tmp_path / "config.json").read_text()
+    check_run(config.replaced(seed=4, notes="still more"), tmp_path)  # who helps the run, and says nothing
+    with pytest.raises(MismatchedArtifactError, match=r"other values of seed\b"):
+        check_run(config.replaced(seed=5), tmp_path)
+    assert (tmp_path / "config.json").read_text() == before
 
 
 def test_a_run_from_before_a_setting_was_there_goes_on(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from rag.core.errors import IncompleteArtifactError, MismatchedArtifactError
 from rag.runtime.seeds import generator
 from rag.training.config import OptimConfig, RefreshedConfig, RunConfig
 from rag.training.distributed import World
@@ -209,9 +210,96 @@ def test_trainer_and_refresher_are_two_processes_and_either_is_killed(tmp_path: 
     assert top1(records)[1] > top1(records)[0]
 
 
+def publish(snapshots: Generations, *, step: int, key: str = "toy") -> Generation:
+    def write(folder: Path) -> None:
+        save_file(Towers().state_dict(), folder / "model.safetensors")
+
+    return snapshots.publish(write, step=step, meta={"key": key})
+
+
+def bystander(out: Path, *, key: str = "toy", in_line: bool = False) -> tuple[Exchange, list[str]]:
+    """A trainer's side, every step of which hands over a snapshot; and the versions it takes up."""
+    taken: list[str] = []
+
+    def take_up(generation: Generation) -> Mapping[str, float]:
+        taken.append(generation.version)
+        return {}
+
+    def write(folder: Path) -> None:
+        (folder / "model").write_text("weights")
+
+    config = RefreshedConfig(refresh="every 1", poll_every_steps=1, poll_s=0.01)
+    world = World.single("cpu")
+    return Exchange(config, *shelves(out), write, take_up, world=world, key=key, in_line=in_line), taken
+
+
+def test_what_another_run_made_is_left_alone(tmp_path: Path) -> None:
+    _, index = shelves(tmp_path)
+    for step, key in enumerate(("toy", "another")):
+        publish(index, step=step, key=key)
+    exchange, taken = bystander(tmp_path)
+    exchange.before_step(5)
+    assert taken == [index.all()[0].version]
+
+
+def test_a_checkpoint_is_not_gone_on_from_with_other_data(tmp_path: Path) -> None:
+    state = bystander(tmp_path)[0].extra_state()
+    bystander(tmp_path)[0].load_extra_state(state)
+    with pytest.raises(MismatchedArtifactError, match="began with other questions, or another index"):
+        bystander(tmp_path, key="another")[0].load_extra_state(state)
+
+
+def test_a_trainer_that_nobody_answers_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    exchange, taken = bystander(tmp_path)
+    for step in range(3):
+        assert "does the other process run" not in caplog.text
+        exchange.before_step(step)
+    assert "nothing came of the last 3 snapshots: does the other process run" in caplog.text
+    caplog.clear()
+    publish(shelves(tmp_path)[1], step=2)
+    for step in range(3, 6):
+        exchange.before_step(step)  # one was taken up: counted anew
+    assert len(taken) == 1
+    assert "does the other process run" not in caplog.text
+
+
+def test_a_refresher_refuses_what_is_not_its_trainers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    snapshots, index = shelves(tmp_path)
+    refresher = IndexRefresher(snapshots, index, key="toy", poll_s=0.0)
+    looks = iter([False, True])
+    with caplog.at_level("INFO"):
+        assert refresher.watch(lambda: next(looks)) == 0
+    assert "waiting for the trainer's first snapshot" in caplog.text
+    publish(snapshots, step=0, key="another")
+    with pytest.raises(MismatchedArtifactError, match="other examples, or another corpus"):
+        refresher.watch(lambda: False)
+
+
+def test_a_damaged_snapshot_is_an_error_and_a_replaced_one_is_not(tmp_path: Path) -> None:
+    snapshots, index = shelves(tmp_path)
+
+    class Lacking(IndexRefresher):
+        replaced = False
+
+        def build(self, snapshot: Generation, before: Generation | None, folder: Path) -> None:
+            if self.replaced:
+                (snapshot.path / "manifest.json").unlink()
+            raise IncompleteArtifactError("model.safetensors is missing", hint="")
+
+    refresher = Lacking(snapshots, index, key="toy", poll_s=0.0)
+    publish(snapshots, step=0)
+    with pytest.raises(IncompleteArtifactError, match=r"model\.safetensors is missing"):
+        refresher.watch(lambda: False)
+    refresher.replaced = True
+    looks = iter([False, False, True])
+    assert refresher.watch(lambda: next(looks)) == 0
+
+
 def test_a_refresh_that_nobody_waits_for_is_given_up(tmp_path: Path) -> None:
     snapshots, index = shelves(tmp_path)
-    snapshots.publish(lambda folder: save_file(Towers().state_dict(), folder / "model.safetensors"), step=0)
+    publish(snapshots, step=0)
     done, checks = threading.Event(), 0
 
     class Slow(IndexRefresher):
@@ -278,7 +366,7 @@ def test_started_again_it_does_not_make_its_last_result_again(tmp_path: Path) ->
     snapshots, index = shelves(tmp_path)
     refresher = Quick(snapshots, index, key="toy", poll_s=0.0)
     for step in range(2):
-        snapshots.publish(lambda folder, s=step: (folder / "m").write_text(str(s)), step=step)  # type: ignore[misc]
+        publish(snapshots, step=step)
         naps: list[float] = []
         assert refresher.watch(lambda n=naps: bool(n), sleep=naps.append) == 1  # type: ignore[misc]
     looks = iter([False] * 10 + [True])

@@ -77,7 +77,7 @@ def snapshot(run: Path, step: int, seed: int = 0, strength: float = 0.0) -> Gene
         (folder / "encoder").mkdir()
         np.save(folder / "encoder" / "turn.npy", turn)
 
-    return Generations(run / "snapshots").publish(build, step=step)
+    return Generations(run / "snapshots").publish(build, step=step, meta={"key": "k"})
 
 
 def test_negatives_are_the_best_passages_that_are_not_right(tmp_path: Path, corpus: PassageStore) -> None:
