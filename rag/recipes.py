@@ -51,6 +51,7 @@ RECIPES = {
     ),
     "mdr": Recipe("retrievers.training.mdr:MdrTrainConfig", "retrievers.training.mdr:train_mdr"),
     "orqa": Recipe("rag.joint.orqa_config:OrqaTrainConfig", "rag.joint.orqa:train_orqa"),
+    "mlm": Recipe("rag.joint.mlm:MlmTrainConfig", "rag.joint.mlm:train_mlm"),
     "realm": Recipe("rag.joint.realm:RealmTrainConfig", "rag.joint.realm:train_realm"),
     "reader": Recipe("readers.training.config:ReaderTrainConfig", "readers.training.recipe:train_reader"),
     "generator": Recipe(

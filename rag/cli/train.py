@@ -9,7 +9,7 @@ import typer
 
 from rag.cli import train_retrievers as retrievers
 from rag.cli.recipe import Assignments, ConfigSource, Encoder, HeldOut, Out, Threads, load_recipe, run_recipe
-from rag.cli.train_joint import emdr2, orqa, rag, realm
+from rag.cli.train_joint import emdr2, mlm, orqa, rag, realm
 from rag.core.errors import ConfigError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Train models, one subcommand a recipe.")
@@ -116,6 +116,6 @@ def _with_passages(path: Path, index: Path, top_k: int, out: Path) -> Path:
 for _command in (
     *(retrievers.dpr, retrievers.mdr, retrievers.reranker, retrievers.stop),
     *(retrievers.ance, retrievers.adore, retrievers.ict, retrievers.distill, retrievers.colbert),
-    *(rag, emdr2, orqa, realm),
+    *(rag, emdr2, orqa, mlm, realm),
 ):
     app.command()(_command)

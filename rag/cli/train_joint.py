@@ -1,4 +1,4 @@
-"""`rag train orqa`, `realm`, `rag` and `emdr2`: what trains retriever and reader together."""
+"""`rag train orqa`, `mlm`, `realm`, `rag` and `emdr2`: what trains retriever and reader together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from rag.cli.recipe import Refresh, files, index, run_recipe, say_encoder, trains_retriever
+from rag.cli.recipe import Refresh, files, index, run_recipe, say_encoder, say_once, trains_retriever
 
 _INDEX = index("Its passages are read; training starts from its encoder.")
 _ENCODER = Annotated[
@@ -44,14 +44,47 @@ _Role = Annotated[
 ]
 
 
+_MASKS = {
+    "masks": Annotated[str | None, typer.Option(help="salient (names and dates), random or span.")],
+    "tagger": Annotated[
+        str | None, typer.Option(help="Token classification model that finds names; default: by looks.")
+    ],
+}
+
+
+@trains_retriever(
+    train=files("Where sentences are from, an index or files", "--corpus", "--train"),
+    validation=None,
+    index=None,
+    encoder=None,
+    **_MASKS,
+)
+def mlm(
+    settings: Any,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            help='Encoder or folder of `rag train reader` to start from; "shipped": the reader that ships; '
+            "default: the embedded encoder."
+        ),
+    ] = None,
+) -> None:
+    """Teach an encoder to fill in masked names and dates with what its passage says, for REALM's reader.
+
+    Where there is a masked language model such as BERT, `rag train realm` can start from that at once.
+    """
+    from readers.extractive.files import plain_encoder
+
+    start = plain_encoder(encoder or settings.mlm.encoder, settings.out)
+    finished = run_recipe("mlm", settings.replaced(mlm={"encoder": start}))
+    say_once(f"masked language model → {finished}\nuse it: rag train realm … --reader {finished}")
+
+
 @trains_retriever(
     train=files("Where sentences are from, an index or files; default: --index", "--corpus", "--train"),
     index=_INDEX,
     encoder=_ENCODER,
-    masks=Annotated[str | None, typer.Option(help="salient (names and dates), random or span.")],
-    tagger=Annotated[
-        str | None, typer.Option(help="Token classification model that finds names; default: by looks.")
-    ],
+    **_MASKS,
     marginal=Annotated[str | None, typer.Option(help="sequence or token.")],
     refresh=Refresh,
 )

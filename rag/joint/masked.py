@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from indexers.passages import PassageStore
 from indexers.protocols import IntArray
+from rag.config import Config
 from rag.core.errors import ConfigError, DataError
 from rag.core.log import get_logger
 from rag.data.sentences import split_sentences
 from rag.joint.salient import Masks, Spans, Tagger, choose_spans, find_dates
 from rag.runtime.backbone import attention_for, loading, run_backbone, set_dropout
 from rag.runtime.cpu_training import use_fast_dropout
-from rag.runtime.model_files import model_folder, weight_files
+from rag.runtime.model_files import embedded_encoder_dir, model_folder, weight_files
 from rag.runtime.seeds import generator
 from readers.extractive.inference import row_tensors
 from readers.extractive.layout import pair_template
 from retrievers.examples.batches import Epochs
 
-__all__ = ["MaskedReader", "MaskedSentence", "SentenceBatches"]
+__all__ = ["MaskedReader", "MaskedSentence", "MlmConfig", "SentenceBatches"]
 
 log = get_logger(__name__)
 
@@ -45,6 +47,7 @@ class MaskedSentence:
         ids: (L,) int64 tokens with masks, for the reader; no special tokens around them.
         places: (T,) where masks are.
         targets: (T,) tokens that were there.
+        rest: its passage without it.
     """
 
     text: str
@@ -52,6 +55,23 @@ class MaskedSentence:
     ids: IntArray
     places: IntArray
     targets: IntArray
+    rest: str = ""
+
+
+class MlmConfig(Config):
+    """The masked language model.
+
+    Attributes:
+        encoder: Hugging Face name or folder; None is the embedded `all-MiniLM-L6-v2`, with a fresh head.
+        sentence_tokens: sentences are cut here.
+        joint_tokens: longest row of sentence and passage.
+        mlm_dropout: of hidden states and attention weights; None is what the folder says.
+    """
+
+    encoder: str | None = None
+    sentence_tokens: int = Field(default=96, ge=8)
+    joint_tokens: int = Field(default=288, ge=32, le=512)
+    mlm_dropout: float | None = Field(default=None, ge=0, lt=1)
 
 
 class SentenceBatches:
@@ -63,6 +83,8 @@ class SentenceBatches:
         sentence_tokens: sentences are cut here.
         min_words: shorter sentences are passed over.
         examples: passages of every batch; those without anything to mask are left out.
+        rows: of the store, that `examples` are drawn from; None: all.
+        recurring: mask names and dates that stand in the rest of the passage too, where there are such.
 
     Raises:
         DataError: of a sample of the passages not one has anything to mask.
@@ -78,20 +100,29 @@ class SentenceBatches:
         sentence_tokens: int,
         min_words: int,
         examples: Epochs,
+        rows: IntArray | None = None,
+        recurring: bool = False,
     ) -> None:
+        self._rows = np.arange(len(store)) if rows is None else rows
+        self._recurring = recurring
         self._store, self._tokenizer, self._masks, self._tagger = store, tokenizer, masks, tagger
         self._sentence_tokens, self._min_words, self._examples = sentence_tokens, min_words, examples
         seed = examples.seed
-        rows = generator(seed, 52).choice(len(store), min(_SAMPLE, len(store)), replace=False)
-        found = len(self._draw(np.sort(rows), generator(seed, 53)))
-        self.usable = found / len(rows)
+        sample = self._any(_SAMPLE, generator(seed, 52))
+        found = len(self._draw(sample, generator(seed, 53)))
+        self.usable = found / len(sample)
         if not found:
             raise DataError(
-                f"none of {len(rows)} passages has a sentence with anything to mask ({masks})",
+                f"none of {len(sample)} passages has a sentence with anything to mask ({masks})",
                 hint="give a tagger that knows the corpus's language, or mask spans: masks=span",
             )
         if self.usable < _FEW:
-            log.warning("only %d of %d passages have a sentence with a %s mask", found, len(rows), masks)
+            log.warning("only %d of %d passages have a sentence with a %s mask", found, len(sample), masks)
+
+    def _any(self, count: int, draw: np.random.Generator) -> IntArray:
+        """Some of the rows, ascending."""
+        chosen = draw.choice(len(self._rows), min(count, len(self._rows)), replace=False)
+        return np.sort(self._rows[chosen])
 
     def __len__(self) -> int:
         return len(self._examples)
@@ -102,20 +133,21 @@ class SentenceBatches:
         Raises:
             DataError: nor have they.
         """
-        rows, draw = self._examples[number], generator(self._examples.seed, 51, number)
+        rows, draw = self._rows[self._examples[number]], generator(self._examples.seed, 51, number)
         for _ in range(_TRIES):
             if found := self._draw(rows, draw):
                 return found
-            rows = np.sort(draw.choice(len(self._store), len(rows), replace=False))
+            rows = self._any(len(rows), draw)
         raise DataError(
             f"batch {number}: {_TRIES} times {len(rows)} passages, and nothing to mask ({self._masks})",
             hint="raise batch_size, or mask spans: masks=span",
         )
 
     def _draw(self, rows: IntArray, draw: np.random.Generator) -> list[MaskedSentence]:
+        passages = self._store.get_many(rows)
         texts = [
             [s for s in split_sentences(passage.text) if len(s.split()) >= self._min_words]
-            for passage in self._store.get_many(rows)
+            for passage in passages
         ]
         flat = [sentence for sentences in texts for sentence in sentences]
         salient: list[Spans] = [[] for _ in flat]
@@ -123,12 +155,15 @@ class SentenceBatches:
             names = self._tagger(flat)
             salient = [_apart(find_dates(s) + own) for s, own in zip(flat, names, strict=True)]
         found, first = [], 0
-        for sentences in texts:
+        for passage, sentences in zip(passages, texts, strict=True):
             for n in draw.permutation(len(sentences)).tolist():
-                spans = choose_spans(self._masks, sentences[n], salient[first + n], draw)
+                rest, known = passage.text.replace(sentences[n], " ", 1), salient[first + n]
+                if self._recurring:
+                    known = [s for s in known if sentences[n][slice(*s)] in rest] or known
+                spans = choose_spans(self._masks, sentences[n], known, draw)
                 masked = self._mask(sentences[n], spans) if spans else None
                 if masked is not None:
-                    found.append(masked)
+                    found.append(replace(masked, rest=rest))
                     break
             first += len(sentences)
         return found
@@ -187,9 +222,18 @@ class MaskedReader(nn.Module):
 
     @classmethod
     def load(
-        cls, name_or_path: str | Path, *, max_tokens: int, dropout: float | None = None, device: str = "cpu"
+        cls,
+        name_or_path: str | Path,
+        *,
+        max_tokens: int,
+        dropout: float | None = None,
+        device: str = "cpu",
+        fresh: bool = False,
     ) -> MaskedReader:
         """Load an encoder; one without a masked language modelling head gets a fresh one.
+
+        Args:
+            fresh: that is as it should be; otherwise a warning says what comes of it.
 
         Raises:
             ArtifactError: there is none.
@@ -206,15 +250,39 @@ class MaskedReader(nn.Module):
                 attn_implementation=attention_for(config, device), output_loading_info=True,
             )  # fmt: skip
             tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
-        if any(name.endswith("dense.weight") for name in report["missing_keys"]):
+        if not fresh and any(name.endswith("dense.weight") for name in report["missing_keys"]):
             log.warning(
                 "%s has no head that fills masks in, and gets a fresh one: until that reads, passages help "
-                "nothing and the retriever learns noise (watch utility); give a masked language model",
+                "nothing and the retriever learns noise (watch utility); give a masked language model, or "
+                "make one with `rag train mlm`",
                 name_or_path,
             )
         if device == "cpu":
             use_fast_dropout(model)
         return cls(model.to(device).train(), tokenizer, max_tokens=max_tokens)
+
+    @classmethod
+    def of(cls, config: MlmConfig, device: str = "cpu", *, fresh: bool = False) -> MaskedReader:
+        """What a configuration says; see `load`."""
+        return cls.load(
+            config.encoder or embedded_encoder_dir(), max_tokens=config.joint_tokens,
+            dropout=config.mlm_dropout, device=device, fresh=fresh,
+        )  # fmt: skip
+
+    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """Of passages, as `forward` reads them."""
+        ids: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+        return ids
+
+    def save(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
+        """A folder that transformers opens with `AutoModelForMaskedLM`.
+
+        Args:
+            weights: fp32, by parameter name; tied ones stand there once.
+        """
+        self.float().load_state_dict(dict(weights), strict=False)
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
 
     def forward(
         self, sentences: Sequence[MaskedSentence], passages: Sequence[Sequence[Sequence[int]]]

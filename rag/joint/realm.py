@@ -28,15 +28,13 @@ from torch import Tensor
 
 from indexers.index import Index
 from indexers.protocols import IntArray
-from rag.config import Config
 from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.joint.held import HeldConfig, HeldIndex, held_run, index_exchange
-from rag.joint.masked import MaskedReader, MaskedSentence, SentenceBatches
+from rag.joint.masked import MaskedReader, MaskedSentence, MlmConfig, SentenceBatches
 from rag.joint.pair import paired, part
-from rag.joint.salient import CapitalTagger, Masks, ModelTagger, Tagger, title_hashes
+from rag.joint.salient import Masks, open_tagger
 from rag.runtime.hardware import resolve_precision
-from rag.runtime.model_files import embedded_encoder_dir
 from rag.training.distributed import World
 from rag.training.exchange import Role
 from rag.training.fit import Loss, fit
@@ -55,22 +53,6 @@ __all__ = ["RealmTrainConfig", "realm_log_likelihood", "train_realm"]
 log = get_logger(__name__)
 
 _SPARE = 8  # passages found beyond those wanted, for those that are excluded
-
-
-class MlmConfig(Config):
-    """The masked language model.
-
-    Attributes:
-        encoder: Hugging Face name or folder; None is the embedded `all-MiniLM-L6-v2`, with a fresh head.
-        sentence_tokens: sentences are cut here.
-        joint_tokens: longest row of sentence and passage.
-        mlm_dropout: of hidden states and attention weights; None is what the folder says.
-    """
-
-    encoder: str | None = None
-    sentence_tokens: int = Field(default=96, ge=8)
-    joint_tokens: int = Field(default=288, ge=32, le=512)
-    mlm_dropout: float | None = Field(default=None, ge=0, lt=1)
 
 
 class RealmTrainConfig(HeldConfig):
@@ -146,10 +128,7 @@ def _train(config: RealmTrainConfig, role: Role, world: World, index: Index) -> 
     # model
     retriever, own = load_model(config, world.device)
     said = config.mlm
-    reader = MaskedReader.load(
-        said.encoder or embedded_encoder_dir(), max_tokens=said.joint_tokens, dropout=said.mlm_dropout,
-        device=world.device,
-    )  # fmt: skip
+    reader = MaskedReader.of(said, world.device)
     full = {name: tensor.detach().clone() for name, tensor in reader.named_parameters()}
     reader.to(resolve_precision(config.optim.precision, world.device))
     module, master = paired(retriever, own, reader, full)
@@ -157,7 +136,7 @@ def _train(config: RealmTrainConfig, role: Role, world: World, index: Index) -> 
     # data
     with world.main_first():  # it cuts the corpus and collects its titles
         store, _ = open_corpus(config.train_files or (config.index,), config.out / "data", config.data.split)
-        tagger = _tagger(config, index, world)
+        tagger = open_tagger(config.masks, config.tagger, index.passages, config.out / "data", world.device)
         batches = SentenceBatches(
             store, reader.tokenizer, masks=config.masks, tagger=tagger, sentence_tokens=said.sentence_tokens,
             min_words=config.data.min_words, examples=epochs_of(config, len(store)),
@@ -182,10 +161,7 @@ def _train(config: RealmTrainConfig, role: Role, world: World, index: Index) -> 
             "passages that are found": len(index.passages),
             "index": f"made anew {config.refresh}",
         }
-        trained = part(result.weights, "reader")
-        reader.float().load_state_dict(trained, strict=False)  # tied weights stand there once
-        reader.model.save_pretrained(config.out / "mlm")
-        reader.tokenizer.save_pretrained(config.out / "mlm")
+        reader.save(config.out / "mlm", part(result.weights, "reader"))
         found = replace(result, weights=part(result.weights, "retriever"))
         finish_run(config, retriever, found, encoder_form(config, retriever), described)
     return config.out / "encoder"
@@ -211,7 +187,7 @@ class RealmTask:
         if not own:  # fewer sentences than processes
             return Loss(next(self.retriever.parameters()).sum() * 0.0, examples=0, tokens=0, parts=_PARTS)
         scores, rows, passages = self.retrieve(own)
-        texts = self.reader.tokenizer([text for _, text in passages], add_special_tokens=False)["input_ids"]
+        texts = self.reader.tokens([text for _, text in passages])
         logp = self.reader(own, [[texts[place] for place in listed] for listed in rows.tolist()])  # (B, K, T)
         lengths = torch.tensor([len(sentence.places) for sentence in own], device=logp.device)
         value = realm_log_likelihood(self.config.marginal, scores, logp, lengths)
@@ -263,11 +239,3 @@ class RealmTask:
 
 
 _PARTS = dict.fromkeys(("utility", "null", "entropy", "distinct"), 0.0)
-
-
-def _tagger(config: RealmTrainConfig, index: Index, world: World) -> Tagger | None:
-    if config.masks != "salient":
-        return None
-    if config.tagger is not None:
-        return ModelTagger(config.tagger, world.device)
-    return CapitalTagger(title_hashes(index.passages, config.out / "data" / "titles.npy"))

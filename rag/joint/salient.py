@@ -35,6 +35,7 @@ __all__ = [
     "Tagger",
     "choose_spans",
     "find_dates",
+    "open_tagger",
     "title_hashes",
 ]
 
@@ -183,6 +184,22 @@ class ModelTagger:
                 found.append((start, end))
                 kind = name.rpartition("-")[2]
         return found
+
+
+def open_tagger(
+    masks: Masks, name_or_path: str | None, passages: Iterable[Passage], folder: Path, device: str
+) -> Tagger | None:
+    """What finds names for these masks; None for those that need none.
+
+    Args:
+        name_or_path: a token classification model; None goes by looks and by the titles of `passages`.
+        folder: where these are kept.
+    """
+    if masks != "salient":
+        return None
+    if name_or_path is not None:
+        return ModelTagger(name_or_path, device)
+    return CapitalTagger(title_hashes(passages, folder / "titles.npy"))
 
 
 def choose_spans(how: Masks, sentence: str, salient: Spans, draw: np.random.Generator) -> Spans:

@@ -5,6 +5,7 @@ What every network of this program that stands on a BERT-like model shares, in t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,13 +58,20 @@ def loading(
 ) -> Iterator[None]:
     """Say what is `wrong`, with the reason in brackets, where transformers cannot load what is asked inside.
 
+    Its own reports are kept back: who loads a model says what is missing there, in words for a user.
+
     Raises:
         ArtifactError: of this `kind`.
     """
+    reports = logging.getLogger("transformers")
+    level = reports.level
+    reports.setLevel(logging.ERROR)
     try:
         yield
     except LOADING_ERRORS as error:
         raise kind(f"{wrong} ({str(error)[:500]})", hint=hint) from error
+    finally:
+        reports.setLevel(level)
 
 
 def load_config(folder: Path) -> Any:

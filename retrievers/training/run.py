@@ -112,8 +112,8 @@ def finish_run(
     return export_model(config.out / "encoder", exported or model, result.weights, form, card=card)
 
 
-def final_figures(config: RetrieverTrainConfig, step: int) -> dict[str, float]:
-    """What was measured on held-out questions at `step`, from metrics.jsonl."""
+def final_figures(config: Any, step: int) -> dict[str, float]:
+    """What was measured on held-out questions at `step` of the run in `config.out`, from metrics.jsonl."""
     found: dict[str, float] = {}
     for record in read_metrics(config.out / "metrics.jsonl"):
         if record.get("step") == step:

@@ -1,0 +1,185 @@
+"""Teach an encoder to fill in masked words with what stands in a passage, for `rag train realm`.
+
+A sentence is read twice: beside the rest of its own passage, and alone, as beside the null document. What the
+passage is worth in nats a word, `utility`, is what REALM's retriever learns from: near 0 it learns noise.
+
+Source:
+    Devlin et al. 2019, "BERT", section 3.1, with the spans of Guu et al. 2020, "REALM", section 3.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from indexers.passages import PassageStore
+from indexers.protocols import IntArray
+from rag.config import Config
+from rag.core.errors import DataError
+from rag.core.files import atomic_write_json
+from rag.core.log import get_logger
+from rag.joint.masked import MaskedReader, MaskedSentence, MlmConfig, SentenceBatches
+from rag.joint.salient import Masks, open_tagger
+from rag.runtime.hardware import resolve_precision
+from rag.runtime.seeds import generator
+from rag.training.claim import claimed
+from rag.training.config import OptimConfig, RunConfig
+from rag.training.distributed import World
+from rag.training.fit import Loss, fit
+from rag.training.precision import MasterWeights
+from retrievers.examples.batches import Epochs
+from retrievers.examples.corpus import open_corpus
+from retrievers.training.ict import CorpusDataConfig
+from retrievers.training.run import final_figures
+
+__all__ = ["MlmTrainConfig", "train_mlm"]
+
+log = get_logger(__name__)
+
+_AT_ONCE = 32  # held-out sentences
+
+
+class MlmTrainConfig(Config):
+    """Everything `train_mlm` reads.
+
+    Attributes:
+        out: folder of the run.
+        train_files: the corpus: a built index, or files of documents of any format.
+        masks: what is masked: "salient" (names and dates), "random" words or a random "span".
+        tagger: token classification model that finds names; None: by looks and by the corpus's titles.
+        recurring: mask names and dates that the rest of the passage names too, where there are such: there
+            is more to read.
+        mlm: see there.
+    """
+
+    recipe: ClassVar[str] = "mlm"
+
+    out: Path
+    name: str = "masked-lm"
+    train_files: tuple[Path, ...] = Field(min_length=1)
+    masks: Masks = "salient"
+    tagger: str | None = None
+    recurring: bool = True
+    data: CorpusDataConfig = CorpusDataConfig(batch_size=32, validation_questions=400)
+    mlm: MlmConfig = MlmConfig()
+    optim: OptimConfig = OptimConfig()
+    run: RunConfig = RunConfig()
+
+
+def train_mlm(config: MlmTrainConfig) -> Path:
+    """Train as `config` says, or resume the run that `config.out` holds.
+
+    Writes into `config.out`: `config.json`, `metrics.jsonl`, `checkpoints/`, `figures.json`, and `mlm/`.
+
+    Returns:
+        The folder of the masked language model, `config.out / "mlm"`, which `rag train realm` starts from.
+
+    Raises:
+        DataError: the corpus has nothing to mask.
+        ConfigError: the encoder cannot be one.
+        MismatchedArtifactError: `config.out` holds a run with another configuration.
+    """
+    with claimed(config) as world:
+        return _train(config, world)
+
+
+def _train(config: MlmTrainConfig, world: World) -> Path:
+    # model
+    reader = MaskedReader.of(config.mlm, world.device, fresh=True)
+    full = {name: tensor.detach().clone() for name, tensor in reader.named_parameters()}
+    reader.to(resolve_precision(config.optim.precision, world.device))
+    master = MasterWeights(reader, full)
+
+    # data
+    with world.main_first():  # it cuts the corpus and collects its titles
+        store, _ = open_corpus(config.train_files, config.out / "data", config.data.split)
+        tagger = open_tagger(config.masks, config.tagger, store, config.out / "data", world.device)
+    optim, data, seed = config.optim, config.data, config.run.seed
+    held_rows, rows = _divide(config, store)
+
+    def drawn(rows: IntArray, examples: Epochs) -> SentenceBatches:
+        return SentenceBatches(
+            store, reader.tokenizer, masks=config.masks, tagger=tagger, min_words=data.min_words,
+            sentence_tokens=config.mlm.sentence_tokens, examples=examples, rows=rows,
+            recurring=config.recurring,
+        )  # fmt: skip
+
+    batches = drawn(
+        rows,
+        Epochs(len(rows), data.batch_size, epochs=optim.epochs, max_batches=optim.max_batches, seed=seed),
+    )
+    held_out: list[MaskedSentence] = []
+    if len(held_rows):
+        watched = drawn(held_rows, Epochs(len(held_rows), min(_AT_ONCE, len(held_rows)), seed=seed))
+        held_out = [sentence for number in range(len(watched)) for sentence in watched[number]]
+    log.info("%d passages, %d sentences held out, %d batches", len(rows), len(held_out), len(batches))
+
+    # fit
+    def evaluate(_: torch.nn.Module) -> dict[str, float]:
+        return held_out_figures(reader, held_out)
+
+    result = fit(
+        reader, master, batches, lambda _, batch: masked_loss(reader, batch, world), optim, config.run,
+        config.out, evaluate=evaluate if held_out else None, world=world,
+    )  # fmt: skip
+
+    # export
+    if world.is_main:
+        reader.save(config.out / "mlm", result.weights)
+        figures = final_figures(config, result.chosen_step)
+        atomic_write_json(config.out / "figures.json", {"step": result.chosen_step, "figures": figures})
+    return config.out / "mlm"
+
+
+def masked_loss(reader: MaskedReader, batch: Sequence[MaskedSentence], world: World) -> Loss:
+    """−log p of the masked words, a mean over words and then over sentences, beside the passage and alone."""
+    own = batch[world.rank :: world.size]
+    if not own:  # fewer sentences than processes
+        return Loss(next(reader.parameters()).sum() * 0.0, 0, 0, parts={"nll": 0.0, "utility": 0.0})
+    rests = reader.tokens([sentence.rest for sentence in own])
+    told = _told(reader, own, rests)  # (B, 2)
+    share = len(own) / len(batch)
+    alone, beside = told.detach().mean(0).tolist()
+    return Loss(
+        -told.mean() * share,
+        examples=len(own),
+        tokens=sum(2 * len(sentence.ids) + len(rest) for sentence, rest in zip(own, rests, strict=True)),
+        parts={"nll": -beside * share, "utility": (beside - alone) * share},
+    )
+
+
+def held_out_figures(reader: MaskedReader, sentences: Sequence[MaskedSentence]) -> dict[str, float]:
+    """`nll`, nats a masked word beside the rest of the passage; `utility`, how many more it takes alone."""
+    reader.eval()
+    with torch.no_grad():
+        parts = [sentences[n : n + _AT_ONCE] for n in range(0, len(sentences), _AT_ONCE)]
+        told = torch.cat([_told(reader, own, reader.tokens([s.rest for s in own])) for own in parts])
+    reader.train()
+    alone, beside = told.mean(0).tolist()
+    return {"nll": round(-beside, 4), "utility": round(beside - alone, 4)}
+
+
+def _told(
+    reader: MaskedReader, sentences: Sequence[MaskedSentence], rests: Sequence[list[int]]
+) -> torch.Tensor:
+    """(B, 2) mean log p of the masked words, alone and beside the rest."""
+    alone = reader(sentences, [[[]] for _ in rests])  # apart from the others: such rows are short
+    beside = reader(sentences, [[rest] for rest in rests])
+    logp = torch.cat([alone, beside], 1).sum(2)  # (B, 2)
+    lengths = torch.tensor([len(sentence.places) for sentence in sentences], device=logp.device)
+    return logp / lengths[:, None]
+
+
+def _divide(config: MlmTrainConfig, store: PassageStore) -> tuple[IntArray, IntArray]:
+    """Rows that are held out, and the others."""
+    data = config.data
+    count = min(data.validation_questions, int(data.validation_fraction * len(store)))
+    if len(store) - count < 1:
+        raise DataError(f"a corpus of {len(store)} passages: none is left to train on")
+    order = generator(config.run.seed, 54).permutation(len(store))
+    return np.sort(order[:count]), np.sort(order[count:])

@@ -1,0 +1,134 @@
+"""A masked language model that learns to read: what it reads, what is held out, that passages then help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rag.config import load_config, preset_names
+from rag.core.errors import DataError
+from rag.core.files import read_json
+from rag.joint.masked import MaskedReader, SentenceBatches
+from rag.joint.mlm import MlmTrainConfig, held_out_figures, masked_loss, train_mlm
+from rag.joint.salient import CapitalTagger
+from rag.training.distributed import World
+from rag.training.run_log import read_metrics
+from retrievers.examples.batches import Epochs
+from retrievers.examples.corpus import open_corpus
+from tests.conftest import TinyModels
+from tests.unit.retrievers.training.test_ict import write_corpus
+
+NAMES = ("Danube", "Forest", "Black", "Title", "Text")
+
+
+def settings(place: Path, out: Path, **more: Any) -> MlmTrainConfig:
+    given: dict[str, Any] = {
+        "out": out, "train_files": (place / "corpus.jsonl",), "split": "none", "precision": "fp32",
+        "threads": 1, "log_every_steps": 10, "batch_size": 24, "validation_fraction": 0.2, "min_words": 3,
+        "encoder": str(place / "bert"), "sentence_tokens": 32, "joint_tokens": 60, "mlm_dropout": 0.0,
+    }  # fmt: skip
+    return MlmTrainConfig(**{**given, **more})
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, tiny: TinyModels) -> Path:
+    place, draw = tmp_path_factory.mktemp("mlm"), np.random.default_rng(3)
+    tiny.bert(place / "bert", seed=5)
+    texts = []
+    for name in draw.choice(NAMES, 240).tolist():
+        code = " ".join(draw.choice(list("efghijknopqst"), 4, replace=False))
+        texts.append(f"Who wrote {code} in {name} rises? The river {code} {name}")
+    write_corpus(place / "corpus.jsonl", texts)
+    return place
+
+
+def sentences(world: Path, out: Path, **more: Any) -> SentenceBatches:
+    store, _ = open_corpus([world / "corpus.jsonl"], out, "none")
+    return SentenceBatches(
+        store, MaskedReader.load(world / "bert", max_tokens=60).tokenizer, masks="salient",
+        tagger=CapitalTagger(np.zeros(0, np.uint64)), sentence_tokens=32, min_words=3,
+        **{"examples": Epochs(len(store), 8, epochs=1, seed=1), **more},
+    )  # fmt: skip
+
+
+def test_what_stands_beside_a_sentence_is_the_rest_of_its_passage(world: Path, tmp_path: Path) -> None:
+    store, _ = open_corpus([world / "corpus.jsonl"], tmp_path, "none")
+    whole = {passage.text for passage in store.get_many(np.arange(len(store)))}
+    for sentence in sentences(world, tmp_path)[0]:
+        rest = sentence.rest.strip()
+        assert {"Who", "river"} == {word for word in ("Who", "river") if word in sentence.text + rest}
+        assert ("Who" in rest) != ("Who" in sentence.text)
+        assert {f"{sentence.text} {rest}", f"{rest} {sentence.text}"} & whole
+
+
+def test_sentences_are_drawn_from_the_rows_that_are_given(world: Path, tmp_path: Path) -> None:
+    store, _ = open_corpus([world / "corpus.jsonl"], tmp_path, "none")
+    rows = np.array([3, 50, 51, 200])
+    batches = sentences(world, tmp_path, rows=rows, examples=Epochs(4, 2, epochs=3, seed=1))
+    known = {passage.text for passage in store.get_many(rows)}
+    found = [sentence for number in range(6) for sentence in batches[number]]
+    assert len(found) == 12
+    assert all(any(sentence.text in text for text in known) for sentence in found)
+
+
+def test_names_that_the_rest_names_too_are_masked_first(world: Path, tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "two.jsonl", [
+        f"it rose in Danube and then in Forest and Black {n}. The river Forest is long." for n in range(40)
+    ])  # fmt: skip
+    store, _ = open_corpus([corpus], tmp_path / "two", "none")
+    for recurring in (False, True):
+        batches = SentenceBatches(
+            store, MaskedReader.load(world / "bert", max_tokens=60).tokenizer, masks="salient",
+            tagger=CapitalTagger(np.zeros(0, np.uint64)), sentence_tokens=32, min_words=6,
+            examples=Epochs(40, 40, epochs=1, seed=1), recurring=recurring,
+        )  # fmt: skip
+        names = {name for name in NAMES if any(name not in s.query for s in batches[0] if name in s.text)}
+        assert names == ({"Forest"} if recurring else {"Danube", "Forest", "Black"})
+
+
+def test_its_loss_is_that_of_words_beside_the_rest_and_alone(world: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    reader = MaskedReader.load(world / "bert", max_tokens=60, dropout=0.0)
+    batch = sentences(world, tmp_path)[1]
+    found = masked_loss(reader, batch, World.single("cpu"))
+    with torch.no_grad():
+        rests = reader.tokens([sentence.rest for sentence in batch])
+        logp = reader(batch, [[[], rest] for rest in rests])  # (B, 2, T), both in one batch
+    each = logp.sum(2) / torch.tensor([len(sentence.places) for sentence in batch])[:, None]
+    torch.testing.assert_close(found.value.detach(), -each.mean(), atol=1e-5, rtol=1e-5)
+    alone, beside = each.mean(0).tolist()
+    assert found.parts == pytest.approx({"nll": -beside, "utility": beside - alone}, abs=1e-5)
+    assert held_out_figures(reader, batch) == pytest.approx(dict(found.parts), abs=2e-4)
+
+
+def test_it_learns_to_read(world: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = settings(
+        world, tmp_path / "run", epochs=50, max_steps=150, learning_rate=3e-3, validate_every_steps=75
+    )
+    finished = train_mlm(config)
+    assert "gets a fresh one" not in caplog.text  # as it should be
+    reader = MaskedReader.load(finished, max_tokens=60, dropout=0.0)
+    found = held_out_figures(reader, sentences(world, tmp_path)[0])["utility"]
+    assert found > 1.0  # one of five names is worth log 5 = 1.6 nats
+    said = read_json(tmp_path / "run" / "figures.json")
+    records = [r for r in read_metrics(tmp_path / "run" / "metrics.jsonl") if "eval/utility" in r]
+    assert len(records) == 2
+    assert said["figures"]["utility"] == pytest.approx(records[-1]["eval/utility"])
+    assert said["figures"]["utility"] > 1.0  # of passages that were held out
+    assert train_mlm(config) == finished  # finished: nothing is done again
+
+
+def test_what_cannot_work_is_refused(world: Path, tmp_path: Path) -> None:
+    plain = write_corpus(tmp_path / "plain.jsonl", ["nothing here has any name at all"] * 3)
+    with pytest.raises(DataError, match="has a sentence with anything to mask"):
+        train_mlm(settings(world, tmp_path / "a", train_files=(plain,)))
+
+
+@pytest.mark.parametrize("name", preset_names("mlm"))
+def test_presets(name: str) -> None:
+    config = load_config(MlmTrainConfig, name, overrides={"out": "o", "train_files": ["c.jsonl"]})
+    assert config.mlm.encoder == "shipped"
