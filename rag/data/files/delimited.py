@@ -23,16 +23,26 @@ _BATCH_ROWS = 256  # a row may hold the text of many paragraphs
 
 def split_row(line: str, delimiter: str) -> list[str] | None:
     """Split one row by CSV rules (fields may be quoted with `"`, doubled inside); None if a quote stays
-    open.
+    open. A row of tabs whose quotes do not follow them was never quoted, and keeps them.
 
     Example:
         >>> split_row('1\\t"He said ""no""."\\tTitle', chr(9))
         ['1', 'He said "no".', 'Title']
+        >>> split_row('1\\t"Yes" or "no"', chr(9))
+        ['1', '"Yes" or "no"']
     """
     if '"' not in line:
         return line.split(delimiter)
+    row = _split(line, delimiter)
+    if row is not None and delimiter == "\t" and _split(line, delimiter, strict=True) is None:
+        return line.split(delimiter)
+    return row
+
+
+def _split(text: str, delimiter: str, *, strict: bool = False) -> list[str] | None:
+    """None if a quote stays open, or breaks the rules where they are `strict`."""
     csv.field_size_limit(sys.maxsize)
-    rows = csv.reader([line, ""], delimiter=delimiter)
+    rows = csv.reader([text, ""], delimiter=delimiter, strict=strict)
     try:
         row = next(rows)
     except csv.Error:
@@ -41,12 +51,12 @@ def split_row(line: str, delimiter: str) -> list[str] | None:
 
 
 def read_rows(
-    lines: Iterator[tuple[int, str | BadRecord]], delimiter: str
+    lines: Iterator[tuple[int, str | BadRecord]], delimiter: str, *, quoted: bool = True
 ) -> Iterator[tuple[int, list[str] | BadRecord]]:
     """Rows with the number of their first line; a quoted field may hold line ends.
 
-    A stray quote does not swallow the rows behind it: if a line that would continue a quoted field has by
-    itself as many fields as the rows before, only the line with the open quote is bad.
+    A stray quote does not swallow the rows behind it: where the next one does not close a field by the rules,
+    or closes a row of another length than those before, only the line with the open quote is bad.
     """
     waiting: deque[tuple[int, str | BadRecord]] = deque()
     n_fields = 0
@@ -60,7 +70,7 @@ def read_rows(
             continue
         if not line or line.isspace():
             continue
-        row = split_row(line, delimiter)
+        row = split_row(line, delimiter) if quoted else line.split(delimiter)
         taken: list[tuple[int, str | BadRecord]] = []
         joined = [line]
         while row is None and len(taken) < _MAX_ROW_LINES:
@@ -69,11 +79,14 @@ def read_rows(
                 break
             taken.append(following)
             text = following[1]
-            if isinstance(text, BadRecord) or (n_fields > 1 and text.count(delimiter) >= n_fields - 1):
+            if isinstance(text, BadRecord):
                 break
             joined.append(text)
-            if '"' in text:
-                row = split_row("\n".join(joined), delimiter)
+            whole = "\n".join(joined)
+            if '"' in text and _split(whole, delimiter) is not None:  # closed here, rightly or not
+                row = _split(whole, delimiter, strict=True)
+                row = row if row and len(row) == (n_fields or len(row)) else None
+                break
         if row is None:
             waiting.extendleft(reversed(taken))
             yield number, BadRecord("unbalanced quote", line[:60])
@@ -86,14 +99,17 @@ def named_rows(
     lines: Iterator[tuple[int, str | BadRecord]],
     delimiter: str,
     columns_of: Callable[[list[str]], tuple[list[str], bool]],
+    *,
+    quoted: bool = True,
 ) -> Iterator[tuple[int, dict[str, str] | BadRecord]]:
     """Rows as mappings; a row of another length is a bad record.
 
     Args:
         columns_of: from the first row to the names of the columns, and whether that row was a header.
+        quoted: otherwise `"` is a character like others.
     """
     columns: list[str] = []
-    for number, row in read_rows(lines, delimiter):
+    for number, row in read_rows(lines, delimiter, quoted=quoted):
         if isinstance(row, BadRecord):
             yield number, row
             continue

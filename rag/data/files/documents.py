@@ -33,6 +33,7 @@ __all__ = ["documents_of"]
 
 Rows = Iterator[tuple[int, Any]]  # 1-based line or record number; a mapping, a document or a bad record
 
+_HEAD_BYTES = 4096
 _HEADING = re.compile(r"\s{0,3}#{1,6}\s+(.+?)\s*#*\s*$")
 _ID = re.compile(r'\bid="([^"]*)"')
 _TITLE = re.compile(r'\btitle="(.*)"')  # greedy: old versions leave quotes in titles as they are
@@ -83,7 +84,11 @@ def _squad(article: Any, options: ReadOptions) -> Iterator[Document | BadRecord]
 
 
 def _table(stream: io.BufferedReader, source: Source, options: ReadOptions) -> Rows:
-    """With a header its names decide; without one the columns are id, text, title (title may be missing)."""
+    """With a header its names decide; without one the columns are id, text, title (title may be missing).
+
+    Tabs in the first line of a `.csv` are its delimiter. A file of tabs with two columns and no header
+    (ColBERT's and MS MARCO's collections) quotes nothing.
+    """
     given = {options.id_field, options.title_field, options.text_field} - {None}
 
     def columns(row: list[str]) -> tuple[list[str], bool]:
@@ -94,8 +99,12 @@ def _table(stream: io.BufferedReader, source: Source, options: ReadOptions) -> R
             return names, True
         return ["id", "text", "title"][: max(2, len(row))], False
 
+    head = stream.peek(_HEAD_BYTES).decode("utf-8", "replace").lstrip("\ufeff \r\n").partition("\n")[0]
+    is_csv = source.format == "csv" and ("\t" not in head or columns(head.split(","))[1])
+    cells = head.split("," if is_csv else "\t")
+    quoted = is_csv or len(cells) != 2 or columns(cells)[1]
     lines = read_lines(stream, encoding=options.encoding)
-    return named_rows(lines, "," if source.format == "csv" else "\t", columns)
+    return named_rows(lines, "," if is_csv else "\t", columns, quoted=quoted)
 
 
 def _parquet(_: None, source: Source, options: ReadOptions) -> Rows:

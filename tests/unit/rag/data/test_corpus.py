@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import bz2
+import csv
 import gzip
 import io
 import json
@@ -225,6 +226,38 @@ def test_a_stray_quote_costs_one_row(tmp_path: Path) -> None:
     assert [str(problem) for problem in report.problems] == [
         f'{tmp_path / "p.tsv"}:151: unbalanced quote (150\t"never closed\tT)'
     ]
+
+
+def test_lines_of_a_quoted_field_may_look_like_rows(tmp_path: Path) -> None:
+    texts = [
+        "Three rivers cross it:\nthe Rhine, the Main, the Danube.\nAll are navigable.",
+        "one",
+        'He "said"\na\tb',
+    ]
+    rows = [[str(n), f"T{n}", text] for n, text in enumerate(texts)]
+    for name, delimiter in (("a.csv", ","), ("b.tsv", "\t")):
+        with (tmp_path / name).open("w", newline="") as stream:
+            csv.writer(stream, delimiter=delimiter).writerows([["id", "title", "text"], *rows])
+        assert [d.text for d in read_documents(tmp_path / name)] == texts
+
+
+def test_a_table_that_was_never_quoted_keeps_its_quotes(tmp_path: Path) -> None:
+    texts = [
+        '"Plan A" was chosen over "Plan B"',
+        '"Hello, he said and left',
+        '"Quoted whole"',
+        'so "they" say"',
+    ]
+    collection = write(tmp_path / "collection.tsv", "".join(f"{n}\t{t}\n" for n, t in enumerate(texts)))
+    assert [document.text for document in read_documents(collection)] == texts
+    table = "id\ttext\ttitle\n" + "".join(f"{n}\t{texts[n]}\tT\n" for n in (0, 3))
+    assert [d.text for d in read_documents(write(tmp_path / "p.tsv", table))] == [texts[0], texts[3]]
+
+
+def test_tabs_in_a_csv_are_its_delimiter(tmp_path: Path) -> None:
+    path = write(tmp_path / "kb.csv", "title\ttext\nAaron\tA prophet, and a brother.\n")
+    (document,) = read_documents(path)
+    assert (document.title, document.text) == ("Aaron", "A prophet, and a brother.")
 
 
 def test_wrong_number_of_columns(tmp_path: Path) -> None:
