@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from rag.core.errors import RetrievalError
 from rag.core.log import get_logger
 from rag.core.progress import StageTimer
 from rag.core.types import AnswerSet, Hit, Passage
 from serve.batching import BatcherClosed, Finished, MicroBatcher, QueueFull
-from serve.errors import ApiError
+from serve.errors import ApiError, shutting_down
 from serve.metrics import ServerMetrics
 from serve.service import AnswerService, OpenService, ServiceHolder
 from serve.settings import ServeSettings
@@ -22,6 +23,7 @@ __all__ = ["Desk", "Job"]
 
 log = get_logger(__name__)
 State = Literal["loading", "ready", "failed", "stopping"]
+Made = TypeVar("Made")
 
 
 class Job(NamedTuple):
@@ -48,6 +50,8 @@ class Desk:
         self.state: State = "loading"
         self.load_error: Exception | None = None
         self._given, self._reload_lock = service, asyncio.Lock()
+        self._threads, self._calls = ThreadPoolExecutor(thread_name_prefix="rag-desk"), set[Future[Any]]()
+        self._is_drained = False
         self.batcher: MicroBatcher[str, dict[str, Any]] = MicroBatcher(
             self._run,
             max_size=settings.batch_max_size,
@@ -61,7 +65,7 @@ class Desk:
         try:
             service = self._given
             if service is None:
-                service = await asyncio.to_thread(self._open_service, self.settings)
+                service = await self._in_thread(self._open_service, self.settings)
         except Exception as error:
             self.state, self.load_error = "failed", error
             log.exception("the index could not be opened", extra={"index": str(self.settings.index)})
@@ -86,7 +90,7 @@ class Desk:
         async with self._reload_lock:
             self.require_ready()
             try:
-                service = await asyncio.to_thread(self._open_service, self.settings)
+                service = await self._in_thread(self._open_service, self.settings)
             except Exception:
                 log.exception("reload failed", extra={"index": str(self.settings.index)})
                 raise ApiError(
@@ -103,7 +107,7 @@ class Desk:
         }
 
     async def _install(self, service: AnswerService) -> str | None:
-        previous = await asyncio.to_thread(self.holder.swap, service)
+        previous = await self._in_thread(self.holder.swap, service)
         self.metrics.index_changed(service.index_version, service.n_passages)
         log.info(
             "index in use", extra={"index_version": service.index_version, "previous_index_version": previous}
@@ -111,13 +115,28 @@ class Desk:
         return previous
 
     async def close(self) -> None:
-        """Finish what was accepted, then release the index."""
+        """Accept nothing new, finish what was accepted, release the index; a second call does nothing."""
+        if self.batcher.is_closing:
+            return
         self.state = "stopping"
-        if not await self.batcher.close(self.settings.drain_timeout_s):
+        self._is_drained = await self.batcher.close(self.settings.drain_timeout_s)
+        if not self._is_drained:
             log.warning(
                 "accepted questions were not finished", extra={"after_s": self.settings.drain_timeout_s}
             )
-        await asyncio.to_thread(self.holder.swap, None)
+        await self._in_thread(self.holder.swap, None)
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether it is closed, and none of its threads has anything left to do."""
+        return self._is_drained and not self._calls
+
+    async def _in_thread(self, function: Callable[..., Made], *args: object) -> Made:
+        """Call on a thread, which is remembered if the caller is cancelled: it goes on to its end."""
+        call = self._threads.submit(function, *args)
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+        return await asyncio.wrap_future(call)
 
     def require_ready(self) -> AnswerService:
         """The service in use.
@@ -179,10 +198,12 @@ class Desk:
             with self.holder.lease() as service:
                 return service.passage(passage_id)
 
-        return await asyncio.to_thread(look_up)
+        return await self._in_thread(look_up)
 
     def _stopping(self) -> ApiError:
-        return self._unavailable("shutting_down", "the server is shutting down", "ask another instance", 5)
+        error = shutting_down()
+        self.metrics.rejected.labels(error.code).inc()
+        return error
 
     def _unavailable(self, code: str, message: str, hint: str, retry_after_s: float) -> ApiError:
         self.metrics.rejected.labels(code).inc()

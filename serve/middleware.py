@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 import uuid
@@ -11,7 +12,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rag.core.log import get_logger
-from serve.errors import ApiError, error_response
+from serve.errors import ApiError, error_response, shutting_down
 from serve.metrics import ServerMetrics
 
 __all__ = ["SECURITY_HEADERS", "RequestContext"]
@@ -39,7 +40,8 @@ class RequestContext:
     """Outermost layer of the application.
 
     A valid `X-Request-ID` is kept, otherwise one is made; it is returned, logged, and part of every error. An
-    exception nobody handled is logged with its traceback and answered with 500 that tells nothing of it.
+    exception nobody handled is logged with its traceback and answered with 500 that tells nothing of it; a
+    request that outlives the server is answered with 503.
     """
 
     def __init__(self, app: ASGIApp, metrics: ServerMetrics) -> None:
@@ -70,6 +72,10 @@ class RequestContext:
         self.metrics.in_flight.inc()
         try:
             await self.app(scope, receive, send_wrapped)
+        except asyncio.CancelledError:  # the server ends, and waits no longer
+            if status == 0:
+                await error_response(shutting_down(), request_id)(scope, receive, send_wrapped)
+            raise
         except Exception:
             log.exception("request failed", extra={"request_id": request_id})
             if status == 0:

@@ -82,7 +82,9 @@ class ServeSettings(BaseSettings):
     max_questions_per_request: int = Field(32, ge=1, description="most questions in one request")
     max_body_bytes: int = Field(256 * 1024, ge=64, description="largest request body, in bytes")
     timeout_s: float = Field(30.0, gt=0, description="a request that takes longer is answered with 504")
-    drain_timeout_s: float = Field(30.0, gt=0, description="longest wait for accepted requests at shutdown")
+    drain_timeout_s: float = Field(
+        30.0, gt=0, description="longest wait for accepted requests at shutdown; what is left is refused"
+    )
 
     queue_size: int = Field(256, ge=1, description="questions that may wait; more are refused with 503")
     batch_max_size: int = Field(16, ge=1, description="most questions in one batch")

@@ -169,6 +169,27 @@ async def test_an_exception_is_answered_without_its_text_and_logged_with_it(capl
     assert "secret detail" in caplog.text
 
 
+async def test_a_request_that_is_cut_off_at_shutdown_is_told_so():
+    app, sent = create_app(settings(), FakeService()), []
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(60)  # the body never arrives
+        raise AssertionError
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/ask", "headers": [], "query_string": b""}
+    async with app.router.lifespan_context(app):
+        request = asyncio.create_task(app(scope, receive, send))
+        await until(lambda: app.state.desk.metrics.in_flight._value.get() == 1)
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+    assert sent[0]["status"] == 503
+    assert json.loads(sent[1]["body"])["error"]["code"] == "shutting_down"
+
+
 async def test_too_slow_answers_end_with_504():
     gate = threading.Event()
     async with running(FakeService(gate=gate), timeout_s=0.05) as client:

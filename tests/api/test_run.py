@@ -32,6 +32,19 @@ def open_service(_):
 run_server(settings(port=0), open_service=open_service)
 print("ended normally")
 """
+STUCK = """
+import threading
+from serve.run import run_server
+from tests.api.fakes import FakeService, settings
+open_service = lambda _: FakeService(gate=threading.Event())
+run_server(settings(port=0, drain_timeout_s=3.0), open_service=open_service)
+"""
+OPENING = """
+import threading
+from serve.run import run_server
+from tests.api.fakes import settings
+run_server(settings(port=0), open_service=lambda _: threading.Event().wait())
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -43,9 +56,9 @@ def _logging_as_before():
 
 
 @pytest.fixture
-def process():
+def process(request):
     started = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM],
+        [sys.executable, "-c", getattr(request, "param", PROGRAM)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -92,6 +105,43 @@ def test_hangup_reloads_and_termination_finishes_what_was_accepted(process):
     assert process.returncode == 0, err
     assert "ended normally" in out
     assert '"route": "/v1/ask", "status": 200' in err
+
+
+def errors_of(response: httpx.Response) -> tuple[int, str]:
+    return response.status_code, response.json()["error"]["code"]
+
+
+@pytest.mark.parametrize("process", [STUCK], indirect=True)
+def test_what_outlives_the_drain_is_refused_and_the_process_ends(process):
+    url = process.stdout.readline().removeprefix("listening on ").strip()
+    with httpx.Client(base_url=url, timeout=60, verify=False) as client:
+        ready(client, "v1")
+        answers: list[httpx.Response] = []
+        thread = threading.Thread(
+            target=lambda: answers.append(client.post("/v1/ask", json={"question": "a"})), daemon=True
+        )
+        thread.start()
+        while "rag_requests_in_flight 2.0" not in client.get("/metrics").text:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        while (status := client.get("/readyz")).status_code == 200:
+            time.sleep(0.02)
+        assert errors_of(status) == (503, "shutting_down")
+        thread.join(60)
+    assert errors_of(answers[0]) == (503, "shutting_down")
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("process", [OPENING], indirect=True)
+def test_a_server_that_opens_its_index_ends_at_once(process):
+    url = process.stdout.readline().removeprefix("listening on ").strip()
+    with httpx.Client(base_url=url, timeout=60, verify=False) as client:
+        assert errors_of(client.get("/readyz")) == (503, "not_ready")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert process.returncode == 0
 
 
 def test_a_taken_port_is_explained():
