@@ -9,11 +9,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from rag.core.errors import RetrievalError
+from rag.core.errors import ReaderError, RetrievalError
 from rag.core.log import get_logger
 from rag.core.progress import StageTimer
 from rag.core.types import AnswerSet, Hit, Passage
-from serve.batching import BatcherClosed, Finished, MicroBatcher, QueueFull
+from serve.batching import BatcherClosed, Finished, ItemFailed, MicroBatcher, QueueFull
 from serve.errors import ApiError, shutting_down
 from serve.metrics import ServerMetrics
 from serve.service import AnswerService, OpenService, ServiceHolder
@@ -24,6 +24,11 @@ __all__ = ["Desk", "Job"]
 log = get_logger(__name__)
 State = Literal["loading", "ready", "failed", "stopping"]
 Made = TypeVar("Made")
+_FAILURES: tuple[tuple[type[Exception], tuple[int, str, str]], ...] = (
+    (ReaderError, (502, "reader_failed", "the model that reads the passages did not give an answer")),
+    (RetrievalError, (500, "retrieval_failed", "the search for passages failed")),
+    (Exception, (500, "internal_error", "the server failed to answer this request")),
+)
 
 
 class Job(NamedTuple):
@@ -157,11 +162,11 @@ class Desk:
             )
         return service
 
-    async def submit(self, job: Job, questions: list[str]) -> list[dict[str, Any]]:
+    async def submit(self, job: Job, questions: list[str], request_id: str) -> list[dict[str, Any]]:
         """Results of the questions as JSON values, in order; timings include the wait in the queue.
 
         Raises:
-            ApiError: 503 if not ready or full.
+            ApiError: 503 if not ready or full, 500 or 502 if a question fails; says which one.
         """
         self.require_ready()
         try:
@@ -173,15 +178,8 @@ class Desk:
                 "try again after the time in Retry-After",
                 full.retry_after_s,
             ) from None
-        except RetrievalError:
-            self.metrics.rejected.labels("reader_failed").inc()
-            log.exception("a question could not be answered")
-            raise ApiError(
-                502,
-                "reader_failed",
-                "the model that reads the passages did not give an answer",
-                hint="try again in a moment; the server's log has the reason under this request id",
-            ) from None
+        except ItemFailed as failed:
+            raise self._failed(failed, questions, request_id) from None
         except BatcherClosed:
             raise self._stopping() from None
         return [self._with_wait(result) for result in finished]
@@ -204,6 +202,18 @@ class Desk:
         error = shutting_down()
         self.metrics.rejected.labels(error.code).inc()
         return error
+
+    def _failed(self, failed: ItemFailed, questions: list[str], request_id: str) -> ApiError:
+        """The reason goes to the log, which does not hold questions; the client hears which one it was."""
+        cause, number = failed.__cause__, failed.number
+        status, code, message = next(told for kind, told in _FAILURES if isinstance(cause, kind))
+        if isinstance(cause, RetrievalError):
+            self.metrics.rejected.labels(code).inc()
+        fields = {"request_id": request_id, "code": code, "question_number": number}
+        log.error("a question could not be answered", exc_info=cause, extra=fields)
+        which = f"questions.{number} ({questions[number][:100]!r}): " if len(questions) > 1 else ""
+        hint = "try again in a moment; the server's log has the reason under this request id"
+        return ApiError(status, code, which + message, hint=hint)
 
     def _unavailable(self, code: str, message: str, hint: str, retry_after_s: float) -> ApiError:
         self.metrics.rejected.labels(code).inc()

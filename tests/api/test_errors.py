@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rag.core.errors import ArtifactError, ConfigError
+from rag.core.errors import ArtifactError, ConfigError, ReaderError, RetrievalError
 from serve.app import create_app
 from serve.settings import ServeSettings, hash_api_key, load_settings
 from tests.api.fakes import FakeService, running, settings, until
@@ -164,9 +164,37 @@ async def test_an_exception_is_answered_without_its_text_and_logged_with_it(capl
         assert "ValueError" not in response.text
         assert (await client.post("/v1/ask", json={"question": "good"})).status_code == 200
         assert 'route="/v1/ask",status="500"} 1.0' in (await client.get("/metrics")).text
-    record = next(record for record in caplog.records if record.name == "serve.middleware")
+    record = next(record for record in caplog.records if record.name == "serve.desk")
     assert record.request_id == "r-7"
     assert "secret detail" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "code"),
+    [
+        (ReaderError("http://secret:1/v1 cannot be reached"), 502, "reader_failed"),
+        (RetrievalError("secret.faiss: row 9 is not there"), 500, "retrieval_failed"),
+    ],
+)
+async def test_failures_of_search_and_of_reading_are_told_apart(reason, status, code, caplog):
+    class Failing(FakeService):
+        def ask(self, *_: Any, **__: Any) -> Any:
+            raise reason
+
+    async with running(Failing()) as client:
+        response = await client.post("/v1/ask", json={"question": "a"}, headers={"X-Request-ID": "r-8"})
+        check(response, status, code)
+        assert f'rag_rejected_total{{reason="{code}"}} 1.0' in (await client.get("/metrics")).text
+    assert "secret" not in response.text
+    record = next(record for record in caplog.records if record.name == "serve.desk")
+    assert (record.request_id, record.exc_info[1]) == ("r-8", reason)
+
+
+async def test_of_several_questions_the_failing_one_is_named(caplog):
+    async with running(FakeService(poison=["bad"])) as client:
+        response = await client.post("/v1/ask", json={"questions": ["good", "bad", "good"]})
+    assert check(response, 500, "internal_error")["message"].startswith("questions.1 ('bad'): ")
+    assert next(record.question_number for record in caplog.records if record.name == "serve.desk") == 1
 
 
 async def test_a_request_that_is_cut_off_at_shutdown_is_told_so():

@@ -106,6 +106,9 @@ async def test_health_and_readiness():
     async with running() as client:
         assert (await client.get("/healthz")).json() == {"status": "alive"}
         ready = await client.get("/readyz")
+        for path in ("/healthz", "/readyz", "/metrics"):
+            asked = await client.head(path)
+            assert (asked.status_code, asked.content) == (200, b"")
     assert ready.json() == {"status": "ready", "index_version": "v1", "n_passages": 4}
 
 
@@ -195,6 +198,13 @@ async def test_openapi_is_valid_and_names_limits_examples_and_the_error_shape():
                     reference = response["content"]["application/json"]["schema"]["$ref"]
                     assert reference.endswith("/ErrorOut"), (path, status)
     assert schema["paths"]["/v1/ask"]["post"]["security"]
+    for path, statuses in (
+        ("/v1/ask", {"400", "408", "502"}),
+        ("/v1/retrieve", {"400", "408"}),
+        ("/v1/admin/reload", {"408", "413"}),
+    ):
+        assert statuses <= schema["paths"][path]["post"]["responses"].keys()
+    assert "head" not in schema["paths"]["/healthz"]
     assert "HTTPValidationError" not in models
 
 
