@@ -38,7 +38,7 @@ def shutting_down() -> ApiError:
         "shutting_down",
         "the server is shutting down",
         hint="ask another instance",
-        headers={"Retry-After": "5"},
+        headers={"Retry-After": "5", "Connection": "close"},
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from rag.core.errors import RagError, ResourceError
+from rag.core.errors import ConfigError, RagError, ResourceError
 from rag.core.log import get_logger, setup_logging
 from serve.app import create_app
 from serve.desk import Desk
@@ -100,10 +100,13 @@ def bind(host: str, port: int) -> socket.socket:
     """A socket that listens on host and port.
 
     Raises:
+        ConfigError: the host is not a name at all.
         ResourceError: the port is taken, not allowed, or the host has no such address.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except UnicodeError as error:  # an empty or overlong part between two dots
+        raise ConfigError(f"host {host!r} is not a name", hint="use 127.0.0.1 or 0.0.0.0") from error
     except socket.gaierror as error:
         raise ResourceError(
             f"host {host!r} has no address ({error})", hint="use 127.0.0.1 or 0.0.0.0"

@@ -267,7 +267,7 @@ async def test_an_index_that_cannot_be_opened_is_reported_to_the_runner_not_the_
 
 
 class TestKeys:
-    hashes = (hash_api_key("one"), hash_api_key("two"))
+    hashes = (hash_api_key("one"), hash_api_key("two"), hash_api_key("voilà🔑"))
 
     async def test_a_key_is_needed_under_v1_only(self):
         async with running(api_keys=self.hashes) as client:
@@ -283,15 +283,20 @@ class TestKeys:
 
     @pytest.mark.parametrize(
         "headers",
-        [{"Authorization": "Bearer one"}, {"authorization": "bearer  two "}, {"X-API-Key": "two"}],
+        [
+            {"Authorization": "Bearer one"},
+            {"authorization": "bearer  two "},
+            {"X-API-Key": "two"},
+            {"X-API-Key": "voilà🔑".encode()},
+            {"Authorization": "Bearer voilà".encode() + "🔑".encode()},
+        ],
     )
     async def test_accepted(self, headers, caplog):
         caplog.set_level(logging.INFO, logger="serve.access")
         async with running(api_keys=self.hashes) as client:
             assert (await client.post("/v1/ask", json={"question": "a"}, headers=headers)).status_code == 200
         assert any(
-            getattr(record, "key", "") in (self.hashes[0][:8], self.hashes[1][:8])
-            for record in caplog.records
+            getattr(record, "key", "") in [known[:8] for known in self.hashes] for record in caplog.records
         )
 
     @pytest.mark.parametrize(
@@ -328,12 +333,20 @@ class TestSettings:
             ({"read_top_k": 200}, "read_top_k=200 is larger than max_top_k=100"),
             ({"queue_size": 8}, "max_questions_per_request=32 is larger than queue_size=8"),
             ({"timeout_s": 0}, "timeout_s"),
+            ({"timeout_s": "inf"}, "timeout_s: Input should be a finite number"),
+            ({"drain_timeout_s": "inf"}, "drain_timeout_s: Input should be a finite number"),
             ({"fusion": "best"}, "minmax:0.7,0.3"),
         ],
     )
     def test_mistakes_are_named(self, values, words):
         with pytest.raises(ConfigError, match=words.replace("(", r"\(")):
             load_settings(**values)
+
+    @pytest.mark.parametrize("value", ["", " , "])
+    def test_keys_that_are_none_do_not_open_the_server(self, monkeypatch, value):
+        monkeypatch.setenv("RAG_SERVE_API_KEYS", value)
+        with pytest.raises(ConfigError, match=r"api_keys: .*holds no key; unset it"):
+            load_settings()
 
     def test_frozen(self):
         with pytest.raises(ValueError, match="frozen"):
