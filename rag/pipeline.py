@@ -334,13 +334,16 @@ def check_questions(questions: Sequence[str], top_k: int, n_best: int = 1) -> No
 
     Raises:
         ConfigError: `top_k` or `n_best` is out of range.
-        DataError: a question is empty.
+        DataError: a question is empty, or is no valid Unicode.
     """
     if n_best < 1:
         raise ConfigError(f"n_best is {n_best}, expected at least 1")
     if not 1 <= top_k <= MAX_TOP_K:
         raise ConfigError(f"top_k is {top_k}, expected 1 to {MAX_TOP_K}")
     for number, question in enumerate(questions):
+        which = f"question {number}" if len(questions) > 1 else "the question"
         if not isinstance(question, str) or not question.strip():
-            which = f"question {number}" if len(questions) > 1 else "the question"
             raise DataError(f"{which} is empty", hint="ask something")
+        bad = next((at for at, char in enumerate(question) if "\ud800" <= char <= "\udfff"), None)
+        if bad is not None:  # what Python makes of a byte that is not UTF-8
+            raise DataError(f"{which} is not valid Unicode at character {bad}", hint="give it in UTF-8")

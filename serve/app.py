@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -95,27 +96,28 @@ def create_app(
 
 def _layers(settings: ServeSettings, desk: Desk) -> list[Middleware]:
     """Outermost first."""
-    layers = [Middleware(RequestContext, metrics=desk.metrics)]
-    if settings.cors_origins:
-        layers.append(
-            Middleware(
-                CORSMiddleware,
-                allow_origins=list(settings.cors_origins),
-                allow_methods=["GET", "POST"],
-                allow_headers=["Authorization", "Content-Type", "X-API-Key", "X-Request-ID"],
-                expose_headers=["X-Request-ID", "Retry-After"],
-            )
-        )
-    layers.append(Middleware(ApiKeys, key_hashes=settings.api_keys, metrics=desk.metrics))
-    layers.append(
+    cors = functools.partial(
+        CORSMiddleware,
+        allow_origins=settings.cors_origins,
+        allow_methods=["GET", "POST"],
+        allow_headers=["Authorization", "Content-Type", "X-API-Key", "X-Request-ID"],
+        expose_headers=["X-Request-ID", "Retry-After"],
+    )
+    return [
+        Middleware(
+            RequestContext,
+            metrics=desk.metrics,
+            routes=router.routes,
+            inner=cors if settings.cors_origins else None,
+        ),
+        Middleware(ApiKeys, key_hashes=settings.api_keys, metrics=desk.metrics),
         Middleware(
             BodyLimit,
             max_body_bytes=settings.max_body_bytes,
             timeout_s=settings.timeout_s,
             metrics=desk.metrics,
-        )
-    )
-    return layers
+        ),
+    ]
 
 
 def _page_routes(settings: ServeSettings) -> list[BaseRoute]:

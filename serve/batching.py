@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from rag.core.log import get_logger
 
-__all__ = ["BatcherClosed", "Finished", "MicroBatcher", "QueueFull"]
+__all__ = ["BatcherClosed", "Finished", "ItemFailed", "MicroBatcher", "QueueFull"]
 
 log = get_logger(__name__)
 ItemT = TypeVar("ItemT")
@@ -31,6 +31,14 @@ class BatcherClosed(Exception):
     """The batcher is shutting down and accepts nothing new."""
 
 
+class ItemFailed(Exception):
+    """Running the item failed; `number` is its place among those submitted with it, the cause says why."""
+
+    def __init__(self, number: int, cause: BaseException) -> None:
+        super().__init__(f"item {number} failed")
+        self.number, self.__cause__ = number, cause
+
+
 @dataclass(frozen=True, slots=True)
 class Finished(Generic[ResultT]):
     """One result and how long its item waited before it ran, in seconds."""
@@ -42,6 +50,7 @@ class Finished(Generic[ResultT]):
 @dataclass(slots=True, eq=False)
 class _Entry(Generic[ItemT, ResultT]):
     key: Hashable
+    number: int
     item: ItemT
     future: asyncio.Future[Finished[ResultT]]
     queued_at: float = field(default_factory=time.monotonic)
@@ -103,14 +112,17 @@ class MicroBatcher(Generic[ItemT, ResultT]):
         Raises:
             QueueFull: there is no room for all of them.
             BatcherClosed: `close` was called.
-            Exception: what `run` raised for the first failing item.
+            ItemFailed: `run` raised for an item; names the first that failed.
         """
         if self._closing:
             raise BatcherClosed
         if len(self._queue) + len(items) > self.queue_size:
             raise QueueFull(self._retry_after_s())
         loop = asyncio.get_running_loop()
-        entries = [_Entry[ItemT, ResultT](key, item, loop.create_future()) for item in items]
+        entries = [
+            _Entry[ItemT, ResultT](key, number, item, loop.create_future())
+            for number, item in enumerate(items)
+        ]
         self._queue.extend(entries)
         self._changed.set()
         try:
@@ -201,7 +213,7 @@ class MicroBatcher(Generic[ItemT, ResultT]):
             if entry.future.done():
                 continue
             if isinstance(outcome, BaseException):
-                entry.future.set_exception(outcome)
+                entry.future.set_exception(ItemFailed(entry.number, outcome))
             else:
                 entry.future.set_result(Finished(outcome, wait_s))
         duration_s = time.monotonic() - started
@@ -214,8 +226,8 @@ class MicroBatcher(Generic[ItemT, ResultT]):
         try:
             return list(self._call(batch))
         except Exception as error:
-            if len(batch) == 1:  # a future refuses StopIteration, which would stop the dispatcher
-                return [RuntimeError("StopIteration") if isinstance(error, StopIteration) else error]
+            if len(batch) == 1:
+                return [error]
             fields = {"batch_size": len(batch), "error": type(error).__name__}
             log.warning("a batch failed, its items run one by one", extra=fields)
         gone = asyncio.CancelledError()

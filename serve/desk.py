@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import gc
 import math
-from collections.abc import Hashable
+import platform
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from rag.core.errors import RetrievalError
+from rag.core.errors import ReaderError, RetrievalError
 from rag.core.log import get_logger
 from rag.core.progress import StageTimer
 from rag.core.types import AnswerSet, Hit, Passage
-from serve.batching import BatcherClosed, Finished, MicroBatcher, QueueFull
-from serve.errors import ApiError
+from serve.batching import BatcherClosed, Finished, ItemFailed, MicroBatcher, QueueFull
+from serve.errors import ApiError, shutting_down
 from serve.metrics import ServerMetrics
 from serve.service import AnswerService, OpenService, ServiceHolder
 from serve.settings import ServeSettings
@@ -22,6 +26,12 @@ __all__ = ["Desk", "Job"]
 
 log = get_logger(__name__)
 State = Literal["loading", "ready", "failed", "stopping"]
+Made = TypeVar("Made")
+_FAILURES: tuple[tuple[type[Exception], tuple[int, str, str]], ...] = (
+    (ReaderError, (502, "reader_failed", "the model that reads the passages did not give an answer")),
+    (RetrievalError, (500, "retrieval_failed", "the search for passages failed")),
+    (Exception, (500, "internal_error", "the server failed to answer this request")),
+)
 
 
 class Job(NamedTuple):
@@ -48,6 +58,8 @@ class Desk:
         self.state: State = "loading"
         self.load_error: Exception | None = None
         self._given, self._reload_lock = service, asyncio.Lock()
+        self._threads, self._calls = ThreadPoolExecutor(thread_name_prefix="rag-desk"), set[Future[Any]]()
+        self._is_drained = False
         self.batcher: MicroBatcher[str, dict[str, Any]] = MicroBatcher(
             self._run,
             max_size=settings.batch_max_size,
@@ -61,7 +73,7 @@ class Desk:
         try:
             service = self._given
             if service is None:
-                service = await asyncio.to_thread(self._open_service, self.settings)
+                service = await self._in_thread(self._open_service, self.settings)
         except Exception as error:
             self.state, self.load_error = "failed", error
             log.exception("the index could not be opened", extra={"index": str(self.settings.index)})
@@ -86,7 +98,7 @@ class Desk:
         async with self._reload_lock:
             self.require_ready()
             try:
-                service = await asyncio.to_thread(self._open_service, self.settings)
+                service = await self._in_thread(self._open_service, self.settings)
             except Exception:
                 log.exception("reload failed", extra={"index": str(self.settings.index)})
                 raise ApiError(
@@ -103,21 +115,38 @@ class Desk:
         }
 
     async def _install(self, service: AnswerService) -> str | None:
-        previous = await asyncio.to_thread(self.holder.swap, service)
+        previous = await self._in_thread(self.holder.swap, service)
         self.metrics.index_changed(service.index_version, service.n_passages)
         log.info(
             "index in use", extra={"index_version": service.index_version, "previous_index_version": previous}
         )
+        if previous is not None:
+            await self._in_thread(_release_memory)
         return previous
 
     async def close(self) -> None:
-        """Finish what was accepted, then release the index."""
+        """Accept nothing new, finish what was accepted, release the index; a second call does nothing."""
+        if self.batcher.is_closing:
+            return
         self.state = "stopping"
-        if not await self.batcher.close(self.settings.drain_timeout_s):
+        self._is_drained = await self.batcher.close(self.settings.drain_timeout_s)
+        if not self._is_drained:
             log.warning(
                 "accepted questions were not finished", extra={"after_s": self.settings.drain_timeout_s}
             )
-        await asyncio.to_thread(self.holder.swap, None)
+        await self._in_thread(self.holder.swap, None)
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether it is closed, and none of its threads has anything left to do."""
+        return self._is_drained and not self._calls
+
+    async def _in_thread(self, function: Callable[..., Made], *args: object) -> Made:
+        """Call on a thread, which is remembered if the caller is cancelled: it goes on to its end."""
+        call = self._threads.submit(function, *args)
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+        return await asyncio.wrap_future(call)
 
     def require_ready(self) -> AnswerService:
         """The service in use.
@@ -138,11 +167,11 @@ class Desk:
             )
         return service
 
-    async def submit(self, job: Job, questions: list[str]) -> list[dict[str, Any]]:
+    async def submit(self, job: Job, questions: list[str], request_id: str) -> list[dict[str, Any]]:
         """Results of the questions as JSON values, in order; timings include the wait in the queue.
 
         Raises:
-            ApiError: 503 if not ready or full.
+            ApiError: 503 if not ready or full, 500 or 502 if a question fails; says which one.
         """
         self.require_ready()
         try:
@@ -154,15 +183,8 @@ class Desk:
                 "try again after the time in Retry-After",
                 full.retry_after_s,
             ) from None
-        except RetrievalError:
-            self.metrics.rejected.labels("reader_failed").inc()
-            log.exception("a question could not be answered")
-            raise ApiError(
-                502,
-                "reader_failed",
-                "the model that reads the passages did not give an answer",
-                hint="try again in a moment; the server's log has the reason under this request id",
-            ) from None
+        except ItemFailed as failed:
+            raise self._failed(failed, questions, request_id) from None
         except BatcherClosed:
             raise self._stopping() from None
         return [self._with_wait(result) for result in finished]
@@ -179,10 +201,24 @@ class Desk:
             with self.holder.lease() as service:
                 return service.passage(passage_id)
 
-        return await asyncio.to_thread(look_up)
+        return await self._in_thread(look_up)
 
     def _stopping(self) -> ApiError:
-        return self._unavailable("shutting_down", "the server is shutting down", "ask another instance", 5)
+        error = shutting_down()
+        self.metrics.rejected.labels(error.code).inc()
+        return error
+
+    def _failed(self, failed: ItemFailed, questions: list[str], request_id: str) -> ApiError:
+        """The reason goes to the log, which does not hold questions; the client hears which one it was."""
+        cause, number = failed.__cause__, failed.number
+        status, code, message = next(told for kind, told in _FAILURES if isinstance(cause, kind))
+        if isinstance(cause, RetrievalError):
+            self.metrics.rejected.labels(code).inc()
+        fields = {"request_id": request_id, "code": code, "question_number": number}
+        log.error("a question could not be answered", exc_info=cause, extra=fields)
+        which = f"questions.{number} ({questions[number][:100]!r}): " if len(questions) > 1 else ""
+        hint = "try again in a moment; the server's log has the reason under this request id"
+        return ApiError(status, code, which + message, hint=hint)
 
     def _unavailable(self, code: str, message: str, hint: str, retry_after_s: float) -> ApiError:
         self.metrics.rejected.labels(code).inc()
@@ -219,6 +255,13 @@ class Desk:
         self.metrics.no_answers.inc(sum(not answer_set.is_answered for answer_set in answer_sets))
         if answer_sets:
             self.metrics.stages_finished(answer_sets[0].timings_ms)
+
+
+def _release_memory() -> None:
+    """Give what the replaced index and models held back to the system; glibc would keep most of it."""
+    gc.collect()
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _hit_json(hit: Hit, passage: Passage) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-__all__ = ["ApiError", "add_error_handlers", "error_response"]
+__all__ = ["ApiError", "add_error_handlers", "error_response", "shutting_down"]
 
 
 class ApiError(Exception):
@@ -29,6 +29,17 @@ class ApiError(Exception):
         super().__init__(message)
         self.status, self.code, self.message, self.hint = status, code, message, hint
         self.headers = dict(headers or {})
+
+
+def shutting_down() -> ApiError:
+    """What a request is told that the server will not answer before it ends."""
+    return ApiError(
+        503,
+        "shutting_down",
+        "the server is shutting down",
+        hint="ask another instance",
+        headers={"Retry-After": "5", "Connection": "close"},
+    )
 
 
 def error_response(error: ApiError, request_id: str) -> JSONResponse:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 import uuid
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rag.core.log import get_logger
-from serve.errors import ApiError, error_response
+from serve.errors import ApiError, error_response, shutting_down
 from serve.metrics import ServerMetrics
 
 __all__ = ["SECURITY_HEADERS", "RequestContext"]
@@ -39,11 +42,24 @@ class RequestContext:
     """Outermost layer of the application.
 
     A valid `X-Request-ID` is kept, otherwise one is made; it is returned, logged, and part of every error. An
-    exception nobody handled is logged with its traceback and answered with 500 that tells nothing of it.
+    exception nobody handled is logged with its traceback and answered with 500 that tells nothing of it; a
+    request that outlives the server is answered with 503.
+
+    Args:
+        routes: the paths that log and metrics name, beside those of the application itself.
+        inner: the next layer, if it has headers to add to these two answers as well.
     """
 
-    def __init__(self, app: ASGIApp, metrics: ServerMetrics) -> None:
-        self.app, self.metrics = app, metrics
+    def __init__(
+        self,
+        app: ASGIApp,
+        metrics: ServerMetrics,
+        routes: Sequence[BaseRoute],
+        inner: Callable[[ASGIApp], ASGIApp] | None = None,
+    ) -> None:
+        self.metrics, self.routes = metrics, routes
+        self.inner = inner or (lambda app: app)
+        self.app = self.inner(app)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI request."""
@@ -70,6 +86,11 @@ class RequestContext:
         self.metrics.in_flight.inc()
         try:
             await self.app(scope, receive, send_wrapped)
+        except asyncio.CancelledError:  # the server ends, and waits no longer
+            if status == 0:
+                response = self.inner(error_response(shutting_down(), request_id))
+                await response(scope, receive, send_wrapped)
+            raise
         except Exception:
             log.exception("request failed", extra={"request_id": request_id})
             if status == 0:
@@ -77,7 +98,7 @@ class RequestContext:
                     500, "internal_error", "the server failed to answer this request",
                     hint="try again; the server's log has the reason under this request id",
                 )  # fmt: skip
-                await error_response(error, request_id)(scope, receive, send_wrapped)
+                await self.inner(error_response(error, request_id))(scope, receive, send_wrapped)
             else:  # half a response is out: break the connection instead of pretending it is whole
                 raise
         finally:
@@ -86,7 +107,7 @@ class RequestContext:
 
     def _finish(self, scope: Scope, status: int, duration_s: float) -> None:
         method = scope["method"] if scope["method"] in _METHODS else "OTHER"
-        route = getattr(scope.get("route"), "path", None) or "unmatched"
+        route = self._path_of(scope)
         self.metrics.request_finished(method, route, status, duration_s)
         client = scope.get("client")
         access_log.info(
@@ -101,6 +122,13 @@ class RequestContext:
                 **scope["state"]["log_fields"],
             },
         )  # fmt: skip
+
+    def _path_of(self, scope: Scope) -> str:
+        """The route's path with its placeholders; whoever asks cannot make up new ones."""
+        for route in (*self.routes, *scope["app"].routes):  # also where a layer answered before the router
+            if isinstance(route, Route) and route.matches(scope)[0] is not Match.NONE:
+                return route.path
+        return "unmatched"
 
 
 def _request_id(given: str | None) -> str:

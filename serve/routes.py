@@ -31,14 +31,17 @@ TAGS = [
 ]
 
 _DESCRIPTIONS = {
+    400: "The body cannot be read",
     401: "An API key is needed",
     403: "Not allowed on this server",
     404: "There is no such thing",
+    408: "The body did not arrive in time",
     409: "Already under way",
     413: "The body is too large",
     415: "The body is not JSON",
     422: "The request is not valid",
-    500: "The server failed",
+    500: "The server failed: internal_error, retrieval_failed or reload_failed",
+    502: "The model that reads gave no answer: reader_failed",
     503: "Not ready, full, or shutting down; see Retry-After",
     504: "It took too long",
 }
@@ -63,7 +66,7 @@ router = APIRouter()
     tags=["questions"],
     summary="Answer one question, or several",
     response_model=AnswerSetOut | BatchAnswersOut,
-    responses=_errors(401, 413, 415, 422, 500, 503, 504),
+    responses=_errors(400, 401, 408, 413, 415, 422, 500, 502, 503, 504),
 )
 async def ask(body: AskRequest, request: Request, desk: DeskOf) -> Response:
     """Answers with evidence, best first.
@@ -82,7 +85,7 @@ async def ask(body: AskRequest, request: Request, desk: DeskOf) -> Response:
     tags=["questions"],
     summary="Find passages for one question, or several",
     response_model=HitsOut | BatchHitsOut,
-    responses=_errors(401, 413, 415, 422, 500, 503, 504),
+    responses=_errors(400, 401, 408, 413, 415, 422, 500, 503, 504),
 )
 async def retrieve(body: RetrieveRequest, request: Request, desk: DeskOf) -> Response:
     """Passages only, best first; larger scores are better and comparable within one index only."""
@@ -116,7 +119,7 @@ async def passage(passage_id: str, desk: DeskOf) -> Response:
     tags=["operation"],
     summary="Swap in the index anew, under traffic",
     response_model=ReloadOut,
-    responses=_errors(401, 403, 409, 500, 503),
+    responses=_errors(401, 403, 408, 409, 413, 500, 503),
 )
 async def reload(desk: DeskOf) -> Response:
     """Opens the configured index directory again and switches to it; nothing that runs is disturbed.
@@ -133,12 +136,14 @@ async def reload(desk: DeskOf) -> Response:
     return JSONResponse(await desk.reload())
 
 
+@router.head("/healthz", include_in_schema=False)
 @router.get("/healthz", tags=["operation"], summary="Is the process alive", response_model=StatusOut)
 async def healthz() -> Response:
     """200 from the first moment on."""
     return JSONResponse({"status": "alive"})
 
 
+@router.head("/readyz", include_in_schema=False)
 @router.get(
     "/readyz",
     tags=["operation"],
@@ -154,6 +159,7 @@ async def readyz(desk: DeskOf) -> Response:
     )
 
 
+@router.head("/metrics", include_in_schema=False)
 @router.get(
     "/metrics",
     tags=["operation"],
@@ -172,7 +178,7 @@ async def _answer(request: Request, desk: Desk, job: Job, questions: list[str], 
     fields["n_questions"] = len(questions)
     if desk.settings.log_questions:
         fields["questions"] = questions
-    work = asyncio.ensure_future(desk.submit(job, questions))
+    work = asyncio.ensure_future(desk.submit(job, questions, request.state.request_id))
     gone = asyncio.ensure_future(_disconnected(request))
     try:
         await asyncio.wait({work, gone}, timeout=desk.settings.timeout_s, return_when=asyncio.FIRST_COMPLETED)

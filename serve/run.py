@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
+import os
 import signal
 import socket
+import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
-from rag.core.errors import RagError, ResourceError
+from rag.core.errors import ConfigError, RagError, ResourceError
 from rag.core.log import get_logger, setup_logging
 from serve.app import create_app
+from serve.desk import Desk
 from serve.errors import ApiError
 from serve.service import OpenService, open_pipeline
 from serve.settings import ServeSettings
@@ -28,6 +33,8 @@ log = get_logger(__name__)
 
 def run_server(settings: ServeSettings, *, open_service: OpenService = open_pipeline) -> None:
     """Serve until SIGTERM or SIGINT, then finish what was accepted; SIGHUP swaps in the index anew.
+
+    If work is left after `drain_timeout_s`, or the index is still being opened, the process ends here.
 
     Args:
         open_service: opens the index in the settings, while the server starts and at each reload.
@@ -45,15 +52,8 @@ def run_server(settings: ServeSettings, *, open_service: OpenService = open_pipe
         server.should_exit = True
 
     app = create_app(settings, open_service=open_service, on_load_error=stop_on)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=max(1, round(settings.drain_timeout_s)),
-        )
-    )
+    server = _Server(uvicorn.Config(app, log_config=None, access_log=False, server_header=False))
+    server.desk = app.state.desk
     print(f"listening on {_url(listener)}", flush=True)
     with _signals(app, server), listener:
         asyncio.run(_serve(server, app, listener))
@@ -66,19 +66,47 @@ def run_server(settings: ServeSettings, *, open_service: OpenService = open_pipe
         ) from error
 
 
-async def _serve(server: uvicorn.Server, app: FastAPI, listener: socket.socket) -> None:
+class _Server(uvicorn.Server):
+    """Listens while the desk finishes what it accepted, so that new requests hear that it ends."""
+
+    desk: Desk
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        deadline = time.monotonic() + self.desk.settings.drain_timeout_s
+        closing = asyncio.create_task(self.desk.close(), name="rag-close")
+        while not (closing.done() or self.force_exit or time.monotonic() > deadline):
+            await asyncio.wait({closing}, timeout=0.1)
+        # the other requests have what is left of the time, and all of them a second to be sent
+        self.config.timeout_graceful_shutdown = max(1, round(deadline - time.monotonic()))
+        await super().shutdown(sockets)
+
+
+async def _serve(server: _Server, app: FastAPI, listener: socket.socket) -> None:
     app.state.loop = asyncio.get_running_loop()
     await server.serve(sockets=[listener])
+    if not server.desk.is_at_rest:
+        _leave()
+
+
+def _leave() -> None:
+    """End the process now: a normal end would wait for its threads."""
+    logging.shutdown()
+    with suppress(OSError):
+        sys.stdout.flush()
+    os._exit(0)
 
 
 def bind(host: str, port: int) -> socket.socket:
     """A socket that listens on host and port.
 
     Raises:
+        ConfigError: the host is not a name at all.
         ResourceError: the port is taken, not allowed, or the host has no such address.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except UnicodeError as error:  # an empty or overlong part between two dots
+        raise ConfigError(f"host {host!r} is not a name", hint="use 127.0.0.1 or 0.0.0.0") from error
     except socket.gaierror as error:
         raise ResourceError(
             f"host {host!r} has no address ({error})", hint="use 127.0.0.1 or 0.0.0.0"
@@ -109,7 +137,7 @@ def _url(listener: socket.socket) -> str:
 
 
 @contextmanager
-def _signals(app: FastAPI, server: uvicorn.Server) -> Iterator[None]:
+def _signals(app: FastAPI, server: _Server) -> Iterator[None]:
     """Make stop signals end in a normal return, and SIGHUP in a reload."""
     if threading.current_thread() is not threading.main_thread():
         yield

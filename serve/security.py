@@ -17,10 +17,10 @@ __all__ = ["ApiKeys", "BodyLimit", "find_key"]
 
 
 def find_key(headers: Headers) -> str | None:
-    """The API key of a request: `Authorization: Bearer KEY` or `X-API-Key: KEY`."""
+    """The API key of a request, `Authorization: Bearer KEY` or `X-API-Key: KEY`; one character a byte."""
     scheme, _, value = headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and value.strip():
-        return value.strip()
+    if scheme.lower() == "bearer" and (key := value.strip(" \t")):
+        return key
     return headers.get("x-api-key") or None
 
 
@@ -40,7 +40,7 @@ class ApiKeys:
             await self.app(scope, receive, send)
             return
         key = find_key(Headers(scope=scope))
-        key_hash = hash_api_key(key) if key is not None else ""
+        key_hash = hash_api_key(key.encode("latin-1")) if key is not None else ""
         is_known = False
         for accepted in self.key_hashes:
             is_known |= hmac.compare_digest(accepted, key_hash)

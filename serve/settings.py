@@ -23,14 +23,14 @@ _PREFIX = "RAG_SERVE_"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def hash_api_key(key: str) -> str:
+def hash_api_key(key: str | bytes) -> str:
     """The form in which an API key is kept: hex sha256 of its UTF-8 bytes.
 
     Example:
         >>> hash_api_key("secret")[:16]
         '2bb80d537b1da3e3'
     """
-    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(key if isinstance(key, bytes) else key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class ServeSettings(BaseSettings):
@@ -81,8 +81,15 @@ class ServeSettings(BaseSettings):
     max_question_chars: int = Field(1000, ge=1, description="longest question, in characters")
     max_questions_per_request: int = Field(32, ge=1, description="most questions in one request")
     max_body_bytes: int = Field(256 * 1024, ge=64, description="largest request body, in bytes")
-    timeout_s: float = Field(30.0, gt=0, description="a request that takes longer is answered with 504")
-    drain_timeout_s: float = Field(30.0, gt=0, description="longest wait for accepted requests at shutdown")
+    timeout_s: float = Field(
+        30.0, gt=0, allow_inf_nan=False, description="a request that takes longer is answered with 504"
+    )
+    drain_timeout_s: float = Field(
+        30.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="longest wait for accepted requests at shutdown; what is left is refused",
+    )
 
     queue_size: int = Field(256, ge=1, description="questions that may wait; more are refused with 503")
     batch_max_size: int = Field(16, ge=1, description="most questions in one batch")
@@ -117,7 +124,10 @@ class ServeSettings(BaseSettings):
         if not isinstance(value, str):
             return value
         parts = value.split("|" if info.field_name == "example_questions" else ",")
-        return tuple(part.strip() for part in parts if part.strip())
+        found = tuple(part.strip() for part in parts if part.strip())
+        if info.field_name == "api_keys" and not found:
+            raise ValueError(f"{value!r} holds no key; unset it to answer without asking for one")
+        return found
 
     @field_validator("api_keys")
     @classmethod

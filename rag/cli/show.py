@@ -6,6 +6,8 @@ from typing import Any
 
 __all__ = ["format_answer_set", "highlight"]
 
+# A control character, shown as it is, could move the cursor, hide text or write a command for the terminal.
+_CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
 _BOLD, _DIM, _MARK, _END = "\x1b[1m", "\x1b[2m", "\x1b[1;30;43m", "\x1b[0m"
 
 
@@ -36,6 +38,7 @@ def highlight(
 
 def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
     """Several lines for one question, from its public JSON shape."""
+    result = _without_controls(result)
     bold, dim, end = (_BOLD, _DIM, _END) if colour else ("", "", "")
     lines = [f"{bold}{result['question']}{end}"]
     answers, none = result["answers"], result["no_answer_confidence"]
@@ -61,3 +64,12 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
     read = f" · {count} passages read" if (count := result.get("reading", {}).get("passages")) else ""
     lines.append(f"  {dim}{timings.get('total', 0):.0f} ms{read} · index {result['index_version']}{end}")
     return "\n".join(lines)
+
+
+def _without_controls(value: Any) -> Any:
+    """The same JSON with each control character in its texts replaced by one sign, so that offsets hold."""
+    if isinstance(value, str):
+        return value.translate(_CONTROLS)
+    if isinstance(value, dict):
+        return {name: _without_controls(inner) for name, inner in value.items()}
+    return [_without_controls(inner) for inner in value] if isinstance(value, list | tuple) else value

@@ -9,6 +9,7 @@ RagError
 ├── MissingDependencyError      an optional package is not installed
 ├── ResourceError               disk, memory, a port or a lock is not available
 └── RetrievalError              a search could not be answered
+    └── ReaderError                 what it found could not be read
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ __all__ = [
     "MismatchedArtifactError",
     "MissingDependencyError",
     "RagError",
+    "ReaderError",
     "ResourceError",
     "RetrievalError",
 ]
@@ -92,3 +94,7 @@ class RetrievalError(RagError):
     """A search could not be answered."""
 
     exit_code = 7
+
+
+class ReaderError(RetrievalError):
+    """What a search found could not be read: the model behind the reader gave no usable reply."""

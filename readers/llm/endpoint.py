@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rag.config import load_config
-from rag.core.errors import ConfigError, RetrievalError
+from rag.core.errors import ConfigError, ReaderError
 from rag.core.optional import require
 from readers.llm.prompt import Completion
 from readers.llm.reader import LanguageModelReader, LanguageModelSettings
@@ -77,7 +77,7 @@ class Endpoint:
         """The reply to the messages, at temperature 0.
 
         Raises:
-            RetrievalError: it was refused, timed out, or holds no text; says which, and what to do.
+            ReaderError: it was refused, timed out, or holds no text; says which, and what to do.
         """
         openai = self._openai
         try:
@@ -90,27 +90,27 @@ class Endpoint:
             )
             return self._completion(reply)
         except openai.APITimeoutError as error:
-            raise RetrievalError(
+            raise ReaderError(
                 f"{self.name}: no reply within {self._timeout_s:g} s",
                 hint="raise timeout_s",
             ) from error
         except openai.APIConnectionError as error:
-            raise RetrievalError(
+            raise ReaderError(
                 f"{self._base_url} cannot be reached ({error.__cause__ or error})",
                 hint="is the model server running, and is the address right (most end in /v1)?",
             ) from error
         except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
-            raise RetrievalError(
+            raise ReaderError(
                 f"{self.name}: refused (HTTP {error.status_code})",
                 hint=f"put the right key into the environment variable {KEY_VARIABLE}",
             ) from error
         except openai.APIStatusError as error:
-            raise RetrievalError(
+            raise ReaderError(
                 f"{self.name}: HTTP {error.status_code}: {str(error.message)[:200]}",
                 hint="check the model's name, and that question and passages fit its window",
             ) from error
         except (openai.OpenAIError, ValueError, AttributeError, IndexError, TypeError) as error:
-            raise RetrievalError(
+            raise ReaderError(
                 f"{self.name}: the reply is not one of the chat protocol ({error})",
                 hint="the address must be that of an OpenAI-compatible server, most end in /v1",
             ) from error
@@ -121,5 +121,5 @@ class Endpoint:
         told = getattr(choice, "logprobs", None)
         tokens = tuple((str(t.token), float(t.logprob)) for t in (told.content or ())) if told else ()
         if not isinstance(text, str):
-            raise RetrievalError(f"{self.name}: the reply holds no text", hint="choose a chat model")
+            raise ReaderError(f"{self.name}: the reply holds no text", hint="choose a chat model")
         return Completion(text, tokens)

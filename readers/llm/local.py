@@ -11,7 +11,7 @@ from jinja2 import TemplateError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rag.config import load_config
-from rag.core.errors import RetrievalError
+from rag.core.errors import ReaderError
 from rag.runtime.backbone import loading
 from rag.runtime.hardware import resolve_device, resolve_precision
 from readers.llm.prompt import Completion
@@ -64,10 +64,10 @@ class LocalModel:
         """The greedy continuation, with the log-probability of each token.
 
         Raises:
-            RetrievalError: question and a single passage are longer than the model's window.
+            ReaderError: question and a single passage are longer than the model's window.
         """
         if not self.fits(messages, max_tokens):
-            raise RetrievalError(
+            raise ReaderError(
                 f"{self.name}: a question with one passage and {max_tokens} tokens of reply exceeds the "
                 f"model's window of {self._model.config.max_position_embeddings} tokens",
                 hint="index shorter passages, or use a model with a longer window",

@@ -10,7 +10,7 @@ from typing import Protocol
 from pydantic import Field
 
 from rag.config import Config
-from rag.core.errors import RetrievalError
+from rag.core.errors import ReaderError
 from rag.core.log import get_logger
 from rag.core.types import Passage
 from readers.llm.prompt import Completion, MalformedReply, grounded_messages, parse_reply, to_result
@@ -49,7 +49,7 @@ class Completer(Protocol):
         """The reply to the messages.
 
         Raises:
-            RetrievalError: it cannot be had; says why.
+            ReaderError: it cannot be had; says why.
         """
         ...
 
@@ -80,7 +80,7 @@ class LanguageModelReader:
         A question without passages is not asked: it has no answer.
 
         Raises:
-            RetrievalError: the model did not reply, or not in the shape that was asked for.
+            ReaderError: the model did not reply, or not in the shape that was asked for.
         """
         check_request(questions, passages, scores, n_best)
         order = [sorted(range(len(own)), key=lambda place: -own[place]) for own in scores]
@@ -112,7 +112,7 @@ class LanguageModelReader:
             # passages are counted as the caller gave them, not as they were shown
             moved = [replace(answer, passage_index=shown[answer.passage_index]) for answer in result.answers]
             return replace(result, answers=tuple(moved))
-        raise RetrievalError(
+        raise ReaderError(
             f"{self.name}: malformed reply: {wrong}",
             hint="use a model that follows instructions, or raise answer_tokens if the reply is cut",
         )

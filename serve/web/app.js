@@ -1,5 +1,5 @@
 // The page: one question box, one result. Whatever comes from the server is inserted as text, never as markup.
-import { cardsOf, inWords, isAnswered, milliseconds, percent, splitBySpans, stepOf } from "./text.js";
+import { asHeader, cardsOf, inWords, isAnswered, milliseconds, percent, splitBySpans, stepOf } from "./text.js";
 
 const MAX_RECENT = 6;
 const byId = (id) => document.getElementById(id);
@@ -40,7 +40,7 @@ class RequestError extends Error {
 
 async function post(path, body, signal) {
   const headers = { "Content-Type": "application/json" };
-  if (keyInput.value) headers["X-API-Key"] = keyInput.value;
+  if (keyInput.value) headers["X-API-Key"] = asHeader(keyInput.value);
   let response;
   try {
     response = await fetch(path, { method: "POST", headers, body: JSON.stringify(body), signal });

@@ -22,6 +22,11 @@ export function splitBySpans(text, spans) {
   return parts;
 }
 
+// Headers hold bytes, written as one character each; the server reads them as UTF-8.
+export function asHeader(text) {
+  return String.fromCharCode(...new TextEncoder().encode(text));
+}
+
 export function isAnswered(result) {
   return result.answers.length > 0 && result.answers[0].confidence >= result.no_answer_confidence;
 }

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rag.core.errors import ArtifactError, ConfigError
+from rag.core.errors import ArtifactError, ConfigError, ReaderError, RetrievalError
 from serve.app import create_app
 from serve.settings import ServeSettings, hash_api_key, load_settings
 from tests.api.fakes import FakeService, running, settings, until
@@ -164,9 +164,58 @@ async def test_an_exception_is_answered_without_its_text_and_logged_with_it(capl
         assert "ValueError" not in response.text
         assert (await client.post("/v1/ask", json={"question": "good"})).status_code == 200
         assert 'route="/v1/ask",status="500"} 1.0' in (await client.get("/metrics")).text
-    record = next(record for record in caplog.records if record.name == "serve.middleware")
+    record = next(record for record in caplog.records if record.name == "serve.desk")
     assert record.request_id == "r-7"
     assert "secret detail" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "code"),
+    [
+        (ReaderError("http://secret:1/v1 cannot be reached"), 502, "reader_failed"),
+        (RetrievalError("secret.faiss: row 9 is not there"), 500, "retrieval_failed"),
+    ],
+)
+async def test_failures_of_search_and_of_reading_are_told_apart(reason, status, code, caplog):
+    class Failing(FakeService):
+        def ask(self, *_: Any, **__: Any) -> Any:
+            raise reason
+
+    async with running(Failing()) as client:
+        response = await client.post("/v1/ask", json={"question": "a"}, headers={"X-Request-ID": "r-8"})
+        check(response, status, code)
+        assert f'rag_rejected_total{{reason="{code}"}} 1.0' in (await client.get("/metrics")).text
+    assert "secret" not in response.text
+    record = next(record for record in caplog.records if record.name == "serve.desk")
+    assert (record.request_id, record.exc_info[1]) == ("r-8", reason)
+
+
+async def test_of_several_questions_the_failing_one_is_named(caplog):
+    async with running(FakeService(poison=["bad"])) as client:
+        response = await client.post("/v1/ask", json={"questions": ["good", "bad", "good"]})
+    assert check(response, 500, "internal_error")["message"].startswith("questions.1 ('bad'): ")
+    assert next(record.question_number for record in caplog.records if record.name == "serve.desk") == 1
+
+
+async def test_a_request_that_is_cut_off_at_shutdown_is_told_so():
+    app, sent = create_app(settings(), FakeService()), []
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(60)  # the body never arrives
+        raise AssertionError
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/ask", "headers": [], "query_string": b""}
+    async with app.router.lifespan_context(app):
+        request = asyncio.create_task(app(scope, receive, send))
+        await until(lambda: app.state.desk.metrics.in_flight._value.get() == 1)
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+    assert sent[0]["status"] == 503
+    assert json.loads(sent[1]["body"])["error"]["code"] == "shutting_down"
 
 
 async def test_too_slow_answers_end_with_504():
@@ -218,7 +267,7 @@ async def test_an_index_that_cannot_be_opened_is_reported_to_the_runner_not_the_
 
 
 class TestKeys:
-    hashes = (hash_api_key("one"), hash_api_key("two"))
+    hashes = (hash_api_key("one"), hash_api_key("two"), hash_api_key("voilà🔑"))
 
     async def test_a_key_is_needed_under_v1_only(self):
         async with running(api_keys=self.hashes) as client:
@@ -234,15 +283,20 @@ class TestKeys:
 
     @pytest.mark.parametrize(
         "headers",
-        [{"Authorization": "Bearer one"}, {"authorization": "bearer  two "}, {"X-API-Key": "two"}],
+        [
+            {"Authorization": "Bearer one"},
+            {"authorization": "bearer  two "},
+            {"X-API-Key": "two"},
+            {"X-API-Key": "voilà🔑".encode()},
+            {"Authorization": "Bearer voilà".encode() + "🔑".encode()},
+        ],
     )
     async def test_accepted(self, headers, caplog):
         caplog.set_level(logging.INFO, logger="serve.access")
         async with running(api_keys=self.hashes) as client:
             assert (await client.post("/v1/ask", json={"question": "a"}, headers=headers)).status_code == 200
         assert any(
-            getattr(record, "key", "") in (self.hashes[0][:8], self.hashes[1][:8])
-            for record in caplog.records
+            getattr(record, "key", "") in [known[:8] for known in self.hashes] for record in caplog.records
         )
 
     @pytest.mark.parametrize(
@@ -279,12 +333,20 @@ class TestSettings:
             ({"read_top_k": 200}, "read_top_k=200 is larger than max_top_k=100"),
             ({"queue_size": 8}, "max_questions_per_request=32 is larger than queue_size=8"),
             ({"timeout_s": 0}, "timeout_s"),
+            ({"timeout_s": "inf"}, "timeout_s: Input should be a finite number"),
+            ({"drain_timeout_s": "inf"}, "drain_timeout_s: Input should be a finite number"),
             ({"fusion": "best"}, "minmax:0.7,0.3"),
         ],
     )
     def test_mistakes_are_named(self, values, words):
         with pytest.raises(ConfigError, match=words.replace("(", r"\(")):
             load_settings(**values)
+
+    @pytest.mark.parametrize("value", ["", " , "])
+    def test_keys_that_are_none_do_not_open_the_server(self, monkeypatch, value):
+        monkeypatch.setenv("RAG_SERVE_API_KEYS", value)
+        with pytest.raises(ConfigError, match=r"api_keys: .*holds no key; unset it"):
+            load_settings()
 
     def test_frozen(self):
         with pytest.raises(ValueError, match="frozen"):

@@ -106,16 +106,23 @@ async def test_health_and_readiness():
     async with running() as client:
         assert (await client.get("/healthz")).json() == {"status": "alive"}
         ready = await client.get("/readyz")
+        for path in ("/healthz", "/readyz", "/metrics"):
+            asked = await client.head(path)
+            assert (asked.status_code, asked.content) == (200, b"")
     assert ready.json() == {"status": "ready", "index_version": "v1", "n_passages": 4}
 
 
 async def test_metrics_tell_requests_stages_batches_and_the_index():
-    async with running() as client:
+    async with running(max_body_bytes=1000) as client:
         for question in (QUESTION, "Who invented the telephone?"):
             await client.post("/v1/ask", json={"question": question})
         await client.get("/v1/passages/danube-1")
         await client.get("/v1/passages/nothing")
         await client.get("/no/such/path")
+        await client.get("/?q=a")
+        await client.get("/openapi.json")
+        await client.post("/v1/ask", content=b" " * 1001)
+        await client.get("/v1/ask")
         response = await client.get("/metrics")
     assert response.headers["content-type"].startswith("text/plain")
     text = response.text
@@ -124,7 +131,11 @@ async def test_metrics_tell_requests_stages_batches_and_the_index():
         'rag_requests_total{method="GET",route="/v1/passages/{passage_id:path}",status="200"} 1.0',
         'rag_requests_total{method="GET",route="/v1/passages/{passage_id:path}",status="404"} 1.0',
         'rag_requests_total{method="GET",route="unmatched",status="404"} 1.0',
-        'rag_request_seconds_count{route="/v1/ask"} 2.0',
+        'rag_requests_total{method="GET",route="/",status="200"} 1.0',
+        'rag_requests_total{method="GET",route="/openapi.json",status="200"} 1.0',
+        'rag_requests_total{method="POST",route="/v1/ask",status="413"} 1.0',
+        'rag_requests_total{method="GET",route="/v1/ask",status="405"} 1.0',
+        'rag_request_seconds_count{route="/v1/ask"} 4.0',
         'rag_stage_seconds_count{stage="queue"} 2.0',
         'rag_stage_seconds_count{stage="search"} 2.0',
         'rag_stage_seconds_count{stage="read"} 2.0',
@@ -195,6 +206,13 @@ async def test_openapi_is_valid_and_names_limits_examples_and_the_error_shape():
                     reference = response["content"]["application/json"]["schema"]["$ref"]
                     assert reference.endswith("/ErrorOut"), (path, status)
     assert schema["paths"]["/v1/ask"]["post"]["security"]
+    for path, statuses in (
+        ("/v1/ask", {"400", "408", "502"}),
+        ("/v1/retrieve", {"400", "408"}),
+        ("/v1/admin/reload", {"408", "413"}),
+    ):
+        assert statuses <= schema["paths"][path]["post"]["responses"].keys()
+    assert "head" not in schema["paths"]["/healthz"]
     assert "HTTPValidationError" not in models
 
 
@@ -234,6 +252,15 @@ async def test_cross_origin_calls_only_from_listed_origins():
         refused = await client.options("/v1/ask", headers={**asked, "Origin": "https://b.example"})
     assert allowed.headers["access-control-allow-origin"] == "https://a.example"
     assert "access-control-allow-origin" not in refused.headers
+
+
+async def test_a_failure_is_told_across_origins_too(monkeypatch):
+    async with running(cors_origins=("https://a.example",)) as client:
+        monkeypatch.setattr(client._transport.app.state.desk, "require_ready", None)
+        response = await client.get("/readyz", headers={"Origin": "https://a.example"})
+    assert response.status_code == 500
+    assert response.headers["access-control-allow-origin"] == "https://a.example"
+    assert "X-Request-ID" in response.headers["access-control-expose-headers"]
 
 
 def test_creating_an_application_opens_nothing():

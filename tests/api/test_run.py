@@ -15,22 +15,35 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rag.core.errors import ArtifactError, ResourceError
+from rag.core.errors import ArtifactError, ConfigError, ResourceError
 from serve.run import bind, run_server
 from tests.api.fakes import FakeService, settings
 
 ROOT = Path(__file__).parents[2]
-PROGRAM = """
-from rag.core.errors import RagError
+BEGIN = """
+import threading
 from serve.run import run_server
 from tests.api.fakes import FakeService, settings
+class Service(FakeService):
+    def ask(self, questions, **limits):
+        print("asked", flush=True)
+        return super().ask(questions, **limits)
 version = 0
 def open_service(_):
     global version
     version += 1
-    return FakeService(f"v{version}", delay_s=0.5)
+    return Service(f"v{version}", delay_s=0.5)
+"""
+PROGRAM = f"""{BEGIN}
 run_server(settings(port=0), open_service=open_service)
 print("ended normally")
+"""
+STUCK = f"""{BEGIN}
+open_service = lambda _: Service(gate=threading.Event())
+run_server(settings(port=0, drain_timeout_s=3.0), open_service=open_service)
+"""
+OPENING = f"""{BEGIN}
+run_server(settings(port=0), open_service=lambda _: threading.Event().wait())
 """
 
 
@@ -43,9 +56,9 @@ def _logging_as_before():
 
 
 @pytest.fixture
-def process():
+def process(request):
     started = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM],
+        [sys.executable, "-c", getattr(request, "param", PROGRAM)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -82,9 +95,7 @@ def test_hangup_reloads_and_termination_finishes_what_was_accepted(process):
             target=lambda: answers.append(client.post("/v1/ask", json={"question": "a"})), daemon=True
         )
         thread.start()
-        while "rag_requests_in_flight 2.0" not in client.get("/metrics").text:
-            assert thread.is_alive()
-            time.sleep(0.02)
+        assert process.stdout.readline() == "asked\n"
         process.send_signal(signal.SIGTERM)
         thread.join(60)
     assert answers[0].status_code == 200
@@ -92,6 +103,42 @@ def test_hangup_reloads_and_termination_finishes_what_was_accepted(process):
     assert process.returncode == 0, err
     assert "ended normally" in out
     assert '"route": "/v1/ask", "status": 200' in err
+
+
+def errors_of(response: httpx.Response) -> tuple[int, str]:
+    return response.status_code, response.json()["error"]["code"]
+
+
+@pytest.mark.parametrize("process", [STUCK], indirect=True)
+def test_what_outlives_the_drain_is_refused_and_the_process_ends(process):
+    url = process.stdout.readline().removeprefix("listening on ").strip()
+    with httpx.Client(base_url=url, timeout=60, verify=False) as client:
+        ready(client, "v1")
+        answers: list[httpx.Response] = []
+        thread = threading.Thread(
+            target=lambda: answers.append(client.post("/v1/ask", json={"question": "a"})), daemon=True
+        )
+        thread.start()
+        assert process.stdout.readline() == "asked\n"
+        process.send_signal(signal.SIGTERM)
+        while (status := client.get("/readyz")).status_code == 200:
+            time.sleep(0.02)
+        assert errors_of(status) == (503, "shutting_down")
+        thread.join(60)
+    assert errors_of(answers[0]) == (503, "shutting_down")
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("process", [OPENING], indirect=True)
+def test_a_server_that_opens_its_index_ends_at_once(process):
+    url = process.stdout.readline().removeprefix("listening on ").strip()
+    with httpx.Client(base_url=url, timeout=60, verify=False) as client:
+        assert errors_of(client.get("/readyz")) == (503, "not_ready")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert process.returncode == 0
 
 
 def test_a_taken_port_is_explained():
@@ -104,6 +151,8 @@ def test_a_taken_port_is_explained():
 def test_an_unknown_host_is_explained():
     with pytest.raises(ResourceError, match="has no address"):
         bind("no-such-host.invalid", 0)
+    with pytest.raises(ConfigError, match="is not a name"):
+        bind("127.0..1", 0)
     with pytest.raises(ResourceError, match=r"cannot listen on 192\.0\.2\.1"):
         bind("192.0.2.1", 0)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 
 import pytest
 
@@ -91,6 +93,23 @@ async def test_reload_under_load_loses_nothing_and_uses_no_closed_index():
     assert 'rag_index_info{version="v3"} 1.0' in metrics
     assert 'version="v1"' not in metrics
     assert [service.n_closed for service in opener.opened] == [1, 1, 1]
+
+
+async def test_a_replaced_index_leaves_memory():
+    opener = Opener()
+    app = application(opener)
+    async with running(app=app) as client:
+        await until(lambda: app.state.desk.state == "ready")
+        old = opener.opened.pop()
+        old.itself = old  # as networks and their parts refer to one another
+        left = weakref.ref(old)
+        del old
+        gc.disable()
+        try:
+            await client.post("/v1/admin/reload", headers=KEY)
+            assert left() is None
+        finally:
+            gc.enable()
 
 
 async def test_a_failed_reload_keeps_the_old_index():

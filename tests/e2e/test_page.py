@@ -278,12 +278,12 @@ def test_loading_state_and_escape_while_waiting(page, driver, shots):
 def test_a_server_with_keys_asks_for_one(page, driver, shots):
     from tests.e2e.page import Page
 
-    with listening(create_app(settings(api_keys=(hash_api_key("sesame"),)), FakeService())) as address:
+    with listening(create_app(settings(api_keys=(hash_api_key("sésame-ключ"),)), FakeService())) as address:
         own = Page(driver, address, shots).open()
         own.until(lambda: own.is_visible("#key"))
         own.ask(QUESTION)
         assert own.text(".error h2") == "An API key is needed"
         assert own.focused == "key"
-        own.all("#key")[0].send_keys("sesame")
+        own.all("#key")[0].send_keys("sésame-ключ")
         own.all(".error button")[0].click()
         own.until(lambda: own.text(".answer") == "the Black Forest")

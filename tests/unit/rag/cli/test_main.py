@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,11 @@ def test_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
     [
         (["ask", "Who?", "--index", "nowhere"], 4, "nowhere: no such directory"),
         (["ask", "Who?", " ", "--index", "nowhere"], 3, "question 1 is empty"),
+        (
+            ["ask", "Who?", "caf\udce9?", "--index", "nowhere"],
+            3,
+            "question 1 is not valid Unicode at character 3",
+        ),
         (["inspect", "nowhere"], 4, "no such directory"),
         (["index", "nowhere.jsonl", "--out", "x", "--retriever", "bm25"], 3, "nowhere.jsonl"),
         (["index", "sample", "--out", "x", "--retriever", "sparse"], 2, "retriever = 'sparse'"),
@@ -325,6 +331,23 @@ def test_an_answer_in_the_models_own_words_is_shown_with_its_passage() -> None:
     shown = format_answer_set(said, colour=False)
     assert "1. yes  (confidence 80%)" in shown
     assert "It is long.\n     answer worded by the model" in shown
+
+
+def test_control_characters_of_the_corpus_do_not_reach_the_terminal() -> None:
+    text = "It is \x1b]0;owned\x07 \x9b2Jlong.\r\nVery\tlong."
+    evidence = {"passage_id": "p\x1b", "title": "\x1b[2JDanube", "text": text, "start": 19, "end": 23}
+    answer = {"text": "lo\x7fng", "confidence": 0.8, "evidence": evidence}
+    step = {"passage_id": "p", "title": "Hop\x1b", "text": text, "supporting": [[0, 10]]}
+    said = {
+        "question": "Q?\x1b",
+        "answers": [{**answer, "path": (step,)}],
+        "no_answer_confidence": 0.1,
+        "index_version": "v",
+        "timings_ms": {},
+    }
+    shown = format_answer_set(said, colour=False)
+    assert "It is \ufffd]0;owned\ufffd \ufffd2[[Jlon]]g.\ufffd\nVery\tlong." in shown
+    assert all(char in "\t\n" or unicodedata.category(char) != "Cc" for char in shown)
 
 
 def test_no_answer_is_said() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rag.core.errors import ConfigError, RetrievalError
+from rag.core.errors import ConfigError, ReaderError
 from rag.core.types import Passage
 from readers.open import open_reader, reader_kind
 
@@ -119,13 +119,13 @@ def test_failures_and_malformed_replies_are_tried_again(server: Server) -> None:
 )
 def test_bad_replies_are_clear_errors(server: Server, reply: tuple[int, bytes], words: str) -> None:
     server.replies = [reply]
-    with pytest.raises(RetrievalError, match=words):
+    with pytest.raises(ReaderError, match=words):
         ask(server.source, retries=0)
 
 
 def test_a_refused_connection_says_what_to_do(server: Server) -> None:
     server.close()
-    with pytest.raises(RetrievalError, match="is the model server running"):
+    with pytest.raises(ReaderError, match="is the model server running"):
         ask(server.source, retries=0)
 
 
@@ -135,7 +135,7 @@ def test_the_key_comes_from_the_environment_and_stays_out_of_logs(
     monkeypatch.setenv("RAG_READER_API_KEY", "sesame-1234")
     server.replies = [(401, b'{"error": {"message": "no"}}')]
     caplog.set_level(logging.DEBUG)
-    with pytest.raises(RetrievalError) as caught:
+    with pytest.raises(ReaderError) as caught:
         ask(server.source, retries=0)
     assert server.keys == ["Bearer sesame-1234"]
     assert "sesame" not in caplog.text + str(caught.value)

@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from rag.core.errors import RetrievalError
+from rag.core.errors import ReaderError
 from rag.core.types import Passage
 from readers.llm.local import open_local
 from readers.open import reader_kind
@@ -54,14 +54,14 @@ def test_greedy_continuation_and_its_probabilities(folder: Path) -> None:
 
 def test_what_is_no_json_is_a_clear_error(folder: Path) -> None:
     reader = open_local(folder, precision="fp32", answer_tokens=8, retries=0)
-    with pytest.raises(RetrievalError, match="malformed reply"):
+    with pytest.raises(ReaderError, match="malformed reply"):
         reader.read(["where ?"], [[Passage("p", "", "in the black forest")]], [[1.0]])
 
 
 def test_passages_beyond_the_window_are_left_out_and_one_too_long_is_an_error(folder: Path) -> None:
     reader = open_local(folder, precision="fp32", answer_tokens=8, retries=0)
     long = Passage("p", "", "forest " * 200)
-    with pytest.raises(RetrievalError, match="window"):
+    with pytest.raises(ReaderError, match="window"):
         reader.read(["where ?"], [[long, long]], [[1.0, 0.5]])
 
 
