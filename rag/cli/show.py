@@ -7,7 +7,8 @@ from typing import Any
 __all__ = ["format_answer_set", "highlight"]
 
 # A control character, shown as it is, could move the cursor, hide text or write a command for the terminal.
-_CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
+_CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n\r"}
+_CONTROLS[ord("\r")] = " "  # of Windows' line ends
 _BOLD, _DIM, _MARK, _END = "\x1b[1m", "\x1b[2m", "\x1b[1;30;43m", "\x1b[0m"
 
 

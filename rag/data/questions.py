@@ -6,6 +6,7 @@ import io
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,9 +29,10 @@ from rag.data.files.streams import (
     read_lines,
     strip_compression,
 )
+from rag.data.files.tables import read_qrels
 from rag.data.records import BadRecord
 
-__all__ = ["QUESTION_FORMATS", "draw_sample", "hold_out", "read_questions"]
+__all__ = ["QUESTION_FORMATS", "draw_sample", "hold_out", "question_files", "read_questions"]
 
 QUESTION_FORMATS = ("jsonl", "json", "csv", "tsv", "parquet", "text", "hf")
 _HEAD_BYTES = 1 << 16
@@ -58,8 +60,8 @@ def read_questions(path: str | Path, format: str = "auto") -> Iterator[Question]
     tolerate no bad record: a figure over an unknown part of a test set means nothing.
 
     Args:
-        path: the file (also .gz, .bz2, .zst, .xz), a BEIR folder, "-" for standard input, or
-            `hf:owner/name[:config][:split]`. The split must be named unless the data set has only one.
+        path: the file (also .gz, .bz2, .zst, .xz), a BEIR folder or its qrels file, "-" for standard input,
+            or `hf:owner/name[:config][:split]`. The split must be named unless the data set has only one.
         format: one of `QUESTION_FORMATS`, or "auto" to decide by first bytes and file name.
 
     Raises:
@@ -89,12 +91,43 @@ def read_questions(path: str | Path, format: str = "auto") -> Iterator[Question]
     if str(path) != STDIN:
         if not place.exists():
             raise DataError(f"{path}: no such file")
-        if place.is_dir():
-            found = in_folder(place, "queries.jsonl")
-            if found is None:
-                raise DataError(f"{path} is a directory without queries.jsonl, expected a file of questions")
-            place = found
+        asked, *judged = question_files(place)
+        if judged:
+            return _judged(asked, judged[0])
+        place = asked
     return _read(str(place), format)
+
+
+def question_files(path: str | Path) -> list[Path]:
+    """The files that questions are read from: one; of a BEIR folder, or its qrels file, queries and qrels.
+
+    Raises:
+        DataError: a folder that is none of BEIR's, or has the judgements of several splits.
+    """
+    place = Path(path)
+    if place.parent.name == "qrels" and (queries := in_folder(place.parent.parent, "queries.jsonl")):
+        return [queries, place]
+    if not place.is_dir():
+        return [place]
+    found = in_folder(place, "queries.jsonl")
+    if found is None:
+        raise DataError(f"{path} is a directory without queries.jsonl, expected a file of questions")
+    judged = sorted((place / "qrels").glob("*.tsv"))
+    if len(judged) > 1:
+        raise DataError(
+            f"{path} has the judgements of {len(judged)} splits ({', '.join(file.stem for file in judged)})",
+            hint=f"give those that are wanted: {judged[0]}",
+        )
+    return [found, *judged]
+
+
+def _judged(queries: Path, qrels: Path) -> Iterator[Question]:
+    """BEIR's questions that were judged, with the passages that were found relevant."""
+    grades = {record.id: record for record in read_qrels(qrels)}
+    for question in _read(str(queries), "auto"):
+        if (record := grades.get(question.id)) is not None:
+            relevant = sorted(record.positives, key=lambda context: -context.extra["grade"])
+            yield replace(question, gold_passage_ids=tuple(context.id for context in relevant))
 
 
 def draw_sample(questions: Iterable[Question], count: int, seed: int) -> list[Question]:
@@ -180,6 +213,8 @@ def _detect(stream: io.BufferedReader, path: str) -> str:
     if head.startswith(b"PAR1"):
         return "parquet"
     if name.endswith(".txt"):
+        if head.startswith(b"<"):
+            raise _no_markup(path)
         return "text"
     if head.startswith(b"{"):
         return "jsonl" if is_json_lines(head) else "json"
@@ -191,7 +226,16 @@ def _detect(stream: io.BufferedReader, path: str) -> str:
         return "csv"
     if name.endswith((".tsv", ".json", ".jsonl")):
         return {"v": "tsv", "n": "json", "l": "jsonl"}[name[-1]]
+    if head.startswith(b"<"):
+        raise _no_markup(path)
     return "text"
+
+
+def _no_markup(path: str) -> DataError:
+    return DataError(
+        f"{path} holds tags, as TREC's topics do: expected {', '.join(QUESTION_FORMATS[:-1])}",
+        hint="write one question a line, or id and question parted by a tab",
+    )
 
 
 def _records(rows: Iterable[tuple[int, Any]], path: str, mark: str = ": record ") -> Numbered:

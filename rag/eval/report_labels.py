@@ -83,6 +83,7 @@ _MAIN = (  # most telling first
     *("em", "f1", "sp_f1", "joint_f1", "kilt_em", "r_precision", "top1", "top5", "top20", "top100", "mrr"),
     *("path_em@1", "path_cover@20", "passage_em@2", "passage_em@20", "passage_em@100"),
 )
+_BY_GOLD = ("nDCG@10", "RR", "R@5", "R@20", "R@100")  # where questions name passages and no answers
 
 
 def describe(name: str) -> tuple[str, str]:
@@ -147,13 +148,15 @@ def ordered(names: Iterable[str]) -> list[str]:
 
 def main_figures(figures: Mapping[str, Any], limit: int = 5) -> list[str]:
     """The figures for the top of the page: those that exist, most telling first."""
-    return [name for name in _MAIN if name in figures and name != "mrr"][:limit]
+    found = [name for name in _MAIN if name in figures] or [name for name in _BY_GOLD if name in figures]
+    return found[:limit]
 
 
 def compared_figures(*systems: Mapping[str, Any]) -> list[str]:
     """The main figures that all systems have."""
-    common = (name for name in _MAIN if all(name in figures for figures in systems))
-    return [name for name in common if name != "passage_em@100"]
+    common = [name for name in (*_MAIN, *_BY_GOLD) if all(name in figures for figures in systems)]
+    by_answer = [name for name in common if name not in _BY_GOLD]
+    return [name for name in by_answer or common if name != "passage_em@100"]
 
 
 def percent(value: float | None, digits: int = 1) -> str:

@@ -216,6 +216,12 @@ def _check_state(place: Path, mark: str, header: Mapping[str, Any]) -> dict[str,
     """The finished metrics if this very evaluation was done before; else make sure that it may be
     continued."""
     remove_temporaries(place)
+    others = [path.name for path in place.iterdir() if not path.name.startswith(".")]
+    if others and not {METRICS_NAME, _STATE_NAME, RECORDS_NAME} & {*others}:
+        raise ConfigError(
+            f"{place} holds other files ({', '.join(sorted(others)[:3])}), not an evaluation",
+            hint="choose another --out, or an empty folder",
+        )
     for name in (METRICS_NAME, _STATE_NAME):
         if not (place / name).is_file() or (name == _STATE_NAME and not _is_begun(place)):
             continue

@@ -15,6 +15,7 @@ from rag.core.files import fingerprint, sha256_file
 from rag.core.types import MAX_TOP_K, Question
 from rag.data.files.huggingface import HF_PREFIX, parse_name, revision_of
 from rag.data.files.streams import strip_compression
+from rag.data.questions import question_files
 from rag.data.text import REGEX_PROFILES, MatchMode
 from rag.eval.guard import guess_split
 from rag.metrics.answers import check_profile
@@ -135,8 +136,10 @@ class QuestionSource:
             shown = f"{place} ({configuration})" if configuration else place
             marked = split or (guess_split(part) if part else None)
             return cls(shown, full, marked, revision=revision_of(full))
-        file = Path(path)
-        return cls(_set_name(file), str(path), split or guess_split(file), sha256_file(file))
+        file, files = Path(path), question_files(path)
+        digests = [sha256_file(part) for part in files]
+        digest = digests[0] if len(digests) == 1 else fingerprint(digests)
+        return cls(_set_name(file), str(path), split or guess_split(files[-1]), digest)
 
     @classmethod
     def of_questions(cls, questions: Sequence[Question], *, split: str | None = None) -> QuestionSource:

@@ -23,7 +23,7 @@ from rag.data.files.record import (
     token,
 )
 
-__all__ = ["BEIR", "COLBERT", "TREC_QRELS", "TREC_RUN"]
+__all__ = ["BEIR", "COLBERT", "TREC_QRELS", "TREC_RUN", "read_qrels"]
 
 
 def _read_run(path: Path) -> Iterator[Record]:
@@ -79,7 +79,8 @@ def _write_run(path: Path, records: Iterable[Record]) -> None:
                 file.write(f"{question} Q0 {passage} {rank} {score!r} {tag}\n")
 
 
-def _read_qrels(path: Path) -> Iterator[Record]:
+def read_qrels(path: Path) -> Iterator[Record]:
+    """Judged passages of each question, TREC's or BEIR's."""
     grades: dict[str, list[Context]] = {}
     for place, line in text_lines(path):
         fields = line.split()
@@ -131,7 +132,7 @@ def _one_of(folder: Path, pattern: str) -> Path:
 
 def _read_beir(path: Path) -> Iterator[Record]:
     """Questions with judgements, and the texts of the judged passages."""
-    judged = {record.id: record for record in _read_qrels(_one_of(path, "qrels/*.tsv"))}
+    judged = {record.id: record for record in read_qrels(_one_of(path, "qrels/*.tsv"))}
     needed = {context.id for record in judged.values() for context in (*record.positives, *record.negatives)}
     texts: dict[str, Context] = {}
     for place, value in json_records(_one_of(path, "corpus.jsonl*")):
@@ -284,7 +285,7 @@ TREC_RUN = Format(
 TREC_QRELS = Format(
     "trec-qrels", "TREC relevance judgements: qid 0 docid grade",
     frozenset({"id", "positives", "negatives", "passage ids", "passage fields"}),
-    frozenset({"id", "positives", "passage ids"}), _read_qrels, _write_qrels,
+    frozenset({"id", "positives", "passage ids"}), read_qrels, _write_qrels,
 )  # fmt: skip
 BEIR = Format(
     "beir", "BEIR folder: corpus.jsonl, queries.jsonl, qrels/",

@@ -12,7 +12,7 @@ import pytest
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Question
 from rag.data.corpus import read_documents
-from rag.data.questions import read_questions
+from rag.data.questions import question_files, read_questions
 
 HOTPOT = [
     {
@@ -255,3 +255,30 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         read_questions(tmp_path)
     with pytest.raises(ConfigError, match="xml"):
         read_questions(tmp_path, format="xml")
+
+
+def beir(folder: Path, **splits: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "queries.jsonl").write_text('{"_id": "b1", "text": "Q?"}\n{"_id": "b2", "text": "R?"}\n')
+    (folder / "qrels").mkdir(exist_ok=True)
+    for name, lines in splits.items():
+        (folder / "qrels" / f"{name}.tsv").write_text("query-id\tcorpus-id\tscore\n" + lines)
+    return folder
+
+
+def test_a_beir_folder_says_which_passages_are_relevant(tmp_path: Path) -> None:
+    folder = beir(tmp_path / "one", test="b2\td1\t1\nb2\td2\t2\nb2\td3\t0\n")
+    assert list(read_questions(folder)) == [Question("b2", "R?", gold_passage_ids=("d2", "d1"))]
+    assert [file.name for file in question_files(folder)] == ["queries.jsonl", "test.tsv"]
+    beir(folder, dev="b1\td4\t1\n")
+    with pytest.raises(DataError, match=r"judgements of 2 splits \(dev, test\)"):
+        read_questions(folder)
+    assert list(read_questions(folder / "qrels" / "dev.tsv")) == [
+        Question("b1", "Q?", gold_passage_ids=("d4",))
+    ]
+
+
+@pytest.mark.parametrize("name", ["topics.xml", "topics.txt", "topics.301-350"])
+def test_tags_are_not_taken_for_questions(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match="holds tags, as TREC's topics do"):
+        read(tmp_path / name, b"<top>\n<num> Number: 301\n<title> Crime\n</top>\n")

@@ -242,3 +242,22 @@ def test_passages_with_odd_characters_do_not_break_the_page(tmp_path: Path, syst
     )
     assert Passage("a", "b", "c")
     assert check_page(render_report([run(system, [question], tmp_path / "odd")]))
+
+
+class Finds:
+    """Wraps a system; never reads."""
+
+    def __init__(self, system: Any) -> None:
+        self.retrieve = system.retrieve
+
+
+def test_questions_that_name_passages_alone_are_shown_and_compared_by_these(
+    tmp_path: Path, system: Any, questions: list[Question]
+) -> None:
+    judged = [Question(q.id, q.text, gold_passage_ids=("0",)) for q in questions]
+    settings = EvaluationSettings(ks=(1, 3), resamples=1000)
+    for name in ("a", "b"):
+        evaluate(Finds(system), judged, tmp_path / name, settings, source=QuestionSource("judged"))
+    both = load_evaluations([tmp_path / "a", tmp_path / "b"])
+    assert str(both[0]).splitlines()[0].startswith("nDCG at 10")
+    assert {row.figure for row in compare_evaluations(both)} >= {"nDCG@10", "RR"}

@@ -226,7 +226,7 @@ def test_r_precision_at_page_level(tmp_path: Path, retrieved: Any, pages: Any, e
     metrics = evaluate(
         Reads(titled),  # type: ignore[arg-type]
         [Question("k", "Where?", ("Norway",), provenance=gold)],
-        tmp_path,
+        tmp_path / "evaluation",
         EvaluationSettings(profile="kilt", ks=(1, 2), read_top_k=2, resamples=1000, pages=pages),
         source=QuestionSource("toy"),
     )

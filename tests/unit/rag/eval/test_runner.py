@@ -346,3 +346,22 @@ def test_paths_are_judged_where_the_retriever_finds_them(
     [record] = [r for r in read_records(tmp_path / "a" / "per_question.jsonl") if r["id"] == "q3"]
     assert record["paths"] == [["p4", "p0"], ["p4", "p3"]]
     assert not any(name.startswith(("path_", "hop")) for name in plain["figures"])
+
+
+def test_a_folder_of_something_else_is_left_alone(
+    tmp_path: Path, system: Any, questions: list[Question]
+) -> None:
+    (tmp_path / "report.html").write_text("mine")
+    with pytest.raises(ConfigError, match=r"holds other files \(report\.html\), not an evaluation"):
+        evaluate(system, questions, tmp_path, settings(), source=SOURCE)
+    assert (tmp_path / "report.html").read_text() == "mine"
+
+
+def test_a_beir_folder_is_a_source(tmp_path: Path) -> None:
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "queries.jsonl").write_text('{"_id": "b1", "text": "Q?"}\n')
+    (tmp_path / "qrels" / "test.tsv").write_text("b1\td1\t1\n")
+    first = QuestionSource.of_file(tmp_path)
+    assert first.split == "test"
+    (tmp_path / "qrels" / "test.tsv").write_text("b1\td2\t1\n")
+    assert QuestionSource.of_file(tmp_path).sha256 != first.sha256
