@@ -346,7 +346,7 @@ def test_control_characters_of_the_corpus_do_not_reach_the_terminal() -> None:
         "timings_ms": {},
     }
     shown = format_answer_set(said, colour=False)
-    assert "It is \ufffd]0;owned\ufffd \ufffd2[[Jlon]]g.\ufffd\nVery\tlong." in shown
+    assert "It is \ufffd]0;owned\ufffd \ufffd2[[Jlon]]g. \nVery\tlong." in shown
     assert all(char in "\t\n" or unicodedata.category(char) != "Cc" for char in shown)
 
 
