@@ -164,7 +164,7 @@ class JointTask:
 
     @torch.no_grad()
     def measure(self, questions: Sequence[Question]) -> dict[str, float]:
-        """Held-out questions: {"em", "f1"} and top-k in per cent, "nll" of their first answers.
+        """Held-out questions: {"em", "f1"} and top-k in per cent, unsmoothed "nll" of first answers.
 
         Of a regular expression that is the string it matches most often; where it matches none, nothing.
         """
@@ -172,27 +172,25 @@ class JointTask:
         self.module.eval()
         reader = GenerativeReader(self.seq2seq, self.settings)
         ranks: list[int | None] = []
-        read, nll, worded = [], 0.0, 0
+        read, nats = [], []
         for begin in range(0, len(questions), self.config.data.batch_size):
             part = questions[begin : begin + self.config.data.batch_size]
             found = self.finder.find(part)
             ranks += map(answer_rank, part, self.finder.best(part, _DEPTH))
-            told = [self._matched(q) if q.answers_are_regex else q.answers[0] for q in part]
-            if any(told):
-                kept = [question for question, answer in zip(part, told, strict=True) if answer]
-                seen = found if len(kept) == len(part) else self.finder.find(kept)
-                nll += float(self._read(kept, seen, list(filter(None, told))).reader)
-                worded += len(kept)
             scores = [
                 (row[: len(own)] / self.finder.scale).tolist()
                 for row, own in zip(found.scores, found.passages, strict=True)
             ]
-            read += reader.generate([question.text for question in part], found.passages, scores, 1)
+            told = [self._matched(q) if q.answers_are_regex else q.answers[0] for q in part]
+            asked = [question.text for question in part], found.passages, scores
+            likely = reader.log_likelihood(*asked, told)
+            nats += [-value for value, answer in zip(likely, told, strict=True) if answer]
+            read += reader.generate(*asked, 1)
         self.module.train(training)
         known = {n: v for n, v in retrieval_scores(ranks).items() if n != "top100"}
         rules = [question.answer_profile for question in questions]
         figures = answer_scores(read, [question.answers for question in questions], rules)
-        return {**figures, "nll": nll / max(worded, 1), **known}
+        return {**figures, "nll": sum(nats) / max(len(nats), 1), **known}
 
 
 class _Watch:

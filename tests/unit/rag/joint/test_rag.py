@@ -102,6 +102,14 @@ def test_evaluation_searches_with_the_readers_own_questions_and_tells_likelihood
         evaluate(**searched, likelihood=True)
 
 
+def test_held_out_questions_are_judged_without_smoothing(world: dict[str, Any], tmp_path: Path) -> None:
+    reader = train_rag(config(RagTrainConfig, world, tmp_path / "run", max_steps=1, smoothing=0.3))
+    figures = json.loads((reader / "figures.json").read_text())
+    searched = {"index": world["index"], "questions": world["validation_file"], "precision": "fp32"}
+    read = evaluate(**searched, reader=str(reader), likelihood=True, read_top_k=5)
+    assert figures["nll"] == pytest.approx(read.figures["nll"].value, rel=1e-3)
+
+
 def test_another_index_or_question_encoder_is_refused(
     frozen: Path, world: dict[str, Any], tmp_path: Path
 ) -> None:
