@@ -81,6 +81,15 @@ def test_the_likelihood_of_an_answer_is_of_all_passages_together(folder: Path) -
         likely("single", PASSAGES, SCORES)
 
 
+def test_a_long_answer_is_not_likelier_for_being_cut(folder: Path) -> None:
+    found = []
+    for mode in ("fid", "rag-sequence"):
+        for longest in (2, 20):
+            reader = GenerativeReader.load(folder, precision="fp32", mode=mode, answer_tokens=longest)
+            found += reader.log_likelihood(["where?"], [PASSAGES], [SCORES], ["the city is near the river"])
+    assert found[::2] == found[1::2]
+
+
 def test_no_answer_competes_by_its_likelihood(folder: Path) -> None:
     asked: tuple[Any, ...] = (["where?"], [PASSAGES], [SCORES])
     plain = GenerativeReader.load(folder, precision="fp32", answer_tokens=6)
