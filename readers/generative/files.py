@@ -33,12 +33,13 @@ _WRAPPED = "encoder.encoder."  # FiD's own code saved the encoder inside a wrapp
 
 
 def load_generator(
-    name_or_path: str | Path, **changes: Any
+    name_or_path: str | Path, *, dropout: float | None = None, train_on: str | None = None, **changes: Any
 ) -> tuple[PreTrainedModel, Any, GeneratorManifest]:
     """A folder of `rag train generator`, or any sequence-to-sequence checkpoint with its tokenizer.
 
     Args:
         name_or_path: folder or Hugging Face name.
+        dropout, train_on: as for `load_seq2seq`.
         changes: fields of `GeneratorSettings` to replace.
 
     Returns:
@@ -50,7 +51,7 @@ def load_generator(
     """
     folder = Path(name_or_path)
     manifest = load_manifest(GeneratorManifest, folder) if (folder / READER_FILE).exists() else None
-    model, tokenizer, is_fid = load_seq2seq(name_or_path)
+    model, tokenizer, is_fid = load_seq2seq(name_or_path, dropout=dropout, train_on=train_on)
     if manifest is None:
         usual = GeneratorSettings().passage_tokens
         fitting = min(usual, longest_row(model) or usual)

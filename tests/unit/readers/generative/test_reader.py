@@ -21,7 +21,7 @@ from readers.manifest import Calibration
 from readers.open import open_reader, reader_kind
 from readers.paths import read_answers
 from readers.spans import find_span
-from tests.tiny_generator import KINDS, tiny_generator
+from tests.tiny_generator import KINDS, fid_checkpoint, tiny_generator
 from tests.tiny_reader import tiny_encoder, tiny_tokenizer
 
 PASSAGES = [
@@ -196,23 +196,6 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(MismatchedArtifactError, match="the tokenizer knows"):
         GenerativeReader.load(tmp_path)
-
-
-def fid_checkpoint(folder: Path) -> torch.Tensor:
-    """A T5 reader as FiD's own code saved it: encoder in wrappers, a bias in the cross-attention."""
-    tiny_generator(folder, "t5")
-    state = load_file(folder / "model.safetensors")
-    bias = torch.randn(32, 2)
-    renamed = {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": bias}
-    for name, tensor in state.items():
-        name = (
-            name.replace("encoder.block.", "encoder.encoder.block.").replace(".layer.", ".module.layer.")
-            if (name.startswith("encoder.block."))
-            else name
-        )
-        renamed[name.replace("encoder.final", "encoder.encoder.final")] = tensor
-    save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
-    return bias
 
 
 def test_a_released_fid_reader_opens_with_the_bias_it_was_trained_with(tmp_path: Path) -> None:
