@@ -21,14 +21,14 @@ from rag.core.types import Question
 from rag.joint.finding import FixedFinder, LearningFinder
 from rag.joint.held import HeldIndex, held_run, index_exchange
 from rag.joint.pair import paired, part
-from rag.joint.questions import questions_of
+from rag.joint.questions import SameQuestions, questions_of
 from rag.joint.task import JointBatches, JointTask, Objective
 from rag.joint.together_config import JointTrainConfig
 from rag.runtime.hardware import resolve_precision
 from rag.training.claim import claimed
 from rag.training.distributed import World
 from rag.training.exchange import Role
-from rag.training.fit import FitHooks, FitResult, fit
+from rag.training.fit import FitHooks, FitResult, SeveralHooks, fit
 from rag.training.precision import MasterWeights
 from readers.generative.files import load_generator
 from readers.generative.model import Seq2Seq
@@ -164,7 +164,7 @@ def _fit(
     return fit(
         module, master, batches, lambda _, batch: task.loss(batch, batches.questions), config.optim,
         config.run, config.out, evaluate=(lambda _: task.measure(held_out)) if held_out else None,
-        hooks=hooks, world=task.world,
+        hooks=SeveralHooks(SameQuestions(train, held_out), hooks, task.watch), world=task.world,
     )  # fmt: skip
 
 

@@ -19,7 +19,9 @@ from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage
 from rag.eval.api import evaluate
 from rag.joint.emdr2 import EmdrTrainConfig, train_emdr2
+from rag.joint.questions import questions_of
 from rag.joint.rag import RagTrainConfig, train_rag
+from rag.joint.task import JointTask
 from rag.joint.together_config import JointTrainConfig
 from rag.pipeline import Pipeline
 from rag.training.run_log import read_metrics
@@ -116,6 +118,46 @@ def test_held_out_questions_are_judged_without_smoothing(world: dict[str, Any], 
     searched = {"index": world["index"], "questions": world["validation_file"], "precision": "fp32"}
     read = evaluate(**searched, reader=str(reader), likelihood=True, read_top_k=5)
     assert figures["nll"] == pytest.approx(read.figures["nll"].value, rel=1e-3)
+
+
+def test_a_run_goes_on_with_what_it_saw_and_with_no_other_questions(
+    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    questions = Path(shutil.copy(world["train_files"][0], tmp_path / "train.jsonl"))
+    once = {
+        "train_files": [str(questions)], "max_steps": 4, "log_every_steps": 1, "save_every_s": 1e-9,
+        "batch_size": 2,
+    }  # fmt: skip
+    train_rag(config(RagTrainConfig, world, tmp_path / "whole", **once))
+    calls, loss = iter(range(99)), JointTask.loss
+
+    def cut(*given: Any) -> Any:
+        if next(calls) == 2:
+            raise KeyboardInterrupt
+        return loss(*given)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(JointTask, "loss", cut)
+        train_rag(config(RagTrainConfig, world, tmp_path / "cut", **once))
+    told = questions.read_text()
+    questions.write_text(told.replace("how", "what", 1))
+    with pytest.raises(
+        MismatchedArtifactError, match=r"other questions.* training: '90 questions, .* now '90"
+    ):
+        train_rag(config(RagTrainConfig, world, tmp_path / "cut", **once))
+    questions.write_text(told)
+    train_rag(config(RagTrainConfig, world, tmp_path / "cut", **once))
+    whole, again = ([r["distinct"] for r in records(tmp_path / name)] for name in ("whole", "cut"))
+    assert again == whole
+
+
+def test_fewer_questions_are_a_random_sample(world: dict[str, Any], tmp_path: Path) -> None:
+    every, few = (
+        questions_of(config(RagTrainConfig, world, tmp_path, train_questions=count))[0] for count in (0, 20)
+    )
+    places = [every.index(question) for question in few]
+    assert places == sorted(set(places))
+    assert len(places) == 20 < places[-1]
 
 
 def test_another_index_or_question_encoder_is_refused(
