@@ -44,7 +44,8 @@ from rag.runtime.hardware import resolve_precision
 from rag.runtime.model_files import position_limit
 from rag.runtime.seeds import generator
 from rag.training.distributed import World
-from rag.training.fit import Loss, SeveralHooks, fit
+from rag.training.fit import Loss, fit
+from rag.training.hooks import SeveralHooks
 from readers.extractive.inference import row_tensors, span_scores
 from readers.extractive.layout import RowLayout, pair_template, rows_of_pairs
 from readers.extractive.model import SpanModel

@@ -28,7 +28,8 @@ from rag.runtime.hardware import resolve_precision
 from rag.training.claim import claimed
 from rag.training.distributed import World
 from rag.training.exchange import Role
-from rag.training.fit import FitHooks, FitResult, SeveralHooks, fit
+from rag.training.fit import FitHooks, FitResult, fit
+from rag.training.hooks import SeveralHooks
 from rag.training.precision import MasterWeights
 from readers.generative.files import load_generator
 from readers.generative.model import Seq2Seq
