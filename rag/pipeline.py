@@ -34,6 +34,8 @@ __all__ = ["Pipeline", "check_questions"]
 
 Found = list[tuple[Hit, Passage]]
 
+_OWN = "its own question encoder"
+
 
 class Pipeline:
     """Retrieve, read, answer with evidence.
@@ -84,22 +86,22 @@ class Pipeline:
             ArtifactError: the index is unfinished, damaged, or belongs to another encoder.
             ConfigError: a setting is not known, or does not fit the index.
         """
-        from retrievers.open import open_retriever
+        from retrievers.open import named_kind, open_retriever
 
         index = Index.open(index_dir, verify=verify)
         fused = Fusion.parse(fusion) if isinstance(fusion, str) else fusion
-        bound = _bound(reader)
+        said = _said(reader)
+        known = said.get("retriever") or {}
+        bound = None if "kind" in known else known or None
         if reader and bound is None and not reads:
             raise ConfigError(
                 f"{reader} is to search and not to read, but there is no question encoder in it",
                 hint="leave the reader out, or give the folder that `rag train rag` or `emdr2` wrote",
             )
-        if bound is not None and retriever not in ("auto", "dense"):
+        if retriever not in ("auto", "dense"):
             bound = None
-            get_logger(__name__).warning(
-                "%s was trained with its own question encoder; with %s its prior over passages means little",
-                *(reader, retriever),
-            )
+        if reads and known:
+            _check_prior(str(reader), said, _OWN if bound else named_kind(retriever, index))
         if bound is None:
             searcher = open_retriever(
                 index, retriever, encoder=encoder, precision=precision, fusion=fused, rerank=rerank
@@ -300,14 +302,24 @@ class Pipeline:
             self._holder = None
 
 
-def _bound(reader: str | Literal[False] | None) -> Mapping[str, Any] | None:
-    """What a reader's folder says of a question encoder that belongs to it, if it does."""
+def _said(reader: str | Literal[False] | None) -> Mapping[str, Any]:
+    """The `reader.json` of a reader's folder, if it has one."""
     from readers.manifest import READER_FILE, read_reader_file
 
     if not reader or not (FilePath(reader) / READER_FILE).exists():
-        return None
-    found: Mapping[str, Any] | None = read_reader_file(FilePath(reader)).get("retriever")
-    return found
+        return {}
+    return read_reader_file(FilePath(reader))
+
+
+def _check_prior(reader: str, said: Mapping[str, Any], searched: str) -> None:
+    """Warn of a reader that makes p(z|x) of other scores than in training."""
+    trained = said["retriever"].get("kind", _OWN)
+    mode = str(said.get("settings", {}).get("mode"))
+    if mode.startswith("rag-") and trained.partition(":")[0] != searched.partition(":")[0]:
+        get_logger(__name__).warning(
+            "%s was trained with %s: over what %s finds, its prior over passages means little",
+            *(reader, trained, searched),
+        )
 
 
 def _open_reader(reader: str | Literal[False] | None, precision: str, effort: str | None) -> Reader | None:

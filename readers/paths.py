@@ -21,7 +21,16 @@ from rag.data.sentences import Spans, sentence_spans
 from readers.facts import FactPassage, choose_facts, find_signs, is_named
 from readers.protocols import ReadAnswer, Reader, ReadResult
 
-__all__ = ["JoinedPath", "ReadsPaths", "Steps", "hop_scores", "join_path", "read_answers", "with_paths"]
+__all__ = [
+    "JoinedPath",
+    "ReadsPaths",
+    "Steps",
+    "hop_scores",
+    "join_path",
+    "read_answers",
+    "search_scores",
+    "with_paths",
+]
 
 Steps = Sequence[tuple[Hit, Passage]]
 
@@ -120,6 +129,15 @@ def hop_scores(question: str, retrieved: Steps, paths: Sequence[Steps]) -> list[
     ]
 
 
+def search_scores(reader: object, found: Steps) -> list[float]:
+    """Of each passage the score that a reader is told.
+
+    A reader that makes p(z|x) of scores gets those of the search: a re-ranker's are on another scale.
+    """
+    is_prior = getattr(getattr(reader, "settings", None), "marginal", None) is not None
+    return [(hit.first_stage if is_prior and hit.first_stage else hit).score for hit, _ in found]
+
+
 def read_answers(
     reader: Reader,
     questions: Sequence[str],
@@ -150,7 +168,7 @@ def read_answers(
             scores = [hop_scores(questions[n], retrieved[n], paths[n]) for n in numbers]
             results = reader.read(asked, shown, scores, n_best, from_paths=True)
         else:
-            scores = [[hit.score for hit, _ in retrieved[n]] for n in numbers]
+            scores = [search_scores(reader, retrieved[n]) for n in numbers]
             results = reader.read(asked, shown, scores, n_best)
         read.update(zip(numbers, results, strict=True))
     answers = []

@@ -41,6 +41,7 @@ from rag.eval.predictions import read_records, write_predictions
 from rag.eval.scoring import Facts, QuestionOutcome, score_outcomes
 from rag.eval.settings import EvaluationSettings, QuestionSource
 from rag.eval.systems import Paths, ReadsPassages, Retrieved, RetrievesPassages, read_paths, retrieve_paths
+from readers.paths import search_scores
 from readers.protocols import TellsLikelihood
 
 __all__ = ["FORMAT_VERSION", "METRICS_NAME", "RECORDS_NAME", "evaluate"]
@@ -184,7 +185,7 @@ class _Asker:
         found = self.judge.log_likelihood(
             [question.text for question in batch],
             [[passage for _, passage in pairs] for pairs in read],
-            [[hit.score for hit, _ in pairs] for pairs in read],
+            [search_scores(self.judge, pairs) for pairs in read],
             [next(iter(question.answers), "") for question in batch],
         )
         return [-value if question.answers else None for question, value in zip(batch, found, strict=True)]

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from rag.core.errors import DataError
+from rag.core.errors import DataError, MismatchedArtifactError
+from rag.core.files import fingerprint
+from rag.core.manifest import differences
 from rag.core.types import Passage, Question
-from rag.data.questions import hold_out, read_questions
+from rag.data.questions import draw_sample, hold_out, read_questions
 from rag.data.text import AnswerMatcher
 from rag.metrics.ranking import first_true
+from rag.training.fit import FitHooks
 from retrievers.examples.data import answer_matcher
 from retrievers.examples.records import Candidate, TrainingExample
 from retrievers.training.config import RetrieverTrainConfig
 
-__all__ = ["answer_rank", "answered", "divide", "example_of", "most_matched", "questions_of"]
+__all__ = [
+    "SameQuestions",
+    "answer_rank",
+    "answered",
+    "divide",
+    "example_of",
+    "most_matched",
+    "questions_key",
+    "questions_of",
+]
 
 
 def questions_of(
@@ -34,7 +47,8 @@ def questions_of(
     asked = [question for path in config.train_files for question in answered(path, is_regex)]
     given = None if config.validation_file is None else answered(config.validation_file, is_regex)
     asked, held_out = divide(asked, given, config.data.validation_fraction, config.run.seed)
-    asked = asked[: config.data.train_questions or None]
+    if count := config.data.train_questions:
+        asked = draw_sample(asked, count, config.run.seed)
     if not asked:
         raise DataError(f"{config.train_files[0]}: no question with answers is left to learn from")
     return asked, held_out[: config.data.validation_questions]
@@ -64,6 +78,36 @@ def divide(
         return hold_out(asked, share, seed, lambda question: question.text)
     known = {question.text for question in held_out}
     return [question for question in asked if question.text not in known], held_out
+
+
+def questions_key(asked: Sequence[Question]) -> str:
+    """Fingerprint of what is asked, what is right, and the order."""
+    return fingerprint([[q.text, q.answers, q.answers_are_regex] for q in asked])
+
+
+class SameQuestions(FitHooks):
+    """A run goes on with the questions that it was started with.
+
+    Args:
+        asked: those to learn from.
+        held_out: those that judge.
+    """
+
+    def __init__(self, asked: Sequence[Question], held_out: Sequence[Question]) -> None:
+        parts = {"training": asked, "held out": held_out}
+        self._told = {k: f"{len(some)} questions, {questions_key(some)[:12]}" for k, some in parts.items()}
+
+    def extra_state(self) -> Mapping[str, Any]:
+        """How many there are, and their fingerprint."""
+        return {"questions": self._told}
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Refuse to go on with others."""
+        if changed := differences(state.get("questions", self._told), self._told):
+            raise MismatchedArtifactError(
+                f"the run was started with other questions, by number and fingerprint: {changed}",
+                hint="give the files as they were then, or choose another --out",
+            )
 
 
 def example_of(question: Question, found: Iterable[Candidate] = ()) -> TrainingExample:

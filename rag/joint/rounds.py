@@ -172,6 +172,7 @@ def run_rounds(
                 out=current.folder / "retriever", train_files=(examples,), index=bank if stays else None,
                 question_encoder=training.model.question_encoder if begin else str(encoder),
                 passage_encoder=training.model.passage_encoder if begin else None,
+                reset_layers=training.model.reset_layers if begin else 0,
             )  # fmt: skip
             encoder = Path(current.stage("train", partial(method.train, trained)))
             place = Path(current.stage("index", partial(_index, config, current, encoder)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from rag.joint.questions import answer_rank, most_matched
 from rag.joint.together_config import JointTrainConfig
 from rag.runtime.seeds import generator as random_numbers
 from rag.training.distributed import World
-from rag.training.fit import Loss
+from rag.training.fit import FitHooks, Loss
 from rag.training.refresh import Staleness, distinct_share, score_entropy
 from readers.generative.layout import encode_rows
 from readers.generative.model import Seq2Seq
@@ -75,6 +76,9 @@ class JointTask:
         module: all that is trained, the generator inside `seq2seq` among it.
         finder: gives passages and their scores.
         passages: how many there are to find.
+
+    Attributes:
+        watch: hooks that keep in checkpoints what was seen of retrieval.
     """
 
     def __init__(
@@ -91,7 +95,7 @@ class JointTask:
     ) -> None:
         self.config, self.module, self.seq2seq, self.settings = config, module, seq2seq, settings
         self.finder, self.objective, self.world = finder, objective, world
-        self._watch, self._wordings = _Watch(passages), dict[tuple[str, tuple[str, ...]], str]()
+        self.watch, self._wordings = _Watch(passages), dict[tuple[str, tuple[str, ...]], str]()
         if config.top_k > passages:
             raise ConfigError(
                 f"top_k is {config.top_k}, the index has {passages} passages", hint="lower top_k"
@@ -150,7 +154,7 @@ class JointTask:
         asked = [questions[number] for number in batch.numbers[mine].tolist()]
         found = self.finder.find(asked)
         learned = self._read(asked, found, batch.answers[mine])
-        parts = self._watch.see(asked, found, learned.weights)
+        parts = self.watch.see(asked, found, learned.weights)
         shares = {"reader": float(learned.reader.detach()), "retriever": float(learned.retriever.detach())}
         return Loss(
             (learned.reader + learned.retriever) / total,
@@ -164,7 +168,7 @@ class JointTask:
 
     @torch.no_grad()
     def measure(self, questions: Sequence[Question]) -> dict[str, float]:
-        """Held-out questions: {"em", "f1"} and top-k in per cent, "nll" of their first answers.
+        """Held-out questions: {"em", "f1"} and top-k in per cent, unsmoothed "nll" of first answers.
 
         Of a regular expression that is the string it matches most often; where it matches none, nothing.
         """
@@ -172,31 +176,32 @@ class JointTask:
         self.module.eval()
         reader = GenerativeReader(self.seq2seq, self.settings)
         ranks: list[int | None] = []
-        read, nll, worded = [], 0.0, 0
+        read, nats = [], []
         for begin in range(0, len(questions), self.config.data.batch_size):
             part = questions[begin : begin + self.config.data.batch_size]
             found = self.finder.find(part)
             ranks += map(answer_rank, part, self.finder.best(part, _DEPTH))
-            told = [self._matched(q) if q.answers_are_regex else q.answers[0] for q in part]
-            if any(told):
-                kept = [question for question, answer in zip(part, told, strict=True) if answer]
-                seen = found if len(kept) == len(part) else self.finder.find(kept)
-                nll += float(self._read(kept, seen, list(filter(None, told))).reader)
-                worded += len(kept)
             scores = [
                 (row[: len(own)] / self.finder.scale).tolist()
                 for row, own in zip(found.scores, found.passages, strict=True)
             ]
-            read += reader.generate([question.text for question in part], found.passages, scores, 1)
+            told = [self._matched(q) if q.answers_are_regex else q.answers[0] for q in part]
+            asked = [question.text for question in part], found.passages, scores
+            likely = reader.log_likelihood(*asked, told)
+            nats += [-value for value, answer in zip(likely, told, strict=True) if answer]
+            read += reader.generate(*asked, 1)
         self.module.train(training)
         known = {n: v for n, v in retrieval_scores(ranks).items() if n != "top100"}
         rules = [question.answer_profile for question in questions]
         figures = answer_scores(read, [question.answers for question in questions], rules)
-        return {**figures, "nll": nll / max(worded, 1), **known}
+        return {**figures, "nll": sum(nats) / max(len(nats), 1), **known}
 
 
-class _Watch:
-    """Watches retrieval while it learns: whether answers are found, and whether everything collapses."""
+class _Watch(FitHooks):
+    """Watches retrieval while it learns: whether answers are found, and whether everything collapses.
+
+    What it has seen is in the checkpoints: a resumed run goes on watching.
+    """
 
     def __init__(self, documents: int) -> None:
         self._documents = documents
@@ -227,6 +232,20 @@ class _Watch:
         if self._seen >= _ENOUGH:
             self._warn(figures)
         return figures
+
+    def extra_state(self) -> Mapping[str, Any]:
+        return {"watch": {"seen": self._seen, "without": self._without, "said": sorted(self._said)}}
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        if known := state.get("watch"):
+            self._seen, self._without, self._said = known["seen"], known["without"], set(known["said"])
+
+    def extra_tensors(self) -> Mapping[str, Tensor]:
+        return {"watch_rows": torch.from_numpy(np.array(self._rows))} if self._rows else {}
+
+    def load_extra_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        if "watch_rows" in tensors:
+            self._rows.extend(tensors["watch_rows"].numpy())
 
     def _warn(self, figures: Mapping[str, float]) -> None:
         state = Staleness(entropy=figures["entropy"], distinct=figures["distinct"])

@@ -21,7 +21,7 @@ from rag.core.types import Question
 from rag.joint.finding import FixedFinder, LearningFinder
 from rag.joint.held import HeldIndex, held_run, index_exchange
 from rag.joint.pair import paired, part
-from rag.joint.questions import questions_of
+from rag.joint.questions import SameQuestions, questions_of
 from rag.joint.task import JointBatches, JointTask, Objective
 from rag.joint.together_config import JointTrainConfig
 from rag.runtime.hardware import resolve_precision
@@ -29,15 +29,15 @@ from rag.training.claim import claimed
 from rag.training.distributed import World
 from rag.training.exchange import Role
 from rag.training.fit import FitHooks, FitResult, fit
+from rag.training.hooks import SeveralHooks
 from rag.training.precision import MasterWeights
-from readers.generative.files import check_rows, load_seq2seq
+from readers.generative.files import load_generator
 from readers.generative.model import Seq2Seq
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
 from readers.generative.training.finish import save_reader
-from readers.manifest import READER_FILE, load_manifest, with_overrides
 from retrievers.bound import QUESTION_ENCODER, binding
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.open import open_retriever
+from retrievers.open import named_kind, open_retriever
 from retrievers.training.frozen import FrozenIndex
 from retrievers.training.run import encoder_form, export_model, final_figures, load_model
 
@@ -84,7 +84,8 @@ def train_generator_alone(
         ConfigError: the index lacks what this kind of retriever needs.
     """
     with claimed(config) as world, Index.open(config.index) as index:
-        fixed = open_retriever(index, retriever, encoder=config.model.question_encoder, device=world.device)
+        kind = named_kind(retriever, index)
+        fixed = open_retriever(index, kind, encoder=config.model.question_encoder, device=world.device)
         finder = FixedFinder(fixed, index.passages, config.top_k, scale, world.device)
         seq2seq, settings, full = _generator(config, {**reads, "prior_scale": scale}, world.device)
         module = nn.ModuleDict({"generator": seq2seq.model})
@@ -96,7 +97,7 @@ def train_generator_alone(
         hooks = FrozenIndex(index.version)
         result = _fit(config, task, module, master, train, held_out, hooks)
         if world.is_main:
-            _save_reader(config, seq2seq, settings, full, result)
+            _save_reader(config, seq2seq, settings, full, result, lambda _: {"kind": kind})
         world.barrier()
     return config.out / "reader"
 
@@ -164,7 +165,7 @@ def _fit(
     return fit(
         module, master, batches, lambda _, batch: task.loss(batch, batches.questions), config.optim,
         config.run, config.out, evaluate=(lambda _: task.measure(held_out)) if held_out else None,
-        hooks=hooks, world=task.world,
+        hooks=SeveralHooks(SameQuestions(train, held_out), hooks, task.watch), world=task.world,
     )  # fmt: skip
 
 
@@ -174,18 +175,17 @@ def _save_reader(
     settings: GeneratorSettings,
     full: Mapping[str, Tensor],
     result: FitResult,
-    bind: Callable[[Path], dict[str, Any]] | None = None,
+    bind: Callable[[Path], dict[str, Any]],
 ) -> None:
-    """Write the finished reader; `bind` writes a question encoder into its folder, and says what it is."""
+    """Write the finished reader; `bind` says what it was trained with, and may write that into its folder."""
     manifest = GeneratorManifest(name=config.name, settings=settings)
 
     def add(folder: Path) -> None:
-        if bind is not None:
-            manifest.model_copy(update={"retriever": bind(folder)}).save(folder)
+        manifest.model_copy(update={"retriever": bind(folder)}).save(folder)
 
     told = {**full, **part(result.weights, "generator")}
     shown = {**final_figures(config, result.chosen_step), "steps": result.chosen_step}
-    save_reader(config.out / "reader", seq2seq, told, manifest, shown, add=add)
+    save_reader(config.out / "reader", seq2seq, told, manifest, shown, recipe=config.recipe, add=add)
 
 
 def _generator(
@@ -193,18 +193,12 @@ def _generator(
 ) -> tuple[Seq2Seq, GeneratorSettings, dict[str, Tensor]]:
     """The generator in the precision it is trained in, how it reads, and its weights in fp32."""
     given = config.reader.model_dump(exclude={"generator", "dropout"}, exclude_none=True)
-    folder = Path(config.reader.generator)
-    settings = GeneratorSettings()
-    if (folder / READER_FILE).exists():
-        settings = load_manifest(GeneratorManifest, folder).settings
-    model, tokenizer, _ = load_seq2seq(
-        config.reader.generator, dropout=config.reader.dropout, train_on=device
-    )
     # What was trained to read passages together reads no more of them; RAG takes each by itself.
     most = config.top_k if reads["mode"] == "fid" else GeneratorSettings().max_passages
     wanted = {**given, **reads, "no_answer": None, "max_passages": most}
-    settings = with_overrides(settings, wanted)
-    check_rows(model, settings)
+    model, tokenizer, said = load_generator(
+        config.reader.generator, dropout=config.reader.dropout, train_on=device, **wanted
+    )
     full = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
     model.to(device).to(resolve_precision(config.optim.precision, device))
-    return Seq2Seq(model, tokenizer), settings, full
+    return Seq2Seq(model, tokenizer), said.settings, full

@@ -55,6 +55,7 @@ class JointTrainConfig(HeldConfig):
     `run.select_by` may be "em", "f1", "nll" or a top-k, of held-out questions.
     """
 
+    recipe: ClassVar[str]
     needs: ClassVar[Needed] = "questions"
     measured: ClassVar[tuple[str, ...]] = ("em", "f1", "nll", "mrr", "top1", "top5", "top20")
 

@@ -22,7 +22,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from rag.core.errors import ArtifactError, ConfigError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.log import get_logger
 from rag.runtime.backbone import attention_for, loading, set_dropout
-from rag.runtime.model_files import position_limit
+from readers.generative.model import answer_limit, longest_row
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
 from readers.manifest import READER_FILE, load_manifest, with_overrides
 
@@ -33,12 +33,13 @@ _WRAPPED = "encoder.encoder."  # FiD's own code saved the encoder inside a wrapp
 
 
 def load_generator(
-    name_or_path: str | Path, **changes: Any
+    name_or_path: str | Path, *, dropout: float | None = None, train_on: str | None = None, **changes: Any
 ) -> tuple[PreTrainedModel, Any, GeneratorManifest]:
     """A folder of `rag train generator`, or any sequence-to-sequence checkpoint with its tokenizer.
 
     Args:
         name_or_path: folder or Hugging Face name.
+        dropout, train_on: as for `load_seq2seq`.
         changes: fields of `GeneratorSettings` to replace.
 
     Returns:
@@ -50,10 +51,10 @@ def load_generator(
     """
     folder = Path(name_or_path)
     manifest = load_manifest(GeneratorManifest, folder) if (folder / READER_FILE).exists() else None
-    model, tokenizer, is_fid = load_seq2seq(name_or_path)
+    model, tokenizer, is_fid = load_seq2seq(name_or_path, dropout=dropout, train_on=train_on)
     if manifest is None:
         usual = GeneratorSettings().passage_tokens
-        fitting = min(usual, longest_row(model.config) or usual)
+        fitting = min(usual, longest_row(model) or usual)
         changes = {"passage_tokens": fitting, "legacy_cross_bias": is_fid, **changes}
         manifest = GeneratorManifest(name=str(name_or_path))
     settings = with_overrides(manifest.settings, changes)
@@ -63,21 +64,13 @@ def load_generator(
     return model.eval(), tokenizer, manifest.model_copy(update={"settings": settings})
 
 
-def longest_row(config: Any) -> int | None:
-    """Positions of the encoder; None where they are relative, as in T5."""
-    if config.model_type in ("t5", "mt5", "umt5", "longt5"):
-        return None
-    return position_limit((getattr(config, "encoder", None) or config).to_dict())
-
-
 def check_rows(model: PreTrainedModel, settings: GeneratorSettings) -> None:
     """Refuse rows and answers that the model has no positions for."""
-    longest = longest_row(model.config)
-    for name in ("passage_tokens", "answer_tokens"):
-        if longest is not None and getattr(settings, name) >= longest + (name == "passage_tokens"):
+    for name, most in (("passage_tokens", longest_row(model)), ("answer_tokens", answer_limit(model))):
+        if most is not None and getattr(settings, name) > most:
             raise ConfigError(
-                f"{name} is {getattr(settings, name)}, the model has {longest} positions",
-                hint=f"set {name} to less; passages longer than their row are cut at the end",
+                f"{name} is {getattr(settings, name)}, the model has {most} positions for them",
+                hint=f"set {name} to {most} or less; passages longer than their row are cut at the end",
             )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -17,8 +17,9 @@ from transformers.modeling_outputs import BaseModelOutput
 from rag.core.errors import ConfigError
 from rag.runtime.backbone import pad
 from rag.runtime.fast.packing import plan_batches
+from rag.runtime.model_files import position_limit
 
-__all__ = ["Memory", "Seq2Seq"]
+__all__ = ["Memory", "Seq2Seq", "answer_limit", "longest_row"]
 
 _MAX_ROWS = 256
 
@@ -104,8 +105,7 @@ class Seq2Seq:
                 hint="set decoder_start_token_id, eos_token_id and pad_token_id in config.json",
             )
         self.start, self.end, self.pad = start, end, pad
-        forced = getattr(getattr(model, "generation_config", None), "forced_bos_token_id", None)
-        self.prefix = [] if forced is None else [int(forced)]  # BART says <s> first
+        self.prefix, self._most = _prefix(model), answer_limit(model)
 
     @property
     def device(self) -> torch.device:
@@ -148,7 +148,7 @@ class Seq2Seq:
 
     @torch.inference_mode()
     def generate(self, memory: Memory, *, answer_tokens: int, beams: int = 1) -> list[list[list[int]]]:
-        """Token ids of `beams` answers a row, best first, without start, end and padding.
+        """Token ids of `beams` answers a row, best first, without what begins and ends them and padding.
 
         Decoded by transformers' `generate` from the encoder states: greedily, or by beam search.
         """
@@ -156,7 +156,7 @@ class Seq2Seq:
             encoder_outputs=BaseModelOutput(last_hidden_state=memory.states),
             attention_mask=memory.mask,
             past_key_values=_BeamCache(DynamicCache(), DynamicCache()),
-            max_new_tokens=answer_tokens,
+            max_new_tokens=len(self.prefix) + answer_tokens + 1,
             num_beams=beams,
             num_return_sequences=beams,
             do_sample=False,
@@ -164,11 +164,11 @@ class Seq2Seq:
             eos_token_id=self.end,
             pad_token_id=self.pad,
         )
-        answers = [self._bare(row) for row in found.tolist()]
+        answers = [self._bare(row, answer_tokens) for row in found.tolist()]
         return [answers[b * beams : (b + 1) * beams] for b in range(len(memory))]
 
-    def _bare(self, row: list[int]) -> list[int]:
-        body = row[1:]
+    def _bare(self, row: list[int], answer_tokens: int) -> list[int]:
+        body = row[1:][: len(self.prefix) + answer_tokens]
         if self.end in body:
             body = body[: body.index(self.end)]
         return [token for token in body if token not in (self.pad, self.start, *self.prefix)]
@@ -209,8 +209,28 @@ class Seq2Seq:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True)).strip()
 
     def answer_ids(self, text: str) -> list[int]:
-        """Token ids of an answer, without special tokens."""
-        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        """Token ids of an answer, without special tokens; not more than the decoder has positions for."""
+        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])[: self._most]
+
+
+def longest_row(model: Any, side: Literal["encoder", "decoder"] = "encoder") -> int | None:
+    """Positions of a side; None where they are relative, as in T5."""
+    config = getattr(model.config, side, None) or model.config
+    if config.model_type in ("t5", "mt5", "umt5", "longt5"):
+        return None
+    return position_limit(config.to_dict())
+
+
+def answer_limit(model: Any) -> int | None:
+    """Most tokens of an answer that the decoder has positions for, behind what begins it; None: any."""
+    longest = longest_row(model, "decoder")
+    return None if longest is None else longest - len(_prefix(model)) - 1
+
+
+def _prefix(model: Any) -> list[int]:
+    """What every answer begins with behind the start token: BART says <s> first."""
+    forced = getattr(getattr(model, "generation_config", None), "forced_bos_token_id", None)
+    return [] if forced is None else [int(forced)]
 
 
 def _first(*values: Any) -> int | None:

@@ -142,7 +142,7 @@ class GenerativeReader:
             )
         check_request(questions, passages, scores, 1)
         chosen, _, rows = self._rows(questions, passages, scores)
-        told = [self.seq2seq.answer_ids(answer)[: self.settings.answer_tokens] for answer in answers]
+        told = list(map(self.seq2seq.answer_ids, answers))  # whole, also those it would cut in saying them
         for part in _parts(rows):
             asked = [told[b] for b in part]
             with torch.inference_mode():

@@ -75,7 +75,8 @@ class GeneratorManifest(Manifest):
     """The content of `reader.json` beside a sequence-to-sequence checkpoint.
 
     Attributes:
-        retriever: of a reader that was trained together with a question encoder: see `retrievers.bound`.
+        retriever: what it was trained with: a question encoder of its own, see `retrievers.bound`, or the
+            {"kind"} of one that stayed as it was, see `retrievers.open`.
     """
 
     kind: Literal["generative"] = "generative"

@@ -8,9 +8,12 @@ import pytest
 import torch
 from transformers.modeling_outputs import BaseModelOutput
 
+from rag.core.errors import ConfigError
 from readers.generative.attention import passage_attention
+from readers.generative.files import check_rows
 from readers.generative.likelihood import leave_one_out, passage_log_likelihood
 from readers.generative.model import Seq2Seq
+from readers.generative.settings import GeneratorSettings
 from tests.tiny_generator import KINDS, tiny_seq2seq
 from tests.tiny_reader import tiny_tokenizer
 
@@ -89,13 +92,37 @@ def test_greedy_and_beam_output_is_that_of_one_long_encoder_output(kind: str, be
         states, mask = padded(ours.model, ROWS)
         expected = ours.model.generate(
             encoder_outputs=BaseModelOutput(last_hidden_state=states), attention_mask=mask,
-            max_new_tokens=8, num_beams=beams, num_return_sequences=beams, do_sample=False,
+            max_new_tokens=9, num_beams=beams, num_return_sequences=beams, do_sample=False,  # and the end
             decoder_start_token_id=2, eos_token_id=3, pad_token_id=0,
         )  # fmt: skip
         found = ours.generate(ours.encode(ROWS), answer_tokens=8, beams=beams)
-    wanted = [bare(row) for row in expected.tolist()]
+    wanted = [bare(row[:9]) for row in expected.tolist()]
     assert found == [wanted[:beams], wanted[beams:]]
     assert len({tuple(answer) for answers in found for answer in answers}) > 1
+
+
+def test_answers_may_be_as_long_as_asked_for_beside_what_begins_and_ends_them() -> None:
+    """What transformers says without a limit, cut; the longest can be scored, a longer one not."""
+    model = tiny_seq2seq("bart")
+    model.generation_config.forced_bos_token_id = 5
+    ours, rows = Seq2Seq(model, tiny_tokenizer()), [ROWS[1]]
+    plain = model.generate(
+        input_ids=torch.tensor(rows[0]), max_new_tokens=99, do_sample=False, num_beams=1,
+        decoder_start_token_id=2, eos_token_id=3, pad_token_id=0,
+    )  # fmt: skip
+    said = plain[0].tolist()[1:]
+    assert said[0] == 5
+    for longest in range(1, 7):
+        assert ours.generate(ours.encode(rows), answer_tokens=longest) == [[said[1 : 1 + longest]]]
+    most = 128 - len([2, 5])
+    check_rows(model, GeneratorSettings(passage_tokens=9, answer_tokens=most))
+    with pytest.raises(ConfigError, match=f"the model has {most} positions for them"):
+        check_rows(model, GeneratorSettings(passage_tokens=9, answer_tokens=most + 1))
+    memory = ours.encode(rows)
+    assert ours.token_log_probs(memory, ours.targets([[9] * most])).isfinite().all()
+    with pytest.raises(IndexError):
+        ours.token_log_probs(memory, ours.targets([[9] * (most + 1)]))
+    assert len(ours.answer_ids("no " * 200)) == most
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -119,6 +119,7 @@ def save_reader(
     manifest: GeneratorManifest,
     figures: Mapping[str, Any],
     *,
+    recipe: str,
     add: Callable[[Path], object] = lambda _: None,
 ) -> None:
     """Write a folder that transformers opens, with `reader.json` and a card; it appears whole.
@@ -128,6 +129,7 @@ def save_reader(
         seq2seq: its model is made fp32 and given `weights`.
         manifest: content of `reader.json`.
         figures: for the card and `figures.json`.
+        recipe: that trained it.
         add: puts more into the folder before it appears.
     """
     model = seq2seq.model.float()
@@ -139,19 +141,27 @@ def save_reader(
         model.save_pretrained(temporary)
         seq2seq.tokenizer.save_pretrained(temporary)
         atomic_write_json(temporary / "figures.json", dict(figures))
-        atomic_write_text(temporary / "README.md", _card(manifest, figures))
+        atomic_write_text(temporary / "README.md", _card(manifest, figures, recipe))
         manifest.save(temporary)
         add(temporary)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _card(manifest: GeneratorManifest, figures: Mapping[str, Any]) -> str:
-    how = "Fusion-in-Decoder" if manifest.settings.mode == "fid" else "one passage at a time"
+_HOW = {
+    "fid": "Fusion-in-Decoder",
+    "single": "one passage at a time",
+    "rag-sequence": "RAG-Sequence",
+    "rag-token": "RAG-Token",
+}
+
+
+def _card(manifest: GeneratorManifest, figures: Mapping[str, Any], recipe: str) -> str:
     shown = "\n".join(f"| {name} | {value} |" for name, value in figures.items())
     return f"""# {manifest.name}
 
-A generative reader ({how}), trained by `rag train generator`. `rag ask "…" --index DIR --reader FOLDER` reads
-with it; transformers opens it with `AutoModelForSeq2SeqLM`. Input rows: `{manifest.settings.template}`.
+A generative reader ({_HOW[manifest.settings.mode]}), trained by `rag train {recipe}`.
+`rag ask "…" --index DIR --reader FOLDER` reads with it; transformers opens it with `AutoModelForSeq2SeqLM`.
+Input rows: `{manifest.settings.template}`.
 
 | held-out questions | |
 |---|---|

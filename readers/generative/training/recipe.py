@@ -136,7 +136,8 @@ def _train(config: GeneratorTrainConfig, world: World) -> Path:
         log.info("held out: %s", figures)
         manifest = GeneratorManifest(name=config.name, settings=settings, calibration=calibration)
         weights = {**full, **result.weights}
-        save_reader(folder, seq2seq, weights, manifest, {**figures, "steps": result.chosen_step})
+        figures["steps"] = result.chosen_step
+        save_reader(folder, seq2seq, weights, manifest, figures, recipe=config.recipe)
     return folder
 
 

@@ -237,6 +237,9 @@ def test_what_cannot_work_is_refused(
     with caplog.at_level(logging.WARNING):
         run("b", tmp_path / "few.jsonl", early=360)
     assert "the others teach nothing" in caplog.text
+    (tmp_path / "few.jsonl").write_text("\n".join(lines))
+    with pytest.raises(MismatchedArtifactError, match=r"started with other questions, .* training: '"):
+        run("b", tmp_path / "few.jsonl", early=360)
     other = tiny.bert(tmp_path / "other", seed=5)
     with pytest.raises(MismatchedArtifactError, match="was built with the encoder"):
         run("c", world[0], model={**SMALL["model"], "question_encoder": str(other)})

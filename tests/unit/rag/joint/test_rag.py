@@ -8,7 +8,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from pydantic import ValidationError
 
 from indexers.build import BuildSettings, build_index
@@ -17,12 +19,19 @@ from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage
 from rag.eval.api import evaluate
 from rag.joint.emdr2 import EmdrTrainConfig, train_emdr2
+from rag.joint.questions import questions_of
 from rag.joint.rag import RagTrainConfig, train_rag
+from rag.joint.task import JointTask
 from rag.joint.together_config import JointTrainConfig
 from rag.pipeline import Pipeline
 from rag.training.run_log import read_metrics
+from readers.generative.reader import GenerativeReader
+from readers.generative.settings import GeneratorManifest, GeneratorSettings
 from readers.manifest import READER_FILE
+from retrievers import rerank
 from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.rerank import RerankingRetriever
+from tests.tiny_generator import fid_checkpoint
 from tests.tiny_joint import THINGS, joint_world
 from tests.tiny_reader import tiny_encoder
 
@@ -49,6 +58,7 @@ def records(out: Path) -> list[dict[str, Any]]:
 
 
 def test_rag_learns_from_answers_alone(frozen: Path) -> None:
+    assert "(RAG-Sequence), trained by `rag train rag`" in (frozen / "README.md").read_text()
     first, *_, last = records(frozen.parent)
     assert last["loss"] < 0.5 * first["loss"]
     assert last["p_gold"] > first["p_gold"] + 0.15  # the question encoder
@@ -100,6 +110,54 @@ def test_evaluation_searches_with_the_readers_own_questions_and_tells_likelihood
     assert "nats" in str(read)
     with pytest.raises(ConfigError, match="needs a generative reader"):
         evaluate(**searched, likelihood=True)
+
+
+def test_held_out_questions_are_judged_without_smoothing(world: dict[str, Any], tmp_path: Path) -> None:
+    reader = train_rag(config(RagTrainConfig, world, tmp_path / "run", max_steps=1, smoothing=0.3))
+    figures = json.loads((reader / "figures.json").read_text())
+    searched = {"index": world["index"], "questions": world["validation_file"], "precision": "fp32"}
+    read = evaluate(**searched, reader=str(reader), likelihood=True, read_top_k=5)
+    assert figures["nll"] == pytest.approx(read.figures["nll"].value, rel=1e-3)
+
+
+def test_a_run_goes_on_with_what_it_saw_and_with_no_other_questions(
+    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    questions = Path(shutil.copy(world["train_files"][0], tmp_path / "train.jsonl"))
+    once = {
+        "train_files": [str(questions)], "max_steps": 4, "log_every_steps": 1, "save_every_s": 1e-9,
+        "batch_size": 2,
+    }  # fmt: skip
+    train_rag(config(RagTrainConfig, world, tmp_path / "whole", **once))
+    calls, loss = iter(range(99)), JointTask.loss
+
+    def cut(*given: Any) -> Any:
+        if next(calls) == 2:
+            raise KeyboardInterrupt
+        return loss(*given)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(JointTask, "loss", cut)
+        train_rag(config(RagTrainConfig, world, tmp_path / "cut", **once))
+    told = questions.read_text()
+    questions.write_text(told.replace("how", "what", 1))
+    with pytest.raises(
+        MismatchedArtifactError, match=r"other questions.* training: '90 questions, .* now '90"
+    ):
+        train_rag(config(RagTrainConfig, world, tmp_path / "cut", **once))
+    questions.write_text(told)
+    train_rag(config(RagTrainConfig, world, tmp_path / "cut", **once))
+    whole, again = ([r["distinct"] for r in records(tmp_path / name)] for name in ("whole", "cut"))
+    assert again == whole
+
+
+def test_fewer_questions_are_a_random_sample(world: dict[str, Any], tmp_path: Path) -> None:
+    every, few = (
+        questions_of(config(RagTrainConfig, world, tmp_path, train_questions=count))[0] for count in (0, 20)
+    )
+    places = [every.index(question) for question in few]
+    assert places == sorted(set(places))
+    assert len(places) == 20 < places[-1]
 
 
 def test_another_index_or_question_encoder_is_refused(
@@ -184,6 +242,53 @@ def test_a_generator_learns_over_bm25_and_answers_over_it(
     assert read["nll"].value == pytest.approx(figures["nll"], rel=1e-3)
     assert 100 * read["em"].value == pytest.approx(figures["em"], abs=0.1)
     assert figures["top1"] == 100
+    assert json.loads((reader / READER_FILE).read_text())["retriever"] == {"kind": "bm25"}
+    caplog.clear()
+    Pipeline.open(tmp_path / "index", reader=str(reader)).close()
+    assert "its prior" not in caplog.text
+    Pipeline.open(world["index"], reader=str(reader)).close()
+    assert "was trained with bm25: over what dense finds, its prior over passages means" in caplog.text
+
+
+def test_a_reader_is_told_the_scores_that_its_prior_is_made_of(
+    frozen: Path, world: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Backwards:
+        name = "backwards"
+
+        def score(self, questions: list[str], passages: list[Passage]) -> Any:
+            return -np.arange(len(questions), dtype=np.float32)
+
+    monkeypatch.setattr(
+        rerank,
+        "reranked",
+        lambda first, index, *_, **__: RerankingRetriever(first, index.passages, Backwards()),
+    )
+    found = []
+    for judge in (None, "backwards"):  # all passages are read: their order is of no matter
+        given: dict[str, Any] = {"reader": str(frozen), "precision": "fp32", "rerank": judge}
+        answers = Pipeline.open(world["index"], **given).ask("tower q q how", top_k=30).answers
+        asked = {"questions": world["validation_file"], "likelihood": True, "limit": 8, "read_top_k": 30}
+        nll = evaluate(index=world["index"], **asked, **given).figures["nll"].value
+        found.append({"nll": nll, **answers[0].weights})
+    assert answers[0].evidence.first_stage is not None
+    assert found[1] == pytest.approx(found[0], abs=1e-4)
+
+
+def test_a_reader_with_a_prior_says_where_it_is_over_another_retriever(
+    frozen: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = BuildSettings(retriever="bm25")
+    build_index([Passage("0", "", "tower has 2")], tmp_path / "words", settings=words)
+    Pipeline.open(tmp_path / "words", reader=str(frozen), retriever="bm25").close()
+    assert "was trained with its own question encoder: over what bm25 finds, its prior" in caplog.text
+    caplog.clear()
+    fused = Path(shutil.copytree(frozen, tmp_path / "fused"))
+    said = json.loads((fused / READER_FILE).read_text())
+    said["settings"]["mode"] = "fid"
+    (fused / READER_FILE).write_text(json.dumps(said))
+    Pipeline.open(tmp_path / "words", reader=str(fused), retriever="bm25").close()
+    assert "its prior" not in caplog.text
 
 
 def test_an_index_is_made_anew_when_the_model_has_moved(world: dict[str, Any], tmp_path: Path) -> None:
@@ -194,6 +299,21 @@ def test_an_index_is_made_anew_when_the_model_has_moved(world: dict[str, Any], t
         )
     )  # fmt: skip
     assert len({record["index_version"] for record in records(tmp_path / "run")}) >= 2
+
+
+def test_a_reader_of_fids_own_code_keeps_its_position_bias(world: dict[str, Any], tmp_path: Path) -> None:
+    bias = fid_checkpoint(tmp_path / "fid")
+    GeneratorManifest(name="fid", settings=GeneratorSettings(legacy_cross_bias=True)).save(tmp_path / "fid")
+    told = {**world["reader"], "generator": str(tmp_path / "fid")}
+    changes = {"reader": told, "document_side": "frozen", "refresh": "never", "max_steps": 1}
+    out = train_emdr2(config(EmdrTrainConfig, world, tmp_path / "run", **changes))
+    reader = GenerativeReader.load(out, precision="fp32")
+    assert reader.settings.legacy_cross_bias
+    cross = reader.seq2seq.model.decoder.block[0].layer[1].EncDecAttention
+    kept = cross.relative_attention_bias.weight.detach()
+    assert not torch.equal(kept, bias)  # it is trained
+    torch.testing.assert_close(kept, bias, atol=1e-3, rtol=0)
+    assert "(Fusion-in-Decoder), trained by `rag train emdr2`" in (out / "README.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,22 @@ def test_rounds_go_on_after_a_stop_before_any_stage(
         run_rounds(settings.replaced(signal="relevance", top_k=9), training)
 
 
+@pytest.mark.parametrize("restart", [False, True])
+def test_what_a_round_has_trained_is_not_made_random_again(
+    restart: bool, world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Judge, "open", lambda *_: Reader())
+    monkeypatch.setattr(RoundResult, "gained", property(lambda self: True))
+    reset: list[int] = []
+    train = distillation.train_distill
+    monkeypatch.setattr(
+        distillation, "train_distill", lambda said: (reset.append(said.model.reset_layers), train(said))[1]
+    )
+    settings, training = configs(world, tmp_path / "run", steps=1, restart=restart)
+    run_rounds(settings, training.replaced(reset_layers=1))
+    assert reset == [1, int(restart)]
+
+
 def test_a_reader_is_trained_in_every_round(
     world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

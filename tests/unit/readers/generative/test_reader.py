@@ -21,7 +21,7 @@ from readers.manifest import Calibration
 from readers.open import open_reader, reader_kind
 from readers.paths import read_answers
 from readers.spans import find_span
-from tests.tiny_generator import KINDS, tiny_generator
+from tests.tiny_generator import KINDS, fid_checkpoint, tiny_generator
 from tests.tiny_reader import tiny_encoder, tiny_tokenizer
 
 PASSAGES = [
@@ -79,6 +79,15 @@ def test_the_likelihood_of_an_answer_is_of_all_passages_together(folder: Path) -
     assert likely("rag-token", PASSAGES[:1], SCORES[:1]) == pytest.approx(alone[0], rel=1e-4)
     with pytest.raises(ConfigError, match="mode single"):
         likely("single", PASSAGES, SCORES)
+
+
+def test_a_long_answer_is_not_likelier_for_being_cut(folder: Path) -> None:
+    found = []
+    for mode in ("fid", "rag-sequence"):
+        for longest in (2, 20):
+            reader = GenerativeReader.load(folder, precision="fp32", mode=mode, answer_tokens=longest)
+            found += reader.log_likelihood(["where?"], [PASSAGES], [SCORES], ["the city is near the river"])
+    assert found[::2] == found[1::2]
 
 
 def test_no_answer_competes_by_its_likelihood(folder: Path) -> None:
@@ -187,23 +196,6 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(MismatchedArtifactError, match="the tokenizer knows"):
         GenerativeReader.load(tmp_path)
-
-
-def fid_checkpoint(folder: Path) -> torch.Tensor:
-    """A T5 reader as FiD's own code saved it: encoder in wrappers, a bias in the cross-attention."""
-    tiny_generator(folder, "t5")
-    state = load_file(folder / "model.safetensors")
-    bias = torch.randn(32, 2)
-    renamed = {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": bias}
-    for name, tensor in state.items():
-        name = (
-            name.replace("encoder.block.", "encoder.encoder.block.").replace(".layer.", ".module.layer.")
-            if (name.startswith("encoder.block."))
-            else name
-        )
-        renamed[name.replace("encoder.final", "encoder.encoder.final")] = tensor
-    save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
-    return bias
 
 
 def test_a_released_fid_reader_opens_with_the_bias_it_was_trained_with(tmp_path: Path) -> None:
