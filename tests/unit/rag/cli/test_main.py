@@ -199,6 +199,20 @@ def test_an_index_stays_where_nothing_takes_its_place(
     main_ok(["inspect", str(index), "--verify"])
 
 
+def test_a_build_that_stored_nothing_goes_on_with_what_the_hint_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus, place = tmp_path / "c.jsonl", tmp_path / "i"
+    good = [json.dumps({"id": str(n), "text": f"river {n}"}) for n in range(9)]
+    corpus.write_text("\n".join([*good, "{"]))
+    build = ["index", str(corpus), "--out", str(place), "--retriever", "bm25", "--until", "passages"]
+    assert "raise --max-bad-share" in _run(capsys, *build)[2]
+    main_ok([*build, "--max-bad-share", "0.2"])
+    corpus.write_text("\n".join(good))
+    assert "add --overwrite" in _run(capsys, *build)[2]
+    main_ok([*build, "--overwrite"])
+
+
 def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = _run(capsys, "inspect", "nowhere", "--debug")
     assert code == 4
