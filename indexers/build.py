@@ -241,7 +241,7 @@ def build_passages(
         if ledger.output("passages") != {"count": count, "sha256": sha256}:
             raise MismatchedArtifactError(
                 f"{place} holds {ledger.output('passages')['count']} other passages, now {count} came",
-                hint="choose another directory, or overwrite",
+                hint="choose another --out, or add --overwrite",
             )
         return PassageStore.open(directory)
     else:

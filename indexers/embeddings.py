@@ -132,7 +132,7 @@ class EmbeddingWriter:
         if changed := differences(*sides):
             raise MismatchedArtifactError(
                 f"{self.directory} holds embeddings made otherwise ({changed})",
-                hint="use the same settings to continue, or overwrite the index",
+                hint="continue with the same settings, choose another --out, or add --overwrite",
             )
 
     def _drop_damaged(self) -> None:

@@ -33,7 +33,7 @@ class StageLedger:
                 self._stages = stages
             except (DataError, TypeError) as error:
                 raise ArtifactError(
-                    f"{self.path} is damaged: {error}", hint="build with overwrite to start afresh"
+                    f"{self.path} is damaged: {error}", hint="add --overwrite to start afresh"
                 ) from error
 
     def begun(self, stage: str) -> bool:
@@ -55,18 +55,20 @@ class StageLedger:
     def begin(self, stage: str, inputs: Mapping[str, Any]) -> bool:
         """Record the inputs of a stage; returns whether there is work left.
 
+        A stage that was begun and has written no whole file may be begun with other inputs.
+
         Raises:
-            MismatchedArtifactError: the stage was begun or finished with other inputs.
+            MismatchedArtifactError: what there is of the stage was made from other inputs.
         """
         known = self._stages.get(stage)
-        if known is None:
+        if known is None or not (known["finished"] or any((self.path.parent / stage).glob("[!.]*"))):
             self._stages[stage] = {"inputs": dict(inputs), "finished": False, "output": {}}
             self._save()
             return True
         if changed := differences(known["inputs"], inputs):
             raise MismatchedArtifactError(
                 f"{self.path.parent} holds a build whose stage {stage!r} has other inputs ({changed})",
-                hint="continue with the same inputs and settings, choose another directory, or overwrite",
+                hint="continue with the same inputs and settings, choose another --out, or add --overwrite",
             )
         return not known["finished"]
 

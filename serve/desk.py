@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from rag.core.errors import ReaderError, RetrievalError
+from rag.core.errors import RagError, ReaderError, RetrievalError
 from rag.core.log import get_logger
 from rag.core.progress import StageTimer
 from rag.core.types import AnswerSet, Hit, Passage
@@ -76,7 +76,10 @@ class Desk:
                 service = await self._in_thread(self._open_service, self.settings)
         except Exception as error:
             self.state, self.load_error = "failed", error
-            log.exception("the index could not be opened", extra={"index": str(self.settings.index)})
+            log.error(
+                "the index could not be opened: %s", error,
+                exc_info=not isinstance(error, RagError), extra={"index": str(self.settings.index)},
+            )  # fmt: skip
             return
         await self._install(service)
         if self.state == "loading":

@@ -7,12 +7,14 @@ from typing import Annotated
 
 import typer
 
+from rag.data.files.convert import FORMATS
+
 
 def convert(
     source: Annotated[Path, typer.Argument(help="File or folder to read.")],
     target: Annotated[Path, typer.Argument(help="File or folder to write.")],
-    from_: Annotated[str, typer.Option("--from", help="Format of the source.")],
-    to: Annotated[str, typer.Option("--to", help="Format of the target.")],
+    from_: Annotated[str, typer.Option("--from", help=f"Format of the source: {', '.join(FORMATS)}.")],
+    to: Annotated[str, typer.Option("--to", help="Format of the target, one of these.")],
     questions: Annotated[
         Path | None, typer.Option(help="Question set that gives question texts and answers by id.")
     ] = None,

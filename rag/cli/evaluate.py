@@ -82,10 +82,14 @@ def evaluate(
             _show_facts(*found)
         return
     command = shlex.join(["rag", *sys.argv[1:]])
-    made = api.evaluate(
-        index, questions, out, train=train, facts=facts, sentences=sentences, command=command,
-        **opening, **settings,
-    )  # fmt: skip
+    try:
+        made = api.evaluate(
+            index, questions, out, train=train, facts=facts, sentences=sentences, command=command,
+            **opening, **settings,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        typer.echo(f"what was answered is kept in {out}: the same command goes on from there", err=True)
+        raise
     typer.echo(str(made))
     typer.echo(f"figures, records, predictions and {api.REPORT_NAME} → {out}")
 

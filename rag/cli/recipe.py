@@ -101,7 +101,12 @@ def run_recipe(recipe: str, settings: Any) -> Path:
 
 def say_encoder(finished: Path) -> None:
     """Where the encoder is and what to do with it."""
-    say_once(f"encoder → {finished}\nuse it: rag index … --encoder {finished}")
+    from rag.runtime.model_files import tower_folders
+    from retrievers.encoders.settings import read_settings
+
+    has_tokens = read_settings(tower_folders(finished)[0]).pooling == "tokens"
+    kind = " --index-type plaid" if has_tokens else ""
+    say_once(f"encoder → {finished}\nuse it: rag index … --encoder {finished}{kind}")
 
 
 def say_once(text: str) -> None:

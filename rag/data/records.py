@@ -112,11 +112,12 @@ class ReadReport:
             lines.append(f"  … and {self.bad - len(self.problems):,} more")
         return "\n".join(lines)
 
-    def check(self, max_bad_share: float, *, at_end: bool) -> None:
+    def check(self, max_bad_share: float, *, at_end: bool, hint: str = "") -> None:
         """Refuse input that is too damaged.
 
         Args:
             at_end: whether all input was seen; before that nothing is judged under 100 records.
+            hint: what to do, where the share is no option.
 
         Raises:
             DataError: the share is higher, or (at the end) no record was usable.
@@ -125,10 +126,11 @@ class ReadReport:
             return
         if at_end and self.total and self.bad == self.total:
             raise DataError(
-                f"no usable record: {self.summary()}", hint="mend the records listed above, or the options"
+                f"no usable record: {self.summary()}",
+                hint=hint or "mend the records listed above, or the options",
             )
         if self.bad and self.bad_share > max_bad_share:
             raise DataError(
                 f"too many bad records (limit {100 * max_bad_share:g} %): {self.summary()}",
-                hint="mend the records listed above, or raise max_bad_share to go on without them",
+                hint=hint or "mend the records listed above, or raise --max-bad-share to go on without them",
             )

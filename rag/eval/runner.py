@@ -276,15 +276,17 @@ def _ask_all(
         Progress(total, "questions", "evaluate", initial=len(done)) as progress,
     ):
         while shard := list(islice(stream, settings.shard_size)):
-            lines = []
-            for start in range(0, len(shard), settings.batch_size):
-                batch = shard[start : start + settings.batch_size]
-                records = score_outcomes(asker(batch), settings, overlap=overlap, facts=facts)
-                lines += [json.dumps(record, ensure_ascii=False) for record in records]
-                progress.update(len(batch))
-            file.write(("\n".join(lines) + "\n").encode())
-            file.flush()
-            os.fsync(file.fileno())
+            lines: list[str] = []
+            try:
+                for start in range(0, len(shard), settings.batch_size):
+                    batch = shard[start : start + settings.batch_size]
+                    records = score_outcomes(asker(batch), settings, overlap=overlap, facts=facts)
+                    lines += [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
+                    progress.update(len(batch))
+            finally:  # Ctrl-C keeps what was answered
+                file.write("".join(lines).encode())
+                file.flush()
+                os.fsync(file.fileno())
     return time.monotonic() - started
 
 

@@ -31,7 +31,7 @@ class EvaluationSettings(Config):
     """How questions are asked and scored.
 
     Attributes:
-        profile: rules of EM and F1: squad, squad2, nq_open, drqa, kilt, hotpot, trec_match or trec_search.
+        profile: rules of EM and F1: squad, squad2, nq_open, drqa, kilt, fid, hotpot, trec_match, trec_search.
         ks: cut-offs of the retrieval figures.
         measures: measures in ir_measures' syntax, for questions whose gold passages are known.
         read_top_k: passages the reader sees.

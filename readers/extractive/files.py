@@ -102,7 +102,7 @@ def load_span_model(source: str | None) -> tuple[SpanModel, Any] | None:
 def plain_encoder(source: str | None, out: Path) -> str | None:
     """`source`, or for a reader the folder in `out` that holds its encoder as a model of transformers.
 
-    The folder is named after the reader's files, and written if it is not there.
+    The folder ends in what the reader is called, for model cards, and is written if it is not there.
 
     Raises:
         ArtifactError: see `load_span_model`.
@@ -111,7 +111,8 @@ def plain_encoder(source: str | None, out: Path) -> str | None:
     if reader is None:
         return source
     rank = os.environ.get("RANK", "0")  # each process of several has its own
-    folder = out / "start" / f"{sha256_file(reader / READER_FILE)[:12]}-{rank}"
+    name = source if source == "shipped" else Path(*reader.resolve().parts[1:][-2:])
+    folder = out / "start" / f"{sha256_file(reader / READER_FILE)[:12]}-{rank}" / name
     if not folder.exists():
         model, tokenizer = _span_model(reader)
         encoder: Any = model.encoder

@@ -22,7 +22,7 @@ from readers.manifest import Calibration
 from readers.training.data import SPAN, Example, is_right
 from readers.training.efforts import HeldOut, choose_efforts
 
-__all__ = ["Case", "Tuned", "fit_and_measure", "tune", "with_empty_share"]
+__all__ = ["Case", "Tuned", "fit_and_measure", "too_few", "tune", "with_empty_share"]
 
 _WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 _DEPTHS = (2, 5, 10)  # passages after which a reading may end: a confidence has to hold there too
@@ -194,7 +194,7 @@ def fit_and_measure(cases: Sequence[Case], candidates: int) -> tuple[float, Cali
     for side in (0, 1):
         here, there = number % 2 == side, number % 2 != side  # a question's cases stay together
         if not (here.any() and there.any()):
-            raise DataError("fewer than two held-out questions to fit and to measure the confidence on")
+            raise too_few()
         fitted = _fit(list(compress(cases, there)), correct[there])
         crossed[here] = _chances(list(compress(cases, here)), correct[here], fitted)
     top, none, right = crossed.T
@@ -212,6 +212,15 @@ def fit_and_measure(cases: Sequence[Case], candidates: int) -> tuple[float, Cali
         own = {label: answerable & (labels == label) for label in dict.fromkeys(labels.tolist())}
         figures |= {f"ece {label}": _error(top[mine], correct[mine, 0]) for label, mine in own.items()}
     return float((weight * loss)[whole].sum() / weight[whole].sum()), calibration, figures
+
+
+def too_few() -> DataError:
+    """Of held-out questions with retrieved passages."""
+    return DataError(
+        "fewer than two held-out questions to fit and to measure the confidence on",
+        hint="raise held_out of a set (--set 'train=[{questions: FILE, retrieved: FILE, held_out: 0.2}]'), "
+        "or name another (--set 'calibrate=[{questions: FILE, retrieved: FILE}]')",
+    )
 
 
 def _fit(cases: Sequence[Case], correct: npt.NDArray[np.bool_]) -> Calibration:

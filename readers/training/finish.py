@@ -20,17 +20,28 @@ from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderManifest, ReaderSettings
 from readers.manifest import Calibration, load_manifest
 from readers.protocols import Reader
-from readers.training.calibrate import tune
+from readers.training.calibrate import too_few, tune
 from readers.training.card import model_card
 from readers.training.config import ReaderTrainConfig, TrainingSet
 from readers.training.data import Example, is_right, read_set
 from readers.training.export import add_ranges, export_int8, export_trained
 
-__all__ = ["draw", "finish", "reading_scores"]
+__all__ = ["check_held_out", "draw", "finish", "reading_scores"]
 
 _CHUNK = 256
 _RETRIEVED = 5  # passages read of a question that has no gold ones
 _RANGE_QUESTIONS = 200  # whose passages show how large activations get
+
+
+def check_held_out(config: ReaderTrainConfig, held_out: Mapping[str, Sequence[Example]]) -> None:
+    """Refuse, before anything is learnt, what could not be calibrated afterwards.
+
+    Raises:
+        DataError: of the sets with retrieved passages a single question is held out, and there are no others.
+    """
+    count = sum(len(held_out[one.label]) for one in config.train if one.serving or one.retrieved)
+    if count == 1 and not config.calibrate:
+        raise too_few()
 
 
 def finish(

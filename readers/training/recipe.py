@@ -20,7 +20,7 @@ from readers.training.average import averaged, other_readers
 from readers.training.batches import ReaderBatch, ReaderBatches
 from readers.training.config import ReaderTrainConfig
 from readers.training.data import Example, load_examples, read_set
-from readers.training.finish import draw, finish, reading_scores
+from readers.training.finish import check_held_out, draw, finish, reading_scores
 from readers.training.losses import fact_loss, selection_loss, skim_loss, span_loss
 from readers.training.start import start_model
 
@@ -73,6 +73,7 @@ def _train(config: ReaderTrainConfig, device: str) -> Path:
             read_set(one, number), one.held_out, config.run.seed, lambda example: example.group
         )
         train += kept
+    check_held_out(config, held_out)
     examples = load_examples(
         train,
         config.train,

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from retrievers.training.config import RetrieverTrainConfig
 __all__ = ["model_card", "reranker_card"]
 
 _PATHS = ("out", "train_files", "validation_file", "index")
+_FOLDERS = ("encoder", "cross-encoder", "reader", "trained", "query_encoder", "passage_encoder")  # of any run
 _UNSAID = frozenset({*_PATHS, "name", "notes", "threads", "save_every_s", "log_every_steps", "tensorboard"})
 
 
@@ -83,7 +85,7 @@ It has {towers}. Pooling: {form.pooling}; vectors are {
     }
 
 ```
-rag index CORPUS --encoder {config.name} --out INDEX
+rag index CORPUS --encoder {config.name}{" --index-type plaid" if several else ""} --out INDEX
 rag ask "a question" --index INDEX
 ```
 
@@ -159,10 +161,14 @@ The weights follow the licences of the data and of the encoder they were started
 
 
 def _model_name(given: str | None) -> str:
-    """Of a folder its last part: a card does not tell where things lay."""
+    """Of a folder its last part, or as many as tell it from others: a card does not say where it lay."""
     if given is None:
         return EMBEDDED_ENCODER_NAMES[0]
-    return Path(given).name if Path(given).exists() or given.startswith((".", "/")) else given
+    if not (Path(given).exists() or given.startswith((".", "/"))):
+        return given
+    parts = Path(given).absolute().parts
+    common = len(list(takewhile(_FOLDERS.__contains__, reversed(parts))))
+    return "/".join(parts[-1 - common :])
 
 
 def _command(config: RetrieverTrainConfig) -> str:

@@ -138,7 +138,9 @@ class TrainingExample:
         return needed == "questions" or any(c.role == "positive" for c in self.candidates)
 
 
-def read_training_examples(path: str | Path, *, needs: Needed = "positives") -> Iterator[TrainingExample]:
+def read_training_examples(
+    path: str | Path, *, needs: Needed = "positives", quiet: bool = False
+) -> Iterator[TrainingExample]:
     """Stream training examples; only one record is held at a time.
 
     Read are DPR's training JSON (a list; passages named by `passage_id` or `psg_id`), the files of FiD and of
@@ -151,6 +153,7 @@ def read_training_examples(path: str | Path, *, needs: Needed = "positives") -> 
         path: the file (also .gz, .bz2, .zst, .xz).
         needs: "positives": one at least; "targets": two at least that differ, of candidates in any role;
             "questions": nothing more.
+        quiet: do not warn of what is left out: an earlier reading did.
 
     Raises:
         DataError: no such file, over 0.1 % malformed records (the first are listed with their places),
@@ -176,7 +179,7 @@ def read_training_examples(path: str | Path, *, needs: Needed = "positives") -> 
             except (ValueError, DataError) as error:
                 unit = "record" if is_list else "line"
                 counts.add_bad(Problem(name, number, unit, "malformed record", str(error)))
-                counts.check(_MAX_BAD_SHARE, at_end=False)
+                counts.check(_MAX_BAD_SHARE, at_end=False, hint=_SHAPE)
                 continue
             counts.add_good()
             if not example.has(needs):
@@ -186,12 +189,12 @@ def read_training_examples(path: str | Path, *, needs: Needed = "positives") -> 
                 continue
             found += 1
             yield example
-    counts.check(_MAX_BAD_SHARE, at_end=True)
+    counts.check(_MAX_BAD_SHARE, at_end=True, hint=_SHAPE)
     log = get_logger(__name__)
-    if counts.bad:
+    if counts.bad and not quiet:
         log.warning("%s: %s", name, counts.summary())
     what, hint = _NEEDED[needs]
-    if left_out:
+    if left_out and not quiet:
         places = ", ".join(first_left_out)
         log.warning("%s: %d questions without %s left out (%s …)", name, left_out, what, places)
     if not found:

@@ -68,7 +68,7 @@ def split_examples(config: RetrieverTrainConfig, folder: Path) -> ExampleSplit:
     held_out = tuple(_read((kept,), config.needs)) if kept.is_file() else ()
 
     def training() -> Iterator[TrainingExample]:
-        for example in _read(config.train_files, config.needs):
+        for example in _read(config.train_files, config.needs, quiet=True):
             in_training = _place(config, _divided_by(config, example)) >= bounds["low"]
             if in_training and _place(config, example.question) <= bounds["high"]:
                 yield example
@@ -113,9 +113,9 @@ def _divide(config: RetrieverTrainConfig, fraction: float, kept: Path, stated: P
     atomic_write_json(stated, {"low": fraction, "high": float(train[wanted - 1])})
 
 
-def _read(files: tuple[Path, ...], needs: Needed) -> Iterator[TrainingExample]:
+def _read(files: tuple[Path, ...], needs: Needed, *, quiet: bool = False) -> Iterator[TrainingExample]:
     for path in files:
-        yield from read_training_examples(path, needs=needs)
+        yield from read_training_examples(path, needs=needs, quiet=quiet)
 
 
 def _divided_by(config: RetrieverTrainConfig, example: TrainingExample) -> str:

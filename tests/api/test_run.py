@@ -166,7 +166,7 @@ def test_ipv6():
         assert listener.family == socket.AF_INET6
 
 
-def test_an_index_that_cannot_be_opened_ends_the_server_with_its_own_error():
+def test_an_index_that_cannot_be_opened_ends_the_server_with_its_own_error(capsys):
     def fail(_):
         raise ArtifactError("index has no manifest.json")
 
@@ -175,5 +175,9 @@ def test_an_index_that_cannot_be_opened_ends_the_server_with_its_own_error():
 
     with pytest.raises(ArtifactError, match=r"no manifest\.json"):
         run_server(settings(port=0), open_service=fail)
+    logged = capsys.readouterr().err
+    assert "no manifest.json" in logged
+    assert "Traceback" not in logged
     with pytest.raises(ResourceError, match=r"could not be opened \(KeyError\)"):
         run_server(settings(port=0), open_service=crash)
+    assert "Traceback" in capsys.readouterr().err

@@ -25,7 +25,7 @@ FORMATS: Mapping[str, Format] = {fmt.name: fmt for fmt in _ALL}
 
 _ROLES = frozenset({"contexts", "positives"})  # at least one record must have them
 _OF_RECORD = frozenset({"id", "question", "answers"})  # every record must have them
-_FILL = "give questions and passages to fill it in, or convert from a format that has it"
+_FILL = "give --questions and --index to fill it in, or convert from a format that has it"
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ def convert(
 
     def prepared() -> Iterator[Record]:
         for number, record in enumerate(reader.read(Path(source)), start=1):
-            filled = _fill(record, questions, passages)
+            filled = _fill(record, questions, passages, writer)
             if not filled.id and "id" in writer.needs:
                 filled = replace(filled, id=f"q{number}")
             filled = _recast(filled, writer)
@@ -129,7 +129,10 @@ def convert(
 
 
 def _fill(
-    record: Record, questions: Mapping[str, Question] | None, passages: Callable[[str], Passage | None] | None
+    record: Record,
+    questions: Mapping[str, Question] | None,
+    passages: Callable[[str], Passage | None] | None,
+    writer: Format,
 ) -> Record:
     known = questions.get(record.id) if questions is not None else None
     if known is not None:
@@ -141,9 +144,19 @@ def _fill(
     if passages is None:
         return record
 
+    matcher: AnswerMatcher | None = None
+    if record.answers and {"contexts", "has_answer"} <= writer.keeps:
+        is_regex = known is not None and known.answers_are_regex
+        matcher = AnswerMatcher(record.answers, "regex" if is_regex else "tokens")
+
     def full(context: Context) -> Context:
         found = passages(context.id) if context.text is None else None
-        return context if found is None else replace(context, title=found.title, text=found.text)
+        if found is None:
+            return context
+        has_answer = context.has_answer
+        if has_answer is None and matcher is not None:
+            has_answer = matcher.matches(found.text)
+        return replace(context, title=found.title, text=found.text, has_answer=has_answer)
 
     roles = ("contexts", "positives", "negatives", "hard_negatives")
     changes = {role: tuple(full(context) for context in getattr(record, role)) for role in roles}

@@ -14,6 +14,8 @@ from rag.cli.main import _COMMANDS, main
 from rag.cli.show import format_answer_set, highlight
 from rag.config import preset_names
 from rag.core.errors import RagError
+from rag.data.files.convert import FORMATS
+from rag.data.text import PROFILES
 from rag.recipes import RECIPES
 from retrievers.examples.records import read_training_examples
 
@@ -60,6 +62,15 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
 
 
 _PLAN = ("plan", "-n", "1000", "--retriever", "bm25", "--no-measure")
+
+
+def test_help_names_formats_and_rules(capsys: pytest.CaptureFixture[str]) -> None:
+    assert set(FORMATS) <= _words(_run(capsys, "convert", "--help")[1])
+    assert set(PROFILES) <= _words(_run(capsys, "evaluate", "--help")[1])
+
+
+def _words(text: str) -> set[str]:
+    return {word.strip(",.:") for word in text.split()}
 
 
 def test_plan_lists_every_recipe_with_its_presets(capsys: pytest.CaptureFixture[str]) -> None:
@@ -203,6 +214,32 @@ def test_an_index_stays_where_nothing_takes_its_place(
     code, _, _ = _run(capsys, "index", str(empty), "--out", str(index), "--retriever", "bm25", "--overwrite")
     assert code == 3
     main_ok(["inspect", str(index), "--verify"])
+
+
+def test_a_build_that_stored_nothing_goes_on_with_what_the_hint_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus, place = tmp_path / "c.jsonl", tmp_path / "i"
+    good = [json.dumps({"id": str(n), "text": f"river {n}"}) for n in range(9)]
+    corpus.write_text("\n".join([*good, "{"]))
+    build = ["index", str(corpus), "--out", str(place), "--retriever", "bm25", "--until", "passages"]
+    assert "raise --max-bad-share" in _run(capsys, *build)[2]
+    main_ok([*build, "--max-bad-share", "0.2"])
+    corpus.write_text("\n".join(good))
+    assert "add --overwrite" in _run(capsys, *build)[2]
+    main_ok([*build, "--overwrite"])
+
+
+def test_a_stopped_evaluation_says_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*given: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rag.eval.api.evaluate", stopped)
+    code, _, err = _run(capsys, "evaluate", "-q", "q.json", "--out", str(tmp_path / "out"))
+    assert code
+    assert "the same command goes on" in err
 
 
 def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:

@@ -136,6 +136,16 @@ def test_a_killed_run_continues_and_ends_equal(
     assert system.asked == []
 
 
+def test_ctrl_c_keeps_what_was_answered(tmp_path: Path, system: Any, questions: list[Question]) -> None:
+    small = settings(shard_size=4, batch_size=1)
+    system.fail_after = 2
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(system, questions, tmp_path, small, source=SOURCE)
+    system.fail_after, before = None, len(system.asked)
+    evaluate(system, questions, tmp_path, small, source=SOURCE)
+    assert system.asked[before:] == [question.text for question in questions[2:]]
+
+
 def test_stopped_between_asking_and_summary(tmp_path: Path, system: Any, questions: list[Question]) -> None:
     evaluate(system, questions, tmp_path, settings(), source=SOURCE)
     (tmp_path / "metrics.json").unlink()

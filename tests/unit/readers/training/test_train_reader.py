@@ -233,6 +233,10 @@ def test_bad_files_are_named_before_a_step(run: tuple[Path, dict[str, Any]], tmp
     (tmp_path / "shape.json").write_text('[{"q": 1}]')
     with pytest.raises(DataError, match="record 1"):
         attempt(train=[{**one, "retrieved": tmp_path / "shape.json"}])
+    few = tmp_path / "few.json"
+    few.write_text(json.dumps(json.loads(Path(one["retrieved"]).read_text())[:8]))
+    with pytest.raises(DataError, match=r"fewer than two held-out(.|\n)*held_out: 0\.2"):
+        attempt(train=[{**one, "questions": few, "retrieved": few, "held_out": 0.05}])
     assert not list(tmp_path.glob("*/checkpoints"))
 
 

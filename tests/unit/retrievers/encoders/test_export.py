@@ -13,11 +13,13 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer, DPRContextEncoder, DPRQuestionEncoder
 
+from rag.cli.recipe import say_encoder
 from rag.config import parse_overrides
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.card import model_card
 from retrievers.encoders.export import TowerWeights, write_encoder
 from retrievers.encoders.head import Linear, linear_of
+from retrievers.encoders.interaction import Interaction
 from retrievers.encoders.layout import PAIR
 from retrievers.encoders.settings import EncoderForm
 from retrievers.training.config import DprTrainConfig
@@ -154,3 +156,27 @@ def test_the_card_says_what_was_done_and_no_path(tmp_path: Path) -> None:
     for words in ("# mine", "rag train dpr", "--train train.json", "--index INDEX", "| nll | 0.1235 |",
                   "| questions | 12 |", "Seen once.", "`query: ` before every question"):  # fmt: skip
         assert words in card, words
+
+
+@pytest.mark.parametrize("last", ["encoder", "cross-encoder"])
+def test_the_card_names_the_run_where_every_run_has_such_a_folder(tmp_path: Path, last: str) -> None:
+    start = tmp_path / "first" / last
+    start.mkdir(parents=True)
+    config = DprTrainConfig(out=tmp_path / "run", train_files=(tmp_path / "t",), question_encoder=str(start))
+    card = model_card(config, EncoderForm("mean", True, 48), data={}, figures={})
+    assert f"started from first/{last}." in card
+    assert f"--set question_encoder=first/{last} " in card
+
+
+def test_late_interaction_is_indexed_by_its_own_type(
+    tmp_path: Path, tiny_bert: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = DprTrainConfig(out=tmp_path / "run", train_files=(tmp_path / "t",))
+    form = EncoderForm("tokens", True, 48, interaction=Interaction(12))
+    assert "--index-type plaid" not in model_card(config, EncoderForm("mean", True, 48), data={}, figures={})
+    card = model_card(config, form, data={}, figures={})
+    assert "--index-type plaid --out INDEX" in card
+    say_encoder(
+        write_encoder(tmp_path / "c", _tower(tiny_bert, projection=(8, False)), None, form, card=card)
+    )
+    assert capsys.readouterr().out.endswith("--index-type plaid\n")

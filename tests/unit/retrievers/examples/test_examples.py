@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from rag.core.errors import DataError
 from rag.core.types import Passage
-from retrievers.examples.records import TrainingExample, write_training_examples
+from retrievers.examples.records import TrainingExample, read_training_examples, write_training_examples
 from retrievers.examples.split import split_examples
 from retrievers.training.config import DprTrainConfig
 
@@ -110,3 +111,18 @@ def test_nothing_left(tmp_path: Path, changes: dict[str, Any], message: str) -> 
         split_examples(config, tmp_path / "data")
     nothing = _config(tmp_path, _file(tmp_path / "a.json", 10), validation_fraction=0.0)
     assert split_examples(nothing, tmp_path / "data").held_out == ()
+
+
+def test_what_is_left_out_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = _file(tmp_path / "a.json", 10)
+    path.write_text(json.dumps([*json.loads(path.read_text()), {"question": "who?", "answers": ["x"]}]))
+    split = split_examples(_config(tmp_path, path, validation_fraction=0.0), tmp_path / "data")
+    assert list(split.training())
+    assert caplog.text.count("1 questions without a positive passage left out") == 1
+
+
+def test_records_of_another_shape_are_told_the_one_expected(tmp_path: Path) -> None:
+    record = {"query_id": "1", "query": "who?", "positive_passages": [{"text": "x"}], "negative_passages": []}
+    (tmp_path / "tevatron.jsonl").write_text(json.dumps(record) + "\n")
+    with pytest.raises(DataError, match=r"no question(.|\n)*expected \{question, answers, positive_ctxs"):
+        list(read_training_examples(tmp_path / "tevatron.jsonl"))

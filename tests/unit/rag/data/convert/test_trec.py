@@ -20,17 +20,19 @@ def test_run_to_results_with_questions_and_passages(tmp_path: Path) -> None:
     again = convert(run, "trec-run", tmp_path / "again", "trec-run")
     assert (tmp_path / "again").read_text() == run.read_text()
     assert again.records == 1
-    with pytest.raises(DataError, match="no passage texts, no question"):
+    with pytest.raises(DataError, match=r"no passage texts, no question(.|\n)*give --questions and --index"):
         convert(run, "trec-run", tmp_path / "x", "dpr-results")
     assert not (tmp_path / "x").exists()
     passages = {"7": Passage("7", "Hamlet", "By Shakespeare."), "9": Passage("9", "Emma", "By Austen.")}
     questions = {"q1": Question("q1", "who wrote hamlet", ("Shakespeare",))}
     convert(run, "trec-run", tmp_path / "full", "dpr-results", questions=questions, passages=passages.get)
+    assert read(tmp_path / "full")[0]["ctxs"][0]["has_answer"] is True
     assert read(tmp_path / "full")[0]["ctxs"][1] == {
         "id": "9",
         "title": "Emma",
         "text": "By Austen.",
         "score": 0.1,
+        "has_answer": False,
     }
     convert(run, "trec-run", tmp_path / "train", "dpr-train", questions=questions, passages=passages.get)
     record = read(tmp_path / "train")[0]
