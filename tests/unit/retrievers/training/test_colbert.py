@@ -100,7 +100,8 @@ def test_presets(name: str) -> None:
 
 
 def test_wrong_settings_are_refused(tmp_path: Path, tiny_bert: Path) -> None:
-    for wrong in ({"loss": "pairwise", "hard_negatives": 0}, {"nll_weight": 0.5}, {"projection_dim": 256}):
+    for wrong in ({"loss": "pairwise", "hard_negatives": 0}, {"nll_weight": 0.5}, {"projection_dim": 256},
+                  {"normalize": False}):  # fmt: skip
         with pytest.raises((ValidationError, ConfigError)):
             config(tmp_path, tmp_path / "x", tiny_bert, **wrong)
     with pytest.raises(ConfigError, match="no training examples"):
