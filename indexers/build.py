@@ -80,6 +80,16 @@ class BuildSettings(Config):
             raise ValueError(
                 "flat searches the embeddings directly and needs dtype float32; fp16 is half its size"
             )
+        if self.index_type == PLAID and not self.has_tokens:
+            raise ValueError(
+                f"index_type plaid is made of token vectors, and retriever {self.retriever} has none"
+            )
+        if self.index_type == PLAID and self.dtype != "auto":
+            raise ValueError(f"dtype ({self.dtype}) is of embeddings; plaid's size is said by token_bits")
+        if self.index_type != PLAID and self.token_bits != 2:
+            raise ValueError(
+                f"token_bits ({self.token_bits}) is of index_type plaid, and index_type is {self.index_type}"
+            )
         return self
 
     @property

@@ -25,7 +25,7 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_path, atomic_write_json, clean_directory, read_json, sha256_file
 from rag.core.progress import Progress
 
-__all__ = ["TOKENS_NAME", "TokenEncoder", "build_tokens", "shard_files"]
+__all__ = ["TOKENS_NAME", "TokenEncoder", "build_tokens", "check_tokens", "shard_files"]
 
 TOKENS_NAME, CENTROIDS_NAME, BUCKETS_NAME = "tokens.json", "centroids.npy", "buckets.npy"
 LISTS_NAME, ENDS_NAME = "lists.npy", "list_ends.npy"
@@ -70,6 +70,22 @@ def shard_files(shard: int) -> tuple[str, str, str]:
     return (f"codes-{shard:05d}.npy", f"residuals-{shard:05d}.npy", f"lengths-{shard:05d}.npy")
 
 
+def check_tokens(identity: EncoderIdentity, bits: int) -> None:
+    """Refuse what cannot be compressed, before anything is encoded.
+
+    Raises:
+        ConfigError: the encoder's vectors are not of unit length, or no byte is whole with so many bits.
+    """
+    if bits not in (1, 2, 4):
+        raise ConfigError(f"{bits} bits a number, expected 1, 2 or 4")
+    if not identity.normalize:
+        raise ConfigError(
+            f"{identity.name} makes token vectors of any length (normalize: false), an index of tokens keeps "
+            "only their directions",
+            hint="give a ColBERT model whose vectors have unit length: train it without normalize=false",
+        )
+
+
 def build_tokens(
     passages: PassageStore,
     directory: Path,
@@ -93,9 +109,10 @@ def build_tokens(
         The content of `tokens.json`.
 
     Raises:
-        ConfigError: the encoder makes one vector a text.
+        ConfigError: the encoder makes one vector a text, or `check_tokens`.
         DataError: a vector is not finite, or a passage has none.
     """
+    check_tokens(encoder.identity, bits)
     clean_directory(directory)
     made = _Build(passages, directory, encoder, shard_rows)
     codec = made.codec(bits, seed)

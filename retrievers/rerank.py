@@ -17,6 +17,7 @@ from indexers.token_index import TokenIndex
 from rag.config import Config, load_config, parse_overrides
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.files import read_json
+from rag.core.log import get_logger
 from rag.core.progress import StageTimer
 from rag.core.types import FirstStage, Hit, Passage
 from rag.runtime.model_files import model_folder, weight_files, weights_sha256
@@ -28,8 +29,9 @@ __all__ = ["Judge", "LateInteraction", "RerankingRetriever", "parse_rerank", "re
 
 # The judge in standard deviations; chosen on 500 training questions of SQuAD that were held out.
 DEFAULT_FUSION = Fusion("weighted", (1.0, 0.5), normalize="std")
+_log = get_logger(__name__)
 _KINDS = ("colbert", "cross-encoder")
-_QUESTIONS_AT_ONCE = 32  # their passages' token vectors are in memory together
+_PASSAGES_AT_ONCE = 3200  # their token vectors are in memory together
 
 
 class Judge(Protocol):
@@ -49,7 +51,11 @@ class LateInteraction:
     Args:
         name_or_path: folder or hub name of an encoder with one vector a token.
         precision, device: see `BiEncoder.load`.
-        stored: the passages' token vectors; used where this encoder made them: only questions are encoded.
+        stored: the passages' token vectors; used where these weights made them, with the settings they were
+            made with: only questions are encoded.
+
+    Attributes:
+        differences: why those that are stored are not used, a line each.
 
     Raises:
         ConfigError: the encoder makes one vector a text.
@@ -69,8 +75,20 @@ class LateInteraction:
                 "needs one a token",
                 hint="give a ColBERT model, or search with this encoder instead",
             )
-        fits = stored is not None and not stored.encoder.differences(self.encoder.identity)
-        self.stored = stored if fits else None
+        self.stored, self.differences = stored, tuple[str, ...]()
+        if stored is None:
+            return
+        if stored.encoder.weights_sha256 == self.encoder.identity.weights_sha256:
+            self.encoder = BiEncoder.load_like(
+                stored.encoder, name_or_path, precision=precision, device=device
+            )
+        self.differences = stored.encoder.differences(self.encoder.identity)
+        if self.differences:
+            self.stored = None
+            _log.info(
+                "%s did not make the stored token vectors, every passage is encoded anew (%s)",
+                self.name, "; ".join(self.differences),
+            )  # fmt: skip
 
     def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> FloatArray:
         """Scores (n,) float32 of n pairs; each question and each passage is encoded once."""
@@ -200,8 +218,9 @@ def reranked(
         judge = CrossEncoder.load(name, precision=precision, device=device, probabilities=False)
         identity["weights_sha256"] = weights_sha256(weight_files(folder))
     if options.tokens is not None and "token_bits" not in identity:
+        why = judge.differences if isinstance(judge, LateInteraction) else ["a cross-encoder reads texts"]
         raise MismatchedArtifactError(
-            f"{options.tokens} holds the token vectors of another model than {name}",
+            f"{name} cannot score the token vectors of {options.tokens}: {'; '.join(why)}",
             hint="re-rank with the model that the index was built with, or leave tokens out",
         )
     return RerankingRetriever(
@@ -266,8 +285,9 @@ class RerankingRetriever:
         found = self.first.search(questions, max(self.depth, top_k), timer=timer)
         ordered: list[list[Hit]] = []
         with stage(timer, "rerank"):
-            for start in range(0, len(found), _QUESTIONS_AT_ONCE):
-                block = found[start : start + _QUESTIONS_AT_ONCE]
+            at_once = max(1, _PASSAGES_AT_ONCE // max(self.depth, top_k))
+            for start in range(0, len(found), at_once):
+                block = found[start : start + at_once]
                 ordered += self._judged(questions[start : start + len(block)], block)
         return [ordered, found]
 

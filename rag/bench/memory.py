@@ -117,7 +117,9 @@ def loaded_model_bytes(
     loaded: list[Any] = [ExtractiveReader.load(reader, precision=precision)]
     if load_encoder is not None:
         encoder = load_encoder()
-        encoder.encode_questions(["Is everything loaded?"])  # weights are read when the first text comes
+        several = encoder.identity.pooling == "tokens"
+        ask = encoder.question_tokens if several else encoder.encode_questions
+        ask(["Is everything loaded?"])  # weights are read when the first text comes
         loaded.append(encoder)
     return float(_tensor_bytes() - before)
 

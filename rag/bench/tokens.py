@@ -16,7 +16,7 @@ import numpy as np
 
 from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity, FloatArray, IntArray
-from indexers.token_build import build_tokens
+from indexers.token_build import build_tokens, check_tokens
 from indexers.token_index import TokenIndex
 from rag.bench.common import time_interleaved, working_folder
 from rag.bench.report import Goal, Report, Table, format_bytes, format_interval, format_seconds
@@ -128,6 +128,10 @@ def run_tokens_benchmark(
         rounds: Interleaved rounds; all settings take part in each.
         pylate: Put PyLate's index of the same vectors beside it, where PyLate is installed.
         work_dir: Folder for temporary vectors and indexes.
+
+    Raises:
+        ConfigError: bits or encoder are not what an index of tokens takes.
+        MissingDependencyError: PyLate is wanted and not installed.
     """
     from rag.data.questions import draw_sample, read_questions
     from retrievers.encoders.bi_encoder import BiEncoder
@@ -135,6 +139,9 @@ def run_tokens_benchmark(
     passages = PassageStore.open(index / "passages")
     asked = draw_sample(read_questions(questions, format=format), max_queries, 0)
     loaded = BiEncoder.load(encoder, precision=precision)
+    for each in bits:
+        check_tokens(loaded.identity, each)
+    peer = _load_pylate() if pylate else None
     found = loaded.question_tokens([question.text for question in asked])
     queries, lengths = np.asarray(found.values, np.float32), np.asarray(found.lengths)
     with working_folder("tokens", work_dir) as holder:
@@ -145,16 +152,16 @@ def run_tokens_benchmark(
         report.settings = {**report.settings, **counts}
         report.figures["encode_s"] = time.perf_counter() - started
         return compare_tokens(
-            report, passages, stored, asked, queries, lengths, bits, nprobes, top_k, pylate, rounds, holder
+            report, passages, stored, asked, queries, lengths, bits, nprobes, top_k, peer, rounds, holder
         )
 
 
 def compare_tokens(
     report: Report, passages: PassageStore, stored: StoredTokens, asked: Sequence[Question],
     queries: FloatArray, lengths: IntArray, bits: Sequence[int], nprobes: Sequence[int], top_k: int,
-    pylate: bool, rounds: int, holder: Path,
+    peer: Any, rounds: int, holder: Path,
 ) -> Report:  # fmt: skip
-    """The report, filled."""
+    """The report, filled; `peer` is PyLate's index, or None."""
     top_k = min(top_k, len(passages))
     matchers = [AnswerMatcher(q.answers, q.answer_mode) for q in asked]
 
@@ -210,9 +217,9 @@ def compare_tokens(
             Goal(f"{each} bits: bytes a token", figures["bytes_a_token"], "at most", SIZE_GOAL)
         )
         report.figures[f"{each} bits"] = figures
-        if pylate:
+        if peer is not None:
             name, place, started = f"{each} bits, PyLate", holder / f"pylate-{each}", time.perf_counter()
-            search = _pylate(stored, place, each, top_k)
+            search = _pylate(peer, stored, place, each, top_k)
             figures = report.figures[name] = sized(place, started)
             compare(name, search, figures)
     timings = time_interleaved(searches, rounds=rounds)
@@ -234,16 +241,19 @@ def _searching(index: TokenIndex, nprobe: int, top_k: int) -> _Search:
     return lambda own: index.search(own, np.array([len(own)]), top_k, nprobe=nprobe)[1][0]
 
 
-def _pylate(stored: StoredTokens, place: Path, bits: int, top_k: int) -> _Search:
-    """PyLate's index of the same vectors, by its defaults: fast-plaid, or Stanford's where that is not."""
+def _load_pylate() -> Any:
     try:
-        peer = import_module("pylate.indexes").PLAID
+        return import_module("pylate.indexes").PLAID
     except ImportError as error:
         raise MissingDependencyError(
             f"PyLate cannot be imported ({error})",
             hint="it needs older packages than this system: `pip install --no-deps --target DIR pylate "
             "sentence-transformers==5.3.0 ujson`, and run this with PYTHONPATH=DIR",
         ) from error
+
+
+def _pylate(peer: Any, stored: StoredTokens, place: Path, bits: int, top_k: int) -> _Search:
+    """PyLate's index of the same vectors, by its defaults: fast-plaid, or Stanford's where that is not."""
     fast = find_spec("fast_plaid") is not None
     more = {"show_progress": False} if fast else {"embedding_size": stored.values.shape[1]}
     vectors = np.split(np.asarray(stored.values, np.float32), stored.starts[1:])

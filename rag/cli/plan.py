@@ -12,6 +12,7 @@ import typer
 from indexers.build import BuildSettings
 from rag.cli.options import adds_options, options_of
 
+_TOKEN_DIM = 128  # of published ColBERT models; the embedded encoder makes one vector a text
 _WORDS = "the history of the river town where many people met and spoke about trade and weather in old times "
 _SETTINGS = options_of(BuildSettings, "retriever", "index_type", "token_bits", "dtype")
 
@@ -20,7 +21,9 @@ _SETTINGS = options_of(BuildSettings, "retriever", "index_type", "token_bits", "
 def plan(
     passages: Annotated[int, typer.Option("--passages", "-n", help="How many passages.")],
     settings: dict[str, Any],
-    dim: Annotated[int | None, typer.Option(help="Vector size; default: the encoder's.")] = None,
+    dim: Annotated[
+        int | None, typer.Option(help="Vector size; default: the encoder's, 128 for plaid without one.")
+    ] = None,
     encoder: Annotated[str | None, typer.Option(help="Encoder whose speed is measured.")] = None,
     encode_per_s: Annotated[
         float | None, typer.Option(help="Known passages/s; skips the measurement.")
@@ -51,6 +54,11 @@ def plan(
             hint=f"recipe is one of: {', '.join(RECIPES)}",
         )
     checked = load_config(BuildSettings, overrides=settings)
+    if checked.has_tokens and encoder is None and dim is None:
+        dim = _TOKEN_DIM
+        typer.echo(
+            f"note: token vectors of {dim} numbers, as ColBERT's are; --dim or --encoder say others", err=True
+        )
     from rag.bench.memory import loaded_model_bytes
 
     @cache

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from rag.cli.options import RetrieverSpec
+from rag.cli.options import RetrieverSpec, parameters_of
 from rag.cli.recipe import Refresh, files, index, run_recipe, say_encoder, say_once, trains_retriever
+from rag.core.errors import ConfigError
 
 _SEARCHED = index("Search its passages at every validation.")
 
@@ -141,18 +143,28 @@ def colbert(
 
     With several GPUs: torchrun --nproc-per-node N -m rag.cli.main train colbert …
     """
+    guidance = {"positives": positives, "negatives": negatives}
+    given: dict[str, Any] = {
+        "questions": questions, "held_out": held_out, "top_k": top_k, "figure": figure, "profile": profile,
+        "retriever": retriever, "next_retriever": next_retriever, "restart": restart,
+    }  # fmt: skip
     if not rounds:
+        _refuse_changed(colbert, {**given, **guidance})
         say_encoder(run_recipe("colbert", settings))
         return
     from rag.joint.guidance import guided_rounds
 
-    lines = guided_rounds(
-        settings, rounds=rounds, questions=questions, held_out=held_out, top_k=top_k, figure=figure,
-        profile=profile, retriever=retriever, next_retriever=next_retriever, restart=restart,
-        guidance={"positives": positives, "negatives": negatives},
-    )  # fmt: skip
+    lines = guided_rounds(settings, rounds=rounds, **given, guidance=guidance)
     typer.echo("\n".join(lines))
     typer.echo(f"→ {settings.out / 'rounds.json'} names the best round's encoder")
+
+
+def _refuse_changed(command: Callable[..., None], given: Mapping[str, Any]) -> None:
+    """Options of --rounds that would not be read."""
+    usual = parameters_of(command)
+    if changed := [name for name, value in given.items() if value != usual[name][1]]:
+        flags = ", ".join(f"--{'no-' * (given[n] is False)}{n.replace('_', '-')}" for n in changed)
+        raise ConfigError(f"{flags}: only --rounds reads this", hint="add --rounds N, or leave it out")
 
 
 @trains_retriever(

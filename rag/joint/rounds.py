@@ -18,6 +18,7 @@ says how good each passage is), `rag.joint.guidance` (answers say which are righ
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -33,7 +34,6 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_write_json, directory_lock, read_json, sha256_file
 from rag.core.log import get_logger
 from rag.core.manifest import claim
-from rag.core.progress import Progress
 from rag.core.types import Question
 from rag.eval.api import evaluate
 from rag.eval.compare import compare_evaluations
@@ -45,13 +45,14 @@ from rag.pipeline import Pipeline
 from rag.training.refresh import Staleness, distinct_share, top_k_overlap
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.records import Candidate, write_training_examples
+from retrievers.negatives.blocks import BlockFolder
 from retrievers.open import KINDS, named_kind, parse_kind
 from retrievers.training.config import RetrieverTrainConfig
 
 __all__ = ["Round", "RoundMethod", "RoundResult", "Searched", "run_rounds", "table"]
 
 _FIGURES = ("top1", "top5", "top20", "top100")
-_BATCH = 512
+_BATCH = 512  # questions: what a stop can lose of a round's search
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,26 +278,31 @@ def _retrieve(
     pipeline = Pipeline.open(
         searched.index, reader=False, retriever=searched.retriever, encoder=searched.encoder
     )
-    rows = np.full((len(questions), config.top_k), -1, np.int64)
+    told = {"questions": len(questions), "top_k": config.top_k}  # all else the folder of the rounds claims
+    blocks = BlockFolder(current.folder / "found", told)
 
-    def examples() -> Any:
-        with Progress(len(questions), "questions", "retrieve") as progress:
-            for begin in range(0, len(questions), _BATCH):
-                batch = questions[begin : begin + _BATCH]
-                found = pipeline.retrieve([question.text for question in batch], config.top_k)
-                for place, (question, pairs) in enumerate(zip(batch, found, strict=True), start=begin):
-                    rows[place, : len(pairs)] = [hit.row for hit, _ in pairs]
-                    listed = (
-                        Candidate(passage, "retrieved", "", rank, round(hit.score, 5))
-                        for rank, (hit, passage) in enumerate(pairs, start=1)
-                    )
-                    yield example_of(question, listed)
-                progress.update(len(batch))
+    def rows_of(block: int) -> Path:
+        return blocks.folder / f"rows-{block:06d}.npy"
 
-    write_training_examples(current.folder / "found.json", examples())
+    def search(asked: Sequence[Question], counts: Counter[str]) -> Any:
+        rows = np.full((len(asked), config.top_k), -1, np.int64)
+        found = pipeline.retrieve([question.text for question in asked], config.top_k)
+        for own, question, pairs in zip(rows, asked, found, strict=True):
+            own[: len(pairs)] = [hit.row for hit, _ in pairs]
+            listed = (
+                Candidate(passage, "retrieved", "", rank, round(hit.score, 5))
+                for rank, (hit, passage) in enumerate(pairs, start=1)
+            )
+            yield example_of(question, listed)
+        save_npy(rows_of(blocks.finished), rows)
+
+    blocks.fill(questions, search, total=len(questions), size=_BATCH, unit="questions", verb="retrieve")
+    write_training_examples(current.folder / "found.json", blocks.examples())
+    rows = np.concatenate([np.load(rows_of(n), allow_pickle=False) for n in range(blocks.finished)])
     distinct = distinct_share(rows, len(pipeline.index.passages))
     pipeline.close()
     save_npy(current.folder / "found_rows.npy", rows)
+    blocks.remove()
     facts: dict[str, Any] = {"distinct": round(distinct, 3)}
     for alarm in Staleness(distinct=distinct).alarms():
         get_logger(__name__).warning("%s: %s", current.folder.name, alarm)

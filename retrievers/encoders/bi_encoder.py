@@ -256,12 +256,18 @@ class BiEncoder:
         return self._queries([Query(question) for question in questions])
 
     def _queries(self, queries: Sequence[Query]) -> Vectors:
-        prefix = self.identity.query_prefix
-
         def tokenize(start: int, stop: int) -> list[list[int]]:
-            return self._query.tokenizer.queries(queries[start:stop], prefix)
+            return tokenizer.queries(queries[start:stop], self.identity.query_prefix)
 
-        return self._encode(self._query.tower, tokenize, len(queries), question=True)
+        tokenizer = self._query.tokenizer
+        before = tokenizer.cut_questions
+        found = self._encode(self._query.tower, tokenize, len(queries), question=True)
+        if tokenizer.cut_questions and not before:  # said once
+            log.warning(
+                "%d of %d questions are longer than the %d tokens that %s reads: their ends do not count",
+                tokenizer.cut_questions, len(queries), tokenizer.question_limit, self.identity.name,
+            )  # fmt: skip
+        return found
 
     def _one_each(self, found: Vectors) -> FloatArray:
         if found.lengths is not None:

@@ -29,6 +29,7 @@ __all__ = ["CrossEncoder", "PairModel", "load_pair_model"]
 _BATCH_TOKENS = 8192
 _CORE_TOKENS = 2048  # what one core works on at a time
 _LAYOUT = "{title} {text}"
+_LAYOUT_KEY = "passage_layout"  # of config.json: what the model was trained with
 _HEADS = ("classifier", "pre_classifier", "score", "head")  # what an encoder has not yet
 
 
@@ -49,13 +50,24 @@ class PairModel:
     layout: PassageLayout
     batch_size: int = 64
 
-    def encode(self, questions: Sequence[str], passages: Sequence[Passage]) -> Any:
-        """Token ids, types and masks of n pairs, without padding."""
+    def encode(self, questions: Sequence[str], passages: Sequence[Passage]) -> dict[str, list[list[int]]]:
+        """Token ids, types and masks of n pairs, without padding; each pair is cut as it is alone."""
         texts, _ = self.layout.render([p.title for p in passages], [p.text for p in passages])
-        return self.tokenizer(
-            list(questions), texts, truncation="only_second" if self._fits(questions) else "longest_first",
-            max_length=self.max_length, padding=False,
-        )  # fmt: skip
+        fitting = self._fitting(questions)
+        merged: dict[str, list[list[int]]] = {}
+        for cut, fits in (("only_second", True), ("longest_first", False)):
+            rows = [row for row, question in enumerate(questions) if (question in fitting) is fits]
+            if not rows:
+                continue
+            encoded = self.tokenizer(
+                [questions[row] for row in rows], [texts[row] for row in rows], truncation=cut,
+                max_length=self.max_length, padding=False,
+            )  # fmt: skip
+            for key in encoded:
+                column = merged.setdefault(key, [[]] * len(questions))
+                for row, numbers in zip(rows, encoded[key], strict=True):
+                    column[row] = numbers
+        return merged
 
     def logits(self, questions: Sequence[str], passages: Sequence[Passage]) -> tuple[torch.Tensor, int]:
         """Log-odds (n,) float32 that passage i is relevant to question i, n > 0; and the tokens read."""
@@ -71,10 +83,11 @@ class PairModel:
             read += rows
         return torch.cat(parts)[torch.tensor(read).argsort().to(parts[0].device)], sum(lengths)
 
-    def _fits(self, questions: Sequence[str]) -> bool:
-        """Whether every question leaves room for some of its passage."""
-        lengths = [len(ids) for ids in self.tokenizer(list(questions), add_special_tokens=True)["input_ids"]]
-        return max(lengths) + 8 < self.max_length
+    def _fitting(self, questions: Sequence[str]) -> set[str]:
+        """The questions that leave room for some of their passages."""
+        distinct = list(dict.fromkeys(questions))
+        found = self.tokenizer(distinct, add_special_tokens=True)["input_ids"]
+        return {text for text, ids in zip(distinct, found, strict=True) if len(ids) + 8 < self.max_length}
 
 
 def load_pair_model(
@@ -82,7 +95,7 @@ def load_pair_model(
     *,
     max_length: int = 512,
     batch_size: int = 64,
-    layout: str = _LAYOUT,
+    layout: str | None = None,
     train_on: str | None = None,
     dropout: float | None = None,
     seed: int = 0,
@@ -91,6 +104,7 @@ def load_pair_model(
 
     Args:
         name_or_path: folder or Hugging Face name; None is the embedded encoder.
+        layout: of a passage; None is what the folder says, or else "{title} {text}".
         train_on: device that it is trained on; an encoder gets a new head of one output, drawn from `seed`.
         dropout: replaces the configuration's dropout probabilities, if given.
 
@@ -101,13 +115,14 @@ def load_pair_model(
     """
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
+    folder = model_folder(name_or_path)
+    stated = read_config(folder)
+    layout = str(layout or stated.get(_LAYOUT_KEY) or _LAYOUT)
     if layout == PAIR:
         raise ConfigError(
             "a cross-encoder reads the question as first segment: the passage must be one text",
             hint=f"give a template such as {_LAYOUT}",
         )
-    folder = model_folder(name_or_path)
-    stated = read_config(folder)
     weight_files(folder)
     architecture = (stated.get("architectures") or [""])[0]
     report = logging.getLogger("transformers.modeling_utils")
@@ -145,6 +160,7 @@ def load_pair_model(
     )
     if train_on == "cpu":
         use_fast_dropout(network)
+    setattr(network.config, _LAYOUT_KEY, layout)  # saved with the network
     limit = min(max_length, position_limit(stated))
     return PairModel(network.train(train_on is not None), tokenizer, limit, PassageLayout(layout), batch_size)
 
@@ -229,7 +245,7 @@ class CrossEncoder:
         precision: str = "auto",
         max_length: int = 512,
         batch_size: int = 64,
-        layout: str = _LAYOUT,
+        layout: str | None = None,
         probabilities: bool = True,
     ) -> CrossEncoder:
         """Load a sequence-classification model; see `load_pair_model`.
@@ -239,7 +255,7 @@ class CrossEncoder:
             device: "auto", "cpu" or "cuda".
             precision: "auto", "fp32" or "bf16".
             max_length, batch_size: see `PairModel`.
-            layout: a template of {title} and {text} for the passage.
+            layout: a template of {title} and {text} for the passage; None is the model's own.
             probabilities: scores are probabilities; otherwise their log-odds, which tell apart what is
                 all but sure.
 

@@ -25,15 +25,18 @@ class TextTokenizer:
 
     Attributes:
         cut: passages so far that were longer.
+        cut_questions: the same for questions alone.
+        question_limit: tokens of one, special tokens included.
     """
 
     def __init__(self, settings: EncoderSettings) -> None:
-        self.lower_case, self.cut = settings.lower_case, 0
+        self.lower_case, self.cut, self.cut_questions = settings.lower_case, 0, 0
         self.rules = token_rules(settings)
+        self.question_limit = settings.max_length
         limits = [settings.max_length] * 2
         if self.rules is not None:
             markers = self.rules.passage_marker, self.rules.query_marker
-            limits[1] = self.rules.query_tokens
+            limits[1] = self.question_limit = self.rules.query_tokens
             limits = [limit - (marker is not None) for limit, marker in zip(limits, markers, strict=True)]
         self._passages = _cutting(settings.weights_dir, limits[0])
         self._queries = self._passages if self.rules is None else _cutting(settings.weights_dir, limits[1])
@@ -48,6 +51,10 @@ class TextTokenizer:
     def queries(self, queries: Sequence[Query], prefix: str = "") -> list[list[int]]:
         """Token ids of questions, alone or with passages; see `render_queries`."""
         found = self._encodings(self._queries, *render_queries(queries, prefix=prefix))
+        cut = [
+            bool(each.overflowing) and not query.passages for each, query in zip(found, queries, strict=True)
+        ]
+        self.cut_questions += sum(cut)
         ids = [each.ids for each in found]
         return ids if self.rules is None else [self.rules.question(each) for each in ids]
 

@@ -92,6 +92,8 @@ class ColbertTrainConfig(RetrieverTrainConfig):
             raise ValueError("loss=pairwise is made of hard negatives: set hard_negatives")
         if self.nll_weight and self.loss != "kl":
             raise ValueError(f"nll_weight stands beside the targets of loss=kl, and loss is {self.loss}")
+        if self.model.normalize is False:
+            raise ValueError("normalize is false, and search by MaxSim needs unit vectors: leave it at auto")
         return self
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -18,11 +19,13 @@ __all__ = [
     "Score",
     "in_batch_loss",
     "in_batch_objective",
+    "own_negatives",
     "pairwise_loss",
     "pairwise_objective",
     "ranknet_loss",
 ]
 
+Int64 = npt.NDArray[np.int64]
 Score = Callable[[Vectors, Vectors], Tensor]
 """Vectors of n questions and m passages → scores (n, m)."""
 
@@ -48,15 +51,20 @@ def in_batch_objective(questions: Vectors, passages: Vectors, batch: RetrieverBa
     return in_batch_loss(scores, torch.from_numpy(batch.positives).to(scores.device), ignored)
 
 
+def own_negatives(batch: RetrieverBatch) -> tuple[Int64, Int64]:
+    """Question (H,) and passage (H,) of the negatives drawn for questions, without false ones."""
+    rows, negatives = batch.drawn
+    kept = ~batch.ignored[rows, negatives] & (negatives != batch.positives[rows])
+    return rows[kept], negatives[kept]
+
+
 def pairwise_objective(questions: Vectors, passages: Vectors, batch: RetrieverBatch, score: Score) -> Tensor:
     """Each question's positive against each of the negatives drawn for it (`pairwise_loss`); none are shared.
 
     Raises:
         ConfigError: no question of the batch has a negative of its own.
     """
-    rows, negatives = batch.drawn
-    kept = ~batch.ignored[rows, negatives] & (negatives != batch.positives[rows])
-    rows, negatives = rows[kept], negatives[kept]
+    rows, negatives = own_negatives(batch)
     if not len(rows):
         raise ConfigError(
             f"no question of a batch of {len(batch.positives)} has a mined negative, which this loss is made "

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from indexers.index import Index
+from rag.core.errors import DataError
 from rag.core.files import fingerprint
 from rag.core.log import get_logger
 from rag.training.claim import claimed
@@ -27,7 +28,7 @@ from retrievers.examples.split import ExampleSplit, split_examples
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.config import RetrieverTrainConfig
 from retrievers.training.frozen import FrozenIndex, finish_questions, known_vectors, settings_of
-from retrievers.training.losses import Objective, in_batch_objective
+from retrievers.training.losses import Objective, in_batch_objective, own_negatives, pairwise_objective
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.run import encoder_form, export_model, finish_run, load_model
 from retrievers.training.step import contrastive_step
@@ -250,7 +251,11 @@ def examples_key(split: ExampleSplit, index: Index) -> str:
 
 
 class HeldOut:
-    """Scores the model on held-out questions: loss, average rank, retrieval over a corpus."""
+    """Scores the model on held-out questions: loss, average rank, retrieval over a corpus.
+
+    Raises:
+        DataError: no held-out question has what the objective is made of.
+    """
 
     def __init__(
         self,
@@ -266,6 +271,16 @@ class HeldOut:
         data = TrainingSet.build(split.held_out, tokenizer, match_answers=config.matches_answers)
         once = Epochs(len(data), config.data.batch_size, seed=config.run.seed)
         self.batches = make_batches(config, data, once)
+        self.numbers = list(range(len(self.batches)))  # of those that can be measured
+        if objective is pairwise_objective:
+            self.numbers = [n for n in self.numbers if len(own_negatives(self.batches[n])[0])]
+        if not self.numbers:
+            raise DataError(
+                f"no held-out question ({config.validation_file or 'of the training files'}) has a hard "
+                "negative, which loss=pairwise is measured by",
+                hint="mine negatives for them as well (rag mine), or train without validation: "
+                "validation_fraction=0 and no validation file",
+            )
         self.search = None
         if config.index is not None:
             self.search = CorpusSearch(
@@ -309,7 +324,7 @@ class HeldOut:
         with torch.random.fork_rng(devices=[]):
             steps = [
                 contrastive_step(model, self.batches[number], world, chunk, objective=self.objective)
-                for number in range(len(self.batches))
+                for number in self.numbers
             ]
         model.train()
         return sum(float(loss.value) for loss in steps) / len(steps)

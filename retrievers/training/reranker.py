@@ -127,7 +127,7 @@ def train_reranker(config: RerankerTrainConfig) -> Path:
     with claimed(config) as world:
         model = load_pair_model(
             config.model.question_encoder, max_length=config.model.passage_tokens,
-            layout=config.model.layout or "{title} {text}", dropout=config.model.dropout,
+            layout=config.model.layout, dropout=config.model.dropout,
             train_on=world.device, seed=config.run.seed,
         )  # fmt: skip
         network = model.network.to(world.device)
@@ -142,6 +142,13 @@ def train_reranker(config: RerankerTrainConfig) -> Path:
             raise DataError(
                 "no training example has hard negatives, and there is nothing else to tell a positive from",
                 hint="mine some: rag mine --index INDEX --questions FILE --out mined.json",
+            )
+        if config.validates and not held_out:
+            raise DataError(
+                f"none of {len(split.held_out)} held-out questions has a positive and hard negatives: "
+                f"nothing can be measured, nor a checkpoint chosen (select_by={config.run.select_by})",
+                hint="mine negatives for the validation file as well (rag mine), or give none and set "
+                "validation_fraction=0",
             )
         chosen = epochs_of(config, len(examples))
         if chosen.batch_size < world.size:

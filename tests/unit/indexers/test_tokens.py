@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -317,6 +318,13 @@ def test_encoders_and_passages_that_do_not_fit_are_refused(built: Path, tmp_path
         build_tokens(store, tmp_path / "a", OneEach())
     with pytest.raises(ConfigError, match="--index-type plaid"):
         build_index(passages(), tmp_path / "b", encoder=Words(), settings=BuildSettings())  # type: ignore[arg-type]
+    unequal = Words()
+    unequal.identity = replace(unequal.identity, normalize=False)
+    unequal.passage_tokens = None  # type: ignore[assignment, method-assign]  # nothing is encoded
+    with pytest.raises(ConfigError, match="normalize: false"):
+        build_index(passages(), tmp_path / "d", encoder=unequal, settings=SETTINGS)
+    with pytest.raises(ConfigError, match="3 bits a number, expected 1, 2 or 4"):
+        build_tokens(store, tmp_path / "e", unequal, bits=3)
     with pytest.raises(DataError, match="passage 'dots' has no token"):
         build_index([Passage("dots", "", "...")], tmp_path / "c", encoder=Nothing(), settings=SETTINGS)
 

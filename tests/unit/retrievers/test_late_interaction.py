@@ -115,7 +115,9 @@ def test_reranking_reads_the_vectors_of_an_index_beside_the_searched_one(
         texts = ["who wrote the text", "black river"]
         assert beside.search(texts, 8) == within.search(texts, 8)
         tiny.late_interaction(tmp_path / "other", dim=16, seed=7)
-        with pytest.raises(MismatchedArtifactError, match="another model"):
+        with pytest.raises(
+            MismatchedArtifactError, match=r"cannot score the token vectors .* weights_sha256"
+        ):
             open_retriever(words, "bm25", rerank=f"colbert:{tmp_path / 'other'},tokens={built}")
         with pytest.raises(ConfigError, match="--index-type plaid"):
             open_retriever(words, "bm25", rerank=f"{spec.split('=')[0]}={tmp_path / 'words'}")
@@ -124,6 +126,19 @@ def test_reranking_reads_the_vectors_of_an_index_beside_the_searched_one(
         pytest.raises(MismatchedArtifactError, match="other passages"),
     ):
         open_retriever(fewer, "bm25", rerank=spec)
+
+
+def test_an_index_of_shorter_passages_is_reranked_by_its_own_model(built: Path, tmp_path: Path) -> None:
+    model = built.parent / "model"
+    encoder = BiEncoder.load(model, precision="fp32", max_length=12)
+    settings = BuildSettings(retriever="hybrid", index_type="plaid")
+    build_index(passages(), tmp_path / "short", encoder=encoder, settings=settings)
+    with Index.open(tmp_path / "short") as index:
+        again = open_retriever(index, "bm25", rerank=f"colbert:{model},tokens={tmp_path / 'short'}")
+        assert isinstance(again, RerankingRetriever)
+        assert isinstance(again.judge, LateInteraction)
+        assert again.judge.stored is not None
+        assert again.judge.encoder.identity.max_length == 12
 
 
 def test_what_does_not_fit_is_refused(tiny: Any, built: Path, tmp_path: Path) -> None:

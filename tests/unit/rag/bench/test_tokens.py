@@ -14,7 +14,7 @@ import pytest
 from indexers.build import BuildSettings, build_index
 from indexers.passages import PassageStore
 from rag.bench.tokens import StoredTokens, exhaustive, run_tokens_benchmark
-from rag.core.errors import MissingDependencyError
+from rag.core.errors import ConfigError, MissingDependencyError
 from rag.core.types import Passage
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.scoring import max_sim
@@ -61,9 +61,6 @@ def test_figures_and_exhaustive_scores(
     assert "of the best 10" in report.to_text()
     assert report.figures["1 bits, PyLate"]["1 bits, PyLate"]["overlap"].value > 0.95
     assert not capsys.readouterr().out
-    monkeypatch.setitem(sys.modules, "pylate.indexes", None)
-    with pytest.raises(MissingDependencyError, match="PyLate"):
-        run_tokens_benchmark(tmp_path / "index", tmp_path / "q.jsonl", str(folder), bits=(1,), pylate=True)
 
     store, encoder = PassageStore.open(tmp_path / "index/passages"), BiEncoder.load(folder)
     stored = StoredTokens.encode(store, encoder, tmp_path / "v")
@@ -75,3 +72,10 @@ def test_figures_and_exhaustive_scores(
     assert asked.lengths is not None
     got = exhaustive(stored, asked.values.numpy(), asked.lengths.numpy())
     np.testing.assert_allclose(got, max_sim(asked, found).numpy(), atol=0.02)
+
+    monkeypatch.setitem(sys.modules, "pylate.indexes", None)
+    monkeypatch.setattr(StoredTokens, "encode", None)  # refused before anything is encoded
+    with pytest.raises(MissingDependencyError, match="PyLate"):
+        run_tokens_benchmark(tmp_path / "index", tmp_path / "q.jsonl", str(folder), bits=(1,), pylate=True)
+    with pytest.raises(ConfigError, match="3 bits a number"):
+        run_tokens_benchmark(tmp_path / "index", tmp_path / "q.jsonl", str(folder), bits=(1, 3))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import unicodedata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -97,6 +98,19 @@ def test_plan_says_what_training_needs(capsys: pytest.CaptureFixture[str]) -> No
     assert "realm-wiki" in err
 
 
+def test_plan_of_token_vectors(tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("plan", "-n", "1000", "--index-type", "plaid", "--no-measure")
+    code, out, err = _run(capsys, *given)
+    assert code == 0
+    assert "plaid × 128" in out
+    assert "note: token vectors of 128 numbers" in err
+    tiny.late_interaction(tmp_path / "model", dim=16)
+    code, out, err = _run(capsys, *given, "--encoder", str(tmp_path / "model"))
+    assert code == 0, err
+    assert "note: token vectors" not in err
+    assert "plaid × 16" in out
+
+
 def test_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = _run(capsys, "idnex")
     assert code == 2
@@ -170,6 +184,26 @@ def test_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
             2,
             "generator is not given, and has no default (--set generator=…, or its option)\n"
             "  → --config gives what else is needed; presets: rag-end2end-squad, rag-sequence-nq",
+        ),
+        (
+            ["train", "colbert", "--train", "q", "--out", "x", "-q", "q", "--top-k", "9", "--no-restart"],
+            2,
+            "--questions, --top-k, --no-restart: only --rounds reads this",
+        ),
+        (
+            ["index", "sample", "--out", "x", "--index-type", "plaid", "--retriever", "bm25"],
+            2,
+            "index_type plaid is made of token vectors, and retriever bm25 has none",
+        ),
+        (
+            ["index", "sample", "--out", "x", "--index-type", "plaid", "--dtype", "float16"],
+            2,
+            "dtype (float16) is of embeddings",
+        ),
+        (
+            ["index", "sample", "--out", "x", "--token-bits", "4"],
+            2,
+            "token_bits (4) is of index_type plaid, and index_type is flat",
         ),
         (
             ["index", "sample", "--out", "x", "--index-type", "foo"],

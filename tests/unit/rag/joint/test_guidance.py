@@ -12,9 +12,10 @@ from indexers.build import BuildSettings, build_index
 from indexers.index import Index
 from rag.cli.main import main
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
-from rag.joint import guidance
+from rag.joint import guidance, rounds
 from rag.joint.guidance import guided_rounds
 from rag.joint.rounds import RoundResult
+from rag.pipeline import Pipeline
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training.colbert import ColbertTrainConfig
 from tests.unit.rag.joint.test_rounds import stop_before, world
@@ -96,6 +97,45 @@ def test_rounds_go_on_after_a_stop_before_any_stage(
     assert 0 < facts["overlap"] < 1
     with pytest.raises(MismatchedArtifactError, match="guidance"):
         run(world, tmp_path / "cut", steps=2, guidance={"positives": "2,40"})
+
+
+def test_a_search_goes_on_after_a_stop_in_its_midst(
+    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "_BATCH", 8)
+    real, asked = Pipeline.retrieve, list[str]()
+
+    def retrieve(self: Pipeline, questions: Any, *given: Any, **more: Any) -> Any:
+        asked.extend(questions)
+        return real(self, questions, *given, **more)
+
+    def stopped(self: Pipeline, questions: Any, *given: Any, **more: Any) -> Any:
+        if len(asked) >= 16:
+            raise KeyboardInterrupt
+        return retrieve(self, questions, *given, **more)
+
+    class Searched(RuntimeError):
+        """Thrown where a round's search is over."""
+
+    def over(*given: Any) -> Any:
+        raise Searched
+
+    monkeypatch.setattr(guidance, "guided_examples", over)
+    found = {}
+    for out, stops in (("whole", ()), ("cut", (stopped,))):
+        asked.clear()
+        for broken in stops:
+            monkeypatch.setattr(Pipeline, "retrieve", broken)
+            with pytest.raises(KeyboardInterrupt):
+                run(world, tmp_path / out)
+        monkeypatch.setattr(Pipeline, "retrieve", retrieve)
+        with pytest.raises(Searched):
+            run(world, tmp_path / out)
+        assert len(asked) == len(set(asked)) > 16  # each once
+        place = tmp_path / out / "round-1"
+        found[out] = [(place / name).read_bytes() for name in ("found.json", "found_rows.npy")]
+        assert not (place / "found").exists()
+    assert found["cut"] == found["whole"]
 
 
 def test_what_cannot_be_is_said(

@@ -162,7 +162,7 @@ def test_passages_over_the_length_are_said_once(tiny, tiny_bert, tmp_path, caplo
         with caplog.at_level(logging.WARNING):
             encoder.passage_tokens(["", ""], ["danube", "text text"])
             encoder._queries([Query("the " * 90)])
-            assert "longer than" not in caplog.text
+            assert "passages are longer than" not in caplog.text
             for _ in range(2):
                 encoder.passage_tokens(["river", "", ""], ["the " * 7, "text", "the " * 40])
         assert caplog.text.count("2 of 3 passages are longer than the 8 tokens") == 1
@@ -288,3 +288,14 @@ def test_a_question_with_passages_is_read_in_search_as_in_training(encoder, tiny
     np.testing.assert_array_equal(
         encoder.encode_queries(queries[1:]), encoder.encode_questions(["who’s there"])
     )
+
+
+def test_questions_that_are_cut_are_counted_once(tiny, tmp_path, caplog):
+    tiny.late_interaction(tmp_path / "model")
+    encoder = BiEncoder.load(tmp_path / "model")
+    with caplog.at_level(logging.WARNING):
+        encoder.question_tokens(["the river"])
+        assert "longer than" not in caplog.text
+        for _ in range(2):
+            encoder.question_tokens(["the river " * 40, "the river"])
+    assert caplog.text.count("1 of 2 questions are longer than the 32 tokens") == 1

@@ -1,5 +1,6 @@
 import gc
 import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -62,6 +63,24 @@ def test_scores_equal_one_pair_at_a_time(tiny, tmp_path, outputs):
     assert np.isfinite(long).all()
     with pytest.raises(DataError, match="2 questions for 1 passages"):
         encoder.score(["a", "b"], PASSAGES[:1])
+
+
+def test_a_pair_is_read_alike_whatever_else_is_asked(folder):
+    asked = ["the river " * 90, "who wrote the river " * 10, "who"]  # too long, cut with it, short
+    passages = [PASSAGES[6], Passage("long", "", "the danube rises " * 20), PASSAGES[1]]
+    encoder = CrossEncoder.load(folder, precision="fp32")
+    alone = [
+        encoder.score([question], [passage])[0] for question, passage in zip(asked, passages, strict=True)
+    ]
+    np.testing.assert_allclose(encoder.score(asked, passages), alone, atol=1e-6)
+    model, seen = load_pair_model(folder), []
+
+    def tokenizer(texts, *given, **more):
+        seen.append(len(texts))
+        return model.tokenizer(texts, *given, **more)
+
+    replace(model, tokenizer=tokenizer).encode(["who"] * 7, PASSAGES)
+    assert seen == [1, 7]  # a question's length is looked up once
 
 
 def test_the_fast_path_of_roberta_is_transformers(tiny, tmp_path):

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from indexers.build import build_index
 from rag.config import load_config, preset_names
-from rag.core.errors import ConfigError
+from rag.core.errors import ConfigError, DataError
 from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.records import Candidate, write_training_examples
@@ -100,8 +100,28 @@ def test_presets(name: str) -> None:
 
 
 def test_wrong_settings_are_refused(tmp_path: Path, tiny_bert: Path) -> None:
-    for wrong in ({"loss": "pairwise", "hard_negatives": 0}, {"nll_weight": 0.5}, {"projection_dim": 256}):
+    for wrong in ({"loss": "pairwise", "hard_negatives": 0}, {"nll_weight": 0.5}, {"projection_dim": 256},
+                  {"normalize": False}):  # fmt: skip
         with pytest.raises((ValidationError, ConfigError)):
             config(tmp_path, tmp_path / "x", tiny_bert, **wrong)
     with pytest.raises(ConfigError, match="no training examples"):
         train_colbert(config(tmp_path, tmp_path / "x", tiny_bert).replaced(train_files=()))
+
+
+def test_pairwise_validation_needs_hard_negatives(tmp_path: Path, tiny_bert: Path) -> None:
+    files = {name: tmp_path / f"{name}.json" for name in ("train", "none", "some")}
+    examples = cipher_examples(24)
+    write_training_examples(files["train"], examples[:12])
+    bare = [replace(each, candidates=each.candidates[:1]) for each in examples[12:]]
+    write_training_examples(files["none"], bare)
+    write_training_examples(files["some"], [*bare[:-1], examples[-1]])
+    chosen = config(tmp_path / "a", files["train"], tiny_bert, loss="pairwise", batch_size=4, max_steps=1,
+                    validation_file=files["none"])  # fmt: skip
+    with pytest.raises(DataError, match=r"no held-out question \(.*none\.json\) has a hard negative"):
+        train_colbert(chosen)
+    assert not list(read_metrics(chosen.out / "metrics.jsonl"))
+    train_colbert(chosen.replaced(out=tmp_path / "b", validation_file=files["some"]))
+    losses = [record["eval/nll"] for record in read_metrics(tmp_path / "b" / "metrics.jsonl")
+              if "eval/nll" in record]  # fmt: skip
+    assert np.isfinite(losses).all()
+    assert losses

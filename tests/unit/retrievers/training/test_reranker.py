@@ -125,3 +125,21 @@ def test_what_cannot_work_is_refused(
         ArtifactError, match=r"expected a SequenceClassification model[\s\S]*rag train reranker"
     ):
         CrossEncoder.load(tiny_bert)
+    alone = cipher_file(6, negatives=0).rename(tmp_path / "held.json")
+    with pytest.raises(DataError, match=r"none of 6 held-out questions[\s\S]*select_by=[\s\S]*rag mine"):
+        train_reranker(
+            config(
+                tmp_path / "held", kinds_file(tmp_path / "kinds.json", 16), tiny_bert, validation_file=alone
+            )
+        )
+
+
+def test_what_it_was_trained_to_read_is_what_it_reads(tmp_path: Path, tiny_bert: Path) -> None:
+    train = kinds_file(tmp_path / "kinds.json", 16)
+    folder = train_reranker(config(tmp_path / "run", train, tiny_bert, layout="{text} {title}", max_steps=1))
+    assert load_pair_model(folder).layout.layout == "{text} {title}"
+    assert load_pair_model(folder, layout="{text}").layout.layout == "{text}"
+    pairs = ["who wrote"], [Passage("1", "the danube", "the river b")]
+    scores = [float(CrossEncoder.load(folder, layout=layout).score(*pairs)[0])
+              for layout in (None, "{text} {title}", "{title} {text}")]  # fmt: skip
+    assert scores[0] == scores[1] != scores[2]
