@@ -249,7 +249,7 @@ def plan(
         residual_bytes = tokens * dim * settings.token_bits / 8
         disk["tokens"] = listed_bytes + residual_bytes + centroids * (2.0 * dim + 8) + 2.0 * n_passages
         serving["centroids"] = 4.0 * centroids * dim + 8.0 * n_passages
-        read = questions * default_ndocs(top_k) / 4
+        read = questions * default_ndocs(top_k, n_passages) / 4
         serving["tokens, mapped"] = listed_bytes + touched_bytes(residual_bytes, read)
         # The sample as it is encoded, shuffled, and without what is held out.
         building["tokens"] = PROCESS_BYTES + model_bytes + 10.0 * dim * TRAINING_TOKENS * centroids

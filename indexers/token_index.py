@@ -29,19 +29,22 @@ from rag.core.errors import MismatchedArtifactError, RetrievalError
 __all__ = ["NPROBE", "TokenIndex", "default_ndocs"]
 
 NPROBE = 4
+_USUAL, _WIDEST = 25_000, 8.0  # passages that the least number of candidates is enough for; most times it
 _BLOCK = 256  # centroids of which only the best is compared first
 _TOKENS_AT_ONCE = 1024  # decompressed together: their vectors stay in the cache
 _LEAST = 1e-6  # what a passage gains by being found at all
 
 
-def default_ndocs(top_k: int) -> int:
-    """Passages of which all centroids are compared: four times what is decompressed.
+def default_ndocs(top_k: int, passages: int) -> int:
+    """Passages of which all centroids are compared: four times what is decompressed; more in large corpora,
+    where more passages look alike by their centroids.
 
     Example:
-        >>> default_ndocs(20), default_ndocs(100)
-        (512, 1600)
+        >>> default_ndocs(20, 20_000), default_ndocs(100, 20_000), default_ndocs(20, 400_000)
+        (512, 1600, 2048)
     """
-    return max(512, 16 * top_k)
+    wider = min(max(passages / _USUAL, 1.0) ** 0.5, _WIDEST)
+    return int(wider * max(512, 16 * top_k))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +148,9 @@ class TokenIndex:
             )
         scores = np.full((len(lengths), top_k), -np.inf, dtype=np.float32)
         rows = np.full((len(lengths), top_k), -1, dtype=np.int64)
+        wanted = max(ndocs or default_ndocs(top_k, len(self)), 4 * top_k)
         for number, own in enumerate(np.split(values, np.cumsum(lengths)[:-1])):
-            found, their = self._search(own, nprobe, max(ndocs or default_ndocs(top_k), 4 * top_k))
+            found, their = self._search(own, nprobe, wanted)
             scores[number : number + 1], rows[number : number + 1] = select_best(
                 found[None], their[None], top_k
             )

@@ -27,7 +27,7 @@ class TokenSearchOptions(Config):
 
     Attributes:
         nprobe: cells opened for each vector of a question.
-        ndocs: passages whose centroids are all compared; None goes by the number of hits wanted.
+        ndocs: passages whose centroids are all compared; None goes by the hits wanted and the corpus.
     """
 
     nprobe: int = Field(default=NPROBE, ge=1)
