@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ import torch
 from indexers.protocols import FloatArray
 from rag.core.errors import ArtifactError, ConfigError, DataError
 from rag.core.types import Passage
-from rag.runtime.backbone import LOADING_ERRORS, attention_for, refuse_missing, set_dropout
+from rag.runtime.backbone import attention_for, loading, refuse_missing, set_dropout
 from rag.runtime.cpu_training import use_fast_dropout
 from rag.runtime.fast.core_pool import CorePool
 from rag.runtime.fast.fast_bert import FastBert
@@ -125,8 +124,9 @@ def load_pair_model(
         )
     weight_files(folder)
     architecture = (stated.get("architectures") or [""])[0]
-    report = logging.getLogger("transformers.modeling_utils")
-    try:
+    wrong = f"{folder} is not a cross-encoder that can be loaded"
+    expected = "expected a sequence-classification model of transformers, or an encoder to train"
+    with loading(wrong, hint=expected):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         classifies = "SequenceClassification" in architecture
         if (train_on is None or classifies) and not (classifies and config.num_labels in (1, 2)):
@@ -140,7 +140,6 @@ def load_pair_model(
             config.num_labels = 1
         set_dropout(config, dropout)
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        report.addFilter(_is_silent)  # that a head is new is no news, and what else is missing is said below
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)  # of the head, where there is none yet
             network, found = AutoModelForSequenceClassification.from_pretrained(
@@ -148,13 +147,6 @@ def load_pair_model(
                 attn_implementation=None if train_on is None else attention_for(config, train_on),
                 output_loading_info=True,
             )  # fmt: skip
-    except LOADING_ERRORS as error:
-        raise ArtifactError(
-            f"{folder} is not a cross-encoder that can be loaded ({error})",
-            hint="expected a sequence-classification model of transformers, or an encoder to train",
-        ) from error
-    finally:
-        report.removeFilter(_is_silent)
     refuse_missing(
         folder, [name for name in found["missing_keys"] if classifies or not name.startswith(_HEADS)]
     )
@@ -210,10 +202,6 @@ class _FastPairs:
 
         parts = list(self.pool.map(run, plan))
         return torch.cat(parts)[torch.tensor([row for rows in plan for row in rows]).argsort()]
-
-
-def _is_silent(record: logging.LogRecord) -> bool:
-    return record.levelno > logging.WARNING
 
 
 class CrossEncoder:

@@ -83,6 +83,18 @@ def ready(client: httpx.Client, version: str) -> None:
     raise AssertionError("the server did not become ready")
 
 
+def stop_while_asked(process, client: httpx.Client) -> tuple[threading.Thread, list[httpx.Response]]:
+    """SIGTERM once a question was accepted; the thread that waits for its answer, and where that will be."""
+    answers: list[httpx.Response] = []
+    thread = threading.Thread(
+        target=lambda: answers.append(client.post("/v1/ask", json={"question": "a"})), daemon=True
+    )
+    thread.start()
+    assert process.stdout.readline() == "asked\n"
+    process.send_signal(signal.SIGTERM)
+    return thread, answers
+
+
 def test_hangup_reloads_and_termination_finishes_what_was_accepted(process):
     url = process.stdout.readline().removeprefix("listening on ").strip()
     assert url.startswith("http://127.0.0.1:")
@@ -90,13 +102,7 @@ def test_hangup_reloads_and_termination_finishes_what_was_accepted(process):
         ready(client, "v1")
         process.send_signal(signal.SIGHUP)
         ready(client, "v2")
-        answers: list[httpx.Response] = []
-        thread = threading.Thread(
-            target=lambda: answers.append(client.post("/v1/ask", json={"question": "a"})), daemon=True
-        )
-        thread.start()
-        assert process.stdout.readline() == "asked\n"
-        process.send_signal(signal.SIGTERM)
+        thread, answers = stop_while_asked(process, client)
         thread.join(60)
     assert answers[0].status_code == 200
     out, err = process.communicate(timeout=60)
@@ -114,13 +120,7 @@ def test_what_outlives_the_drain_is_refused_and_the_process_ends(process):
     url = process.stdout.readline().removeprefix("listening on ").strip()
     with httpx.Client(base_url=url, timeout=60, verify=False) as client:
         ready(client, "v1")
-        answers: list[httpx.Response] = []
-        thread = threading.Thread(
-            target=lambda: answers.append(client.post("/v1/ask", json={"question": "a"})), daemon=True
-        )
-        thread.start()
-        assert process.stdout.readline() == "asked\n"
-        process.send_signal(signal.SIGTERM)
+        thread, answers = stop_while_asked(process, client)
         while (status := client.get("/readyz")).status_code == 200:
             time.sleep(0.02)
         assert errors_of(status) == (503, "shutting_down")
