@@ -39,13 +39,12 @@ from rag.data.text import exact_match
 from rag.joint.held import HeldIndex
 from rag.joint.orqa_config import OrqaTrainConfig
 from rag.joint.pair import paired, part
-from rag.joint.questions import SameQuestions, answer_rank, example_of, questions_key, questions_of
+from rag.joint.questions import answer_rank, example_of, questions_key, questions_of
 from rag.runtime.hardware import resolve_precision
 from rag.runtime.model_files import position_limit
 from rag.runtime.seeds import generator
 from rag.training.distributed import World
 from rag.training.fit import Loss, fit
-from rag.training.hooks import SeveralHooks
 from readers.extractive.inference import row_tensors, span_scores
 from readers.extractive.layout import RowLayout, pair_template, rows_of_pairs
 from readers.extractive.model import SpanModel
@@ -152,7 +151,7 @@ def _train(config: OrqaTrainConfig, world: World, index: Index) -> Path:
     result = fit(
         module, master, batches, lambda _, chosen: task.loss(chosen), config.optim, config.run, config.out,
         evaluate=(lambda _: task.measure(held_out)) if held_out else None,
-        hooks=SeveralHooks(SameQuestions(asked, held_out), FrozenIndex(index.version)), world=world,
+        hooks=FrozenIndex(index.version), world=world,
     )  # fmt: skip
 
     # export

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from rag.core.errors import DataError, MismatchedArtifactError
+from rag.core.errors import DataError
 from rag.core.files import fingerprint
-from rag.core.manifest import differences
 from rag.core.types import Passage, Question
 from rag.data.questions import draw_sample, hold_out, read_questions
 from rag.data.text import AnswerMatcher
 from rag.metrics.ranking import first_true
-from rag.training.fit import FitHooks
 from retrievers.examples.data import answer_matcher
 from retrievers.examples.records import Candidate, TrainingExample
 from retrievers.training.config import RetrieverTrainConfig
 
 __all__ = [
-    "SameQuestions",
     "answer_rank",
     "answered",
     "divide",
@@ -83,31 +79,6 @@ def divide(
 def questions_key(asked: Sequence[Question]) -> str:
     """Fingerprint of what is asked, what is right, and the order."""
     return fingerprint([[q.text, q.answers, q.answers_are_regex] for q in asked])
-
-
-class SameQuestions(FitHooks):
-    """A run goes on with the questions that it was started with.
-
-    Args:
-        asked: those to learn from.
-        held_out: those that judge.
-    """
-
-    def __init__(self, asked: Sequence[Question], held_out: Sequence[Question]) -> None:
-        parts = {"training": asked, "held out": held_out}
-        self._told = {k: f"{len(some)} questions, {questions_key(some)[:12]}" for k, some in parts.items()}
-
-    def extra_state(self) -> Mapping[str, Any]:
-        """How many there are, and their fingerprint."""
-        return {"questions": self._told}
-
-    def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Refuse to go on with others."""
-        if changed := differences(state.get("questions", self._told), self._told):
-            raise MismatchedArtifactError(
-                f"the run was started with other questions, by number and fingerprint: {changed}",
-                hint="give the files as they were then, or choose another --out",
-            )
 
 
 def example_of(question: Question, found: Iterable[Candidate] = ()) -> TrainingExample:

@@ -21,7 +21,7 @@ from rag.core.types import Question
 from rag.joint.finding import FixedFinder, LearningFinder
 from rag.joint.held import HeldIndex, held_run, index_exchange
 from rag.joint.pair import paired, part
-from rag.joint.questions import SameQuestions, questions_of
+from rag.joint.questions import questions_of
 from rag.joint.task import JointBatches, JointTask, Objective
 from rag.joint.together_config import JointTrainConfig
 from rag.runtime.hardware import resolve_precision
@@ -165,7 +165,7 @@ def _fit(
     return fit(
         module, master, batches, lambda _, batch: task.loss(batch, batches.questions), config.optim,
         config.run, config.out, evaluate=(lambda _: task.measure(held_out)) if held_out else None,
-        hooks=SeveralHooks(SameQuestions(train, held_out), hooks, task.watch), world=task.world,
+        hooks=SeveralHooks(hooks, task.watch), world=task.world,
     )  # fmt: skip
 
 

@@ -1,23 +1,27 @@
-"""A run's folder belongs to one configuration: `config.json` says which."""
+"""A run's folder belongs to one configuration and its data: `config.json` and `inputs.json` say which."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from pydantic_core import to_jsonable_python
 
 from rag.config import RECIPE_KEY, Config
-from rag.core.files import directory_lock, read_json
-from rag.core.manifest import claim
+from rag.core.errors import MismatchedArtifactError
+from rag.core.files import atomic_write_json, directory_lock, read_json, sha256_file
+from rag.core.manifest import MANIFEST_NAME, claim
 from rag.runtime.hardware import use_threads
 from rag.runtime.seeds import seed_everything
 from rag.training.checkpoints import latest_checkpoint
 from rag.training.distributed import World
 
 __all__ = ["check_run", "claim_run", "claimed"]
+
+_INPUTS = "inputs.json"
 
 
 @contextmanager
@@ -28,7 +32,7 @@ def claimed(config: Any) -> Iterator[World]:
         config: has `out` and `run`.
 
     Raises:
-        MismatchedArtifactError: `config.out` holds a run with another configuration.
+        MismatchedArtifactError: `config.out` holds a run with another configuration, or of other data.
         ResourceError: another process trains there.
     """
     with World.from_environment() as world, directory_lock(config.out) if world.is_main else nullcontext():
@@ -44,10 +48,11 @@ def claim_run(config: Config, out: Path) -> None:
     """Write the settings to `out/config.json`, or check that the run there has the same ones.
 
     Settings stand there by the names that `--set` takes, paths in full. Those that the configuration's class
-    (or a group's) calls `free` may differ, and so may all where nothing was trained yet.
+    (or a group's) calls `free` may differ, and so may all where nothing was trained yet. The checksums of the
+    files that are learnt from stand in `out/inputs.json`, and are held to in the same way.
 
     Raises:
-        MismatchedArtifactError: the run was started with others; they are named.
+        MismatchedArtifactError: the run was started with others, or the files have changed; they are named.
     """
     _claim(config, out, writes=True)
 
@@ -72,6 +77,36 @@ def _claim(config: Config, out: Path, *, writes: bool) -> None:
     found = {**recipe, **usual, **read_json(path)} if is_begun else wanted
     hint = "choose another --out, or repeat the command that started the run"
     claim(path, wanted, "a run", found=found, free=free, hint=hint, writes=writes)
+    path, wanted = out / _INPUTS, _checksums(config, free)
+    known = read_json(path) if is_begun and path.exists() else wanted
+    if changed := [name for name, checksum in wanted.items() if known.get(name) != checksum]:
+        raise MismatchedArtifactError(
+            f"{out} holds a run that was started when {', '.join(changed)} had other content",
+            hint="give the data as it was then, or choose another --out",
+        )
+    if writes:
+        atomic_write_json(path, wanted)
+
+
+def _checksums(config: Config, free: Collection[str]) -> dict[str, str]:
+    """Path → sha256 of what a recipe learns from and is judged by; of an index that of its manifest."""
+    given = chain.from_iterable(_paths(value) for name, value in config if name not in {"index", *free})
+    return {str(file.resolve()): sha256_file(file) for path in given for file in _files(path)}
+
+
+def _paths(value: Any) -> Iterator[Path]:
+    if isinstance(value, Path):
+        yield value
+    elif isinstance(value, Config):
+        yield from chain.from_iterable(_paths(part) for _, part in value)
+    elif isinstance(value, tuple):
+        yield from chain.from_iterable(map(_paths, value))
+
+
+def _files(path: Path) -> list[Path]:
+    """A file, an index's manifest, or all files of another folder."""
+    own = path / MANIFEST_NAME if path.is_dir() else path
+    return [own] if own.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
 
 
 def _plain(config: Config) -> dict[str, Any]:

@@ -141,9 +141,7 @@ def test_a_run_goes_on_with_what_it_saw_and_with_no_other_questions(
         train_rag(config(RagTrainConfig, world, tmp_path / "cut", **once))
     told = questions.read_text()
     questions.write_text(told.replace("how", "what", 1))
-    with pytest.raises(
-        MismatchedArtifactError, match=r"other questions.* training: '90 questions, .* now '90"
-    ):
+    with pytest.raises(MismatchedArtifactError, match=r"train.jsonl had other content"):
         train_rag(config(RagTrainConfig, world, tmp_path / "cut", **once))
     questions.write_text(told)
     train_rag(config(RagTrainConfig, world, tmp_path / "cut", **once))

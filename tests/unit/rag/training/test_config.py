@@ -43,9 +43,7 @@ def test_a_folder_belongs_to_one_configuration(tmp_path: Path, monkeypatch: pyte
     claim_run(config.replaced(seed=4), tmp_path)  # nothing was trained yet
     said = read_json(tmp_path / "config.json")
     assert (said["recipe"], said["seed"], said["train_files"]) == ("toy", 4, [str(tmp_path / "train.json")])
-    checkpoint = tmp_path / "checkpoints" / "step-00000001"
-    checkpoint.mkdir(parents=True)
-    (checkpoint / "state.json").write_text("{}")
+    _begin(tmp_path)
     claim_run(config.replaced(seed=4, notes="more", threads=2), tmp_path)
     with pytest.raises(MismatchedArtifactError, match=r"other values of seed, train_files\b"):
         claim_run(config.replaced(seed=5, train_files=("other.json",)), tmp_path)
@@ -56,11 +54,44 @@ def test_a_folder_belongs_to_one_configuration(tmp_path: Path, monkeypatch: pyte
     assert (tmp_path / "config.json").read_text() == before
 
 
+def test_a_run_goes_on_with_the_files_it_was_started_with(tmp_path: Path) -> None:
+    train, folder = tmp_path / "train.json", tmp_path / "beir"
+    (folder / "qrels").mkdir(parents=True)
+    judged = folder / "qrels" / "test.tsv"
+    train.write_text("a")
+    judged.write_text("a")
+    config = _Claimed(train_files=(train, folder))
+    out = tmp_path / "run"
+    claim_run(config, out)
+    train.write_text("b")
+    claim_run(config, out)  # nothing was trained yet
+    _begin(out)
+    claim_run(config, out)
+    for file, now, before in ((train, "c", "b"), (judged, "c", "a")):
+        file.write_text(now)
+        for check in (claim_run, check_run):
+            with pytest.raises(MismatchedArtifactError, match=rf"{file.name} had other content"):
+                check(config, out)
+        file.write_text(before)
+    claim_run(config, out)
+    (out / "inputs.json").unlink()  # a run of an earlier version
+    claim_run(config, out)
+    (folder / "manifest.json").write_text("{}")  # an index: its manifest has the checksums of the rest
+    with pytest.raises(MismatchedArtifactError, match=r"manifest.json had other content"):
+        claim_run(config, out)
+
+
+def _begin(run: Path) -> None:
+    """As if it had saved a checkpoint."""
+    checkpoint = run / "checkpoints" / "step-00000001"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "state.json").write_text("{}")
+
+
 def test_a_run_from_before_a_setting_was_there_goes_on(tmp_path: Path) -> None:
     config = _Claimed(ema=0.5)  # type: ignore[call-arg]
     claim_run(config, tmp_path)
-    (tmp_path / "checkpoints" / "step-00000001").mkdir(parents=True)
-    (tmp_path / "checkpoints" / "step-00000001" / "state.json").write_text("{}")
+    _begin(tmp_path)
     said = read_json(tmp_path / "config.json")
     del said["learning_rates"], said["ema"]
     (tmp_path / "config.json").write_text(json.dumps(said))
