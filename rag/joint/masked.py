@@ -271,7 +271,8 @@ class MaskedReader(nn.Module):
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """Of passages, as `forward` reads them."""
-        ids: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+        encoded = self.tokenizer(list(texts), add_special_tokens=False, verbose=False)  # cut later
+        ids: list[list[int]] = encoded["input_ids"]
         return ids
 
     def save(self, folder: Path, weights: Mapping[str, Tensor]) -> None:

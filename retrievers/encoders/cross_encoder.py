@@ -85,7 +85,7 @@ class PairModel:
     def _fitting(self, questions: Sequence[str]) -> set[str]:
         """The questions that leave room for some of their passages."""
         distinct = list(dict.fromkeys(questions))
-        found = self.tokenizer(distinct, add_special_tokens=True)["input_ids"]
+        found = self.tokenizer(distinct, add_special_tokens=True, verbose=False)["input_ids"]
         return {text for text, ids in zip(distinct, found, strict=True) if len(ids) + 8 < self.max_length}
 
 

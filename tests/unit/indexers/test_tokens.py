@@ -133,18 +133,27 @@ def test_what_cells_say_is_pruned_maxsim_of_centroids(built: Path) -> None:
 def test_maxsim_of_passages_of_any_length_is_brute_force() -> None:
     draw = np.random.default_rng(3)
     lengths = draw.integers(1, 12, 40)
-    begins = np.cumsum(lengths) - lengths
     codes = draw.integers(0, 30, lengths.sum()).astype(np.uint16)
     for similar in (
         draw.standard_normal((30, 5)).astype(np.float32),
         draw.integers(0, 255, (30, 5), np.uint8),
     ):
-        wanted = [similar[own].max(0).sum() for own in np.split(codes, begins[1:])]
-        some = draw.permutation(40)[:17]
-        np.testing.assert_allclose(
-            _max_sim(similar, begins[some], lengths[some], codes), np.array(wanted)[some], rtol=1e-6
-        )
-        np.testing.assert_allclose(_max_sim(similar[codes], begins, lengths), wanted, rtol=1e-6)
+        wanted = [similar[own].max(0).sum() for own in np.split(codes, np.cumsum(lengths)[:-1])]
+        np.testing.assert_allclose(_max_sim(similar, lengths, codes), wanted, rtol=1e-6)
+        np.testing.assert_allclose(_max_sim(similar[codes], lengths), wanted, rtol=1e-6)
+
+
+def test_similarities_are_those_of_the_decoded_vectors() -> None:
+    draw = np.random.default_rng(5)
+    vectors = draw.standard_normal((2_500, 12)).astype(np.float32)  # more than are decompressed at once
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    query = vectors[:7]
+    for bits in (1, 2, 4):
+        codec = train_codec(vectors, 64, bits)
+        coded = codec.encode(vectors)
+        decoded = codec.decode(*coded)
+        np.testing.assert_allclose(np.linalg.norm(decoded, axis=1), 1.0, atol=1e-6)
+        np.testing.assert_allclose(codec.similarities(*coded, query), decoded @ query.T, atol=1e-5)
 
 
 def test_centroids_in_whole_steps_score_as_centroids_do(built: Path) -> None:
