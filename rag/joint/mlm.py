@@ -17,24 +17,21 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from indexers.passages import PassageStore
 from indexers.protocols import IntArray
 from rag.config import Config
-from rag.core.errors import DataError
 from rag.core.files import atomic_write_json
 from rag.core.log import get_logger
 from rag.joint.masked import MaskedReader, MaskedSentence, MlmConfig, SentenceBatches
 from rag.joint.salient import Masks, open_tagger
 from rag.runtime.hardware import resolve_precision
-from rag.runtime.seeds import generator
 from rag.training.claim import claimed
 from rag.training.config import OptimConfig, RunConfig
 from rag.training.distributed import World
 from rag.training.fit import Loss, fit
-from rag.training.precision import MasterWeights
+from rag.training.precision import MasterWeights, lowered
 from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
-from retrievers.training.ict import CorpusDataConfig
+from retrievers.training.ict import CorpusDataConfig, held_out_rows
 from retrievers.training.run import final_figures
 
 __all__ = ["MlmTrainConfig", "train_mlm"]
@@ -91,8 +88,7 @@ def train_mlm(config: MlmTrainConfig) -> Path:
 def _train(config: MlmTrainConfig, world: World) -> Path:
     # model
     reader = MaskedReader.of(config.mlm, world.device, fresh=True)
-    full = {name: tensor.detach().clone() for name, tensor in reader.named_parameters()}
-    reader.to(resolve_precision(config.optim.precision, world.device))
+    full = lowered(reader, resolve_precision(config.optim.precision, world.device))
     master = MasterWeights(reader, full)
 
     # data
@@ -100,7 +96,8 @@ def _train(config: MlmTrainConfig, world: World) -> Path:
         store, _ = open_corpus(config.train_files, config.out / "data", config.data.split)
         tagger = open_tagger(config.masks, config.tagger, store, config.out / "data", world.device)
     optim, data, seed = config.optim, config.data, config.run.seed
-    held_rows, rows = _divide(config, store)
+    held_rows = held_out_rows(data, len(store), seed)
+    rows = np.setdiff1d(np.arange(len(store)), held_rows)
 
     def drawn(rows: IntArray, examples: Epochs) -> SentenceBatches:
         return SentenceBatches(
@@ -173,13 +170,3 @@ def _told(
     logp = torch.cat([alone, beside], 1).sum(2)  # (B, 2)
     lengths = torch.tensor([len(sentence.places) for sentence in sentences], device=logp.device)
     return logp / lengths[:, None]
-
-
-def _divide(config: MlmTrainConfig, store: PassageStore) -> tuple[IntArray, IntArray]:
-    """Rows that are held out, and the others."""
-    data = config.data
-    count = min(data.validation_questions, int(data.validation_fraction * len(store)))
-    if len(store) - count < 1:
-        raise DataError(f"a corpus of {len(store)} passages: none is left to train on")
-    order = generator(config.run.seed, 54).permutation(len(store))
-    return np.sort(order[:count]), np.sort(order[count:])

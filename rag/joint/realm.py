@@ -38,6 +38,7 @@ from rag.runtime.hardware import resolve_precision
 from rag.training.distributed import World
 from rag.training.exchange import Role
 from rag.training.fit import Loss, fit
+from rag.training.precision import lowered
 from rag.training.refresh import distinct_share, score_entropy
 from readers.generative.marginal import Marginal, answer_log_likelihood
 from retrievers.encoders.layout import Query
@@ -129,8 +130,7 @@ def _train(config: RealmTrainConfig, role: Role, world: World, index: Index) -> 
     retriever, own = load_model(config, world.device)
     said = config.mlm
     reader = MaskedReader.of(said, world.device)
-    full = {name: tensor.detach().clone() for name, tensor in reader.named_parameters()}
-    reader.to(resolve_precision(config.optim.precision, world.device))
+    full = lowered(reader, resolve_precision(config.optim.precision, world.device))
     module, master = paired(retriever, own, reader, full)
 
     # data

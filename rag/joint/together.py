@@ -30,7 +30,7 @@ from rag.training.distributed import World
 from rag.training.exchange import Role
 from rag.training.fit import FitHooks, FitResult, fit
 from rag.training.hooks import SeveralHooks
-from rag.training.precision import MasterWeights
+from rag.training.precision import MasterWeights, lowered
 from readers.generative.files import load_generator
 from readers.generative.model import Seq2Seq
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
@@ -199,6 +199,5 @@ def _generator(
     model, tokenizer, said = load_generator(
         config.reader.generator, dropout=config.reader.dropout, train_on=device, **wanted
     )
-    full = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
-    model.to(device).to(resolve_precision(config.optim.precision, device))
+    full = lowered(model.to(device), resolve_precision(config.optim.precision, device))
     return Seq2Seq(model, tokenizer), said.settings, full

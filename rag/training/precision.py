@@ -14,9 +14,16 @@ import torch
 
 from rag.core.errors import ConfigError
 
-__all__ = ["MasterWeights", "MovingAverage"]
+__all__ = ["MasterWeights", "MovingAverage", "lowered"]
 
 _TALL = 4096  # rows from which on a matrix is taken for a table of embeddings
+
+
+def lowered(model: torch.nn.Module, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Turn a model to its compute dtype; its parameters as they were, which `MasterWeights` starts from."""
+    full = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    model.to(dtype)
+    return full
 
 
 class MasterWeights:

@@ -29,7 +29,15 @@ from retrievers.training.losses import in_batch_objective
 from retrievers.training.recipe import BiEncoderRun, HeldOut, Method, claimed, epochs_of, train_model
 from retrievers.training.step import contrastive_step
 
-__all__ = ["CorpusDataConfig", "IctBatches", "IctDataConfig", "IctTrainConfig", "inverse_cloze", "train_ict"]
+__all__ = [
+    "CorpusDataConfig",
+    "IctBatches",
+    "IctDataConfig",
+    "IctTrainConfig",
+    "held_out_rows",
+    "inverse_cloze",
+    "train_ict",
+]
 
 log = get_logger(__name__)
 
@@ -203,11 +211,16 @@ def train_ict(config: IctTrainConfig) -> Path:
         )
 
 
+def held_out_rows(data: CorpusDataConfig, passages: int, seed: int) -> Int64:
+    """Rows of a corpus that are never trained on, in order: as many as `data` says."""
+    count = min(data.validation_questions, int(data.validation_fraction * passages))
+    return np.sort(generator(seed, 32).choice(passages, count, replace=False))
+
+
 def _held_rows(config: IctTrainConfig, store: PassageStore) -> Int64:
     if config.validation_file is not None:
         return np.zeros(0, np.int64)
-    count = min(config.data.validation_questions, int(config.data.validation_fraction * len(store)))
-    return np.sort(generator(config.run.seed, 32).choice(len(store), count, replace=False))
+    return held_out_rows(config.data, len(store), config.run.seed)
 
 
 def _divide(config: RetrieverTrainConfig, _: Path, *, store: PassageStore, key: str) -> ExampleSplit:

@@ -27,7 +27,7 @@ from rag.runtime.seeds import generator
 from rag.training.claim import claimed
 from rag.training.distributed import World
 from rag.training.fit import Loss, fit
-from rag.training.precision import MasterWeights
+from rag.training.precision import MasterWeights, lowered
 from retrievers.encoders.card import reranker_card
 from retrievers.encoders.cross_encoder import PairModel, load_pair_model
 from retrievers.encoders.export import replaced_folder
@@ -131,8 +131,7 @@ def train_reranker(config: RerankerTrainConfig) -> Path:
             train_on=world.device, seed=config.run.seed,
         )  # fmt: skip
         network = model.network.to(world.device)
-        full = {name: tensor.detach().clone() for name, tensor in network.named_parameters()}
-        network.to(resolve_precision(config.optim.precision, world.device))
+        full = lowered(network, resolve_precision(config.optim.precision, world.device))
         master = MasterWeights(network, full)
         with world.main_first():  # it divides
             split = split_examples(config, config.out / "data")

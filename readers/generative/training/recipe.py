@@ -21,7 +21,7 @@ from rag.runtime.seeds import seed_everything
 from rag.training.claim import claimed
 from rag.training.distributed import World
 from rag.training.fit import Loss, fit
-from rag.training.precision import MasterWeights
+from rag.training.precision import MasterWeights, lowered
 from readers.extractive.files import load_span_model
 from readers.generative.files import check_rows, load_seq2seq
 from readers.generative.layout import encode_rows
@@ -100,8 +100,7 @@ def _train(config: GeneratorTrainConfig, world: World) -> Path:
     )
     model = seq2seq.model.to(device)
     _freeze(model, config.frozen)
-    full = {name: p.detach().clone() for name, p in model.named_parameters()}
-    model.to(resolve_precision(config.optim.precision, device))
+    full = lowered(model, resolve_precision(config.optim.precision, device))
     if config.checkpoint_layers:
         model.gradient_checkpointing_enable()
     master = MasterWeights(model, full)
