@@ -312,12 +312,12 @@ def _said(reader: str | Literal[False] | None) -> Mapping[str, Any]:
 
 
 def _check_prior(reader: str, said: Mapping[str, Any], searched: str) -> None:
-    """Warn of a reader that makes p(z|x) of other scores than in training."""
-    trained = said["retriever"].get("kind", _OWN)
-    mode = str(said.get("settings", {}).get("mode"))
-    if mode.startswith("rag-") and trained.partition(":")[0] != searched.partition(":")[0]:
+    """Warn of a reader that counts scores in, and gets others than in training."""
+    trained, settings = said["retriever"].get("kind", _OWN), said.get("settings", {})
+    counts = str(settings.get("mode")).startswith("rag-") or settings.get("score_weight")
+    if counts and trained.partition(":")[0] != searched.partition(":")[0]:
         get_logger(__name__).warning(
-            "%s was trained with %s: over what %s finds, its prior over passages means little",
+            "%s was trained with %s: %s gives other scores, which mean little to it",
             *(reader, trained, searched),
         )
 

@@ -132,10 +132,12 @@ def hop_scores(question: str, retrieved: Steps, paths: Sequence[Steps]) -> list[
 def search_scores(reader: object, found: Steps) -> list[float]:
     """Of each passage the score that a reader is told.
 
-    A reader that makes p(z|x) of scores gets those of the search: a re-ranker's are on another scale.
+    A reader that makes p(z|x) of scores, or adds them to its own, gets those of the search: a re-ranker's are
+    on another scale.
     """
-    is_prior = getattr(getattr(reader, "settings", None), "marginal", None) is not None
-    return [(hit.first_stage if is_prior and hit.first_stage else hit).score for hit, _ in found]
+    settings = getattr(reader, "settings", None)
+    counts = getattr(settings, "marginal", None) is not None or getattr(settings, "score_weight", 0.0) > 0.0
+    return [(hit.first_stage if counts and hit.first_stage else hit).score for hit, _ in found]
 
 
 def read_answers(

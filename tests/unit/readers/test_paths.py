@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,13 @@ import torch
 from transformers import BertModel
 
 from rag.config import load_config
-from rag.core.types import AnswerSet, Hit, Passage
+from rag.core.types import AnswerSet, FirstStage, Hit, Passage
 from rag.data.sentences import Spans
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import Effort, ReaderSettings
 from readers.manifest import with_overrides
-from readers.paths import join_path, read_answers, with_paths
+from readers.paths import join_path, read_answers, search_scores, with_paths
 from readers.protocols import ReadAnswer, ReadResult
 from readers.training.config import ReaderTrainConfig
 from readers.training.recipe import train_reader
@@ -110,6 +111,14 @@ def test_the_order_of_paths_has_a_weight_of_its_own() -> None:
         assert found.answers[0].passage_index == first
     best = {reader.read(["where?"], [[ULM, GERMANY]], [s])[0].answers[0].text for s in ([0, -1], [-1, 0])}
     assert len(best) == 1  # without, this reader does not look at the order
+
+
+def test_a_reader_that_counts_scores_in_gets_those_of_the_search() -> None:
+    judged = Hit(0, "a", 7.5, FirstStage(2, 0.25))
+    found = [(judged, Passage("a", "", "A text.")), (Hit(1, "b", 3.0), Passage("b", "", "Another."))]
+    for weight, told in ((0.0, [7.5, 3.0]), (20.0, [0.25, 3.0])):
+        reader = SimpleNamespace(settings=ReaderSettings(score_weight=weight))
+        assert search_scores(reader, found) == told
 
 
 def test_paths_are_read_by_an_effort_of_their_own() -> None:
