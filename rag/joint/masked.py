@@ -48,6 +48,7 @@ class MaskedSentence:
         places: (T,) where masks are.
         targets: (T,) tokens that were there.
         rest: its passage without it.
+        after: the passage that follows in the corpus, as near as what a search finds and mostly of no help.
     """
 
     text: str
@@ -56,6 +57,7 @@ class MaskedSentence:
     places: IntArray
     targets: IntArray
     rest: str = ""
+    after: str = ""
 
 
 class MlmConfig(Config):
@@ -144,7 +146,7 @@ class SentenceBatches:
         )
 
     def _draw(self, rows: IntArray, draw: np.random.Generator) -> list[MaskedSentence]:
-        passages = self._store.get_many(rows)
+        passages, following = (self._store.get_many(own % len(self._store)) for own in (rows, rows + 1))
         texts = [
             [s for s in split_sentences(passage.text) if len(s.split()) >= self._min_words]
             for passage in passages
@@ -155,7 +157,7 @@ class SentenceBatches:
             names = self._tagger(flat)
             salient = [_apart(find_dates(s) + own) for s, own in zip(flat, names, strict=True)]
         found, first = [], 0
-        for passage, sentences in zip(passages, texts, strict=True):
+        for passage, after, sentences in zip(passages, following, texts, strict=True):
             for n in draw.permutation(len(sentences)).tolist():
                 rest, known = passage.text.replace(sentences[n], " ", 1), salient[first + n]
                 if self._recurring:
@@ -163,7 +165,7 @@ class SentenceBatches:
                 spans = choose_spans(self._masks, sentences[n], known, draw)
                 masked = self._mask(sentences[n], spans) if spans else None
                 if masked is not None:
-                    found.append(replace(masked, rest=rest))
+                    found.append(replace(masked, rest=rest, after=after.text))
                     break
             first += len(sentences)
         return found

@@ -1,7 +1,10 @@
 """Teach an encoder to fill in masked words with what stands in a passage, for `rag train realm`.
 
-A sentence is read twice: beside the rest of its own passage, and alone, as beside the null document. What the
-passage is worth in nats a word, `utility`, is what REALM's retriever learns from: near 0 it learns noise.
+A sentence is read beside the rest of its own passage; alone, as beside the null document; and beside the
+passage that follows in the corpus, as beside most of what a search finds. What the rest is worth in nats a
+word, `utility`, is what REALM's retriever learns from: near 0 it learns noise. What the passage that
+follows is worth, `utility_after`, is to be near 0: where passages that do not help do harm, the retriever
+learns to find nothing.
 
 Source:
     Devlin et al. 2019, "BERT", section 3.1, with the spans of Guu et al. 2020, "REALM", section 3.4.
@@ -134,39 +137,46 @@ def _train(config: MlmTrainConfig, world: World) -> Path:
 
 
 def masked_loss(reader: MaskedReader, batch: Sequence[MaskedSentence], world: World) -> Loss:
-    """−log p of the masked words, a mean over words and then over sentences, beside the passage and alone."""
+    """−log p of the masked words, a mean over words, then over sentences and what they are read beside."""
     own = batch[world.rank :: world.size]
     if not own:  # fewer sentences than processes
-        return Loss(next(reader.parameters()).sum() * 0.0, 0, 0, parts={"nll": 0.0, "utility": 0.0})
-    rests = reader.tokens([sentence.rest for sentence in own])
-    told = _told(reader, own, rests)  # (B, 2)
+        return Loss(next(reader.parameters()).sum() * 0.0, 0, 0, parts=_figures(torch.zeros(1, 3)))
+    passages = reader.tokens([text for sentence in own for text in (sentence.rest, sentence.after)])
+    told = _told(reader, own, passages)
     share = len(own) / len(batch)
-    alone, beside = told.detach().mean(0).tolist()
     return Loss(
         -told.mean() * share,
         examples=len(own),
-        tokens=sum(2 * len(sentence.ids) + len(rest) for sentence, rest in zip(own, rests, strict=True)),
-        parts={"nll": -beside * share, "utility": (beside - alone) * share},
+        tokens=sum(3 * len(sentence.ids) for sentence in own) + sum(map(len, passages)),
+        parts={name: share * value for name, value in _figures(told.detach()).items()},
     )
 
 
 def held_out_figures(reader: MaskedReader, sentences: Sequence[MaskedSentence]) -> dict[str, float]:
-    """`nll`, nats a masked word beside the rest of the passage; `utility`, how many more it takes alone."""
+    """`nll`, nats a masked word beside the rest of the passage; `utility`, how many more it takes alone;
+    `utility_after`, the same of the passage that follows.
+    """
     reader.eval()
+    told = []
     with torch.no_grad():
-        parts = [sentences[n : n + _AT_ONCE] for n in range(0, len(sentences), _AT_ONCE)]
-        told = torch.cat([_told(reader, own, reader.tokens([s.rest for s in own])) for own in parts])
+        for own in (sentences[n : n + _AT_ONCE] for n in range(0, len(sentences), _AT_ONCE)):
+            passages = reader.tokens([text for sentence in own for text in (sentence.rest, sentence.after)])
+            told.append(_told(reader, own, passages))
     reader.train()
-    alone, beside = told.mean(0).tolist()
-    return {"nll": round(-beside, 4), "utility": round(beside - alone, 4)}
+    return {name: round(value, 4) for name, value in _figures(torch.cat(told)).items()}
+
+
+def _figures(told: torch.Tensor) -> dict[str, float]:
+    alone, rest, after = told.mean(0).tolist()
+    return {"nll": -rest, "utility": rest - alone, "utility_after": after - alone}
 
 
 def _told(
-    reader: MaskedReader, sentences: Sequence[MaskedSentence], rests: Sequence[list[int]]
+    reader: MaskedReader, sentences: Sequence[MaskedSentence], passages: Sequence[list[int]]
 ) -> torch.Tensor:
-    """(B, 2) mean log p of the masked words, alone and beside the rest."""
-    alone = reader(sentences, [[[]] for _ in rests])  # apart from the others: such rows are short
-    beside = reader(sentences, [[rest] for rest in rests])
-    logp = torch.cat([alone, beside], 1).sum(2)  # (B, 2)
+    """(B, 3) mean log p of the masked words: alone, beside the rest, beside the passage that follows."""
+    alone = reader(sentences, [[[]] for _ in sentences])  # apart from the others: such rows are short
+    beside = reader(sentences, [passages[2 * n : 2 * n + 2] for n in range(len(sentences))])
+    logp = torch.cat([alone, beside], 1).sum(2)
     lengths = torch.tensor([len(sentence.places) for sentence in sentences], device=logp.device)
     return logp / lengths[:, None]

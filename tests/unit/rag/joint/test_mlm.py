@@ -57,12 +57,14 @@ def sentences(world: Path, out: Path, **more: Any) -> SentenceBatches:
 
 def test_what_stands_beside_a_sentence_is_the_rest_of_its_passage(world: Path, tmp_path: Path) -> None:
     store, _ = open_corpus([world / "corpus.jsonl"], tmp_path, "none")
-    whole = {passage.text for passage in store.get_many(np.arange(len(store)))}
+    texts = [passage.text for passage in store.get_many(np.arange(len(store)))]
+    whole, following = set(texts), {*zip(texts, [*texts[1:], texts[0]], strict=True)}
     for sentence in sentences(world, tmp_path)[0]:
         rest = sentence.rest.strip()
         assert {"Who", "river"} == {word for word in ("Who", "river") if word in sentence.text + rest}
         assert ("Who" in rest) != ("Who" in sentence.text)
-        assert {f"{sentence.text} {rest}", f"{rest} {sentence.text}"} & whole
+        [own] = {f"{sentence.text} {rest}", f"{rest} {sentence.text}"} & whole
+        assert (own, sentence.after) in following
 
 
 def test_sentences_are_drawn_from_the_rows_that_are_given(world: Path, tmp_path: Path) -> None:
@@ -90,18 +92,19 @@ def test_names_that_the_rest_names_too_are_masked_first(world: Path, tmp_path: P
         assert names == ({"Forest"} if recurring else {"Danube", "Forest", "Black"})
 
 
-def test_its_loss_is_that_of_words_beside_the_rest_and_alone(world: Path, tmp_path: Path) -> None:
+def test_its_loss_is_that_of_words_alone_and_beside_two_passages(world: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     reader = MaskedReader.load(world / "bert", max_tokens=60, dropout=0.0)
     batch = sentences(world, tmp_path)[1]
     found = masked_loss(reader, batch, World.single("cpu"))
     with torch.no_grad():
-        rests = reader.tokens([sentence.rest for sentence in batch])
-        logp = reader(batch, [[[], rest] for rest in rests])  # (B, 2, T), both in one batch
+        beside = [reader.tokens([sentence.rest, sentence.after]) for sentence in batch]
+        logp = reader(batch, [[[], *both] for both in beside])  # (B, 3, T), all in one batch
     each = logp.sum(2) / torch.tensor([len(sentence.places) for sentence in batch])[:, None]
     torch.testing.assert_close(found.value.detach(), -each.mean(), atol=1e-5, rtol=1e-5)
-    alone, beside = each.mean(0).tolist()
-    assert found.parts == pytest.approx({"nll": -beside, "utility": beside - alone}, abs=1e-5)
+    alone, rest, after = each.mean(0).tolist()
+    wanted = {"nll": -rest, "utility": rest - alone, "utility_after": after - alone}
+    assert found.parts == pytest.approx(wanted, abs=1e-5)
     assert held_out_figures(reader, batch) == pytest.approx(dict(found.parts), abs=2e-4)
 
 
