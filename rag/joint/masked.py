@@ -47,6 +47,7 @@ class MaskedSentence:
         ids: (L,) int64 tokens with masks, for the reader; no special tokens around them.
         places: (T,) where masks are.
         targets: (T,) tokens that were there.
+        words: the strings that were masked.
         rest: its passage without it.
         after: the passage that follows in the corpus, as near as what a search finds and mostly of no help.
     """
@@ -56,6 +57,7 @@ class MaskedSentence:
     ids: IntArray
     places: IntArray
     targets: IntArray
+    words: tuple[str, ...] = ()
     rest: str = ""
     after: str = ""
 
@@ -178,17 +180,18 @@ class SentenceBatches:
         )  # fmt: skip
         offsets = np.array(encoded["offset_mapping"]).reshape(-1, 2)
         ids, query, end = np.array(encoded["input_ids"], np.int64), "", 0
-        inside = np.zeros(len(ids), bool)
+        inside, words = np.zeros(len(ids), bool), []
         for start, stop in spans:
             own = (offsets[:, 0] < stop) & (offsets[:, 1] > start)
             inside |= own
+            words += [text[start:stop]] * bool(own.any())
             query += text[end:start] + " ".join([self._tokenizer.mask_token] * int(own.sum()))
             end = stop
         places = np.flatnonzero(inside)
         if not 0 < len(places) <= _MOST_MASKED:
             return None
         masked = np.where(inside, self._tokenizer.mask_token_id, ids)
-        return MaskedSentence(text, query + text[end:], masked, places, ids[places])
+        return MaskedSentence(text, query + text[end:], masked, places, ids[places], tuple(words))
 
 
 def _apart(spans: Spans) -> Spans:

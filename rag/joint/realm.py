@@ -191,12 +191,16 @@ class RealmTask:
         logp = self.reader(own, [[texts[place] for place in listed] for listed in rows.tolist()])  # (B, K, T)
         lengths = torch.tensor([len(sentence.places) for sentence in own], device=logp.device)
         value = realm_log_likelihood(self.config.marginal, scores, logp, lengths)
+        holds = _holding(own, rows, passages).to(scores.device)
         with torch.no_grad():
             whole = value if self.config.marginal == "token" else value / lengths
-            prior = scores.softmax(1)
+            prior, posterior = scores.softmax(1), (scores + logp.sum(2)).softmax(1)
             figures = {
                 "utility": (whole - logp[:, 0].sum(1) / lengths).sum(),
                 "null": prior[:, 0].sum(),
+                "found": holds.any(1).sum(),
+                "p_gold": (prior * holds).sum(),
+                "posterior_gold": (posterior * holds).sum(),
                 "entropy": score_entropy(scores.float().cpu().numpy()) * len(own),
                 "distinct": distinct_share(rows[:, 1:], len(passages)) * len(own),
             }
@@ -238,4 +242,17 @@ class RealmTask:
         return listed_scores(questions, vectors, chosen, model.scale), rows, passages
 
 
-_PARTS = dict.fromkeys(("utility", "null", "entropy", "distinct"), 0.0)
+def _holding(
+    sentences: Sequence[MaskedSentence], rows: IntArray, passages: Sequence[tuple[str, str]]
+) -> Tensor:
+    """(B, K) whether a passage has all that is masked in the sentence; the null document, row 0, has not."""
+    return torch.tensor(
+        [
+            [place > 0 and all(word in passages[place][1] for word in sentence.words) for place in listed]
+            for sentence, listed in zip(sentences, rows.tolist(), strict=True)
+        ]
+    )
+
+
+_FIGURES = ("utility", "null", "found", "p_gold", "posterior_gold", "entropy", "distinct")
+_PARTS = dict.fromkeys(_FIGURES, 0.0)

@@ -234,8 +234,18 @@ def test_what_is_read_with_a_sentence(world: Path, tmp_path: Path) -> None:
         np.testing.assert_allclose(scores[0, :3].detach().numpy(), expected[rows[0, :3]], atol=1e-4)
         gradients = torch.autograd.grad(scores[0, 1], [p for p in retriever.parameters() if p.ndim > 1][:1])
         assert gradients[0].abs().sum() > 0
-        loss = task.loss([one, one])
+        telling = replace(one, words=("black", "forest"))
+        loss = task.loss([telling, one])  # nothing is masked in the second, so that every passage has it
         assert loss.examples == 2
+        [place] = [n for n in (1, 2) if listed[rows[0, n]][1] == "in the black forest"]
+        texts = reader.tokens([listed[row][1] for row in rows[0]])
+        told = reader([one], [texts])[0].sum(1)
+        for name, weights in (("p_gold", scores[0]), ("posterior_gold", scores[0] + told)):
+            shares = weights.softmax(0)
+            wanted = float(shares[place] + shares[1:].sum()) / 2
+            assert loss.parts[name] == pytest.approx(wanted, abs=1e-4)
+        assert loss.parts["found"] == 1
+        assert task.loss([replace(one, words=("black", "river"))]).parts["found"] == 0
         config = config.model_copy(update={"null_document": False})
         task.config = config
         assert task.retrieve([one])[0][0, 0] == float("-inf")
@@ -284,7 +294,10 @@ def test_filling_in_teaches_to_find_and_the_index_follows(
     losses, utility = ([record[name] for record in records] for name in ("loss", "utility"))
     assert np.mean(losses[-7:]) < 0.8 * np.mean(losses[:7])
     assert np.mean(utility[-7:]) > np.mean(utility[:7])
-    assert {"null", "entropy", "distinct", "index_version", "index_age_steps"} <= records[-1].keys()
+    before, after = ([record[name] for record in records] for name in ("p_gold", "posterior_gold"))
+    assert np.mean(after) > np.mean(before)
+    assert np.mean(before[-7:]) > np.mean(before[:7])
+    assert {"null", "found", "entropy", "distinct", "index_version", "index_age_steps"} <= records[-1].keys()
     assert any("refresh/overlap" in record for record in records)
 
     def first(encoder: BiEncoder) -> float:
