@@ -220,7 +220,8 @@ class TokenCodec:
         """Sums of centroid and residual (T, D), in `room`, and their lengths (T, 1)."""
         count = len(codes)
         places, values, centroids = room[0][:count], room[1][:count], room[2][:count]
-        np.add(packed, 256 * np.arange(self.packed_bytes), out=places)
+        np.copyto(places, packed)
+        places += 256 * np.arange(self.packed_bytes)
         # `take` is several times as fast with `out` and without checks
         self._table.take(places, axis=0, out=values, mode="clip")
         self.centroids.take(codes, axis=0, out=centroids, mode="clip")
