@@ -196,7 +196,8 @@ class Exchange(FitHooks):
         if self._world.is_main and self._unanswered % _UNANSWERED == 0:
             log.warning(
                 "nothing came of the last %d snapshots: does the other process run, which is the same "
-                "command with --role refresher or inferencer? Training goes on with what it has",
+                "command with --role refresher or inferencer? If so, they come faster than it works; see "
+                "--refresh. Training goes on with what it has",
                 self._unanswered,
             )
 
