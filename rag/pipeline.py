@@ -24,7 +24,7 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.log import get_logger
 from rag.core.progress import StageTimer
 from rag.core.types import MAX_TOP_K, AnswerSet, Hit, Passage, Path
-from readers.paths import Steps, read_answers, with_paths
+from readers.paths import Steps, counts_scores, read_answers, with_paths
 from readers.protocols import Reader
 from retrievers.fusion import Fusion
 from retrievers.protocols import PathRetriever, Retriever
@@ -100,8 +100,6 @@ class Pipeline:
             )
         if retriever not in ("auto", "dense"):
             bound = None
-        if reads and known:
-            _check_prior(str(reader), said, _OWN if bound else named_kind(retriever, index))
         if bound is None:
             searcher = open_retriever(
                 index, retriever, encoder=encoder, precision=precision, fusion=fused, rerank=rerank
@@ -118,7 +116,11 @@ class Pipeline:
             searcher = open_bound(index, FilePath(str(reader)), bound, precision=precision)
             if rerank is not None:
                 searcher = reranked(searcher, index, rerank, precision=precision)
-        return cls(index, searcher, _open_reader(reader if reads else False, precision, effort))
+        opened = _open_reader(reader if reads else False, precision, effort)
+        if known and counts_scores(opened):
+            searched = _OWN if bound else named_kind(retriever, index)
+            _check_scores(str(reader), known.get("kind", _OWN), searched)
+        return cls(index, searcher, opened)
 
     @classmethod
     def from_texts(
@@ -311,11 +313,9 @@ def _said(reader: str | Literal[False] | None) -> Mapping[str, Any]:
     return read_reader_file(FilePath(reader))
 
 
-def _check_prior(reader: str, said: Mapping[str, Any], searched: str) -> None:
-    """Warn of a reader that counts scores in, and gets others than in training."""
-    trained, settings = said["retriever"].get("kind", _OWN), said.get("settings", {})
-    counts = str(settings.get("mode")).startswith("rag-") or settings.get("score_weight")
-    if counts and trained.partition(":")[0] != searched.partition(":")[0]:
+def _check_scores(reader: str, trained: str, searched: str) -> None:
+    """Warn where a reader that counts scores in gets those of another kind of search than in training."""
+    if trained.partition(":")[0] != searched.partition(":")[0]:
         get_logger(__name__).warning(
             "%s was trained with %s: %s gives other scores, which mean little to it",
             *(reader, trained, searched),

@@ -25,6 +25,7 @@ __all__ = [
     "JoinedPath",
     "ReadsPaths",
     "Steps",
+    "counts_scores",
     "hop_scores",
     "join_path",
     "read_answers",
@@ -129,14 +130,18 @@ def hop_scores(question: str, retrieved: Steps, paths: Sequence[Steps]) -> list[
     ]
 
 
+def counts_scores(reader: object) -> bool:
+    """Whether a reader makes p(z|x) of the search's scores (RAG), or adds them to its own (ORQA)."""
+    settings = getattr(reader, "settings", None)
+    return getattr(settings, "marginal", None) is not None or getattr(settings, "score_weight", 0.0) > 0.0
+
+
 def search_scores(reader: object, found: Steps) -> list[float]:
     """Of each passage the score that a reader is told.
 
-    A reader that makes p(z|x) of scores, or adds them to its own, gets those of the search: a re-ranker's are
-    on another scale.
+    One that counts them in gets those of the search: a re-ranker's are on another scale.
     """
-    settings = getattr(reader, "settings", None)
-    counts = getattr(settings, "marginal", None) is not None or getattr(settings, "score_weight", 0.0) > 0.0
+    counts = counts_scores(reader)
     return [(hit.first_stage if counts and hit.first_stage else hit).score for hit, _ in found]
 
 

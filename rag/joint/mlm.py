@@ -141,13 +141,12 @@ def masked_loss(reader: MaskedReader, batch: Sequence[MaskedSentence], world: Wo
     own = batch[world.rank :: world.size]
     if not own:  # fewer sentences than processes
         return Loss(next(reader.parameters()).sum() * 0.0, 0, 0, parts=_figures(torch.zeros(1, 3)))
-    passages = reader.tokens([text for sentence in own for text in (sentence.rest, sentence.after)])
-    told = _told(reader, own, passages)
+    told, tokens = _told(reader, own)
     share = len(own) / len(batch)
     return Loss(
         -told.mean() * share,
         examples=len(own),
-        tokens=sum(3 * len(sentence.ids) for sentence in own) + sum(map(len, passages)),
+        tokens=tokens,
         parts={name: share * value for name, value in _figures(told.detach()).items()},
     )
 
@@ -157,13 +156,11 @@ def held_out_figures(reader: MaskedReader, sentences: Sequence[MaskedSentence]) 
     `utility_after`, the same of the passage that follows.
     """
     reader.eval()
-    told = []
     with torch.no_grad():
-        for own in (sentences[n : n + _AT_ONCE] for n in range(0, len(sentences), _AT_ONCE)):
-            passages = reader.tokens([text for sentence in own for text in (sentence.rest, sentence.after)])
-            told.append(_told(reader, own, passages))
+        parts = [sentences[n : n + _AT_ONCE] for n in range(0, len(sentences), _AT_ONCE)]
+        told = torch.cat([_told(reader, own)[0] for own in parts])
     reader.train()
-    return {name: round(value, 4) for name, value in _figures(torch.cat(told)).items()}
+    return {name: round(value, 4) for name, value in _figures(told).items()}
 
 
 def _figures(told: torch.Tensor) -> dict[str, float]:
@@ -171,12 +168,15 @@ def _figures(told: torch.Tensor) -> dict[str, float]:
     return {"nll": -rest, "utility": rest - alone, "utility_after": after - alone}
 
 
-def _told(
-    reader: MaskedReader, sentences: Sequence[MaskedSentence], passages: Sequence[list[int]]
-) -> torch.Tensor:
-    """(B, 3) mean log p of the masked words: alone, beside the rest, beside the passage that follows."""
+def _told(reader: MaskedReader, sentences: Sequence[MaskedSentence]) -> tuple[torch.Tensor, int]:
+    """Mean log p (B, 3) of the masked words: alone, beside the rest, beside the passage that follows; and how
+    many tokens were read.
+    """
+    rests = reader.tokens([sentence.rest for sentence in sentences])
+    others = reader.tokens([sentence.after for sentence in sentences])
     alone = reader(sentences, [[[]] for _ in sentences])  # apart from the others: such rows are short
-    beside = reader(sentences, [passages[2 * n : 2 * n + 2] for n in range(len(sentences))])
+    beside = reader(sentences, list(zip(rests, others, strict=True)))
     logp = torch.cat([alone, beside], 1).sum(2)
     lengths = torch.tensor([len(sentence.places) for sentence in sentences], device=logp.device)
-    return logp / lengths[:, None]
+    read = sum(3 * len(sentence.ids) for sentence in sentences) + sum(map(len, (*rests, *others)))
+    return logp / lengths[:, None], read

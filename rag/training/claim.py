@@ -14,6 +14,7 @@ from rag.config import RECIPE_KEY, Config
 from rag.core.errors import MismatchedArtifactError
 from rag.core.files import atomic_write_json, directory_lock, read_json, sha256_file
 from rag.core.manifest import MANIFEST_NAME, claim
+from rag.data.questions import question_files
 from rag.runtime.hardware import use_threads
 from rag.runtime.seeds import seed_everything
 from rag.training.checkpoints import latest_checkpoint
@@ -104,9 +105,9 @@ def _paths(value: Any) -> Iterator[Path]:
 
 
 def _files(path: Path) -> list[Path]:
-    """A file, an index's manifest, or all files of another folder."""
-    own = path / MANIFEST_NAME if path.is_dir() else path
-    return [own] if own.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    """An index's manifest, or the files of a question set; none where there is no such file."""
+    manifest = path / MANIFEST_NAME
+    return [manifest] if manifest.is_file() else [file for file in question_files(path) if file.is_file()]
 
 
 def _plain(config: Config) -> dict[str, Any]:

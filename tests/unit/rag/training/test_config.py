@@ -57,9 +57,9 @@ def test_a_folder_belongs_to_one_configuration(tmp_path: Path, monkeypatch: pyte
 def test_a_run_goes_on_with_the_files_it_was_started_with(tmp_path: Path) -> None:
     train, folder = tmp_path / "train.json", tmp_path / "beir"
     (folder / "qrels").mkdir(parents=True)
-    judged = folder / "qrels" / "test.tsv"
-    train.write_text("a")
-    judged.write_text("a")
+    queries, judged = folder / "queries.jsonl", folder / "qrels" / "test.tsv"
+    for file in (train, queries, judged):
+        file.write_text("a")
     config = _Claimed(train_files=(train, folder))
     out = tmp_path / "run"
     claim_run(config, out)
@@ -67,7 +67,7 @@ def test_a_run_goes_on_with_the_files_it_was_started_with(tmp_path: Path) -> Non
     claim_run(config, out)  # nothing was trained yet
     _begin(out)
     claim_run(config, out)
-    for file, now, before in ((train, "c", "b"), (judged, "c", "a")):
+    for file, now, before in ((train, "c", "b"), (queries, "c", "a"), (judged, "c", "a")):
         file.write_text(now)
         for check in (claim_run, check_run):
             with pytest.raises(MismatchedArtifactError, match=rf"{file.name} had other content"):
@@ -79,6 +79,12 @@ def test_a_run_goes_on_with_the_files_it_was_started_with(tmp_path: Path) -> Non
     (folder / "manifest.json").write_text("{}")  # an index: its manifest has the checksums of the rest
     with pytest.raises(MismatchedArtifactError, match=r"manifest.json had other content"):
         claim_run(config, out)
+    alone = _Claimed(train_files=(judged,))  # its questions stand in another file
+    claim_run(alone, tmp_path / "judged")
+    _begin(tmp_path / "judged")
+    queries.write_text("c")
+    with pytest.raises(MismatchedArtifactError, match=r"queries.jsonl had other content"):
+        claim_run(alone, tmp_path / "judged")
 
 
 def _begin(run: Path) -> None:
