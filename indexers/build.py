@@ -33,8 +33,6 @@ from rag.core.manifest import MANIFEST_NAME, file_table, write_manifest
 from rag.core.progress import Progress
 from rag.core.types import Passage
 
-__all__ = ["BuildSettings", "Stage", "build_index", "manifest_checksum"]
-
 Stage = Literal["passages", "embeddings", "dense", "tokens", "bm25"]
 STAGES: tuple[Stage, ...] = get_args(Stage)  # each has a folder of its name
 PASSAGES_DIR, EMBEDDINGS_DIR, DENSE_DIR, TOKENS_DIR, BM25_DIR = STAGES

@@ -30,16 +30,6 @@ from rag.core.files import atomic_write_bytes, atomic_write_json, clean_director
 from rag.core.manifest import differences
 from rag.core.progress import Progress
 
-__all__ = [
-    "EmbeddingShards",
-    "EmbeddingWriter",
-    "VectorDtype",
-    "encode_corpus",
-    "probe_texts",
-    "read_probes",
-    "save_probes",
-]
-
 VectorDtype = Literal["float16", "float32"]
 _TEXTS_AT_ONCE = 4096
 _SHARD_ROWS = 16_384

@@ -14,17 +14,6 @@ from indexers.embeddings import EmbeddingShards
 from indexers.protocols import FloatArray, IntArray
 from rag.core.errors import ConfigError, RetrievalError
 
-__all__ = [
-    "CANDIDATE_MARGIN",
-    "FlatIndex",
-    "check_queries",
-    "exact_scores",
-    "exact_search",
-    "perturbed_probes",
-    "sample_rows",
-    "select_best",
-]
-
 # The stubs that FAISS ships lack much of what the library has.
 faiss: Any = _faiss
 BoolArray = NDArray[np.bool_]

@@ -33,8 +33,6 @@ from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, M
 from rag.core.files import atomic_path, atomic_write_json, clean_directory
 from rag.core.progress import Progress
 
-__all__ = ["FaissIndex", "build_faiss", "open_dense", "recall_at"]
-
 # The stubs that FAISS ships lack much of what the library has.
 faiss: Any = _faiss
 DENSE_NAME, FAISS_NAME = "dense.json", "faiss.index"

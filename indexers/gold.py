@@ -20,8 +20,6 @@ from rag.core.progress import Progress
 from rag.core.types import Hit, Passage, Question
 from rag.data.text import AnswerMatcher
 
-__all__ = ["CorpusTexts", "FoundGold", "GoldLookup", "StoredPassages", "overlap_share", "text_key"]
-
 _SHINGLE = 5  # words
 _SAME = 0.6  # share of the shorter text's shingles
 _QUERY_WORDS = 64

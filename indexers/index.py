@@ -25,8 +25,6 @@ from indexers.token_index import TokenIndex
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.core.manifest import MANIFEST_NAME, read_manifest, verify_files
 
-__all__ = ["QUICK_CHECK_BYTES", "Index", "Verify"]
-
 Verify = Literal["none", "size", "deep"]
 QUICK_CHECK_BYTES = 256 << 20
 

@@ -10,8 +10,6 @@ from rag.core.errors import ArtifactError, DataError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, fingerprint, read_json
 from rag.core.manifest import MANIFEST_NAME, differences
 
-__all__ = ["LEDGER_NAME", "StageLedger"]
-
 LEDGER_NAME = "build.json"
 
 

@@ -33,8 +33,6 @@ from rag.core.errors import (
 from rag.core.files import TEMPORARY_MARK, atomic_path, atomic_write_json, clean_directory, disk_errors
 from rag.core.progress import Progress
 
-__all__ = ["LuceneIndex", "build_bm25", "java_versions", "start_java"]
-
 INFO_NAME, FOLDER_NAME = "bm25.json", "lucene"
 MAX_QUERY_WORDS, MAX_QUERY_CHARACTERS = 512, 16_384
 _FILE_PASSAGES = 16_384  # of one file that is handed to Lucene; its threads work on different files

@@ -14,8 +14,6 @@ from numpy.typing import DTypeLike, NDArray
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError
 from rag.core.files import atomic_path, read_json
 
-__all__ = ["load_npy", "read_info", "save_npy"]
-
 
 def save_npy(path: Path, values: NDArray[Any]) -> str:
     """Write `values` atomically as `.npy`; returns the hex sha256 of the file.

@@ -22,8 +22,6 @@ from rag.core.errors import ArtifactError, DataError, RetrievalError
 from rag.core.files import atomic_path, clean_directory, disk_errors, hash64
 from rag.core.types import Passage
 
-__all__ = ["BATCH_ROWS", "PassageStore", "PassageStoreWriter", "passages_digest"]
-
 BATCH_ROWS = 1024
 ARROW_NAME, HASHES_NAME, ROWS_NAME = "passages.arrow", "id_hashes.npy", "id_rows.npy"
 # 64-bit offsets: a batch of very long documents may exceed 2 GiB.

@@ -25,8 +25,6 @@ from rag.core.errors import ConfigError
 from rag.core.progress import format_duration
 from rag.core.types import Passage
 
-__all__ = ["Plan", "Rates", "measure_rates", "plan"]
-
 # A process that has imported torch, transformers, FAISS and the web framework, without models (measured).
 PROCESS_BYTES = 430e6
 # What a process holds besides once it has answered: compiled kernels, activations, library pages, and what

@@ -22,18 +22,6 @@ from typing import Literal, get_args
 
 from rag.core.errors import ConfigError
 
-__all__ = [
-    "INDEX_KINDS",
-    "INDEX_TYPES",
-    "PARTS",
-    "PLAID",
-    "IndexKind",
-    "IndexType",
-    "Part",
-    "Preset",
-    "preset_for",
-]
-
 # What an index can hold beside its passages, and the names under which it is asked for.
 Part = Literal["dense", "tokens", "bm25"]
 PARTS: tuple[Part, ...] = get_args(Part)

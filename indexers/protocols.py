@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from rag.core.errors import ArtifactError
 from rag.core.files import fingerprint
 
-__all__ = ["EncoderIdentity", "FloatArray", "IntArray", "PassageEncoder", "ReportingEncoder", "VectorIndex"]
-
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int64]
 

@@ -28,8 +28,6 @@ from rag.core.files import (
     read_json,
 )
 
-__all__ = ["reissue_index"]
-
 
 def reissue_index(source: str | Path, out: str | Path, encoder: PassageEncoder, *, seed: int = 0) -> Path:
     """Write an index with the vectors of `source` that states `encoder`.

@@ -24,8 +24,6 @@ from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.manifest import read_manifest, verify_files
 from rag.core.progress import Progress
 
-__all__ = ["KnownVectors", "check_passage_vectors"]
-
 _CHECKED_PASSAGES, _PASSAGES_AT_ONCE = 16, 4096
 _FARTHEST = 0.1  # of a vector's length: float16 and bf16 stay below it, another encoder does not
 _QUESTION_SIDE = ("weights_sha256", "name", "query_prefix")  # may differ where passages get the same vectors

@@ -25,8 +25,6 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_path, atomic_write_json, clean_directory, read_json, sha256_file
 from rag.core.progress import Progress
 
-__all__ = ["TOKENS_NAME", "TokenEncoder", "build_tokens", "check_tokens", "shard_files"]
-
 TOKENS_NAME, CENTROIDS_NAME, BUCKETS_NAME = "tokens.json", "centroids.npy", "buckets.npy"
 LISTS_NAME, ENDS_NAME = "lists.npy", "list_ends.npy"
 _SAMPLE_NAME, _SAMPLE_ROWS_NAME = "sample.npy", "sample_rows.npy"

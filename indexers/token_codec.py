@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 
 from indexers.protocols import FloatArray, IntArray
 
-__all__ = ["TokenCodec", "centroid_count", "code_dtype", "train_codec"]
-
 Bytes = NDArray[np.uint8]
 _Room = tuple[IntArray, FloatArray, FloatArray]
 TRAINING_TOKENS = 32  # sampled tokens for each centroid

@@ -26,8 +26,6 @@ from indexers.token_build import BUCKETS_NAME, CENTROIDS_NAME, ENDS_NAME, LISTS_
 from indexers.token_codec import TokenCodec, code_dtype
 from rag.core.errors import MismatchedArtifactError, RetrievalError
 
-__all__ = ["NPROBE", "TokenIndex", "default_ndocs"]
-
 NPROBE = 4
 _USUAL, _WIDEST = 25_000, 8.0  # passages that the least number of candidates is enough for; most times it
 _BLOCK = 256  # centroids of which only the best is compared first

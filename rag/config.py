@@ -15,16 +15,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from rag.core.errors import ConfigError
 
-__all__ = [
-    "Config",
-    "load_config",
-    "parse_numbers",
-    "parse_overrides",
-    "preset_names",
-    "recipe_of",
-    "said_of",
-]
-
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
 

@@ -30,8 +30,6 @@ from retrievers.fusion import Fusion
 from retrievers.protocols import PathRetriever, Retriever
 from retrievers.rerank import RerankingRetriever
 
-__all__ = ["Pipeline", "check_questions"]
-
 Found = list[tuple[Hit, Passage]]
 
 _OWN = "its own question encoder"

@@ -15,8 +15,6 @@ from rag.config import load_config
 from rag.core.errors import ConfigError
 from rag.eval.guard import check_selection_split
 
-__all__ = ["RECIPES", "Recipe", "load", "read_config", "train"]
-
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
 

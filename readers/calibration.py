@@ -11,8 +11,6 @@ import torch
 from rag.core.errors import DataError
 from readers.manifest import Calibration
 
-__all__ = ["fit_calibration", "fit_chance"]
-
 _PULL = 1e-4  # keeps T and b finite where the outcomes are separated perfectly
 
 Floats = npt.NDArray[np.float64]

@@ -19,8 +19,6 @@ import numpy.typing as npt
 
 from rag.config import Config
 
-__all__ = ["FactPassage", "FactSettings", "FactSigns", "choose_facts", "find_signs", "is_named"]
-
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 

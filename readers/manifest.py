@@ -11,8 +11,6 @@ from rag.config import Config, load_config
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError
 from rag.core.files import atomic_write_json, read_json
 
-__all__ = ["READER_FILE", "Calibration", "Manifest", "load_manifest", "read_reader_file", "with_overrides"]
-
 READER_FILE = "reader.json"
 FORMAT_VERSION = 1
 

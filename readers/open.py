@@ -16,8 +16,6 @@ from rag.core.errors import ArtifactError
 from readers.manifest import READER_FILE, read_reader_file
 from readers.protocols import Reader
 
-__all__ = ["KINDS", "ReaderKind", "open_reader", "reader_kind"]
-
 
 @dataclass(frozen=True, slots=True)
 class ReaderKind:

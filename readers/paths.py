@@ -21,18 +21,6 @@ from rag.data.sentences import Spans, sentence_spans
 from readers.facts import FactPassage, choose_facts, find_signs, is_named
 from readers.protocols import ReadAnswer, Reader, ReadResult
 
-__all__ = [
-    "JoinedPath",
-    "ReadsPaths",
-    "Steps",
-    "counts_scores",
-    "hop_scores",
-    "join_path",
-    "read_answers",
-    "search_scores",
-    "with_paths",
-]
-
 Steps = Sequence[tuple[Hit, Passage]]
 
 _NO_ANSWER = ReadResult((), 1.0)

@@ -9,16 +9,6 @@ from typing import Protocol, runtime_checkable
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage
 
-__all__ = [
-    "MAX_PASSAGE_CHARS",
-    "MAX_QUESTION_CHARS",
-    "ReadAnswer",
-    "ReadResult",
-    "Reader",
-    "TellsLikelihood",
-    "check_request",
-]
-
 MAX_QUESTION_CHARS = 4_000
 MAX_PASSAGE_CHARS = 200_000
 

@@ -6,8 +6,6 @@ import unicodedata
 
 import regex
 
-__all__ = ["find_span"]
-
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}_]+|[^\s\p{L}\p{N}\p{M}_]")
 
 

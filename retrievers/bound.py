@@ -13,8 +13,6 @@ from retrievers.dense import DenseRetriever
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.layout import Query
 
-__all__ = ["QUESTION_ENCODER", "BoundEncoder", "binding", "open_bound"]
-
 QUESTION_ENCODER = "question_encoder"
 
 

@@ -15,8 +15,6 @@ from rag.core.types import Hit
 from retrievers.encoders.layout import Query
 from retrievers.protocols import Passages, TextEncoder
 
-__all__ = ["DenseRetriever", "stage", "to_hits"]
-
 
 class DenseRetriever:
     """Searches a vector index with a bi-encoder's question vectors.

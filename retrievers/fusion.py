@@ -12,8 +12,6 @@ import numpy as np
 from rag.core.errors import ConfigError
 from rag.core.types import Hit
 
-__all__ = ["Fusion"]
-
 _NUMBER = r"\d+(?:\.\d+)?"
 _SPEC = re.compile(
     rf"(?:rrf(?P<k>{_NUMBER})?|(?P<name>minmax|std|raw)):(?P<weights>{_NUMBER}(?:,{_NUMBER})*)"

@@ -11,8 +11,6 @@ from retrievers.dense import stage
 from retrievers.fusion import Fusion
 from retrievers.protocols import Retriever
 
-__all__ = ["DEFAULT_DEPTH", "HybridRetriever", "default_fusion"]
-
 DEFAULT_DEPTH = 200
 
 

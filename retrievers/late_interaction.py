@@ -19,8 +19,6 @@ from retrievers.protocols import Passages
 if TYPE_CHECKING:
     from retrievers.encoders.bi_encoder import BiEncoder
 
-__all__ = ["LateInteractionRetriever", "TokenSearchOptions"]
-
 
 class TokenSearchOptions(Config):
     """How hard token vectors are searched; see `TokenIndex.search`.

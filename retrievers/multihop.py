@@ -25,8 +25,6 @@ from retrievers.dense import DenseRetriever, stage
 from retrievers.encoders.layout import Query
 from retrievers.protocols import Passages, Retriever
 
-__all__ = ["STOP_FILE", "HopOptions", "LearnedStop", "MultiHopRetriever", "hits_of_paths"]
-
 STOP_FILE = "stop.json"
 BoolArray = NDArray[np.bool_]
 

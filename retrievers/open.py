@@ -27,17 +27,6 @@ if TYPE_CHECKING:
     from indexers.protocols import EncoderIdentity
     from retrievers.encoders.bi_encoder import BiEncoder
 
-__all__ = [
-    "KINDS",
-    "Opening",
-    "RetrieverKind",
-    "kind_names",
-    "named_kind",
-    "open_encoder",
-    "open_retriever",
-    "parse_kind",
-]
-
 
 class NoOptions(Config):
     """A kind of retriever without options of its own."""

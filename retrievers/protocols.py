@@ -12,8 +12,6 @@ from rag.core.progress import StageTimer
 from rag.core.types import Hit, Passage, Path
 from retrievers.encoders.layout import Query
 
-__all__ = ["Passages", "PathRetriever", "Retriever", "TextEncoder"]
-
 
 class TextEncoder(PassageEncoder, Protocol):
     """Encodes both sides, as `BiEncoder` does."""

@@ -25,8 +25,6 @@ from retrievers.dense import stage
 from retrievers.fusion import Fusion
 from retrievers.protocols import Passages, PathRetriever, Retriever
 
-__all__ = ["Judge", "LateInteraction", "RerankingRetriever", "parse_rerank", "reranked"]
-
 # The judge in standard deviations; chosen on 500 training questions of SQuAD that were held out.
 DEFAULT_FUSION = Fusion("weighted", (1.0, 0.5), normalize="std")
 _log = get_logger(__name__)

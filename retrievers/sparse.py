@@ -12,8 +12,6 @@ from rag.core.types import Hit
 from retrievers.dense import stage
 from retrievers.protocols import Passages
 
-__all__ = ["SparseRetriever", "TermIndex"]
-
 
 class TermIndex(Protocol):
     """The part of a Lucene index that searching needs."""

@@ -26,8 +26,6 @@ from serve.security import ApiKeys, BodyLimit
 from serve.service import AnswerService, OpenService, open_pipeline
 from serve.settings import ServeSettings
 
-__all__ = ["create_app"]
-
 _WEB = Path(__file__).parent / "web"
 _PAGE_FILES = {
     "/": ("index.html", "text/html"),

@@ -12,8 +12,6 @@ from typing import Generic, TypeVar
 
 from rag.core.log import get_logger
 
-__all__ = ["BatcherClosed", "Finished", "ItemFailed", "MicroBatcher", "QueueFull"]
-
 log = get_logger(__name__)
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")

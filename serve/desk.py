@@ -22,8 +22,6 @@ from serve.metrics import ServerMetrics
 from serve.service import AnswerService, OpenService, ServiceHolder
 from serve.settings import ServeSettings
 
-__all__ = ["Desk", "Job"]
-
 log = get_logger(__name__)
 State = Literal["loading", "ready", "failed", "stopping"]
 Made = TypeVar("Made")

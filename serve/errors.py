@@ -11,8 +11,6 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-__all__ = ["ApiError", "add_error_handlers", "error_response", "shutting_down"]
-
 
 class ApiError(Exception):
     """An error the client is told about; its texts are written for the client and hold nothing internal."""

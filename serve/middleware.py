@@ -17,8 +17,6 @@ from rag.core.log import get_logger
 from serve.errors import ApiError, error_response, shutting_down
 from serve.metrics import ServerMetrics
 
-__all__ = ["SECURITY_HEADERS", "RequestContext"]
-
 log = get_logger(__name__)
 access_log = get_logger("serve.access")
 

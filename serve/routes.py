@@ -23,8 +23,6 @@ from serve.schemas import (
     StatusOut,
 )
 
-__all__ = ["TAGS", "router"]
-
 TAGS = [
     {"name": "questions", "description": "Ask, retrieve, look up."},
     {"name": "operation", "description": "Health, readiness, metrics, reload."},

@@ -26,8 +26,6 @@ from serve.errors import ApiError
 from serve.service import OpenService, open_pipeline
 from serve.settings import ServeSettings
 
-__all__ = ["bind", "run_server"]
-
 log = get_logger(__name__)
 
 

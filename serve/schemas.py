@@ -10,20 +10,6 @@ from rag.core.types import Answer, AnswerSet, Evidence, FirstStage
 from serve.errors import ApiError
 from serve.settings import ServeSettings
 
-__all__ = [
-    "AnswerSetOut",
-    "AskRequest",
-    "BatchAnswersOut",
-    "BatchHitsOut",
-    "ErrorOut",
-    "HitsOut",
-    "PassageOut",
-    "ReloadOut",
-    "RetrieveRequest",
-    "StatusOut",
-    "add_limits",
-]
-
 
 class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)

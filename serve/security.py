@@ -13,8 +13,6 @@ from serve.errors import ApiError, error_response
 from serve.metrics import ServerMetrics
 from serve.settings import hash_api_key
 
-__all__ = ["ApiKeys", "BodyLimit", "find_key"]
-
 
 def find_key(headers: Headers) -> str | None:
     """The API key of a request, `Authorization: Bearer KEY` or `X-API-Key: KEY`; one character a byte."""

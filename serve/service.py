@@ -13,8 +13,6 @@ from rag.core.progress import StageTimer
 from rag.core.types import AnswerSet, Hit, Passage
 from serve.settings import ServeSettings
 
-__all__ = ["AnswerService", "OpenService", "ServiceHolder", "open_pipeline"]
-
 log = get_logger(__name__)
 
 

@@ -17,8 +17,6 @@ from retrievers.fusion import Fusion
 from retrievers.open import parse_kind
 from retrievers.rerank import parse_rerank
 
-__all__ = ["ServeSettings", "hash_api_key", "load_settings"]
-
 _PREFIX = "RAG_SERVE_"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 

@@ -14,8 +14,6 @@ from rag.bench.report import Report, Table, format_interval
 from rag.core.progress import StageTimer
 from rag.pipeline import Pipeline
 
-__all__ = ["run_ask_benchmark"]
-
 
 def run_ask_benchmark(
     index: Path,

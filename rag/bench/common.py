@@ -18,16 +18,6 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage
 from rag.metrics.significance import Interval
 
-__all__ = [
-    "Timings",
-    "corpus_passages",
-    "interval_of",
-    "question_texts",
-    "ratio",
-    "time_interleaved",
-    "working_folder",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Timings:

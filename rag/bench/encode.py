@@ -16,8 +16,6 @@ from rag.core.errors import ConfigError
 from rag.core.optional import require
 from rag.core.types import Passage
 
-__all__ = ["compare_vectors", "run_encode_benchmark"]
-
 FP32_GOAL, BF16_GOAL = 4.0, 1.2
 COSINE_GOAL, TOP_GOAL = 0.999, 0.99
 TOP_K = 10

@@ -16,8 +16,6 @@ from rag.bench.server_process import post_json
 from rag.core.errors import ConfigError, RagError
 from rag.metrics.significance import Interval
 
-__all__ = ["LoadResult", "latency_interval", "run_load", "stage_shares"]
-
 
 @dataclass(slots=True)
 class LoadResult:

@@ -15,12 +15,11 @@ from indexers.faiss_index import build_faiss, open_dense
 from indexers.presets import INDEX_TYPES
 from indexers.protocols import FloatArray, VectorIndex
 from rag.bench.common import working_folder
-from rag.bench.report import Goal, Report, Table, format_bytes, format_interval, format_seconds
+from rag.bench.report import Goal, Report, Table, format_bytes, format_interval
 from rag.bench.search import bare_flat, open_vectors, time_searches
 from rag.core.errors import ConfigError
+from rag.core.progress import format_seconds
 from rag.metrics.significance import bootstrap
-
-__all__ = ["compare_lossy", "run_lossy_benchmark"]
 
 RECALL_GOAL = 0.98
 RECALL_KS = (1, 10, 100)

@@ -19,8 +19,6 @@ from rag.core.errors import ConfigError
 from rag.core.progress import Progress
 from retrievers.hybrid import DEFAULT_DEPTH
 
-__all__ = ["fill_memory", "loaded_model_bytes", "plan_of_serving", "run_memory_benchmark"]
-
 PLAN_GOAL = 0.15
 _PARTS = {
     "rss": "resident (RSS)",

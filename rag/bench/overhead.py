@@ -10,11 +10,10 @@ from typing import Any, cast
 import numpy as np
 
 from rag.bench.common import corpus_passages, time_interleaved, working_folder
-from rag.bench.report import Goal, Report, Table, format_interval, format_seconds
+from rag.bench.report import Goal, Report, Table, format_interval
 from rag.config import load_config
 from rag.core.errors import ConfigError
-
-__all__ = ["TimedEncoder", "run_overhead_benchmark"]
+from rag.core.progress import format_seconds
 
 OVERHEAD_GOAL = 1.10
 

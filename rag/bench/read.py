@@ -21,8 +21,6 @@ from rag.data.text import exact_match
 from rag.metrics.significance import bootstrap
 from rag.pipeline import Found, Pipeline
 
-__all__ = ["run_read_benchmark"]
-
 _Read = Callable[[Sequence[str], Sequence[Found]], list[tuple[str, int | None]]]
 
 

@@ -14,10 +14,7 @@ from typing import Any, Literal
 from rag.core.errors import ConfigError
 from rag.core.files import atomic_write_json
 from rag.core.optional import installed_version
-from rag.core.progress import format_seconds
 from rag.metrics.significance import Interval
-
-__all__ = ["Goal", "Report", "Table", "environment", "format_bytes", "format_interval", "format_seconds"]
 
 _PACKAGES = ("openqa-rag", "torch", "transformers", "faiss-cpu", "numpy", "pyserini")
 _BF16_FLAGS = {"amx_bf16": "amx", "avx512_bf16": "avx512_bf16"}  # the better one first

@@ -14,10 +14,9 @@ from indexers.embeddings import EmbeddingShards
 from indexers.exact import FlatIndex, perturbed_probes
 from indexers.protocols import FloatArray
 from rag.bench.common import Timings, question_texts, time_interleaved
-from rag.bench.report import Goal, Report, Table, format_interval, format_seconds
+from rag.bench.report import Goal, Report, Table, format_interval
 from rag.core.errors import ConfigError
-
-__all__ = ["bare_flat", "open_vectors", "run_search_benchmark", "time_flat", "time_searches"]
+from rag.core.progress import format_seconds
 
 FLAT_GOAL = 1.05
 _MIN_ROUND_S = 0.1

@@ -13,8 +13,6 @@ from rag.bench.server_process import ServerProcess, server_arguments
 from rag.core.errors import ConfigError
 from rag.core.progress import Progress
 
-__all__ = ["run_serve_benchmark"]
-
 BATCHING_GOAL = 2.0
 
 

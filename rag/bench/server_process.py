@@ -18,8 +18,6 @@ from urllib.parse import urlsplit
 
 from rag.core.errors import DataError, ResourceError
 
-__all__ = ["ServerProcess", "memory_of", "post_json", "server_arguments"]
-
 _LISTENING, _START_TIMEOUT_S = "listening on ", 300.0
 
 

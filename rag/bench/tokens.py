@@ -19,14 +19,12 @@ from indexers.protocols import EncoderIdentity, FloatArray, IntArray
 from indexers.token_build import build_tokens, check_tokens
 from indexers.token_index import TokenIndex
 from rag.bench.common import time_interleaved, working_folder
-from rag.bench.report import Goal, Report, Table, format_bytes, format_interval, format_seconds
+from rag.bench.report import Goal, Report, Table, format_bytes, format_interval
 from rag.core.errors import MissingDependencyError
-from rag.core.progress import Progress
+from rag.core.progress import Progress, format_seconds
 from rag.core.types import Question
 from rag.data.text import AnswerMatcher
 from rag.metrics.significance import bootstrap
-
-__all__ = ["StoredTokens", "exhaustive", "run_tokens_benchmark"]
 
 SIZE_GOAL, RECALL_GOAL, TIME_GOAL_S = 24.0, 0.99, 0.030
 _PASSAGES_AT_ONCE = 64

@@ -14,12 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from rag.bench.common import Timings, time_interleaved
-from rag.bench.report import Goal, Report, Table, format_bytes, format_interval, format_seconds
+from rag.bench.report import Goal, Report, Table, format_bytes, format_interval
 from rag.core.errors import ConfigError, ResourceError
 from rag.core.files import atomic_write_json
-from rag.core.progress import Progress
-
-__all__ = ["CONTESTANTS", "DEFAULT_CONTESTANTS", "run_train_benchmark"]
+from rag.core.progress import Progress, format_seconds
 
 SPEED_GOAL = 1.2
 CONTESTANTS = {

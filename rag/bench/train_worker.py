@@ -24,8 +24,6 @@ from rag.runtime.model_files import model_folder
 from rag.runtime.seeds import generator, seed_everything
 from retrievers.examples.records import TrainingExample, read_training_examples
 
-__all__ = ["main", "make_step"]
-
 _SCALE = 20.0  # 1 / temperature 0.05
 _DEVICE = "cpu"
 

@@ -16,8 +16,6 @@ from typer.core import TyperGroup
 
 from rag.core.errors import ConfigError, RagError, ResourceError
 
-__all__ = ["app", "main"]
-
 _COMMANDS = {
     "index": "Build an index from a corpus: passages, embeddings, FAISS, BM25, manifest.",
     "split": "Split documents into a file of passages, to pool corpora.",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["format_answer_set", "highlight"]
-
 # A control character, shown as it is, could move the cursor, hide text or write a command for the terminal.
 _CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n\r"}
 _CONTROLS[ord("\r")] = " "  # of Windows' line ends

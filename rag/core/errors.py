@@ -14,19 +14,6 @@ RagError
 
 from __future__ import annotations
 
-__all__ = [
-    "ArtifactError",
-    "ConfigError",
-    "DataError",
-    "IncompleteArtifactError",
-    "MismatchedArtifactError",
-    "MissingDependencyError",
-    "RagError",
-    "ReaderError",
-    "ResourceError",
-    "RetrievalError",
-]
-
 
 class RagError(Exception):
     """Base of all errors that are meant to be read by a user.

@@ -18,24 +18,6 @@ from filelock import FileLock, Timeout
 
 from rag.core.errors import ArtifactError, DataError, ResourceError
 
-__all__ = [
-    "atomic_path",
-    "atomic_write_bytes",
-    "atomic_write_json",
-    "atomic_write_text",
-    "clean_directory",
-    "directory_lock",
-    "disk_errors",
-    "fingerprint",
-    "fsync_path",
-    "fsync_tree",
-    "hash64",
-    "link_or_copy",
-    "read_json",
-    "remove_temporaries",
-    "sha256_file",
-]
-
 TEMPORARY_MARK = ".partial-"
 
 

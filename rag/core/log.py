@@ -8,8 +8,6 @@ import sys
 import time
 from typing import Any
 
-__all__ = ["JsonFormatter", "get_logger", "setup_logging"]
-
 _STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", None, None).__dict__) | {"message", "asctime"}
 
 

@@ -9,16 +9,6 @@ from typing import Any
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, read_json, sha256_file
 
-__all__ = [
-    "MANIFEST_NAME",
-    "claim",
-    "differences",
-    "file_table",
-    "read_manifest",
-    "verify_files",
-    "write_manifest",
-]
-
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 

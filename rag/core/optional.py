@@ -8,8 +8,6 @@ from types import ModuleType
 
 from rag.core.errors import MissingDependencyError
 
-__all__ = ["DISTRIBUTION", "installed_version", "require"]
-
 DISTRIBUTION = "openqa-rag"
 
 

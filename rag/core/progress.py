@@ -10,8 +10,6 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-__all__ = ["Progress", "StageTimer", "format_duration", "format_seconds"]
-
 
 def format_duration(seconds: float) -> str:
     """Human form of a duration.

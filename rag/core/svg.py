@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Axis", "Frame", "Series", "draw", "escape"]
-
 _COLOURS = 6
 
 

@@ -6,19 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-__all__ = [
-    "Answer",
-    "AnswerSet",
-    "Evidence",
-    "FirstStage",
-    "GoldPassage",
-    "Hit",
-    "Passage",
-    "Path",
-    "Question",
-]
-
-
 _OPTIONAL = ("supporting", "first_stage")  # fields of evidence that JSON leaves out where they are empty
 
 

@@ -10,11 +10,9 @@ import numpy as np
 from rag.core.files import hash64
 from rag.core.log import get_logger
 from rag.data.files.documents import documents_of
-from rag.data.files.sources import CORPUS_FORMATS, ReadOptions, Source, find_sources
+from rag.data.files.sources import ReadOptions, Source, find_sources
 from rag.data.files.streams import STDIN
 from rag.data.records import BadRecord, Document, Problem, ReadReport
-
-__all__ = ["CORPUS_FORMATS", "Document", "IdSet", "Problem", "ReadOptions", "ReadReport", "read_documents"]
 
 _UNITS = {"json": "record", "parquet": "record", "hf": "record", "text": "file"}
 _log = get_logger(__name__)

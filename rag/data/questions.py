@@ -32,8 +32,6 @@ from rag.data.files.streams import (
 from rag.data.files.tables import read_qrels
 from rag.data.records import BadRecord
 
-__all__ = ["QUESTION_FORMATS", "draw_sample", "hold_out", "question_files", "read_questions"]
-
 QUESTION_FORMATS = ("jsonl", "json", "csv", "tsv", "parquet", "text", "hf")
 _HEAD_BYTES = 1 << 16
 Item = TypeVar("Item")

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from rag.core.errors import DataError
 
-__all__ = ["BadRecord", "Document", "Problem", "ReadReport"]
-
 
 @dataclass(frozen=True, slots=True)
 class Document:

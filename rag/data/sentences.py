@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = ["Spans", "align_sentences", "sentence_spans", "split_sentences"]
-
 Spans = tuple[tuple[int, int], ...]
 
 

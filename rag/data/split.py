@@ -11,16 +11,6 @@ from rag.core.types import Passage
 from rag.data.records import Document
 from rag.data.sentences import split_sentences
 
-__all__ = [
-    "PASSAGE_IDS",
-    "SPLIT_MODES",
-    "SplitOptions",
-    "document_of",
-    "split_documents",
-    "window_sentences",
-    "word_blocks",
-]
-
 SPLIT_MODES = ("words100", "sentences", "none")
 PASSAGE_IDS = ("document", "integer")
 

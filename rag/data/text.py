@@ -27,21 +27,6 @@ import regex
 
 from rag.core.errors import ConfigError
 
-__all__ = [
-    "PROFILES",
-    "REGEX_PROFILES",
-    "AnswerMatcher",
-    "Overlap",
-    "Profile",
-    "exact_match",
-    "f1",
-    "nfd",
-    "normalize_answer",
-    "overlap",
-    "simple_tokenize",
-    "supporting_fact_overlap",
-]
-
 Profile = Literal["squad", "squad2", "nq_open", "drqa", "kilt", "fid", "hotpot", "trec_match", "trec_search"]
 MatchMode = Literal["tokens", "regex", "kilt"]
 

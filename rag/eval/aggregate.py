@@ -21,8 +21,6 @@ from rag.eval.settings import EvaluationSettings
 from rag.metrics.calibration import calibration, risk_coverage
 from rag.metrics.significance import bootstrap
 
-__all__ = ["FigureTable", "summarise"]
-
 _BREAKDOWN_FIGURES = (
     *("em", "f1", "sp_f1", "joint_f1", "r_precision", "passage_em@2", "passage_em@20"),
     *("path_em@1", "path_em@10", "top1", "top5", "top20"),

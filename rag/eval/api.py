@@ -31,8 +31,6 @@ from readers.open import open_reader
 from retrievers.hybrid import HybridRetriever
 from retrievers.rerank import RerankingRetriever
 
-__all__ = ["REPORT_NAME", "choose_facts", "choose_fusion", "compare", "evaluate"]
-
 REPORT_NAME = "report.html"
 Questions = str | Path | Iterable[Question]
 _OF_READER = ("precision", "effort")

@@ -17,18 +17,6 @@ from rag.data.text import normalize_answer, simple_tokenize
 from rag.eval.gold import gold_keys
 from rag.metrics.significance import bootstrap
 
-__all__ = [
-    "TrainingOverlap",
-    "answer_length",
-    "answer_type",
-    "breakdown_table",
-    "hop_count",
-    "question_groups",
-    "question_word",
-    "rank_bucket",
-    "shared_words",
-]
-
 _WH = ("who", "whom", "whose", "what", "which", "when", "where", "why", "how")
 _YES_NO = frozenset((
     "is", "are", "was", "were", "am", "do", "does", "did", "has", "have", "had", "can", "could", "will",

@@ -16,8 +16,6 @@ from rag.eval.report_labels import compared_figures
 from rag.eval.results import Evaluation
 from rag.metrics.significance import PairedTest, compare_paired, holm, non_inferiority
 
-__all__ = ["Comparison", "compare_evaluations", "compare_pooled"]
-
 
 @dataclass(frozen=True, slots=True)
 class Comparison:

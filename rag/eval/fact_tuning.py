@@ -21,8 +21,6 @@ from rag.eval.settings import EvaluationSettings, QuestionSource
 from rag.eval.systems import ReadsPassages, RetrievesPassages, read_paths, retrieve_paths
 from readers.facts import FactSettings, FactSigns, choose_facts
 
-__all__ = ["SETTINGS_NAME", "FactExample", "FactTuning", "collect_examples", "tune_facts", "write_tuning"]
-
 SETTINGS_NAME, TUNING_NAME = "facts.json", "tuning.json"
 
 Fact = tuple[str, int]

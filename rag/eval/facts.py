@@ -14,8 +14,6 @@ from rag.eval.sentence_table import SentenceTable
 from rag.eval.systems import Paths, Retrieved
 from readers.facts import FactPassage, FactSettings, FactSigns, choose_facts, find_signs
 
-__all__ = ["BOUNDARIES", "FactFinder", "open_finder"]
-
 BOUNDARIES = {
     "corpus": "as the corpus cut them",
     "question set": "as the question's own paragraphs are cut",

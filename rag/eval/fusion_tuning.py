@@ -22,8 +22,6 @@ from retrievers.fusion import Fusion
 from retrievers.hybrid import HybridRetriever
 from retrievers.rerank import RerankingRetriever
 
-__all__ = ["FusionRow", "FusionTuning", "fusion_candidates", "tune_fusion"]
-
 RRF_KS = (1.0, 5.0, 10.0, 20.0, 40.0, 60.0, 100.0)
 RRF_BM25_WEIGHTS = (0.5, 1.0, 2.0)
 MINMAX_BM25_SHARES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)

@@ -10,17 +10,6 @@ from operator import attrgetter
 from indexers.gold import CorpusTexts, GoldLookup, StoredPassages
 from rag.core.types import GoldPassage, Passage, Question
 
-__all__ = [
-    "GoldResolver",
-    "PassageLookup",
-    "gold_facts",
-    "gold_keys",
-    "gold_passages",
-    "is_yes_no",
-    "needs_all",
-    "passage_key",
-]
-
 PassageLookup = Callable[[str], Passage | None]
 
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from rag.core.errors import ConfigError
 
-__all__ = ["SPLITS", "check_selection_split", "guess_split"]
-
 SPLITS = ("train", "dev", "test")
 _WORDS = {
     **dict.fromkeys(("train", "training"), "train"),

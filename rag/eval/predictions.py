@@ -13,8 +13,6 @@ from rag.data.files.record import Context, Record, good, write_json_lines
 from rag.data.files.streams import json_lines, open_binary
 from rag.data.files.tables import TREC_RUN
 
-__all__ = ["read_records", "write_predictions"]
-
 _LOG = get_logger(__name__)
 
 

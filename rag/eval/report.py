@@ -26,8 +26,6 @@ from rag.eval.report_questions import answer_pieces, pick_records, read_pieces, 
 from rag.eval.results import Evaluation
 from rag.eval.scoring import STAGES
 
-__all__ = ["render_report", "report_environment", "write_report"]
-
 _FOLDED_FROM = 16  # more figures than this: the main ones, and the rest on request
 _FLIPS, _WORST = 8, 20  # questions shown for a pair of systems, for one
 

@@ -6,18 +6,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = [
-    "NATS",
-    "compared_figures",
-    "describe",
-    "describe_group",
-    "main_figures",
-    "ordered",
-    "percent",
-    "system_name",
-    "with_interval",
-]
-
 _FIXED = {
     "em": ("Exact match", "first answer equals an accepted one after normalisation"),
     "f1": ("Token F1", "word overlap of the first answer with the best accepted one"),

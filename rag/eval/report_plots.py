@@ -10,8 +10,6 @@ from rag.core.svg import Axis, Frame, Series, draw
 from rag.eval.report_labels import percent, with_interval
 from rag.eval.results import Evaluation
 
-__all__ = ["Plot", "curve_notes", "curve_plots"]
-
 _TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _SHARES = Axis(_TICKS, [f"{100 * tick:g}%" for tick in _TICKS])
 _FRAME = Frame(360, 270, left=46, right=20, top=12, bottom=42)

@@ -6,8 +6,6 @@ import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["answer_pieces", "marked", "pick_records", "read_pieces", "worst_records"]
-
 Record = Mapping[str, Any]
 Pieces = list[tuple[str, str]]  # text and its class; "" for what is not highlighted
 

@@ -15,8 +15,6 @@ from rag.eval.report_labels import NATS, describe, main_figures, with_interval
 from rag.eval.runner import METRICS_NAME, RECORDS_NAME
 from rag.metrics.significance import Interval
 
-__all__ = ["Evaluation", "load_evaluation", "load_evaluations", "short_names"]
-
 _SHOWN = 12
 
 

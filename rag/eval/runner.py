@@ -44,8 +44,6 @@ from rag.eval.systems import Paths, ReadsPassages, Retrieved, RetrievesPassages,
 from readers.paths import search_scores
 from readers.protocols import TellsLikelihood
 
-__all__ = ["FORMAT_VERSION", "METRICS_NAME", "RECORDS_NAME", "evaluate"]
-
 FORMAT_VERSION = 1
 METRICS_NAME = "metrics.json"
 RECORDS_NAME = "per_question.jsonl"

@@ -17,8 +17,6 @@ from rag.metrics.kilt import gold_page, page_of, score_kilt
 from rag.metrics.multihop import multihop_scores, path_scores
 from rag.metrics.ranking import answer_flags, first_true, rank_figures, trec_measures
 
-__all__ = ["STAGES", "Facts", "QuestionOutcome", "score_outcomes"]
-
 Facts = Callable[[Question, AnswerSet, Retrieved, Paths], Sequence[tuple[str, int]]]
 
 STAGES = {

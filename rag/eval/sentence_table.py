@@ -18,8 +18,6 @@ from rag.data.corpus import read_documents
 from rag.data.records import Document
 from rag.data.sentences import Spans, align_sentences
 
-__all__ = ["SentenceTable"]
-
 
 class SentenceTable:
     """Sentences of a corpus, by title and text of the whole document; about 60 bytes a document.

@@ -22,8 +22,6 @@ from rag.metrics.answers import check_profile
 from rag.metrics.kilt import PageKind
 from rag.metrics.ranking import DEFAULT_MEASURES, check_ks
 
-__all__ = ["EvaluationSettings", "QuestionSource"]
-
 _PLAIN_WORDS = frozenset({"a", "b", "data", "queries", "query", "question", "questions", "qa", "set", "v"})
 
 

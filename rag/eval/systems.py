@@ -9,16 +9,6 @@ from rag.core.types import AnswerSet, Hit, Passage
 from readers.paths import read_answers
 from readers.protocols import Reader
 
-__all__ = [
-    "GoldReader",
-    "Paths",
-    "ReadsPassages",
-    "Retrieved",
-    "RetrievesPassages",
-    "read_paths",
-    "retrieve_paths",
-]
-
 Retrieved = Sequence[tuple[Hit, Passage]]
 Paths = Sequence[Retrieved]  # of one question, each with its passages in hop order
 

@@ -15,8 +15,6 @@ from rag.joint.scoring import score_examples
 from rag.joint.signals import Judge, check_signal, judge_kind
 from retrievers.training.distill import DistillTrainConfig, train_distill
 
-__all__ = ["DistillationRounds", "MakeReader"]
-
 MakeReader = Callable[[Path, Path], Path]
 """The round's examples (DPR's results with their passages) and a folder → the finished reader."""
 

@@ -14,8 +14,6 @@ from rag.joint.together_config import DocumentSide, JointTrainConfig
 from rag.training.exchange import Role
 from readers.generative.marginal import Marginal
 
-__all__ = ["EmdrTrainConfig", "train_emdr2"]
-
 
 class EmdrTrainConfig(JointTrainConfig):
     """Everything `train_emdr2` reads.

@@ -23,8 +23,6 @@ from retrievers.protocols import Passages, Retriever
 from retrievers.training.frozen import listed_scores, score_rows
 from retrievers.training.model import BiEncoderModel
 
-__all__ = ["Finder", "FixedFinder", "Found", "LearningFinder"]
-
 log = get_logger(__name__)
 
 

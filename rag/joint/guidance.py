@@ -21,8 +21,6 @@ from retrievers.negatives.guided import GuidanceSettings, guided_examples, parse
 from retrievers.training.colbert import ColbertTrainConfig, train_colbert
 from retrievers.training.config import SEARCHED
 
-__all__ = ["GuidedRounds", "GuidedRoundsConfig", "guided_rounds"]
-
 
 class GuidedRoundsConfig(RoundsConfig):
     """The same where answers judge.

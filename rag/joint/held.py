@@ -32,7 +32,7 @@ from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.joint.pair import part
 from rag.runtime.hardware import use_threads
-from rag.training.claim import check_run
+from rag.training.claim import check_run, claimed
 from rag.training.config import RefreshedConfig
 from rag.training.distributed import World
 from rag.training.exchange import Exchange, Refresher, Role, has_finished, says_when_finished
@@ -43,11 +43,8 @@ from retrievers.encoders.layout import Query
 from retrievers.training.config import RetrieverTrainConfig
 from retrievers.training.frozen import settings_of
 from retrievers.training.model import BiEncoderModel
-from retrievers.training.recipe import claimed
 from retrievers.training.run import encoder_form, export_model, load_model
 from retrievers.training.staleness import TOP_K, DriftMeter, Probes, ProbeSet, compare
-
-__all__ = ["HeldConfig", "HeldIndex", "IndexRefresher", "held_run", "index_exchange", "refresh_index"]
 
 log = get_logger(__name__)
 

@@ -30,8 +30,6 @@ from readers.generative.marginal import Marginal, marginal_loss, posterior
 from readers.generative.model import Memory, Seq2Seq
 from retrievers.training.target_losses import kl_loss
 
-__all__ = ["SIGNALS", "Fused", "JointLoss", "Signal", "fused_loss", "rag_loss"]
-
 Rows = Sequence[Sequence[Sequence[int]]]
 """For each question the token ids of each of its passages, as the reader reads them."""
 

@@ -27,8 +27,6 @@ from readers.extractive.inference import row_tensors
 from readers.extractive.layout import pair_template
 from retrievers.examples.batches import Epochs
 
-__all__ = ["MaskedReader", "MaskedSentence", "MlmConfig", "SentenceBatches"]
-
 log = get_logger(__name__)
 
 _MOST_MASKED = 10  # tokens of a sentence, as published

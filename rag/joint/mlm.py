@@ -37,8 +37,6 @@ from retrievers.examples.corpus import open_corpus
 from retrievers.training.ict import CorpusDataConfig, held_out_rows
 from retrievers.training.run import final_figures
 
-__all__ = ["MlmTrainConfig", "train_mlm"]
-
 log = get_logger(__name__)
 
 _AT_ONCE = 32  # held-out sentences

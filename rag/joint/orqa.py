@@ -43,6 +43,7 @@ from rag.joint.questions import answer_rank, example_of, questions_key, question
 from rag.runtime.hardware import resolve_precision
 from rag.runtime.model_files import position_limit
 from rag.runtime.seeds import generator
+from rag.training.claim import claimed
 from rag.training.distributed import World
 from rag.training.fit import Loss, fit
 from readers.extractive.inference import row_tensors, span_scores
@@ -61,11 +62,9 @@ from retrievers.examples.masks import answer_mask
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.frozen import FrozenIndex, finish_questions, score_rows, settings_of
 from retrievers.training.model import BiEncoderModel
-from retrievers.training.recipe import claimed, epochs_of
+from retrievers.training.recipe import epochs_of
 from retrievers.training.run import load_model
 from retrievers.training.validation import retrieval_scores
-
-__all__ = ["early_loss", "full_loss", "train_orqa"]
 
 log = get_logger(__name__)
 

@@ -11,8 +11,6 @@ from readers.training.config import ReaderModelConfig
 from retrievers.examples.records import Needed
 from retrievers.training.config import ModelConfig, RetrieverTrainConfig
 
-__all__ = ["OrqaReaderConfig", "OrqaTrainConfig"]
-
 
 class OrqaReaderConfig(ReaderModelConfig):
     """The span reader.

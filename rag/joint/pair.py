@@ -9,8 +9,6 @@ from torch import Tensor, nn
 from rag.training.precision import MasterWeights
 from retrievers.training.model import BiEncoderModel
 
-__all__ = ["paired", "part"]
-
 
 def paired(
     retriever: BiEncoderModel,

@@ -17,16 +17,6 @@ from retrievers.examples.data import answer_matcher
 from retrievers.examples.records import Candidate, TrainingExample
 from retrievers.training.config import RetrieverTrainConfig
 
-__all__ = [
-    "answer_rank",
-    "answered",
-    "divide",
-    "example_of",
-    "most_matched",
-    "questions_key",
-    "questions_of",
-]
-
 
 def questions_of(
     config: RetrieverTrainConfig, *, is_regex: bool | None = None

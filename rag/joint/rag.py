@@ -15,8 +15,6 @@ from rag.training.exchange import Role
 from readers.generative.marginal import Marginal
 from readers.generative.marginal_decoding import Decoding
 
-__all__ = ["RagTrainConfig", "train_rag"]
-
 
 class RagTrainConfig(JointTrainConfig):
     """Everything `train_rag` reads.

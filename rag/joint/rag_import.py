@@ -14,8 +14,6 @@ from rag.core.log import get_logger
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
 from retrievers.bound import QUESTION_ENCODER, binding
 
-__all__ = ["import_rag", "is_rag"]
-
 _PARTS = ("question_encoder", "generator")
 
 

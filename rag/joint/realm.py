@@ -49,8 +49,6 @@ from retrievers.training.model import BiEncoderModel
 from retrievers.training.recipe import epochs_of
 from retrievers.training.run import encoder_form, finish_run, load_model
 
-__all__ = ["RealmTrainConfig", "realm_log_likelihood", "train_realm"]
-
 log = get_logger(__name__)
 
 _SPARE = 8  # passages found beyond those wanted, for those that are excluded

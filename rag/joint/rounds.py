@@ -49,8 +49,6 @@ from retrievers.negatives.blocks import BlockFolder
 from retrievers.open import KINDS, named_kind, parse_kind
 from retrievers.training.config import RetrieverTrainConfig
 
-__all__ = ["Round", "RoundMethod", "RoundResult", "Searched", "run_rounds", "table"]
-
 _FIGURES = ("top1", "top5", "top20", "top100")
 _BATCH = 512  # questions: what a stop can lose of a round's search
 

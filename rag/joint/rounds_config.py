@@ -10,8 +10,6 @@ from pydantic import Field, model_validator
 from indexers.presets import IndexType
 from rag.config import Config
 
-__all__ = ["DistillationRoundsConfig", "RoundsConfig"]
-
 
 class RoundsConfig(Config):
     """What `rag.joint.rounds` reads beside the configuration of the retriever's training.

@@ -27,18 +27,6 @@ from rag.data.sentences import STARTERS
 from rag.runtime.backbone import loading
 from rag.runtime.model_files import model_folder, weight_files
 
-__all__ = [
-    "CapitalTagger",
-    "Masks",
-    "ModelTagger",
-    "Spans",
-    "Tagger",
-    "choose_spans",
-    "find_dates",
-    "open_tagger",
-    "title_hashes",
-]
-
 Spans = list[tuple[int, int]]
 """First character and one past the last, ascending, without overlap."""
 

@@ -20,8 +20,6 @@ from rag.joint.signals import Asked, Judge, asked_of
 from retrievers.examples.records import TrainingExample, read_training_examples, write_training_examples
 from retrievers.negatives.blocks import BlockFolder
 
-__all__ = ["ScoreReport", "report_path", "score_block", "score_examples"]
-
 _BLOCK = 64  # questions that a killed run loses at most
 
 

@@ -36,8 +36,6 @@ from retrievers.encoders.cross_encoder import CrossEncoder
 from retrievers.examples.data import answer_matcher
 from retrievers.examples.records import TrainingExample
 
-__all__ = ["Asked", "Judge", "asked_of", "check_signal", "judge_kind", "signal_names"]
-
 CROSS_ENCODER = "cross-encoder"
 _SURE = 16.118  # log-odds of 1 − 1e-7, beyond which a cross-encoder's verdict counts no more
 NEED_ANSWERS = frozenset({"attention-norm", "likelihood", "leave-one-out", "span-likelihood"})

@@ -32,8 +32,6 @@ from retrievers.examples.data import answer_matcher
 from retrievers.training.recipe import epochs_of
 from retrievers.training.validation import retrieval_scores
 
-__all__ = ["JointBatch", "JointBatches", "JointTask", "Objective"]
-
 Objective = Callable[[Seq2Seq, list[list[list[int]]], list[list[int]], Tensor], JointLoss]
 """Generator, rows of tokens, answers, scores (B, K) → the loss; see `rag.joint.losses`."""
 

@@ -41,8 +41,6 @@ from retrievers.open import named_kind, open_retriever
 from retrievers.training.frozen import FrozenIndex
 from retrievers.training.run import encoder_form, export_model, final_figures, load_model
 
-__all__ = ["train_generator_alone", "train_together"]
-
 log = get_logger(__name__)
 
 

@@ -12,8 +12,6 @@ from rag.joint.held import HeldConfig
 from retrievers.examples.records import Needed
 from retrievers.training.config import ModelConfig
 
-__all__ = ["DocumentSide", "JointReaderConfig", "JointTrainConfig"]
-
 DocumentSide = Literal["frozen", "reencode", "rerank"]
 
 

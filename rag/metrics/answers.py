@@ -11,8 +11,6 @@ import numpy.typing as npt
 from rag.core.errors import ConfigError, DataError
 from rag.data.text import PROFILES, REGEX_PROFILES, Profile, exact_match, f1
 
-__all__ = ["AnswerScores", "check_profile", "score_answers"]
-
 
 @dataclass(frozen=True, slots=True)
 class AnswerScores:

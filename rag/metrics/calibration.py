@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from rag.core.errors import DataError
 
-__all__ = ["Calibration", "ReliabilityBin", "RiskCoverage", "calibration", "risk_coverage"]
-
 _POINTS = 200  # of a risk-coverage curve at most; its area uses all
 
 

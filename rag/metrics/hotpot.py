@@ -12,8 +12,6 @@ from collections.abc import Iterable, Sequence
 from rag.core.errors import DataError
 from rag.data.text import exact_match, overlap, supporting_fact_overlap
 
-__all__ = ["score_hotpot"]
-
 Fact = tuple[str, int]
 _PARTS = ("em", "f1", "prec", "recall")
 

@@ -14,17 +14,6 @@ from rag.core.types import Passage
 from rag.data.split import document_of
 from rag.data.text import exact_match, f1
 
-__all__ = [
-    "PageKind",
-    "evidence_sets",
-    "gold_page",
-    "page_of",
-    "r_precision",
-    "recall_at_k",
-    "rouge_l",
-    "score_kilt",
-]
-
 PageKind = Literal["document", "passage", "title"]
 
 

@@ -7,8 +7,6 @@ from collections.abc import Collection, Iterable, Sequence
 from rag.core.errors import DataError
 from rag.metrics.ranking import check_ks, first_true
 
-__all__ = ["multihop_scores", "path_scores"]
-
 
 def multihop_scores(retrieved: Sequence[str], gold: Collection[str], ks: Iterable[int]) -> dict[str, float]:
     """How much of a question's evidence the first k passages hold.

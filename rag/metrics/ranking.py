@@ -12,16 +12,6 @@ import numpy.typing as npt
 from rag.core.errors import ConfigError, DataError
 from rag.data.text import AnswerMatcher, MatchMode
 
-__all__ = [
-    "DEFAULT_MEASURES",
-    "answer_flags",
-    "average_rank",
-    "check_ks",
-    "first_true",
-    "rank_figures",
-    "trec_measures",
-]
-
 Floats = npt.NDArray[np.float64]
 _QUESTIONS = 256  # scored at once
 DEFAULT_MEASURES = ("R@5", "R@20", "R@100", "RR", "AP", "nDCG@10")

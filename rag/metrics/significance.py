@@ -17,17 +17,6 @@ import numpy.typing as npt
 
 from rag.core.errors import ConfigError, DataError
 
-__all__ = [
-    "Interval",
-    "PairedTest",
-    "bootstrap",
-    "bootstrap_difference",
-    "compare_paired",
-    "holm",
-    "non_inferiority",
-    "randomisation_test",
-]
-
 Floats = npt.NDArray[np.float64]
 _CHUNK_CELLS = 2_000_000  # numbers held at once while resampling: 16 MB of float64
 _EXACT_LIMIT = 16  # up to 2**16 sign patterns are enumerated instead of sampled

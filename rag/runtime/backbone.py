@@ -20,24 +20,6 @@ from rag.core.errors import ArtifactError, ConfigError
 from rag.runtime.cpu_training import register_math_attention, use_fast_dropout
 from rag.runtime.model_files import backbone_state, is_wrapped, read_config, weight_files
 
-__all__ = [
-    "LOADING_ERRORS",
-    "POOLINGS",
-    "attention_for",
-    "has_segments",
-    "load_backbone",
-    "load_config",
-    "loading",
-    "pad",
-    "pool",
-    "refuse_missing",
-    "reset_layers",
-    "run_backbone",
-    "segments_of",
-    "set_dropout",
-    "token_vectors",
-]
-
 POOLINGS = ("cls", "mean", "max", "lasttoken", "tokens")
 """How token vectors become a text's: one of them or one number a channel; "tokens" keeps them all."""
 

@@ -21,8 +21,6 @@ from torch.nn import functional
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-__all__ = ["MATH_ATTENTION", "FastDropout", "dropped_out", "register_math_attention", "use_fast_dropout"]
-
 MATH_ATTENTION = "bf16_math"
 _LEVELS = 1 << 16
 

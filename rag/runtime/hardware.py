@@ -12,20 +12,6 @@ import torch
 
 from rag.core.errors import ConfigError
 
-__all__ = [
-    "available_cores",
-    "bound_kernel_caches",
-    "has_bf16",
-    "has_fast_bf16",
-    "has_fast_int8",
-    "has_int8",
-    "keep_freed_memory",
-    "prefers_mkl",
-    "resolve_device",
-    "resolve_precision",
-    "use_threads",
-]
-
 # Both are read when the first product is computed; what the user has set stays.
 _KERNEL_CACHES = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
 _CACHED_KERNELS = 64

@@ -22,21 +22,6 @@ from rag.core.files import read_json, sha256_file
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "EMBEDDED_ENCODER_NAMES",
-    "EMBEDDED_ENCODER_SHA256",
-    "backbone_state",
-    "embedded_encoder_dir",
-    "is_wrapped",
-    "model_folder",
-    "plain_name",
-    "position_limit",
-    "read_config",
-    "tower_folders",
-    "weight_files",
-    "weights_sha256",
-]
-
 # all-MiniLM-L6-v2, the encoder that comes with the installation, is trusted by its checksum alone
 EMBEDDED_ENCODER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 EMBEDDED_ENCODER_NAMES = ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")

@@ -7,8 +7,6 @@ import random
 import numpy as np
 import torch
 
-__all__ = ["generator", "seed_everything"]
-
 
 def seed_everything(seed: int) -> None:
     """Seed Python's, numpy's and torch's global generators: third-party code draws from them."""

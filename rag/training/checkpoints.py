@@ -33,16 +33,6 @@ from rag.core.files import atomic_path, link_or_copy, remove_temporaries
 from rag.training.distributed import World
 from rag.training.precision import MasterWeights
 
-__all__ = [
-    "Checkpoint",
-    "Selection",
-    "generator_states",
-    "latest_checkpoint",
-    "load_checkpoint",
-    "restore_generators",
-    "save_checkpoint",
-]
-
 Tensors = Mapping[str, torch.Tensor]
 
 

@@ -20,8 +20,6 @@ from rag.runtime.seeds import seed_everything
 from rag.training.checkpoints import latest_checkpoint
 from rag.training.distributed import World
 
-__all__ = ["check_run", "claim_run", "claimed"]
-
 _INPUTS = "inputs.json"
 
 

@@ -20,8 +20,6 @@ from rag.config import Config
 from rag.core.errors import ConfigError
 from rag.training.refresh import RefreshSchedule
 
-__all__ = ["OptimConfig", "RefreshedConfig", "RunConfig", "ScheduleName", "schedule_factor"]
-
 Rate = Annotated[float, Field(gt=0)]
 ScheduleName = Literal["linear", "constant", "cosine", "wsd"]
 _WSD_DECAY = 0.2

@@ -23,8 +23,6 @@ from torch import Tensor
 from rag.core.errors import ConfigError, ResourceError
 from rag.runtime.hardware import resolve_device
 
-__all__ = ["World"]
-
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _TIMEOUT = timedelta(hours=12)  # the others wait while one process validates
 _BUCKET_NUMBERS = 1 << 23

@@ -32,11 +32,6 @@ from rag.training.distributed import World
 from rag.training.fit import FitHooks
 from rag.training.generations import Generation, Generations
 
-__all__ = [
-    *("Drift", "Exchange", "RefreshStopped", "Refresher", "Role"),
-    *("has_finished", "says_when_finished"),
-]
-
 Role = Literal["both", "trainer"]
 """Of a training process: it refreshes in line, or leaves that to another process."""
 

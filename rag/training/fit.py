@@ -34,8 +34,6 @@ from rag.training.interrupt import Interrupt
 from rag.training.precision import MasterWeights, MovingAverage
 from rag.training.run_log import RunLog
 
-__all__ = ["BatchSource", "FitHooks", "FitResult", "Loss", "fit"]
-
 BatchT = TypeVar("BatchT")
 BatchT_co = TypeVar("BatchT_co", covariant=True)
 

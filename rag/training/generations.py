@@ -35,8 +35,6 @@ from rag.core.files import (
 from rag.core.log import get_logger
 from rag.core.manifest import MANIFEST_NAME, file_table, read_manifest, write_manifest
 
-__all__ = ["Generation", "Generations"]
-
 KIND = "generation"
 PINS_NAME = "pinned.json"
 LEASE_NAME = ".lease"

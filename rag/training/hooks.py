@@ -10,8 +10,6 @@ import torch
 
 from rag.training.fit import FitHooks
 
-__all__ = ["SeveralHooks"]
-
 
 class SeveralHooks(FitHooks):
     """What each of several hooks does, in their order; no two give one name to what they save or log."""

@@ -8,8 +8,6 @@ from types import FrameType, TracebackType
 
 from rag.core.log import get_logger
 
-__all__ = ["Interrupt"]
-
 
 class Interrupt:
     """Notices the first Ctrl-C while it is entered; the second ends the program at once.

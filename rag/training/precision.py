@@ -14,8 +14,6 @@ import torch
 
 from rag.core.errors import ConfigError
 
-__all__ = ["MasterWeights", "MovingAverage", "lowered"]
-
 _TALL = 4096  # rows from which on a matrix is taken for a table of embeddings
 
 

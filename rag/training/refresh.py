@@ -21,15 +21,6 @@ from numpy.typing import NDArray
 
 from rag.core.errors import ConfigError, DataError
 
-__all__ = [
-    "RefreshSchedule",
-    "Staleness",
-    "distinct_share",
-    "mean_cosine",
-    "score_entropy",
-    "top_k_overlap",
-]
-
 FloatArray = NDArray[np.floating]
 IntArray = NDArray[np.integer]
 _QUESTIONS_PER_BLOCK = 1000

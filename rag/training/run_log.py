@@ -16,8 +16,6 @@ from rag.core.optional import require
 from rag.core.progress import format_duration
 from rag.core.svg import Axis, Frame, Series, draw
 
-__all__ = ["RunLog", "draw_curves", "read_metrics"]
-
 _COLUMNS = 3
 _FRAME = Frame(300, 190, left=52, right=18, top=30, bottom=26)
 _FIRST = ("loss", "rate", "norm")

@@ -16,8 +16,6 @@ from rag.runtime.fast.packing import PackedTokens
 from rag.runtime.hardware import has_fast_bf16, has_fast_int8, has_int8
 from readers.extractive.model import Item, Logits, LogitsModel, Result, Skim, SpanModel
 
-__all__ = ["FastSpanModel"]
-
 _BATCH_TOKENS = 1024  # what one core works on at a time; more does not fit its cache
 
 

@@ -27,15 +27,6 @@ from readers.extractive.quantized import load_int8
 from readers.extractive.settings import ReaderManifest, ReaderSettings
 from readers.manifest import READER_FILE, Calibration, load_manifest
 
-__all__ = [
-    "SHIPPED_READER",
-    "ReaderParts",
-    "check_tokenizer",
-    "load_parts",
-    "load_span_model",
-    "plain_encoder",
-]
-
 SHIPPED_READER = Path(__file__).parents[1] / "weights"
 
 

@@ -14,8 +14,6 @@ from rag.runtime.fast.packing import plan_even_batches
 from readers.extractive.layout import PairTemplate, Row, RowLayout
 from readers.extractive.model import Logits, LogitsModel, Skim
 
-__all__ = ["RowScores", "best_spans", "map_rows", "row_tensors", "score_rows", "span_scores"]
-
 _MAX_ROWS = 64
 
 

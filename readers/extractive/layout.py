@@ -13,8 +13,6 @@ from rag.core.errors import ArtifactError
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.tokens import TokenTable
 
-__all__ = ["PairTemplate", "Row", "RowFrame", "RowLayout", "pair_template", "rows_of_pairs"]
-
 Tokens: TypeAlias = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
 

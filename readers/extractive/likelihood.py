@@ -14,8 +14,6 @@ from readers.extractive.model import Logits
 from readers.extractive.ranking import Floats
 from readers.extractive.reader import ExtractiveReader
 
-__all__ = ["passage_relevance", "span_log_likelihood"]
-
 
 def span_log_likelihood(
     reader: ExtractiveReader,

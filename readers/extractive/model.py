@@ -14,17 +14,6 @@ from rag.core.errors import ArtifactError, ConfigError
 from rag.runtime.backbone import attention_for, has_segments, load_backbone, loading, run_backbone
 from rag.runtime.model_files import model_folder
 
-__all__ = [
-    "DprModel",
-    "Logits",
-    "LogitsModel",
-    "Skim",
-    "SpanModel",
-    "load_dpr",
-    "load_question_answering",
-    "span_model_from_state",
-]
-
 _EXPECTED = "give a Hugging Face name, or a folder with config.json, model.safetensors and tokenizer files"
 
 Item = TypeVar("Item")

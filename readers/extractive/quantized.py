@@ -16,8 +16,6 @@ from safetensors.torch import load_file, save_file
 from rag.core.errors import ArtifactError
 from rag.core.files import atomic_path
 
-__all__ = ["load_int8", "quantize", "save_int8"]
-
 _SUFFIX = ".scale"
 
 

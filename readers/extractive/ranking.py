@@ -17,21 +17,6 @@ from readers.extractive.tokens import TokenTable
 from readers.manifest import Calibration
 from readers.protocols import ReadAnswer, ReadResult
 
-__all__ = [
-    "Candidate",
-    "Pair",
-    "PassageRows",
-    "Ranked",
-    "ScoredPassages",
-    "answer_signs",
-    "confidence_of_first",
-    "confidences",
-    "distinct",
-    "likelihoods",
-    "rank",
-    "retrieval_prior",
-]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

@@ -26,8 +26,6 @@ from readers.extractive.waves import read_waves
 from readers.manifest import Calibration, with_overrides
 from readers.protocols import ReadResult, check_request
 
-__all__ = ["ExtractiveReader"]
-
 
 class ExtractiveReader:
     """Reads answers out of passages with a span model.

@@ -10,8 +10,6 @@ from pydantic import Field, model_validator
 from rag.config import Config
 from readers.manifest import Manifest
 
-__all__ = ["Effort", "ReaderManifest", "ReaderSettings"]
-
 
 class Effort(Config):
     """How much of a question's passages is read (`readers.extractive.waves`); by default everything.

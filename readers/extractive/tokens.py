@@ -11,8 +11,6 @@ import numpy.typing as npt
 
 from rag.core.errors import ConfigError
 
-__all__ = ["TokenTable", "check_offsets", "tokenize_texts"]
-
 
 @dataclass(frozen=True, slots=True)
 class TokenTable:

@@ -19,8 +19,6 @@ from readers.extractive.ranking import PassageRows, ScoredPassages, confidence_o
 from readers.extractive.settings import ReaderSettings
 from readers.manifest import Calibration
 
-__all__ = ["ReadCost", "ScoreRows", "read_waves", "standing"]
-
 ScoreRows = Callable[[Sequence[Row], npt.NDArray[np.float32] | None], RowScores]
 """Scores rows; given floors, drops those of which the early head says less."""
 

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from rag.core.errors import ConfigError
 from readers.generative.model import Memory, Seq2Seq
 
-__all__ = ["AttentionKind", "attend", "passage_attention"]
-
 AttentionKind = Literal["first-token", "norm"]
 
 _PROJECTIONS = (("q", "k", "v"), ("q_proj", "k_proj", "v_proj"), ("query", "key", "value"))

@@ -26,8 +26,6 @@ from readers.generative.model import answer_limit, longest_row
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
 from readers.manifest import READER_FILE, load_manifest, with_overrides
 
-__all__ = ["check_rows", "load_generator", "load_seq2seq"]
-
 _CROSS_BIAS = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 _WRAPPED = "encoder.encoder."  # FiD's own code saved the encoder inside a wrapper
 

@@ -8,8 +8,6 @@ from typing import Any
 from rag.core.types import Passage
 from readers.generative.settings import GeneratorSettings
 
-__all__ = ["encode_rows"]
-
 
 def encode_rows(
     tokenizer: Any,

@@ -10,8 +10,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from readers.generative.model import Memory, Seq2Seq
 
-__all__ = ["leave_one_out", "passage_log_likelihood", "read_apart"]
-
 _ROWS_AT_ONCE = 64
 
 

@@ -18,8 +18,6 @@ from typing import Literal
 
 from torch import Tensor
 
-__all__ = ["Marginal", "answer_log_likelihood", "marginal_loss", "posterior"]
-
 Marginal = Literal["sequence", "token"]
 
 

@@ -19,8 +19,6 @@ from transformers.modeling_outputs import BaseModelOutput
 from readers.generative.marginal import Marginal, answer_log_likelihood, posterior
 from readers.generative.model import Memory, Seq2Seq
 
-__all__ = ["Decoding", "Hypothesis", "beam_search", "decode"]
-
 Decoding = Literal["thorough", "fast"]
 _ROWS_AT_ONCE = 128
 

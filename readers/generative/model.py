@@ -19,8 +19,6 @@ from rag.runtime.backbone import pad
 from rag.runtime.fast.packing import plan_batches
 from rag.runtime.model_files import position_limit
 
-__all__ = ["Memory", "Seq2Seq", "answer_limit", "longest_row"]
-
 _MAX_ROWS = 256
 
 

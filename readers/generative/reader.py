@@ -29,8 +29,6 @@ from readers.manifest import Calibration
 from readers.protocols import ReadResult, check_request
 from readers.spans import find_span
 
-__all__ = ["GenerativeReader", "find_support"]
-
 _DECODED_TOKENS = 65_536  # of passages, in front of the decoder at a time
 
 

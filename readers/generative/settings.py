@@ -12,8 +12,6 @@ from readers.generative.marginal import Marginal
 from readers.generative.marginal_decoding import Decoding
 from readers.manifest import Manifest
 
-__all__ = ["FID_TEMPLATE", "GeneratorManifest", "GeneratorSettings"]
-
 FID_TEMPLATE = "question: {question} title: {title} context: {text}"
 _FIELDS = frozenset({"question", "title", "text"})
 

@@ -12,8 +12,6 @@ from transformers import BartConfig, BartForConditionalGeneration, PreTrainedMod
 from rag.core.errors import ArtifactError, ConfigError
 from readers.generative.model import Seq2Seq
 
-__all__ = ["start_as_pointer", "warm_start"]
-
 _ATTENTION = {
     "q_proj": "self.query",
     "k_proj": "self.key",

@@ -13,8 +13,6 @@ from rag.core.optional import require
 from readers.llm.prompt import Completion
 from readers.llm.reader import LanguageModelReader, LanguageModelSettings
 
-__all__ = ["SCHEME", "Endpoint", "open_endpoint"]
-
 SCHEME = "openai:"
 KEY_VARIABLE = "RAG_READER_API_KEY"
 

@@ -17,8 +17,6 @@ from rag.runtime.hardware import resolve_device, resolve_precision
 from readers.llm.prompt import Completion
 from readers.llm.reader import LanguageModelReader, LanguageModelSettings
 
-__all__ = ["LocalModel", "open_local"]
-
 
 def open_local(
     source: str | Path, *, precision: str = "auto", device: str = "auto", **settings: Any

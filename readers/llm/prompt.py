@@ -11,8 +11,6 @@ from rag.core.types import Passage
 from readers.protocols import ReadAnswer, ReadResult
 from readers.spans import find_span
 
-__all__ = ["Completion", "MalformedReply", "Reply", "grounded_messages", "parse_reply", "to_result"]
-
 _INSTRUCTIONS = (
     "Answer the question from the numbered passages alone, never from what you know otherwise. Reply with "
     'one JSON object and nothing else: {"answer": …, "passages": […]}. "answer" is as short as possible: a '

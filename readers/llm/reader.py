@@ -16,8 +16,6 @@ from rag.core.types import Passage
 from readers.llm.prompt import Completion, MalformedReply, grounded_messages, parse_reply, to_result
 from readers.protocols import ReadResult, check_request
 
-__all__ = ["Completer", "LanguageModelReader", "LanguageModelSettings"]
-
 log = get_logger(__name__)
 
 

@@ -9,8 +9,6 @@ import torch
 from rag.core.errors import ConfigError
 from readers.extractive.files import load_parts
 
-__all__ = ["Other", "averaged", "other_readers"]
-
 Other = tuple[float, Mapping[str, torch.Tensor]]
 """A reader's share, and its weights by name."""
 

@@ -16,8 +16,6 @@ from readers.extractive.layout import Row
 from readers.training.config import ReaderStage, ReaderTrainConfig
 from readers.training.data import SPAN, YES, ReaderExamples
 
-__all__ = ["ReaderBatch", "ReaderBatches"]
-
 _NOTHING = np.zeros(0, np.int32)
 _POOL_BATCHES = 64
 _HARDEST = 0.8  # highest probability of hard EM while it is annealed

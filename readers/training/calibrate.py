@@ -22,8 +22,6 @@ from readers.manifest import Calibration
 from readers.training.data import SPAN, Example, is_right
 from readers.training.efforts import HeldOut, choose_efforts
 
-__all__ = ["Case", "Tuned", "fit_and_measure", "too_few", "tune", "with_empty_share"]
-
 _WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 _DEPTHS = (2, 5, 10)  # passages after which a reading may end: a confidence has to hold there too
 _EMPTY = 0.2  # of the weight of a set is on questions whose passages hold no answer

@@ -10,8 +10,6 @@ from rag.runtime.model_files import EMBEDDED_ENCODER_NAMES
 from readers.extractive.settings import ReaderManifest
 from readers.training.config import ReaderTrainConfig, TrainingSet
 
-__all__ = ["model_card"]
-
 _LICENCE = """SQuAD 1.1 (Rajpurkar et al. 2016) and HotpotQA (Yang et al. 2018) are published under
 CC BY-SA 4.0, Natural Questions (Kwiatkowski et al. 2019) under CC BY-SA 3.0, MuSiQue (Trivedi et al. 2022)
 under CC BY 4.0, 2WikiMultiHopQA (Ho et al. 2020) under Apache-2.0; all quote Wikipedia (CC BY-SA). The

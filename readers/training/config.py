@@ -12,8 +12,6 @@ from rag.config import Config
 from rag.training.config import OptimConfig, RunConfig
 from readers.training.losses import Normalisation, SpanObjective
 
-__all__ = ["ObjectiveConfig", "ReaderModelConfig", "ReaderStage", "ReaderTrainConfig", "TrainingSet"]
-
 
 class TrainingSet(Config):
     """Questions to learn from, or to calibrate on.

@@ -25,18 +25,6 @@ from readers.extractive.tokens import TokenTable, tokenize_texts
 from readers.paths import join_path
 from readers.training.config import TrainingSet
 
-__all__ = [
-    "NO",
-    "SPAN",
-    "YES",
-    "Candidate",
-    "Example",
-    "ReaderExamples",
-    "is_right",
-    "load_examples",
-    "read_set",
-]
-
 SPAN, YES, NO = 0, 1, 2
 _MAX_SPANS = 10  # in one passage, as in DPR
 _MAX_ANSWER_TOKENS = 30

@@ -15,8 +15,6 @@ from readers.extractive.waves import ScoreRows, read_waves
 from readers.manifest import Calibration
 from readers.training.data import Example, is_right
 
-__all__ = ["BUDGETS", "HeldOut", "choose_efforts"]
-
 BUDGETS = {"normal": 0.2, "low": 0.1}
 """By name, the share of full reading's token-layers that an effort may take, on average over the sets."""
 

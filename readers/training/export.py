@@ -21,8 +21,6 @@ from readers.extractive.settings import ReaderManifest, ReaderSettings
 from readers.manifest import Calibration, load_manifest
 from readers.training.data import Example
 
-__all__ = ["add_ranges", "export_int8", "export_trained"]
-
 WEIGHTS_FILE, RANGES_FILE = "weights.int8.safetensors", "ranges.safetensors"
 _PASSAGES = 2  # of each question, to measure ranges on
 _KEPT = (

@@ -26,8 +26,6 @@ from readers.training.config import ReaderTrainConfig, TrainingSet
 from readers.training.data import Example, is_right, read_set
 from readers.training.export import add_ranges, export_int8, export_trained
 
-__all__ = ["check_held_out", "draw", "finish", "reading_scores"]
-
 _CHUNK = 256
 _RETRIEVED = 5  # passages read of a question that has no gold ones
 _RANGE_QUESTIONS = 200  # whose passages show how large activations get

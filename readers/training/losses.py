@@ -23,16 +23,6 @@ from typing import Literal
 
 import torch
 
-__all__ = [
-    "Normalisation",
-    "SpanObjective",
-    "fact_loss",
-    "marginal_loss",
-    "selection_loss",
-    "skim_loss",
-    "span_loss",
-]
-
 SpanObjective = Literal["first", "passage-marginal", "marginal", "hard-em"]
 Normalisation = Literal["shared", "passage"]
 

@@ -24,8 +24,6 @@ from readers.training.finish import check_held_out, draw, finish, reading_scores
 from readers.training.losses import fact_loss, selection_loss, skim_loss, span_loss
 from readers.training.start import start_model
 
-__all__ = ["train_reader"]
-
 
 def train_reader(config: ReaderTrainConfig) -> Path:
     """Train a reader as `config` says, or resume the run that `config.out` holds.

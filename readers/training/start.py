@@ -17,8 +17,6 @@ from readers.extractive.tokens import check_offsets
 from readers.manifest import READER_FILE
 from readers.training.config import ReaderModelConfig
 
-__all__ = ["start_model"]
-
 
 def start_model(
     said: ReaderModelConfig,

@@ -31,8 +31,6 @@ from retrievers.encoders.tokenization import TextTokenizer
 from retrievers.encoders.tower import Tower
 from retrievers.encoders.vectors import Vectors
 
-__all__ = ["BiEncoder"]
-
 WINDOW_ROWS = 8192  # passages that are sorted by length together
 CPU_BATCH_TOKENS = 2048  # what one core works on at a time; more does not fit its cache
 GPU_BATCH_TOKENS = 1 << 16

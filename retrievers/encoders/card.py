@@ -17,8 +17,6 @@ from retrievers.encoders.layout import PAIR
 from retrievers.encoders.settings import EncoderForm
 from retrievers.training.config import RetrieverTrainConfig
 
-__all__ = ["model_card", "reranker_card"]
-
 _PATHS = ("out", "train_files", "validation_file", "index")
 _FOLDERS = ("encoder", "cross-encoder", "reader", "trained", "query_encoder", "passage_encoder")  # of any run
 _UNSAID = frozenset({*_PATHS, "name", "notes", "threads", "save_every_s", "log_every_steps", "tensorboard"})

@@ -30,8 +30,6 @@ from rag.runtime.model_files import embedded_encoder_dir, model_folder, plain_na
 from retrievers.encoders.export import TowerWeights, replaced_folder, write_dpr_tower
 from retrievers.encoders.head import Linear, linear_of
 
-__all__ = ["CHECKPOINT_FIELDS", "import_checkpoint", "read_pickled"]
-
 _TOWERS = {"question_model.": "question_encoder", "ctx_model.": "ctx_encoder"}
 _HEAD_SIZE = 64  # of every BERT size that was published
 _BERT_VOCABULARY = 30522

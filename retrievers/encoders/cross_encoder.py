@@ -23,8 +23,6 @@ from rag.runtime.hardware import resolve_device, resolve_precision
 from rag.runtime.model_files import model_folder, position_limit, read_config, weight_files
 from retrievers.encoders.layout import PAIR, PassageLayout
 
-__all__ = ["CrossEncoder", "PairModel", "load_pair_model"]
-
 _BATCH_TOKENS = 8192
 _CORE_TOKENS = 2048  # what one core works on at a time
 _LAYOUT = "{title} {text}"

@@ -30,8 +30,6 @@ from retrievers.encoders.head import ACTIVATIONS, Linear
 from retrievers.encoders.layout import PAIR
 from retrievers.encoders.settings import POOLING_KEYS, EncoderForm
 
-__all__ = ["TowerWeights", "replaced_folder", "write_dpr_tower", "write_encoder"]
-
 _TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model"),

@@ -29,18 +29,6 @@ from retrievers.encoders.vectors import Vectors
 if TYPE_CHECKING:
     from retrievers.encoders.settings import EncoderSettings
 
-__all__ = [
-    "ACTIVATIONS",
-    "Head",
-    "HeadLayer",
-    "Linear",
-    "build_head",
-    "find_weight",
-    "linear_of",
-    "read_weight",
-    "weight_shape",
-]
-
 LayerT = TypeVar("LayerT", "Linear", nn.LayerNorm)
 
 ACTIVATIONS = {"Identity": nn.Identity, "Tanh": nn.Tanh, "ReLU": nn.ReLU, "GELU": nn.GELU}

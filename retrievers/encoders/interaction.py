@@ -13,8 +13,6 @@ from torch import Tensor
 from rag.core.errors import ConfigError
 from rag.core.log import get_logger
 
-__all__ = ["Interaction", "TokenRules"]
-
 _MASKS = ("[MASK]", "<mask>")
 
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from rag.core.errors import ConfigError
 from rag.core.types import Passage
 
-__all__ = ["PAIR", "PassageLayout", "Query", "render_queries"]
-
 PAIR = "pair"
 
 

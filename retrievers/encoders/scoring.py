@@ -7,8 +7,6 @@ from torch import Tensor
 
 from retrievers.encoders.vectors import Vectors
 
-__all__ = ["max_sim", "score"]
-
 _BLOCK_NUMBERS = 1 << 24  # similarities of tokens that are in memory at a time
 
 

@@ -21,8 +21,6 @@ from retrievers.encoders.head import ACTIVATIONS, HeadLayer, find_weight, weight
 from retrievers.encoders.interaction import Interaction
 from retrievers.encoders.layout import PAIR
 
-__all__ = ["POOLINGS", "POOLING_KEYS", "EncoderForm", "EncoderSettings", "read_settings"]
-
 POOLINGS = ("cls", "mean", "max", "lasttoken", "pooler", "tokens")
 """How token vectors become a text's: "pooler" is [CLS] through BERT's layer with tanh, "tokens" keeps all."""
 POOLING_KEYS = {

@@ -13,8 +13,6 @@ from retrievers.encoders.interaction import TokenRules
 from retrievers.encoders.layout import Query, render_queries
 from retrievers.encoders.settings import EncoderSettings
 
-__all__ = ["TextTokenizer", "separator_id", "token_rules"]
-
 
 class TextTokenizer:
     """Cuts texts into at most `settings.max_length` tokens, special tokens included.

@@ -23,8 +23,6 @@ from retrievers.encoders.settings import EncoderSettings
 from retrievers.encoders.tokenization import separator_id, token_rules
 from retrievers.encoders.vectors import Vectors
 
-__all__ = ["Tower", "TowerModel"]
-
 Int32 = npt.NDArray[np.int32]
 
 

@@ -14,8 +14,6 @@ from retrievers.examples.data import TrainingSet
 from retrievers.examples.masks import false_negatives
 from retrievers.examples.tokens import TokenTable
 
-__all__ = ["Epochs", "RetrieverBatch", "RetrieverBatches", "TargetBatches"]
-
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 

@@ -16,8 +16,6 @@ from rag.core.manifest import MANIFEST_NAME
 from rag.data.corpus import read_documents
 from rag.data.split import SplitOptions, split_documents
 
-__all__ = ["open_corpus"]
-
 
 def open_corpus(sources: Sequence[Path], folder: Path, split: str = "words100") -> tuple[PassageStore, str]:
     """The passages of a corpus by row, mapped, and a fingerprint of them.

@@ -25,8 +25,6 @@ from retrievers.encoders.layout import Query
 from retrievers.examples.records import TrainingExample
 from retrievers.examples.tokens import RetrieverTokenizer, TokenTable, TokenTableWriter
 
-__all__ = ["TrainingSet", "answer_matcher", "matchable_answers"]
-
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 

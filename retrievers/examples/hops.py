@@ -20,17 +20,6 @@ from rag.runtime.seeds import generator
 from retrievers.examples.batches import Epochs, Int64
 from retrievers.examples.records import Candidate, TrainingExample, first_record, read_training_examples
 
-__all__ = [
-    "HopEpochs",
-    "HopReport",
-    "PassageFinder",
-    "hop_examples",
-    "hop_orders",
-    "mined_hops",
-    "order_of",
-    "passage_finder",
-]
-
 PassageFinder = Callable[[Passage], Passage | None]
 _MOST_ORDERS = 4
 _SHOWN = 3

@@ -7,8 +7,6 @@ import numpy.typing as npt
 
 from retrievers.examples.data import TrainingSet
 
-__all__ = ["answer_mask", "false_negatives"]
-
 Int64 = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 

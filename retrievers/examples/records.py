@@ -18,18 +18,6 @@ from rag.data.files.streams import first_mark, iter_json_array, json_lines, open
 from rag.data.records import BadRecord, Problem, ReadReport
 from retrievers.encoders.layout import Query
 
-__all__ = [
-    "Candidate",
-    "Needed",
-    "Role",
-    "TrainingExample",
-    "example_from_json",
-    "example_to_json",
-    "first_record",
-    "read_training_examples",
-    "write_training_examples",
-]
-
 Role = Literal["positive", "negative", "retrieved"]
 Needed = Literal["positives", "targets", "questions"]
 

@@ -20,8 +20,6 @@ from retrievers.examples.records import (
 )
 from retrievers.training.config import RetrieverTrainConfig
 
-__all__ = ["ExampleSplit", "split_examples"]
-
 
 @dataclass(frozen=True, slots=True)
 class ExampleSplit:

@@ -17,8 +17,6 @@ from retrievers.encoders.layout import PassageLayout, Query
 from retrievers.encoders.settings import EncoderSettings
 from retrievers.encoders.tokenization import TextTokenizer
 
-__all__ = ["RetrieverTokenizer", "TokenTable", "TokenTableWriter"]
-
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 

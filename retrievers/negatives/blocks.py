@@ -24,8 +24,6 @@ from retrievers.examples.records import (
     read_training_examples,
 )
 
-__all__ = ["BlockFolder", "merge_examples"]
-
 _RUN = "run.json"
 
 

@@ -19,8 +19,6 @@ from retrievers.examples.data import matchable_answers
 from retrievers.examples.records import Candidate, TrainingExample
 from retrievers.negatives.select import NegativeFilter
 
-__all__ = ["GuidanceSettings", "guided_examples", "parse_rules"]
-
 
 class GuidanceSettings(Config):
     """What becomes of a ranking.

@@ -33,8 +33,6 @@ from retrievers.negatives.search import MiningSearch
 from retrievers.negatives.select import NegativeFilter, Proposal, below_margin, candidates_by_rank, choose
 from retrievers.negatives.settings import WEAK_DEPTH, MiningSettings
 
-__all__ = ["MiningReport", "mine", "mine_block", "mine_hops"]
-
 BLOCK_QUESTIONS = 512
 
 

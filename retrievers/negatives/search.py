@@ -17,8 +17,6 @@ from retrievers.negatives.settings import MiningSettings
 from retrievers.open import open_encoder
 from retrievers.sparse import SparseRetriever
 
-__all__ = ["MiningSearch"]
-
 
 class MiningSearch:
     """Searches an index for mining.

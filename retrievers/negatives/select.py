@@ -13,8 +13,6 @@ from rag.core.types import Hit, Passage
 from rag.data.text import AnswerMatcher
 from retrievers.protocols import Passages
 
-__all__ = ["Proposal", "NegativeFilter", "below_margin", "candidates_by_rank", "choose"]
-
 
 @dataclass(frozen=True, slots=True)
 class Proposal:

@@ -9,8 +9,6 @@ from pydantic import Field, model_validator
 from rag.config import Config
 from rag.core.errors import ConfigError
 
-__all__ = ["WEAK_DEPTH", "MiningSettings", "parse_depth"]
-
 WEAK_DEPTH = 100
 
 

@@ -15,6 +15,7 @@ from indexers.index import Index
 from indexers.protocols import IntArray
 from rag.core.errors import DataError
 from rag.core.log import get_logger
+from rag.training.claim import claimed
 from rag.training.fit import Loss
 from retrievers.examples.records import TrainingExample
 from retrievers.examples.tokens import TokenTable
@@ -22,10 +23,8 @@ from retrievers.training.config import AdoreTrainConfig
 from retrievers.training.frozen import score_rows, settings_of
 from retrievers.training.losses import ranknet_loss
 from retrievers.training.model import BiEncoderModel
-from retrievers.training.recipe import BiEncoderRun, Method, claimed, epochs_of, train_model
+from retrievers.training.recipe import BiEncoderRun, Method, epochs_of, train_model
 from retrievers.training.validation import TOP_KS, CorpusSearch, right_rows
-
-__all__ = ["candidates", "train_adore"]
 
 log = get_logger(__name__)
 

@@ -19,7 +19,7 @@ from indexers.protocols import FloatArray
 from rag.core.errors import ConfigError
 from rag.core.log import get_logger
 from rag.runtime.hardware import use_threads
-from rag.training.claim import check_run
+from rag.training.claim import check_run, claimed
 from rag.training.exchange import Exchange, Role, has_finished, says_when_finished
 from rag.training.fit import FitHooks
 from rag.training.generations import Generation, Generations
@@ -32,17 +32,9 @@ from retrievers.training.config import AnceTrainConfig
 from retrievers.training.inferencer import Inferencer, MinedNegatives
 from retrievers.training.losses import in_batch_objective, pairwise_objective
 from retrievers.training.model import BiEncoderModel
-from retrievers.training.recipe import (
-    BiEncoderRun,
-    claimed,
-    contrastive_batches,
-    examples_key,
-    train_bi_encoder,
-)
+from retrievers.training.recipe import BiEncoderRun, contrastive_batches, examples_key, train_bi_encoder
 from retrievers.training.run import encoder_form, export_model
 from retrievers.training.staleness import DriftMeter, ProbeSet
-
-__all__ = ["negatives_exchange", "run_inferencer", "train_ance"]
 
 _SHOWN = (
     *("held_out/mrr", "held_out/top1", "held_out/top20"),

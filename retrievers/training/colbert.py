@@ -9,16 +9,15 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from rag.core.errors import ConfigError
+from rag.training.claim import claimed
 from retrievers.examples.batches import Epochs
 from retrievers.examples.data import TrainingSet
 from retrievers.examples.records import Needed
 from retrievers.training.config import ContrastConfig, ModelConfig, RetrieverTrainConfig
 from retrievers.training.distill import target_batches
 from retrievers.training.losses import Objective, in_batch_objective, pairwise_objective
-from retrievers.training.recipe import Batches, claimed, contrastive_batches, train_bi_encoder
+from retrievers.training.recipe import Batches, contrastive_batches, train_bi_encoder
 from retrievers.training.target_losses import kl_loss, target_objective
-
-__all__ = ["ColbertDataConfig", "ColbertTrainConfig", "train_colbert"]
 
 
 class ColbertDataConfig(ContrastConfig):

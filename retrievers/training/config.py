@@ -11,18 +11,6 @@ from rag.config import Config
 from rag.training.config import OptimConfig, RefreshedConfig, RunConfig
 from retrievers.examples.records import Needed
 
-__all__ = [
-    "SEARCHED",
-    "AdoreTrainConfig",
-    "AnceTrainConfig",
-    "ContrastConfig",
-    "ContrastiveTrainConfig",
-    "DataConfig",
-    "DprTrainConfig",
-    "ModelConfig",
-    "RetrieverTrainConfig",
-]
-
 SEARCHED = ("mrr", "top1", "top5", "top20", "top100")
 
 

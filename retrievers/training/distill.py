@@ -9,13 +9,14 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from rag.training.claim import claimed
 from rag.training.fit import FitHooks
 from retrievers.examples.batches import Epochs, TargetBatches
 from retrievers.examples.data import TrainingSet
 from retrievers.examples.records import Needed
 from retrievers.training.config import DataConfig, RetrieverTrainConfig
 from retrievers.training.losses import Objective
-from retrievers.training.recipe import claimed, train_bi_encoder
+from retrievers.training.recipe import train_bi_encoder
 from retrievers.training.target_losses import (
     ListMonitor,
     TargetLoss,
@@ -24,8 +25,6 @@ from retrievers.training.target_losses import (
     mse_loss,
     target_objective,
 )
-
-__all__ = ["DistillDataConfig", "DistillTrainConfig", "target_batches", "train_distill"]
 
 
 class DistillDataConfig(DataConfig):

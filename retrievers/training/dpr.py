@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rag.training.claim import claimed
 from retrievers.training.config import DprTrainConfig
 from retrievers.training.losses import in_batch_objective
-from retrievers.training.recipe import claimed, contrastive_batches, train_bi_encoder
-
-__all__ = ["train_dpr"]
+from retrievers.training.recipe import contrastive_batches, train_bi_encoder
 
 
 def train_dpr(config: DprTrainConfig) -> Path:

@@ -28,15 +28,6 @@ from retrievers.training.config import RetrieverTrainConfig
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.run import encoder_form, finish_run, load_model
 
-__all__ = [
-    "FrozenIndex",
-    "finish_questions",
-    "known_vectors",
-    "listed_scores",
-    "score_rows",
-    "settings_of",
-]
-
 ConfigT = TypeVar("ConfigT", bound=RetrieverTrainConfig)
 log = get_logger(__name__)
 

@@ -17,6 +17,7 @@ from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.sentences import split_sentences
 from rag.runtime.seeds import generator
+from rag.training.claim import claimed
 from retrievers.encoders.layout import Query
 from retrievers.examples.batches import Epochs, Int64, RetrieverBatch, RetrieverBatches
 from retrievers.examples.corpus import open_corpus
@@ -26,18 +27,8 @@ from retrievers.examples.split import ExampleSplit
 from retrievers.examples.tokens import Int32, RetrieverTokenizer
 from retrievers.training.config import DataConfig, RetrieverTrainConfig
 from retrievers.training.losses import in_batch_objective
-from retrievers.training.recipe import BiEncoderRun, HeldOut, Method, claimed, epochs_of, train_model
+from retrievers.training.recipe import BiEncoderRun, HeldOut, Method, epochs_of, train_model
 from retrievers.training.step import contrastive_step
-
-__all__ = [
-    "CorpusDataConfig",
-    "IctBatches",
-    "IctDataConfig",
-    "IctTrainConfig",
-    "held_out_rows",
-    "inverse_cloze",
-    "train_ict",
-]
 
 log = get_logger(__name__)
 

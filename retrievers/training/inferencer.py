@@ -60,8 +60,6 @@ from retrievers.training.config import AnceTrainConfig
 from retrievers.training.staleness import TOP_K, Probes, ProbeSet, compare
 from retrievers.training.validation import TOP_KS, CorpusSearch, right_rows
 
-__all__ = ["Inferencer", "MinedNegatives"]
-
 _QUESTIONS_AT_ONCE = 2048
 _TURN_STREAM = 77_001
 _NAME = "negatives"

@@ -14,17 +14,6 @@ from rag.core.errors import ConfigError, DataError
 from retrievers.encoders.vectors import Vectors
 from retrievers.examples.batches import RetrieverBatch
 
-__all__ = [
-    "Objective",
-    "Score",
-    "in_batch_loss",
-    "in_batch_objective",
-    "own_negatives",
-    "pairwise_loss",
-    "pairwise_objective",
-    "ranknet_loss",
-]
-
 Int64 = npt.NDArray[np.int64]
 Score = Callable[[Vectors, Vectors], Tensor]
 """Vectors of n questions and m passages → scores (n, m)."""

@@ -19,6 +19,7 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.files import fingerprint, sha256_file
 from rag.core.types import Question
 from rag.data.questions import draw_sample, read_questions
+from rag.training.claim import claimed
 from rag.training.distributed import World
 from rag.training.fit import Loss
 from retrievers.examples.batches import Int64, RetrieverBatch
@@ -32,10 +33,8 @@ from retrievers.training.losses import in_batch_loss, in_batch_objective
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.momentum import MomentumQueue
 from retrievers.training.path_scores import PathScores
-from retrievers.training.recipe import BiEncoderRun, Method, claimed, contrastive_batches, train_model
+from retrievers.training.recipe import BiEncoderRun, Method, contrastive_batches, train_model
 from retrievers.training.step import contrastive_step
-
-__all__ = ["HopConfig", "MdrTrainConfig", "index_step", "train_mdr"]
 
 _MOST_EXAMPLES = 24  # of one question: four orders of six hops
 

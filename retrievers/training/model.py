@@ -25,8 +25,6 @@ from retrievers.encoders.vectors import Vectors
 from retrievers.examples.tokens import Int32, RetrieverTokenizer
 from retrievers.training.config import ModelConfig
 
-__all__ = ["BiEncoderModel", "Sides"]
-
 TokenIds = Int32 | Sequence[int]
 _CPU_CHUNK = (64, 1 << 13)  # texts, tokens
 _GPU_CHUNK = (1024, 1 << 16)

@@ -19,8 +19,6 @@ from retrievers.examples.data import TrainingSet
 from retrievers.training.losses import Score, in_batch_loss
 from retrievers.training.model import BiEncoderModel
 
-__all__ = ["MomentumQueue"]
-
 
 class MomentumQueue(FitHooks):
     """The last `size` passages that went through training, first in, first out.

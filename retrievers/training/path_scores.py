@@ -20,8 +20,6 @@ from retrievers.multihop import MultiHopRetriever
 from retrievers.protocols import Passages
 from retrievers.training.model import BiEncoderModel
 
-__all__ = ["ModelEncoder", "PathScores"]
-
 _QUESTIONS = 64
 _PATHS = 10
 

@@ -17,7 +17,6 @@ from indexers.index import Index
 from rag.core.errors import DataError
 from rag.core.files import fingerprint
 from rag.core.log import get_logger
-from rag.training.claim import claimed
 from rag.training.distributed import World
 from rag.training.fit import BatchSource, FitHooks, Loss, fit
 from rag.training.precision import MasterWeights
@@ -33,20 +32,6 @@ from retrievers.training.model import BiEncoderModel
 from retrievers.training.run import encoder_form, export_model, finish_run, load_model
 from retrievers.training.step import contrastive_step
 from retrievers.training.validation import TOP_KS, CorpusSearch, pool_rank
-
-__all__ = [
-    "BatchMaker",
-    "Batches",
-    "BiEncoderRun",
-    "HeldOut",
-    "Method",
-    "claimed",
-    "contrastive_batches",
-    "epochs_of",
-    "examples_key",
-    "train_bi_encoder",
-    "train_model",
-]
 
 
 class Batches(BatchSource[Any], Protocol):

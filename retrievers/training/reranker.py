@@ -38,8 +38,6 @@ from retrievers.training.config import DataConfig, ModelConfig, RetrieverTrainCo
 from retrievers.training.recipe import epochs_of
 from retrievers.training.run import final_figures
 
-__all__ = ["RerankerTrainConfig", "list_loss", "train_reranker"]
-
 Group = tuple[str, list[Passage]]
 """A question and passages, the positive first."""
 

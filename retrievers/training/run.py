@@ -25,8 +25,6 @@ from retrievers.encoders.tower import TowerModel
 from retrievers.training.config import RetrieverTrainConfig
 from retrievers.training.model import BiEncoderModel
 
-__all__ = ["encoder_form", "export_model", "final_figures", "finish_run", "load_model"]
-
 
 def load_model(
     config: RetrieverTrainConfig, device: str, *, freeze_passages: bool = False

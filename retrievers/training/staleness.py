@@ -15,8 +15,6 @@ from rag.runtime.seeds import generator
 from rag.training.config import RefreshedConfig
 from rag.training.refresh import Staleness, distinct_share, mean_cosine, score_entropy, top_k_overlap
 
-__all__ = ["DriftMeter", "ProbeSet", "Probes", "compare"]
-
 TOP_K = 100
 _DRIFT_NAME = "probe_vectors.npy"
 _PROBE_STREAM = 77_003  # apart from the streams of other uses of the same seed

@@ -39,8 +39,6 @@ from retrievers.examples.batches import RetrieverBatch
 from retrievers.training.losses import Objective, in_batch_objective
 from retrievers.training.model import BiEncoderModel
 
-__all__ = ["ChunkedEncoding", "contrastive_step"]
-
 ItemT = TypeVar("ItemT")
 
 

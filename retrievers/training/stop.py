@@ -16,8 +16,6 @@ from rag.data.questions import draw_sample, read_questions
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.multihop import LearnedStop
 
-__all__ = ["StopFigures", "hops_of", "learn_stop"]
-
 _FOLDS = 5
 _CERTAIN = 10.0  # a bias, where all training questions say the same
 _PENALTY = 1e-4

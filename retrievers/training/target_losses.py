@@ -18,8 +18,6 @@ from retrievers.encoders.vectors import Vectors
 from retrievers.examples.batches import RetrieverBatch
 from retrievers.training.losses import Objective, Score, in_batch_loss
 
-__all__ = ["ListMonitor", "TargetLoss", "kl_loss", "margin_loss", "mse_loss", "target_objective"]
-
 TargetLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Scores (B, K), targets (B, K), listed (B, K) → a scalar."""
 

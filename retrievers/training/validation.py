@@ -23,8 +23,6 @@ from retrievers.encoders.scoring import score
 from retrievers.examples.records import TrainingExample
 from retrievers.protocols import TextEncoder
 
-__all__ = ["POOL_QUESTIONS", "TOP_KS", "CorpusSearch", "pool_rank", "retrieval_scores", "right_rows"]
-
 TOP_KS = (1, 5, 20, 100)
 POOL_NEGATIVES, POOL_QUESTIONS = 30, 10_000  # of the published average rank
 _DEPTH = TOP_KS[-1]

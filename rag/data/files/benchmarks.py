@@ -24,8 +24,6 @@ from rag.data.files.record import (
 from rag.data.files.streams import load_json, open_binary
 from rag.data.split import document_of
 
-__all__ = ["HOTPOT", "KILT", "SQUAD", "SquadParagraph", "is_article", "squad_paragraphs", "squad_title"]
-
 # where a record keeps what these formats alone say
 _KILT_OUTPUT, _ITEM, _VERSION = "kilt_output", "squad_item", "squad_version"
 

@@ -15,8 +15,6 @@ from rag.data.files.record import Context, Format, Record
 from rag.data.files.tables import BEIR, COLBERT, TREC_QRELS, TREC_RUN
 from rag.data.text import AnswerMatcher
 
-__all__ = ["FORMATS", "ConversionReport", "convert", "get_format"]
-
 _ALL = (
     *(DPR_RESULTS, DPR_TRAINING, FID, PYSERINI, NQ_OPEN, TREC_RUN, TREC_QRELS, KILT, BEIR, HOTPOT, SQUAD),
     COLBERT,

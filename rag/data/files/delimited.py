@@ -15,8 +15,6 @@ from rag.core.errors import ConfigError, DataError
 from rag.data.files.streams import STDIN
 from rag.data.records import BadRecord
 
-__all__ = ["named_rows", "parquet_rows", "read_rows", "split_row"]
-
 _MAX_ROW_LINES = 1_000
 _BATCH_ROWS = 256  # a row may hold the text of many paragraphs
 

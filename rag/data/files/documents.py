@@ -29,8 +29,6 @@ from rag.data.files.streams import (
 )
 from rag.data.records import BadRecord, Document
 
-__all__ = ["documents_of"]
-
 Rows = Iterator[tuple[int, Any]]  # 1-based line or record number; a mapping, a document or a bad record
 
 _HEAD_BYTES = 4096

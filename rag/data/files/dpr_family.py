@@ -24,11 +24,6 @@ from rag.data.files.record import (
     write_json_lines,
 )
 
-__all__ = [
-    "DPR_RESULTS", "DPR_TRAINING", "FID", "NQ_OPEN", "PYSERINI", "RESULTS_SHAPE", "TRAINING_ROLES",
-    "training_record",
-]  # fmt: skip
-
 _ALL_CONTEXT_PARTS = frozenset(
     {"passage ids", "passage texts", "titles", "scores", "has_answer", "passage fields"}
 )

@@ -10,18 +10,6 @@ from rag.core.types import Passage
 from rag.data.files.sources import ReadOptions
 from rag.data.records import BadRecord, Document
 
-__all__ = [
-    "ID_FIELDS",
-    "PASSAGE_ID_FIELDS",
-    "QUESTION_ID_FIELDS",
-    "TEXT_FIELDS",
-    "TITLE_FIELDS",
-    "DocumentFields",
-    "first_of",
-    "join_sentences",
-    "passage_of",
-]
-
 ID_FIELDS = ("id", "_id", "docid", "doc_id", "pid", "passage_id", "psg_id", "wikipedia_id")
 PASSAGE_ID_FIELDS = ("passage_id", "psg_id", "id", "docid")
 QUESTION_ID_FIELDS = ("id", "_id", "qid", "question_id", "query_id", "example_id")

@@ -8,8 +8,6 @@ from typing import Any
 
 from rag.core.errors import ConfigError, DataError, MissingDependencyError, RagError, ResourceError
 
-__all__ = ["HF_PREFIX", "parse_name", "revision_of", "stream_rows"]
-
 HF_PREFIX = "hf:"
 _UNREACHABLE = {
     *("ConnectionError", "HTTPError", "TimeoutError", "OfflineModeIsEnabled", "ConnectError"),

@@ -13,8 +13,6 @@ from rag.data.files.fields import QUESTION_ID_FIELDS, first_of, join_sentences, 
 from rag.data.files.question_shapes import official_shape, rows_of_columns
 from rag.data.files.streams import parse_json
 
-__all__ = ["QUESTION_FIELDS", "gold_fields", "parse_answer_cell", "question_from_mapping"]
-
 QUESTION_FIELDS = ("question", "query", "input", "text")
 _ANSWER_FIELDS = ("answers", "answer", "golden_answers", "possible_answers", "output", "short_answers")
 _PLAIN_FIELDS: Mapping[str, tuple[str, type]] = {

@@ -13,8 +13,6 @@ from typing import Any
 from rag.data.files.benchmarks import squad_title
 from rag.data.files.streams import parse_json
 
-__all__ = ["official_shape", "rows_of_columns"]
-
 Record = Mapping[str, Any]
 _UNKNOWN_ANSWER = "<unk>"  # TriviaQA's test questions
 _DESCRIPTION = re.compile(r'\(description (?:"((?:[^"\\]|\\.)*)"|([^()"]+))\)')  # an answer of WebQuestions

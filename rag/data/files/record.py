@@ -15,24 +15,6 @@ from rag.core.files import atomic_path
 from rag.data.files.streams import is_json_lines, json_lines, json_values, open_binary, read_lines
 from rag.data.records import BadRecord
 
-__all__ = [
-    "QUESTION_PARTS",
-    "Context",
-    "Format",
-    "Record",
-    "as_json",
-    "dumps",
-    "finite",
-    "good",
-    "json_records",
-    "open_text",
-    "strings",
-    "text_lines",
-    "token",
-    "write_json_lines",
-    "write_json_list",
-]
-
 QUESTION_PARTS = frozenset({"id", "question", "answers", "meta"})  # see `Record.parts`
 
 

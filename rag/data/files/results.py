@@ -18,8 +18,6 @@ from rag.core.types import Passage, Question
 from rag.data.files.dpr_family import DPR_RESULTS, RESULTS_SHAPE
 from rag.data.files.record import Record, write_json_lines
 
-__all__ = ["read_dpr_results", "write_passages", "write_paths"]
-
 
 def write_passages(path: str | Path, passages: Iterable[Passage]) -> int:
     """Write passages to one file that is whole or absent, and return their number.

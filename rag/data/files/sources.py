@@ -20,10 +20,6 @@ from rag.data.files.streams import (
 )
 from rag.data.records import ReadReport
 
-__all__ = [
-    "CORPUS_FORMATS", "ReadOptions", "Source", "find_sources", "in_folder", "sniff_bytes",
-]  # fmt: skip
-
 CORPUS_FORMATS = ("jsonl", "json", "tsv", "csv", "parquet", "wikiextractor", "hotpot", "beir", "text", "hf")
 _BY_SUFFIX = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".tsv": "tsv", ".csv": "csv",

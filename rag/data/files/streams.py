@@ -25,11 +25,6 @@ import pyarrow as pa
 from rag.core.errors import DataError
 from rag.data.records import BadRecord
 
-__all__ = [
-    "COMPRESSED_SUFFIXES", "STDIN", "bad_encoding", "is_json_lines", "first_mark", "iter_json_array",
-    "json_lines", "json_values", "load_json", "open_binary", "parse_json", "read_lines", "strip_compression",
-]  # fmt: skip
-
 STDIN = "-"
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".zst", ".xz")
 MAX_LINE_BYTES = 256 << 20

@@ -23,8 +23,6 @@ from rag.data.files.record import (
     token,
 )
 
-__all__ = ["BEIR", "COLBERT", "TREC_QRELS", "TREC_RUN", "read_qrels"]
-
 
 def _read_run(path: Path) -> Iterator[Record]:
     """Consecutive lines of a question make a record; a question that comes back later is refused.

@@ -9,8 +9,6 @@ from typing import TypeVar
 
 import torch
 
-__all__ = ["CorePool"]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

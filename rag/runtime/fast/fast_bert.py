@@ -27,8 +27,6 @@ from rag.core.errors import ConfigError
 from rag.runtime.fast.packing import PackedTokens
 from rag.runtime.hardware import bound_kernel_caches, prefers_mkl, resolve_precision
 
-__all__ = ["FUSED_ACTIVATIONS", "FastBert", "Layer", "Norm"]
-
 _FAMILIES = frozenset({"bert", "dpr", "roberta", "xlm-roberta", "camembert"})
 FUSED_ACTIVATIONS = {
     "gelu": ("gelu", "none"),

@@ -25,8 +25,6 @@ from torch import Tensor
 from rag.core.errors import ConfigError
 from rag.runtime.fast.fast_bert import FUSED_ACTIVATIONS, FastBert, Layer
 
-__all__ = ["CalibratedLinear", "Int8Bert", "RangeRecorder", "RowLinear"]
-
 _LEAST = {"gelu": -0.17, "gelu_new": -0.1701, "gelu_pytorch_tanh": -0.1701, "relu": 0.0}
 _BLOCK_TOKENS = 512  # tokens whose (tokens, 4H) float32 intermediates stay in the cache of one core
 _HALF = 128  # from signed to unsigned codes: oneDNN's fast kernels take unsigned inputs

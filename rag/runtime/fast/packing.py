@@ -9,8 +9,6 @@ from itertools import chain, groupby
 import numpy as np
 import torch
 
-__all__ = ["PackedTokens", "pack", "plan_batches", "plan_even_batches"]
-
 
 @dataclass(frozen=True, slots=True)
 class PackedTokens:

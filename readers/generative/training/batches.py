@@ -17,8 +17,6 @@ from readers.generative.settings import GeneratorSettings
 from readers.generative.training.config import GeneratorStage, GeneratorTrainConfig
 from readers.generative.training.data import GeneratorExample
 
-__all__ = ["GeneratorBatch", "GeneratorBatches", "choose_passages", "infill"]
-
 _SPAN_TOKENS = 3.0  # mean length of a masked span
 
 

@@ -11,8 +11,6 @@ from rag.config import Config
 from rag.training.config import OptimConfig, RunConfig
 from readers.generative.settings import FID_TEMPLATE
 
-__all__ = ["GeneratorStage", "GeneratorTrainConfig"]
-
 
 class GeneratorStage(Config):
     """A part of the run.

@@ -13,8 +13,6 @@ from rag.data.files.dpr_family import DPR_TRAINING, FID
 from rag.data.files.record import Context, Record, json_records
 from rag.data.text import AnswerMatcher
 
-__all__ = ["GeneratorExample", "has_passages", "read_examples"]
-
 _SHAPE = (
     "expected {question, answers, ctxs: [{title, text}]} of `rag retrieve` or FiD, or {question, answers, "
     "positive_ctxs, hard_negative_ctxs} of `rag mine` or DPR"

@@ -24,8 +24,6 @@ from readers.generative.settings import GeneratorManifest
 from readers.generative.training.data import GeneratorExample
 from readers.manifest import Calibration
 
-__all__ = ["answer_scores", "calibrate", "read_examples_with", "save_reader"]
-
 _CHUNK = 32
 
 

@@ -34,8 +34,6 @@ from readers.generative.training.data import GeneratorExample, read_examples
 from readers.generative.training.finish import answer_scores, calibrate, read_examples_with, save_reader
 from readers.generative.warm_start import start_as_pointer, warm_start
 
-__all__ = ["batch_loss", "train_generator"]
-
 _SEEN = 128  # questions whose passages a pointer starts from
 _WATCHED = 200  # held-out questions that a validation while training reads
 
