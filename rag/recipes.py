@@ -51,7 +51,10 @@ RECIPES = {
     "orqa": Recipe("rag.joint.orqa_config:OrqaTrainConfig", "rag.joint.orqa:train_orqa"),
     "mlm": Recipe("rag.joint.mlm:MlmTrainConfig", "rag.joint.mlm:train_mlm"),
     "realm": Recipe("rag.joint.realm:RealmTrainConfig", "rag.joint.realm:train_realm"),
-    "reader": Recipe("readers.training.config:ReaderTrainConfig", "readers.training.recipe:train_reader"),
+    "reader": Recipe(
+        "readers.extractive.training.config:ReaderTrainConfig",
+        "readers.extractive.training.recipe:train_reader",
+    ),
     "generator": Recipe(
         "readers.generative.training.config:GeneratorTrainConfig",
         "readers.generative.training.recipe:train_generator",

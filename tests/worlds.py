@@ -20,8 +20,8 @@ import dill
 import torch
 
 from rag.training.distributed import World
-from rag.training.exchange import Exchange
-from rag.training.generations import Generations
+from rag.training.refresh.exchange import Exchange
+from rag.training.refresh.generations import Generations
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.worlds"])

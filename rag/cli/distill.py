@@ -9,7 +9,7 @@ import typer
 
 from rag.cli.options import EncoderSpec, ReaderSpec, RetrieverSpec, adds_options, options_of
 from rag.cli.recipe import Assignments, ConfigSource, Encoder, Out, Threads, load_recipe
-from rag.joint.rounds_config import DistillationRoundsConfig
+from rag.rounds.config import DistillationRoundsConfig
 
 _SETTINGS = options_of(
     DistillationRoundsConfig,
@@ -43,9 +43,9 @@ def distill(
     --config and --set are those of `rag train distill`. A killed run goes on after its last finished stage,
     and inside the stages that take long, when the same command is given again.
     """
-    from rag.joint.distillation import DistillationRounds
-    from rag.joint.rounds import run_rounds, table
     from rag.recipes import read_config
+    from rag.rounds.by_reader import DistillationRounds
+    from rag.rounds.rounds import run_rounds, table
 
     training = load_recipe(
         "distill", config, set_, out=out, train_files=[out / "scored.json"], question_encoder=encoder,
@@ -64,8 +64,8 @@ def _maker(source: str, signal: str) -> Any:
     """Trains a reader that gives the signal by a preset's recipe on a round's examples."""
     from rag.config import recipe_of
     from rag.core.errors import ConfigError
-    from rag.joint.signals import check_signal
     from rag.recipes import train
+    from rag.rounds.signals import check_signal
 
     recipe = recipe_of(source)
     given = {"reader": ("extractive", "train"), "generator": ("generative", "train_files")}

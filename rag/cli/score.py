@@ -36,8 +36,8 @@ def score(
     A killed run goes on where it was when the same command is given again.
     """
     from rag.core.log import setup_logging
-    from rag.joint.scoring import score_examples
-    from rag.joint.signals import Judge
+    from rag.rounds.scoring import score_examples
+    from rag.rounds.signals import Judge
 
     setup_logging("INFO")
     judge = Judge.open(reader, signal, precision=precision)

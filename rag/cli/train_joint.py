@@ -175,7 +175,7 @@ def _run_together(settings: Any, role: _Role, train: Any) -> None:
 def _run_held(settings: Any, role: _Role, train: Callable[..., Path]) -> Path | None:
     """Train, or make indexes for the process that does; the folder of what was trained, if this one did."""
     from rag.core.errors import ConfigError
-    from rag.joint.held import refresh_index
+    from rag.joint.live_index import refresh_index
 
     side = getattr(settings, "document_side", "reencode")
     if role != "both" and (side != "reencode" or settings.schedule_of_refresh.is_never):

@@ -152,7 +152,7 @@ def colbert(
         _refuse_changed(colbert, {**given, **guidance})
         say_encoder(run_recipe("colbert", settings))
         return
-    from rag.joint.guidance import guided_rounds
+    from rag.rounds.by_answers import guided_rounds
 
     lines = guided_rounds(settings, rounds=rounds, **given, guidance=guidance)
     typer.echo("\n".join(lines))

@@ -16,7 +16,7 @@ from indexers.protocols import IntArray
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage, Question
-from rag.joint.held import HeldIndex
+from rag.joint.live_index import HeldIndex
 from rag.joint.together_config import JointTrainConfig
 from retrievers.encoders.layout import Query
 from retrievers.protocols import Passages, Retriever

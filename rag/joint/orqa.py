@@ -36,7 +36,7 @@ from rag.core.files import fingerprint
 from rag.core.log import get_logger
 from rag.core.types import Question
 from rag.data.text import exact_match
-from rag.joint.held import HeldIndex
+from rag.joint.live_index import HeldIndex
 from rag.joint.orqa_config import OrqaTrainConfig
 from rag.joint.pair import paired, part
 from rag.joint.questions import answer_rank, example_of, questions_key, questions_of
@@ -52,10 +52,10 @@ from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.tokens import tokenize_texts
+from readers.extractive.training.export import export_int8
+from readers.extractive.training.losses import marginal_loss
+from readers.extractive.training.start import start_model
 from readers.manifest import Calibration
-from readers.training.export import export_int8
-from readers.training.losses import marginal_loss
-from readers.training.start import start_model
 from retrievers.encoders.layout import Query
 from retrievers.examples.data import TrainingSet, answer_matcher
 from retrievers.examples.masks import answer_mask

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from readers.training.config import ReaderModelConfig
+from readers.extractive.training.config import ReaderModelConfig
 from retrievers.examples.records import Needed
 from retrievers.training.config import ModelConfig, RetrieverTrainConfig
 

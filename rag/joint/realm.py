@@ -30,16 +30,16 @@ from indexers.index import Index
 from indexers.protocols import IntArray
 from rag.core.log import get_logger
 from rag.core.types import Passage
-from rag.joint.held import HeldConfig, HeldIndex, held_run, index_exchange
+from rag.joint.live_index import HeldConfig, HeldIndex, held_run, index_exchange
 from rag.joint.masked import MaskedReader, MaskedSentence, MlmConfig, SentenceBatches
 from rag.joint.pair import paired, part
 from rag.joint.salient import Masks, open_tagger
 from rag.runtime.hardware import resolve_precision
 from rag.training.distributed import World
-from rag.training.exchange import Role
 from rag.training.fit import Loss, fit
 from rag.training.precision import lowered
-from rag.training.refresh import distinct_share, score_entropy
+from rag.training.refresh.exchange import Role
+from rag.training.refresh.schedule import distinct_share, score_entropy
 from readers.generative.marginal import Marginal, answer_log_likelihood
 from retrievers.encoders.layout import Query
 from retrievers.examples.corpus import open_corpus

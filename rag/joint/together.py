@@ -19,7 +19,7 @@ from indexers.index import Index
 from rag.core.log import get_logger
 from rag.core.types import Question
 from rag.joint.finding import FixedFinder, LearningFinder
-from rag.joint.held import HeldIndex, held_run, index_exchange
+from rag.joint.live_index import HeldIndex, held_run, index_exchange
 from rag.joint.pair import paired, part
 from rag.joint.questions import questions_of
 from rag.joint.task import JointBatches, JointTask, Objective
@@ -27,10 +27,10 @@ from rag.joint.together_config import JointTrainConfig
 from rag.runtime.hardware import resolve_precision
 from rag.training.claim import claimed
 from rag.training.distributed import World
-from rag.training.exchange import Role
 from rag.training.fit import FitHooks, FitResult, fit
 from rag.training.hooks import SeveralHooks
 from rag.training.precision import MasterWeights, lowered
+from rag.training.refresh.exchange import Role
 from readers.generative.files import load_generator
 from readers.generative.model import Seq2Seq
 from readers.generative.settings import GeneratorManifest, GeneratorSettings

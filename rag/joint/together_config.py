@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from indexers.presets import IndexType
 from rag.config import Config
-from rag.joint.held import HeldConfig
+from rag.joint.live_index import HeldConfig
 from retrievers.examples.records import Needed
 from retrievers.training.config import ModelConfig
 

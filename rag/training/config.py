@@ -18,7 +18,7 @@ from pydantic import Field, field_validator, model_validator
 
 from rag.config import Config
 from rag.core.errors import ConfigError
-from rag.training.refresh import RefreshSchedule
+from rag.training.refresh.schedule import RefreshSchedule
 
 Rate = Annotated[float, Field(gt=0)]
 ScheduleName = Literal["linear", "constant", "cosine", "wsd"]

@@ -11,8 +11,8 @@ from rag.core.types import Passage
 from rag.data.text import AnswerMatcher
 from readers.extractive.inference import map_rows
 from readers.extractive.model import Logits
-from readers.extractive.ranking import Floats
 from readers.extractive.reader import ExtractiveReader
+from readers.ranking import Floats
 
 
 def span_log_likelihood(

@@ -19,12 +19,12 @@ from readers.extractive.files import load_parts
 from readers.extractive.inference import RowScores, map_rows, score_rows
 from readers.extractive.layout import Row, RowLayout, pair_template, rows_of_pairs
 from readers.extractive.model import Logits, LogitsModel
-from readers.extractive.ranking import Pair, PassageRows, ScoredPassages, likelihoods, rank
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.tokens import check_offsets, tokenize_texts
 from readers.extractive.waves import read_waves
 from readers.manifest import Calibration, with_overrides
 from readers.protocols import ReadResult, check_request
+from readers.ranking import Pair, PassageRows, ScoredPassages, likelihoods, rank
 
 
 class ExtractiveReader:

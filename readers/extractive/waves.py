@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from readers.extractive.inference import RowScores
 from readers.extractive.layout import Row
-from readers.extractive.ranking import PassageRows, ScoredPassages, confidence_of_first, rank
 from readers.extractive.settings import ReaderSettings
 from readers.manifest import Calibration
+from readers.ranking import PassageRows, ScoredPassages, confidence_of_first, rank
 
 ScoreRows = Callable[[Sequence[Row], npt.NDArray[np.float32] | None], RowScores]
 """Scores rows; given floors, drops those of which the early head says less."""

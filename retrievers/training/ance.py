@@ -20,16 +20,16 @@ from rag.core.errors import ConfigError
 from rag.core.log import get_logger
 from rag.runtime.hardware import use_threads
 from rag.training.claim import check_run, claimed
-from rag.training.exchange import Exchange, Role, has_finished, says_when_finished
 from rag.training.fit import FitHooks
-from rag.training.generations import Generation, Generations
+from rag.training.refresh.exchange import Exchange, Role, has_finished, says_when_finished
+from rag.training.refresh.generations import Generation, Generations
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import RetrieverBatches
 from retrievers.examples.data import TrainingSet
 from retrievers.examples.records import Candidate
 from retrievers.examples.split import ExampleSplit, split_examples
+from retrievers.training.ance_refresher import Inferencer, MinedNegatives
 from retrievers.training.config import AnceTrainConfig
-from retrievers.training.inferencer import Inferencer, MinedNegatives
 from retrievers.training.losses import in_batch_objective, pairwise_objective
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.recipe import BiEncoderRun, contrastive_batches, examples_key, train_bi_encoder

@@ -13,7 +13,7 @@ from indexers.protocols import FloatArray, IntArray
 from rag.core.log import get_logger
 from rag.runtime.seeds import generator
 from rag.training.config import RefreshedConfig
-from rag.training.refresh import Staleness, distinct_share, mean_cosine, score_entropy, top_k_overlap
+from rag.training.refresh.schedule import Staleness, distinct_share, mean_cosine, score_entropy, top_k_overlap
 
 TOP_K = 100
 _DRIFT_NAME = "probe_vectors.npy"

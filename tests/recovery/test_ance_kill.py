@@ -19,11 +19,11 @@ from indexers.protocols import EncoderIdentity, FloatArray
 from rag.core.manifest import verify_files
 from rag.core.types import Passage
 from rag.training.checkpoints import latest_checkpoint
-from rag.training.generations import Generations
+from rag.training.refresh.generations import Generations
 from retrievers.examples.records import TrainingExample, write_training_examples
 from retrievers.training.ance import train_ance
+from retrievers.training.ance_refresher import MinedNegatives
 from retrievers.training.config import AnceTrainConfig
-from retrievers.training.inferencer import MinedNegatives
 
 STEPS = 12
 _CODE = """

@@ -12,8 +12,8 @@ import pytest
 
 from rag.core.errors import ArtifactError
 from rag.core.manifest import verify_files
-from rag.training import generations as module
-from rag.training.generations import Generations
+from rag.training.refresh import generations as module
+from rag.training.refresh.generations import Generations
 from tests.worlds import start_process
 
 

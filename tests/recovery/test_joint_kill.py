@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rag.joint import orqa
-from rag.joint.held import IndexRefresher, refresh_index
+from rag.joint.live_index import IndexRefresher, refresh_index
 from rag.joint.orqa_config import OrqaTrainConfig
 from rag.joint.realm import RealmTask, RealmTrainConfig, train_realm
 from tests.conftest import TinyModels

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rag.config import load_config
-from rag.joint.held import IndexRefresher, refresh_index
+from rag.joint.live_index import IndexRefresher, refresh_index
 from rag.joint.rag import RagTrainConfig, train_rag
 from rag.joint.task import JointTask
 from rag.training.distributed import World

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from rag.core.types import Passage
-from rag.joint import rounds, scoring
-from rag.joint.signals import Asked, Judge
-from tests.unit.rag.joint.test_rounds import Reader, configs, run_rounds, world
+from rag.rounds import rounds, scoring
+from rag.rounds.signals import Asked, Judge
+from tests.unit.rag.rounds.test_rounds import Reader, configs, run_rounds, world
 from tests.worlds import start_process
 
 __all__ = ["world"]  # the fixture

@@ -17,12 +17,12 @@ from rag.data.text import f1
 from rag.metrics.answers import score_answers
 from rag.metrics.calibration import calibration as measure_calibration
 from readers.calibration import fit_calibration
-from readers.extractive.ranking import Ranked, confidences
 from readers.generative.model import Seq2Seq
 from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorManifest
 from readers.generative.training.data import GeneratorExample
 from readers.manifest import Calibration
+from readers.ranking import Ranked, confidences
 
 _CHUNK = 32
 

@@ -20,11 +20,11 @@ from rag.data.sentences import Spans
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import Effort, ReaderSettings
+from readers.extractive.training.config import ReaderTrainConfig
+from readers.extractive.training.recipe import train_reader
 from readers.manifest import with_overrides
 from readers.paths import join_path, read_answers, search_scores, with_paths
 from readers.protocols import ReadAnswer, ReadResult
-from readers.training.config import ReaderTrainConfig
-from readers.training.recipe import train_reader
 from tests.tiny_reader import tiny_config, tiny_encoder, tiny_tokenizer
 
 DANUBE = Passage("d", "Danube", "The Danube is long. It rises in Germany.")

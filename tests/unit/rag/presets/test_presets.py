@@ -5,8 +5,8 @@ import pytest
 from rag.config import Config, load_config, preset_names
 from rag.core.errors import ConfigError
 from rag.recipes import RECIPES
+from readers.extractive.training.config import ReaderTrainConfig
 from readers.generative.training.config import GeneratorTrainConfig
-from readers.training.config import ReaderTrainConfig
 from retrievers.training.config import DprTrainConfig
 
 _PATHS = {"train": [{"questions": "train.json", "retrieved": "negatives.json"}], "out": "run"}

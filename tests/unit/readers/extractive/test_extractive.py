@@ -13,11 +13,11 @@ from transformers import PreTrainedTokenizerFast
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage
 from readers.extractive.model import SpanModel
-from readers.extractive.ranking import rank
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
 from readers.manifest import with_overrides
 from readers.protocols import MAX_PASSAGE_CHARS, MAX_QUESTION_CHARS, Reader
+from readers.ranking import rank
 from tests.tiny_reader import SPECIAL, WORDS, tiny_tokenizer
 
 SHORT = Passage("1", "Tower", "The  Tower (1889) is 324 meters high, in the city.")

@@ -22,14 +22,14 @@ from readers.calibration import fit_calibration
 from readers.extractive.layout import RowLayout, pair_template
 from readers.extractive.model import SpanModel
 from readers.extractive.quantized import load_int8, quantize, save_int8
-from readers.extractive.ranking import Candidate, confidences, distinct, retrieval_prior
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderManifest, ReaderSettings
 from readers.extractive.tokens import tokenize_texts
+from readers.extractive.training.config import TrainingSet
+from readers.extractive.training.data import read_set
+from readers.extractive.training.export import add_ranges, export_int8, export_trained
 from readers.manifest import Calibration, load_manifest
-from readers.training.config import TrainingSet
-from readers.training.data import read_set
-from readers.training.export import add_ranges, export_int8, export_trained
+from readers.ranking import Candidate, confidences, distinct, retrieval_prior
 from tests.tiny_reader import tiny_squad, tiny_tokenizer
 
 

@@ -19,8 +19,8 @@ from rag.cli.main import main
 from rag.config import load_config, preset_names
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.types import Passage
-from rag.training.exchange import Exchange
-from rag.training.generations import Generations
+from rag.training.refresh.exchange import Exchange
+from rag.training.refresh.generations import Generations
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.split import split_examples
 from retrievers.training.ance import run_inferencer, train_ance

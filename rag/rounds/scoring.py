@@ -1,0 +1,150 @@
+"""Examples in, the same examples out with a reader's verdict as target of every candidate."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rag.core.errors import ConfigError, DataError
+from rag.core.files import atomic_write_json, directory_lock, sha256_file
+from rag.rounds.signals import Asked, Judge, asked_of
+from retrievers.examples.records import TrainingExample, read_training_examples, write_training_examples
+from retrievers.negatives.blocks import BlockFolder
+
+_BLOCK = 64  # questions that a killed run loses at most
+
+
+@dataclass(slots=True)
+class ScoreReport:
+    """What was scored; written beside the result as `NAME.report.json`.
+
+    Attributes:
+        counts: questions; passages scored; "without answers" (not scored: the signal is about an answer);
+            "no passage holds an answer"; "constant" (all passages alike: nothing to learn from); "short"
+            (fewer than two candidates); "unreadable" passages, which get no target.
+        run: signal, reader with the hash of its weights, examples with theirs, depth; passages a second.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    run: dict[str, Any] = field(default_factory=dict)
+
+    def lines(self) -> list[str]:
+        """For people."""
+        counts, reader = self.counts, self.run["reader"]
+        return [
+            f"{counts['questions']:,} questions, {counts['passages']:,} passages scored by "
+            f"{self.run['signal']} of {reader['name']} ({reader['weights_sha256'][:12]})",
+            *(["questions: " + self.said] if self.said else []),
+        ]
+
+    @property
+    def said(self) -> str:
+        """How many questions teach nothing, and why."""
+        return ", ".join(f"{self.counts[name]:,} {why}" for name, why in _SAID.items() if self.counts[name])
+
+
+_SAID = {
+    "without answers": "without answers",
+    "no passage holds an answer": "whose passages hold no answer",
+    "constant": "whose targets are all alike",
+    "short": "with fewer than two passages",
+}
+
+
+def report_path(out: Path) -> Path:
+    """Where the provenance of scored examples is kept."""
+    return out.with_name(out.name + ".report.json")
+
+
+def score_examples(
+    examples: Path, out: Path, judge: Judge, *, depth: int | None = None, limit: int | None = None
+) -> ScoreReport:
+    """Write `examples` with a target for each of a question's first `depth` candidates.
+
+    Targets that were there are replaced; everything else stays. Every 64 questions are written into
+    `OUT.scoring/`: a killed run that is started again goes on there, and gives the same bytes.
+
+    Args:
+        examples: training examples of any kind: `rag mine`'s, results of `rag retrieve`, FiD's.
+        out: DPR's training JSON with targets; `OUT.report.json` beside it says where they come from.
+        judge: gives the signal.
+        depth: candidates of a question, best first; None: all.
+        limit: only the first so many questions.
+
+    Raises:
+        ConfigError: `out` is `examples`.
+        DataError: the examples cannot be read, or no target could be given.
+        MismatchedArtifactError: unfinished parts of another run are in the way.
+    """
+    if out.resolve() == examples.resolve():
+        raise ConfigError(f"{out}: the examples would be overwritten", hint="give another --out")
+    total = sum(1 for _ in islice(read_training_examples(examples, needs="questions"), limit))
+    run = {
+        "signal": judge.signal, "reader": dict(judge.identity), "examples": sha256_file(examples),
+        "depth": depth, "limit": limit,
+    }  # fmt: skip
+    work = out.with_name(out.name + ".scoring")
+    with ExitStack() as stack:
+        stack.enter_context(directory_lock(work))
+        blocks = BlockFolder(work, run)
+        started, before = time.monotonic(), blocks.counts()["passages"]
+        asked = islice(read_training_examples(examples, needs="questions"), limit)
+        score = partial(score_block, judge=judge, depth=depth)
+        blocks.fill(asked, score, total=total, size=_BLOCK, unit="questions", verb="score")
+        report = ScoreReport(blocks.counts(), run)
+        if read := report.counts["passages"] - before:
+            report.run["passages_per_s"] = round(read / (time.monotonic() - started), 2)
+        if not report.counts["passages"]:
+            blocks.remove()
+            raise DataError(
+                f"{examples}: no passage of {report.counts['questions']:,} questions could be scored: "
+                f"{report.said}",
+                hint=f"the signal {judge.signal} needs "
+                + ("answers and " if judge.needs_answers else "")
+                + "candidates: write them with `rag retrieve` or `rag mine`",
+            )
+        write_training_examples(out, blocks.examples())
+        atomic_write_json(report_path(out), {"counts": dict(report.counts), **report.run})
+        blocks.remove()
+    return report
+
+
+def score_block(
+    examples: Sequence[TrainingExample], judge: Judge, depth: int | None, counts: Counter[str]
+) -> Iterator[TrainingExample]:
+    """The examples with targets; what `ScoreReport.counts` says is added to `counts`."""
+    asked = [asked_of(example, depth) for example in examples]
+    able = [bool(one.passages) and (bool(one.answer) or not judge.needs_answers) for one in asked]
+    found = iter(judge.judge([one for one, can in zip(asked, able, strict=True) if can]))
+    scored = []
+    counts["questions"] += len(examples)
+    for example, one, can in zip(examples, asked, able, strict=True):
+        targets = next(found).tolist() if can else []
+        _count(one, targets, judge.needs_answers, counts)
+        padded = [*targets, *[-np.inf] * (len(example.candidates) - len(targets))]
+        candidates = (
+            replace(candidate, target=round(target, 6) if np.isfinite(target) else None)
+            for candidate, target in zip(example.candidates, padded, strict=True)
+        )
+        scored.append(replace(example, candidates=tuple(candidates)))
+    return iter(scored)
+
+
+def _count(one: Asked, targets: Sequence[float], needs_answers: bool, counts: Counter[str]) -> None:
+    given = [target for target in targets if np.isfinite(target)]
+    counts["passages"] += len(given)
+    counts["unreadable"] += len(targets) - len(given)
+    counts["short"] += len(one.passages) < 2
+    counts["constant"] += len(given) > 1 and len(set(given)) == 1
+    counts["without answers"] += needs_answers and not one.answer
+    if one.answer:
+        counts["no passage holds an answer"] += not any(one.answers.matches(p.text) for p in one.passages)

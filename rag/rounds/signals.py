@@ -1,0 +1,253 @@
+"""What a reader says about each passage of a question: the signals that a retriever can learn from.
+
+| signal | of | g_i, larger is better | reader passes a question |
+|---|---|---|---|
+| attention | generative, fid | mean cross-attention score of the first decoded token | 1 |
+| attention-norm | generative, fid | attention probability × length of the value vector, all tokens | 1 |
+| likelihood | generative | mean log p of the answer's tokens, the passage alone | 1, a decoding a passage |
+| leave-one-out | generative, fid | −mean log p of them without the passage | 1, a decoding a passage |
+| span-likelihood | extractive | log(p of the answer's places in the passage + 0.0001) | 1, or none |
+| relevance | extractive, cross-encoder | logit of "this passage answers it" | 1 |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rag.core.errors import ArtifactError, ConfigError, DataError, RagError
+from rag.core.types import Passage
+from rag.data.text import AnswerMatcher
+from rag.joint.losses import SIGNALS, Signal
+from rag.joint.questions import most_matched
+from rag.runtime.model_files import model_folder, read_config, weights_sha256
+from readers.extractive.files import SHIPPED_READER
+from readers.extractive.likelihood import passage_relevance, span_log_likelihood
+from readers.generative.attention import passage_attention
+from readers.generative.layout import encode_rows
+from readers.open import open_reader, reader_kind
+from readers.ranking import Floats
+from retrievers.encoders.cross_encoder import CrossEncoder
+from retrievers.examples.data import answer_matcher
+from retrievers.examples.records import TrainingExample
+
+CROSS_ENCODER = "cross-encoder"
+_SURE = 16.118  # log-odds of 1 − 1e-7, beyond which a cross-encoder's verdict counts no more
+NEED_ANSWERS = frozenset({"attention-norm", "likelihood", "leave-one-out", "span-likelihood"})
+_FUSED = frozenset({"attention", "attention-norm", "leave-one-out"})
+_SMALLEST = 1e-4  # probability of an answer that does not stand in a passage: a target must be finite
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question with the passages that are judged.
+
+    Attributes:
+        question: its text.
+        passages: at least one.
+        answers: finds its answers in texts.
+        answer: what a generator should say; "" if nothing is known.
+    """
+
+    question: str
+    passages: list[Passage]
+    answers: AnswerMatcher
+    answer: str
+
+
+def asked_of(example: TrainingExample, depth: int | None = None) -> Asked:
+    """What is asked about an example's first `depth` candidates.
+
+    A generator should say the first answer. Of regular expressions it is what they match most often in these
+    passages.
+    """
+    passages = [candidate.passage for candidate in example.candidates[:depth]]
+    matcher = answer_matcher(example.answers, example.answer_mode)
+    answer = next(iter(example.answers), "")
+    if example.answers_are_regex:
+        answer = most_matched(matcher, (passage.text for passage in passages))
+    return Asked(example.question, passages, matcher, answer)
+
+
+Measure = Callable[[Any, Sequence[Asked]], list[Floats]]
+
+
+def _of_memory(use: Signal) -> Measure:
+    """A signal of a generative reader: questions one by one, their passages encoded once."""
+
+    def measure(reader: Any, asked: Sequence[Asked]) -> list[Floats]:
+        seq2seq, settings, found = reader.seq2seq, reader.settings, []
+        for one in asked:
+            rows = encode_rows(seq2seq.tokenizer, settings, [one.question], [one.passages])
+            with torch.inference_mode():
+                memory = seq2seq.encode(rows, settings.batch_tokens)
+                values = use(seq2seq, memory, [seq2seq.answer_ids(one.answer)])
+            found.append(np.asarray(values[0].double().cpu()))
+        return found
+
+    return measure
+
+
+def _span_likelihood(reader: Any, asked: Sequence[Asked]) -> list[Floats]:
+    found = span_log_likelihood(
+        reader, [a.question for a in asked], [a.passages for a in asked], [a.answers for a in asked]
+    )
+    return [np.logaddexp(values, np.log(_SMALLEST)) for values in found]
+
+
+def _relevance(reader: Any, asked: Sequence[Asked]) -> list[Floats]:
+    return passage_relevance(reader, [a.question for a in asked], [a.passages for a in asked])
+
+
+def _cross_encoded(judge: CrossEncoder, asked: Sequence[Asked]) -> list[Floats]:
+    pairs = [(a.question, passage) for a in asked for passage in a.passages]
+    odds = judge.score([q for q, _ in pairs], [p for _, p in pairs]).astype(np.float64)
+    return np.split(np.clip(odds, -_SURE, _SURE), np.cumsum([len(a.passages) for a in asked])[:-1])
+
+
+_MEASURES: Mapping[str, Mapping[str, Measure]] = {
+    "generative": {
+        "attention": _of_memory(lambda s, m, _: passage_attention(s, m, s.targets([[]]), "first-token")),
+        "attention-norm": _of_memory(SIGNALS["adist"]),
+        "likelihood": _of_memory(SIGNALS["pdist"]),
+        "leave-one-out": _of_memory(SIGNALS["loop"]),
+    },
+    "extractive": {"span-likelihood": _span_likelihood, "relevance": _relevance},
+    CROSS_ENCODER: {"relevance": _cross_encoded},
+}
+
+
+def signal_names() -> list[str]:
+    """All signals.
+
+    Example:
+        >>> signal_names()
+        ['attention', 'attention-norm', 'likelihood', 'leave-one-out', 'span-likelihood', 'relevance']
+    """
+    return list(dict.fromkeys(name for measures in _MEASURES.values() for name in measures))
+
+
+def check_signal(kind: str, signal: str, name: str, mode: str | None = None) -> None:
+    """Refuse what can never judge, before anything long begins.
+
+    Args:
+        kind: of the reader, as `judge_kind` says it.
+        mode: of a generative reader, if known.
+
+    Raises:
+        ConfigError: there is no such signal, or such a reader cannot give it: says which it can.
+    """
+    if signal not in signal_names():
+        raise ConfigError(f"unknown signal {signal!r}", hint=f"use one of: {', '.join(signal_names())}")
+    if kind not in _MEASURES:
+        raise ConfigError(
+            f"{name} is read through its words alone ({kind}): it gives no signal",
+            hint=f"give a reader of one of the kinds {', '.join(_MEASURES)}",
+        )
+    given = [s for s in _MEASURES[kind] if mode in (None, "fid") or s not in _FUSED]
+    if signal not in given:
+        what = kind if kind == CROSS_ENCODER else f"{kind} reader" + (f" in mode {mode!r}" if mode else "")
+        others = [other for other, measures in _MEASURES.items() if signal in measures]
+        raise ConfigError(
+            f"{name} ({what}) cannot give the signal {signal}",
+            hint=f"it gives {', '.join(given)}; {signal} comes from a {' or '.join(others)} reader"
+            + (" that fuses passages (fid)" if signal in _FUSED else ""),
+        )
+
+
+class Judge:
+    """A reader or cross-encoder that gives a signal.
+
+    Args:
+        kind: a kind of reader that `readers.open` knows, or "cross-encoder".
+        model: the reader.
+        signal: one of `signal_names`.
+        identity: name and hash of its weights, for provenance.
+
+    Raises:
+        ConfigError: it cannot give this signal; the message says which it can.
+
+    Source:
+        Izacard and Grave 2021, "Distilling Knowledge from Reader to Retriever" (attention); Izacard et al.
+        2022, "Atlas", section 2.2 (the other signals of generators).
+    """
+
+    def __init__(self, kind: str, model: Any, signal: str, identity: Mapping[str, str]) -> None:
+        check_signal(kind, signal, identity["name"], model.settings.mode if kind == "generative" else None)
+        self.kind, self.model, self.signal, self.identity = kind, model, signal, identity
+        self._measure = _MEASURES[kind][signal]
+
+    @classmethod
+    def open(
+        cls, source: str | Path | None, signal: str, *, precision: str = "auto", device: str = "auto"
+    ) -> Judge:
+        """Open what judges.
+
+        Args:
+            source: a reader as `open_reader` takes it (None: the shipped one), or a cross-encoder.
+            signal: one of `signal_names`.
+            precision, device: as for `open_reader`; "int8" for extractive readers.
+
+        Raises:
+            ArtifactError: there is no such reader.
+            ConfigError: it cannot give this signal.
+        """
+        kind = judge_kind(source)
+        check_signal(kind, signal, str(source or "the shipped reader"))
+        model: Any = (
+            CrossEncoder.load(str(source), precision=precision, device=device, probabilities=False)
+            if kind == CROSS_ENCODER
+            else open_reader(source, precision=precision, device=device)
+        )
+        folder = SHIPPED_READER if source is None else model_folder(source)
+        files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
+        name = str(getattr(model, "name", source))
+        return cls(kind, model, signal, {"name": name, "kind": kind, "weights_sha256": weights_sha256(files)})
+
+    @property
+    def needs_answers(self) -> bool:
+        """Whether the signal is about a known answer."""
+        return self.signal in NEED_ANSWERS
+
+    def judge(self, asked: Sequence[Asked]) -> list[Floats]:
+        """For each question one number a passage, larger is better; −inf where a passage cannot be read.
+
+        Raises:
+            DataError: the reader gave a number that is none.
+        """
+        found = self._measure(self.model, asked) if asked else []
+        for one, values in zip(asked, found, strict=True):
+            if np.isnan(values).any() or (values == np.inf).any():
+                raise DataError(
+                    f"{self.identity['name']} gives {self.signal} {values[~np.isfinite(values)][0]} for a "
+                    f"passage of {one.question!r:.80}",
+                    hint="its weights are damaged, or it overflows: try precision fp32",
+                )
+        return found
+
+    def close(self) -> None:
+        """Release the reader."""
+        getattr(self.model, "close", lambda: None)()
+
+
+def judge_kind(source: str | Path | None) -> str:
+    """Which kind of reader a source is, or "cross-encoder"; None is the shipped reader.
+
+    Raises:
+        ArtifactError: it is neither.
+    """
+    try:
+        return reader_kind(source)
+    except ArtifactError as error:
+        try:
+            names = read_config(model_folder(source)).get("architectures") or [""]
+        except RagError:
+            raise error from None
+        if not names[0].endswith("ForSequenceClassification"):
+            raise
+        return CROSS_ENCODER

@@ -1,0 +1,1 @@
+"""What is made anew while a model trains: schedule, staleness, generations, exchange between processes."""

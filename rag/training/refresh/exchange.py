@@ -1,0 +1,393 @@
+"""Refreshing while training: snapshots of the model go out, what was made of them comes in.
+
+    snapshots/      the model at some steps, published by the trainer
+    (a payload)/    what a refresher made of them: negatives, targets, an index that the trainer holds
+    finished.json   the trainer has finished
+
+Trainer and refresher are two processes that meet in these folders and never wait for each other, or one
+process that does both in turn. Either may be killed at any moment and started again: the trainer saves a
+checkpoint whenever it has taken something up, and what a checkpoint needs is kept as long as the checkpoint.
+
+What is exchanged is said twice: a `Refresher` builds the files of a generation out of a snapshot, and the
+trainer's `take_up` opens them. Nothing here knows what they hold.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+
+from rag.core.errors import IncompleteArtifactError, MismatchedArtifactError
+from rag.core.files import atomic_write_json
+from rag.core.log import get_logger
+from rag.training.checkpoints import Checkpoint
+from rag.training.config import RefreshedConfig
+from rag.training.distributed import World
+from rag.training.fit import FitHooks
+from rag.training.refresh.generations import Generation, Generations
+
+Role = Literal["both", "trainer"]
+"""Of a training process: it refreshes in line, or leaves that to another process."""
+
+_FROM_START = "file"  # the version of what the trainer had before the first refresh
+_FINISHED = "finished.json"
+_UNANSWERED = 3  # snapshots in a row that nothing was made of, until somebody is told
+
+_TWO_RUNS = "start trainer and refresher with the same configuration and data, or choose another --out"
+
+log = get_logger(__name__)
+
+
+class Drift(Protocol):
+    """Measures how far the model has moved since a snapshot."""
+
+    def __call__(self) -> float | None:
+        """Drift since the last `save` or `load`; None if there was none."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Measure from now on from the model as it is; what that takes is kept in a snapshot's folder."""
+        ...
+
+    def load(self, folder: Path) -> None:
+        """Measure from the model as it was when this snapshot was taken."""
+        ...
+
+
+class Exchange(FitHooks):
+    """The trainer's side: hooks of the fit loop.
+
+    Args:
+        config: when the trainer exchanges, and how many snapshots stay beside those that checkpoints need.
+        write_snapshot: puts the model as it is now into a folder; called in the main process.
+        take_up: opens a result in every process, so that the next batch is made with it, and lets go of the
+            one before; returns figures for the log. The generation is held during the call only: what
+            stays open must be mapped or read.
+        key: says what the run is about (examples, corpus); what another key's refresher made is left alone.
+        drift: needed if the schedule asks for it.
+        must_wait: whether training cannot begin without a result.
+        in_line: refresh at once, in the main process, whenever a snapshot goes out; otherwise another process
+            refreshes.
+        show_steps: so long after it was taken up, a result's figures stand in the log.
+    """
+
+    def __init__(
+        self,
+        config: RefreshedConfig,
+        snapshots: Generations,
+        payloads: Generations,
+        write_snapshot: Callable[[Path], object],
+        take_up: Callable[[Any], Mapping[str, float]],
+        *,
+        world: World,
+        key: str = "",
+        refresher: Refresher | None = None,
+        drift: Drift | None = None,
+        must_wait: Callable[[], bool] = lambda: False,
+        in_line: bool = True,
+        show_steps: int = 20,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._config, self._snapshots, self._payloads = config, snapshots, payloads
+        self._schedule, self._in_line, self._show_steps = config.schedule_of_refresh, in_line, show_steps
+        self._write_snapshot, self._open, self._world, self._key = write_snapshot, take_up, world, key
+        self._refresher, self._drift, self._must_wait, self._sleep = refresher, drift, must_wait, sleep
+        self._current: Generation | None = None
+        self._version, self._made_at = _FROM_START, 0
+        self._figures: Mapping[str, float] = {}
+        self._taken_up_at = 0
+        self._unsaved = False
+        self._snapshot_step: int | None = None
+        self._snapshot_version = ""
+        self._unanswered = 0
+
+    def before_step(self, step: int) -> None:
+        """Hand over a snapshot if it is time to, take up a newer result if there is one."""
+        polls = step % self._config.poll_every_steps == 0
+        if self._is_due(step, polls):
+            snapshot = self._publish(step)
+            if self._in_line:
+                self._take_up(self._refresh(snapshot), step)
+            else:
+                self._say_if_alone()
+        if polls and not self._in_line and not self._schedule.is_never:
+            self._look_for_newer(step)
+
+    def log_fields(self, step: int) -> Mapping[str, Any]:
+        """Version and age of what is in use; for a while after it changed, its figures."""
+        is_new = step - self._taken_up_at <= self._show_steps
+        age = {"index_version": self._version, "index_age_steps": step - self._made_at}
+        return {**age, **(self._figures if is_new else {})}
+
+    def asks_for_checkpoint(self) -> bool:
+        """After something was taken up: no step is ever taken again with another result."""
+        return self._unsaved
+
+    def extra_state(self) -> Mapping[str, Any]:
+        """What is in use, for an exact resume."""
+        return {
+            "key": self._key,
+            "taken_up": self._current.version if self._current is not None else None,
+            "taken_up_at": self._taken_up_at,
+            "snapshot": self._snapshot_version,
+            "snapshot_step": self._snapshot_step,
+        }
+
+    def on_checkpoint(self, path: Path, step: int) -> None:
+        """Let go of what only deleted checkpoints needed."""
+        self._unsaved = False
+        kept = [Checkpoint.open(place).state.get("hooks", {}) for place in path.parent.glob("step-*")]
+        self._payloads.pin({str(state["taken_up"]) for state in kept if state.get("taken_up")})
+        if self._drift is not None:
+            self._snapshots.pin({str(state["snapshot"]) for state in kept if state.get("snapshot")})
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Go on with what the checkpoint used; if somebody deleted that, ask for it anew.
+
+        Raises:
+            MismatchedArtifactError: the run began with other examples, or another corpus.
+        """
+        if state.get("key", self._key) != self._key:
+            raise MismatchedArtifactError(
+                f"the run in {self._snapshots.directory.parent} began with other questions, or another index "
+                "under the same name",
+                hint="bring those back to go on, or choose another --out",
+            )
+        self._snapshot_step = state.get("snapshot_step")
+        self._snapshot_version = str(state.get("snapshot", ""))
+        snapshot = self._snapshots.find(self._snapshot_version)
+        if self._drift is not None and snapshot is not None and self._world.is_main:
+            self._drift.load(snapshot.path)
+        wanted = state.get("taken_up")
+        if wanted is None:
+            return
+        generation = self._payloads.find(wanted)
+        if generation is None:
+            self._snapshot_step = None
+            log.warning(
+                "%s, which the checkpoint was trained with, was deleted: it is made again from the model as "
+                "it is now, so losses will differ from an undisturbed run",
+                wanted,
+            )
+        else:
+            self._take_up(generation, int(state.get("taken_up_at", 0)))
+            self._unsaved = False
+
+    def _is_due(self, step: int, polls: bool) -> bool:
+        drift = None
+        if self._drift is not None and polls:
+            drift = self._world.broadcast_object(self._drift() if self._world.is_main else None)
+        return self._schedule.is_due(step, self._snapshot_step, drift)
+
+    def _say_if_alone(self) -> None:
+        """A trainer whose snapshots nobody takes trains on, with what it began with."""
+        self._unanswered += 1
+        if self._world.is_main and self._unanswered % _UNANSWERED == 0:
+            log.warning(
+                "nothing came of the last %d snapshots: does the other process run, which is the same "
+                "command with --role refresher or inferencer? If so, they come faster than it works; see "
+                "--refresh. Training goes on with what it has",
+                self._unanswered,
+            )
+
+    def _publish(self, step: int) -> Generation | None:
+        """Write the snapshot; it is returned in the main process."""
+        snapshot = None
+        if self._world.is_main:
+            # Writing and encoding draw random numbers in places; training must not notice.
+            with torch.random.fork_rng():
+                snapshot = self._snapshots.publish(self._write, step=step, meta={"key": self._key})
+            self._snapshots.prune(self._config.keep_generations)
+            self._snapshot_version = snapshot.version
+            log.info("snapshot %s of step %d", snapshot.version, step)
+        self._snapshot_step = step
+        return snapshot
+
+    def _write(self, folder: Path) -> None:
+        self._write_snapshot(folder)
+        if self._drift is not None:
+            self._drift.save(folder)
+
+    def _refresh(self, snapshot: Generation | None) -> Generation:
+        version = None
+        if snapshot is not None and self._refresher is not None:
+            with torch.random.fork_rng():
+                version = self._refresher.refresh(snapshot, before=self._current).version
+        return self._find(self._world.broadcast_object(version))
+
+    def _look_for_newer(self, step: int) -> None:
+        """Take up the newest result in every process; waits for the first if there must be one."""
+        with ExitStack() as stack:
+            newest = self._newest(step) if self._world.is_main else None
+            if self._world.is_main and newest is None and self._must_wait():
+                log.info("nothing to train with yet: waiting for the refresher on the same folder")
+                while newest is None:
+                    self._sleep(self._config.poll_s)
+                    newest = self._newest(step)
+            if newest is not None:
+                newest = stack.enter_context(self._payloads.hold(newest))
+            version = self._world.broadcast_object(newest.version if newest is not None else None)
+            if version is not None:
+                self._take_up(newest if newest is not None else self._find(version), step)
+            self._world.barrier()
+
+    def _newest(self, step: int) -> Generation | None:
+        """The newest of no newer a model: a resumed run may find some of steps that are still to come."""
+        found = [own for own in _of_run(self._payloads, self._key) if own.step <= step]
+        return found[-1] if found else self._current
+
+    def _find(self, version: str) -> Generation:
+        found = self._payloads.find(version)
+        if found is None:
+            raise IncompleteArtifactError(
+                f"{version}, a finished refresh, has vanished",
+                hint="do not delete files of a run while it runs",
+            )
+        return found
+
+    def _take_up(self, generation: Generation, step: int) -> None:
+        if self._current is not None and generation.version == self._current.version:
+            return
+        with self._payloads.hold(generation) as held:
+            if self._world.is_main:
+                self._payloads.pin({*self._payloads.pinned, held.version})
+            figures = self._open(held)
+        self._current, self._taken_up_at, self._unsaved = generation, step, True
+        self._version, self._made_at, self._unanswered = generation.version, generation.step, 0
+        self._figures = {name: round(value, 4) for name, value in figures.items()}
+        if self._world.is_main:
+            age = f"{step - self._made_at:,} steps old"
+            log.info("step %d: now with index %s, %s", step, self._version, age)
+
+
+@contextmanager
+def says_when_finished(out: Path, world: World) -> Iterator[None]:
+    """While a trainer works in `out`; who refreshes for it stops when it has finished, not when it fails."""
+    if world.is_main:
+        (out / _FINISHED).unlink(missing_ok=True)
+    yield
+    if world.is_main:
+        atomic_write_json(out / _FINISHED, {"finished": True})
+    world.barrier()
+
+
+def has_finished(out: Path) -> bool:
+    """Whether the trainer of a run has finished."""
+    return (out / _FINISHED).exists()
+
+
+def _of_run(generations: Generations, key: str) -> list[Generation]:
+    return [generation for generation in generations.all() if generation.meta.get("key") == key]
+
+
+class RefreshStopped(Exception):
+    """The trainer has finished: nobody waits for this refresh."""
+
+
+class Refresher(ABC):
+    """Makes a payload out of snapshots. Derive from it and write `build`.
+
+    Args:
+        key: says what the run is about (examples, corpus), the same in the trainer.
+        keep: results that stay on disk, beside those that the trainer's checkpoints need.
+    """
+
+    def __init__(
+        self, snapshots: Generations, payloads: Generations, *, key: str, keep: int = 2, poll_s: float = 5.0
+    ) -> None:
+        self.snapshots, self.payloads, self.key = snapshots, payloads, key
+        self._keep, self._poll_s = keep, poll_s
+        self._finished: Callable[[], bool] = lambda: False
+
+    @abstractmethod
+    def build(self, snapshot: Generation, before: Generation | None, folder: Path) -> None:
+        """Fill `folder` with what the snapshot in `snapshot.path` gives; depends on the arguments alone.
+
+        Long work calls `check` now and then. After a kill the folder is given again as it was left.
+
+        Args:
+            snapshot: held, so that it does not vanish.
+            before: the result that this one follows on; `turn` counts them.
+            folder: empty, or left by a killed attempt with the same arguments.
+        """
+
+    def check(self) -> None:
+        """Raises `RefreshStopped` if the trainer has finished."""
+        if self._finished():
+            raise RefreshStopped
+
+    @staticmethod
+    def turn(before: Generation | None) -> int:
+        """0 for the first result, then 1, 2, …"""
+        return int(before.meta["turn"]) + 1 if before is not None else 0
+
+    def watch(self, finished: Callable[[], bool], *, sleep: Callable[[float], None] = time.sleep) -> int:
+        """Refresh for every newer snapshot until `finished()`, see `has_finished`; returns how many
+        refreshes that were.
+
+        A refresh that is under way when the trainer finishes is given up.
+
+        Raises:
+            MismatchedArtifactError: the snapshots are of a run about something else.
+            ArtifactError: a snapshot is damaged.
+        """
+        self._finished, refreshes = finished, 0
+        if self.snapshots.newest() is None:
+            log.info("waiting for the trainer's first snapshot in %s", self.snapshots.directory)
+        while not finished():
+            made = _of_run(self.payloads, self.key)
+            snapshot, newest = self.snapshots.newest(), made[-1] if made else None
+            if snapshot is None or (newest is not None and newest.meta["snapshot"] == snapshot.version):
+                sleep(self._poll_s)
+                continue
+            try:
+                self.refresh(snapshot, before=newest)
+                refreshes += 1
+            except IncompleteArtifactError:
+                if self.snapshots.find(snapshot.version) is not None:
+                    raise
+                log.info("snapshot %s was replaced by a newer one", snapshot.version)
+                sleep(self._poll_s)
+            except RefreshStopped:
+                log.info("the trainer has finished: the refresh of step %d is given up", snapshot.step)
+        return refreshes
+
+    def refresh(self, snapshot: Generation, *, before: Generation | None) -> Any:
+        """Publish what one snapshot gives, or find it published already.
+
+        Raises:
+            IncompleteArtifactError: the snapshot is gone, or damaged.
+            MismatchedArtifactError: it is of a run about something else.
+            RefreshStopped: see `check`.
+            ResourceError: another process refreshes here.
+        """
+        if snapshot.meta.get("key") != self.key:
+            raise MismatchedArtifactError(
+                f"{snapshot.path} is of a run with other examples, or another corpus", hint=_TWO_RUNS
+            )
+        meta = {
+            "key": self.key,
+            "snapshot": snapshot.version,
+            "turn": self.turn(before),
+            "before": before.version if before is not None else None,
+        }
+        for known in self.payloads.all():
+            if known.meta == meta and known.step == snapshot.step:
+                log.info("%s of this snapshot is published already", known.version)
+                return known
+        started = time.monotonic()
+        with ExitStack() as stack:
+            held = stack.enter_context(self.snapshots.hold(snapshot))
+            old = stack.enter_context(self.payloads.hold(before)) if before is not None else None
+            published = self.payloads.publish(
+                lambda folder: self.build(held, old, folder), step=snapshot.step, meta=meta, resume=True
+            )
+        self.payloads.prune(self._keep)
+        log.info("%s of step %d after %.0f s", published.version, published.step, time.monotonic() - started)
+        return published

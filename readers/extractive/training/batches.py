@@ -1,0 +1,280 @@
+"""Every batch of a run, by step: length-bucketed, cropped around the answers, with negatives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from rag.core.errors import ConfigError
+from rag.runtime.seeds import generator
+from readers.extractive.inference import row_tensors
+from readers.extractive.layout import Row
+from readers.extractive.training.config import ReaderStage, ReaderTrainConfig
+from readers.extractive.training.data import SPAN, YES, ReaderExamples
+
+_NOTHING = np.zeros(0, np.int32)
+_POOL_BATCHES = 64
+_HARDEST = 0.8  # highest probability of hard EM while it is annealed
+
+Spans = list[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderBatch:
+    """B questions × P passages as rows of L tokens; row b·P + p is passage p of question b.
+
+    A passage has S positions: its L tokens, and where the network says them "yes" and "no".
+
+    Attributes:
+        input_ids, attention_mask, token_type_ids: (B·P, L) int64.
+        allowed: (B, P, S) bool, positions in the softmax: the text, the row's [CLS], "yes" and "no".
+        starts, ends: (B, A) int64, positions of the acceptable spans in P·S.
+        acceptable: (B, A) bool, False where a question has fewer than A.
+        has_answer: (B,) bool; where False the acceptable "spans" are the [CLS] of every row.
+        positive: (B, P) bool.
+        wanted: (B, P, L) bool, tokens of an answer, or the [CLS] of a passage that says yes or no.
+        hard: (B,) bool, whether the likeliest span alone counts.
+        ends_here, facts: (B, P, L) bool, last tokens of judged sentences, and those of supporting ones.
+        tokens: real tokens in the batch.
+    """
+
+    input_ids: torch.Tensor
+    attention_mask: torch.Tensor
+    token_type_ids: torch.Tensor
+    allowed: torch.Tensor
+    starts: torch.Tensor
+    ends: torch.Tensor
+    acceptable: torch.Tensor
+    has_answer: torch.Tensor
+    positive: torch.Tensor
+    wanted: torch.Tensor
+    hard: torch.Tensor
+    ends_here: torch.Tensor
+    facts: torch.Tensor
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    stage: int
+    questions: npt.NDArray[np.int64]
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One row, and the answers as positions in it."""
+
+    row: Row
+    spans: Spans
+    is_positive: bool
+    facts: Spans = field(default_factory=list)  # last tokens of judged sentences, and 1 if they support
+
+
+class ReaderBatches:
+    """The batches of all stages. `self[step]` depends on the configuration and the step alone.
+
+    Batches hold questions of similar length: the shuffled questions are cut into pools, each pool is sorted
+    by row length and cut into batches of at most `tokens_per_batch` padded tokens, and the batches of a pool
+    are shuffled.
+
+    Raises:
+        ConfigError: a stage leaves no room for text, or no step is left.
+    """
+
+    def __init__(self, examples: ReaderExamples, config: ReaderTrainConfig) -> None:
+        self.examples = examples
+        self.config = config
+        self._seed = config.run.seed
+        self._question_lengths = np.minimum(examples.questions.lengths, config.model.question_tokens)
+        self._title_lengths = np.minimum(examples.titles.lengths, config.model.title_tokens)
+        self._special = examples.template.frame(_NOTHING, _NOTHING).size
+        for stage in config.stages:
+            around = int(self._question_lengths.max()) + config.model.title_tokens + self._special
+            room = stage.max_tokens - around
+            if room < 1:
+                raise ConfigError(
+                    f"max_tokens ({stage.max_tokens}) leaves no room for text beside a question and a title",
+                    hint="raise max_tokens or lower question_tokens and title_tokens",
+                )
+        plans = [plan for number, stage in enumerate(config.stages) for plan in self._plan(number, stage)]
+        self._plans = plans[: config.optim.max_batches]
+        if not self._plans:
+            raise ConfigError(
+                f"{len(examples)} questions with these weights and epochs make no step",
+                hint="raise epochs or weight",
+            )
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    def _plan(self, number: int, stage: ReaderStage) -> list[_Plan]:
+        draw = generator(self._seed, 2, number)
+        order = self._mixture(stage, draw)
+        data = self.examples
+        first = data.passages[data.bounds[order]]
+        around = self._question_lengths[order] + self._title_lengths[first] + self._special
+        rows = around + data.texts.lengths[first]
+        full = draw.random(len(order)) < stage.full_fraction
+        lengths = np.minimum(rows, np.where(full, stage.full_tokens, stage.max_tokens))
+        group = 1 + stage.negatives
+        pool = max(1, _POOL_BATCHES * stage.tokens_per_batch // (stage.max_tokens * group))
+        plans: list[_Plan] = []
+        for begin in range(0, len(order), pool):
+            inside = np.arange(begin, min(begin + pool, len(order)))
+            inside = inside[np.argsort(lengths[inside], kind="stable")]
+            batches: list[_Plan] = []
+            stop = len(inside)
+            while stop > 0:  # from the longest down: the longest row of a batch decides its size
+                limit = int(lengths[inside[stop - 1]])
+                size = min(stop, max(1, stage.tokens_per_batch // (limit * group)))
+                batches.append(_Plan(number, order[inside[stop - size : stop]], limit))
+                stop -= size
+            plans.extend(batches[i] for i in draw.permutation(len(batches)))
+        return plans
+
+    def _mixture(self, stage: ReaderStage, draw: np.random.Generator) -> npt.NDArray[np.int64]:
+        """Questions of the stage, in order: each set's own passes over its questions, shuffled together."""
+        parts = []
+        for number, one in enumerate(self.config.train):
+            own = np.flatnonzero(self.examples.sets == number)
+            wanted = round(stage.epochs * self.config.optim.epochs * one.weight * len(own))
+            if wanted:
+                passes = -(-wanted // len(own))
+                parts.append(np.concatenate([draw.permutation(own) for _ in range(passes)])[:wanted])
+        return draw.permutation(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
+
+    def __getitem__(self, step: int) -> ReaderBatch:
+        plan = self._plans[step]
+        stage = self.config.stages[plan.stage]
+        draw = generator(self._seed, 3, step)
+        rows: list[_Row] = []
+        answered: list[bool] = []
+        for question in plan.questions:
+            pairs, has_answer = self._pairs(int(question), stage, draw)
+            answered.append(has_answer)
+            rows += [self._row(int(question), pair, plan.limit, draw) for pair in pairs]
+        hard = np.zeros(len(answered), bool)
+        if self.config.objective.spans == "hard-em":
+            steps = self.config.objective.hard_em_steps * self.config.optim.accumulate  # in batches
+            hard = draw.random(len(answered)) < (min(step / steps, _HARDEST) if steps else 1.0)
+        return self._assemble(rows, answered, self.examples.types[plan.questions], hard)
+
+    def _pairs(
+        self, question: int, stage: ReaderStage, draw: np.random.Generator
+    ) -> tuple[list[tuple[int, int, bool]], bool]:
+        """(passage, pair or -1 if it is another question's, whether it is positive) of one group, positives
+        first unless they are left out."""
+        data = self.examples
+        begin, end = int(data.bounds[question]), int(data.bounds[question + 1])
+        middle = begin + int(data.positives[question])
+        has_answer = stage.negatives == 0 or not draw.random() < stage.no_answer_fraction
+        chosen: list[tuple[int, int, bool]] = []
+        if has_answer:
+            first = self.config.objective.spans == "first" and data.types[question] == SPAN
+            taken = [0] if first else draw.permutation(middle - begin)[: stage.positives].tolist()
+            chosen = [(int(data.passages[begin + n]), begin + n, True) for n in taken]
+        wanted = 1 + stage.negatives - len(chosen)
+        known = draw.permutation(np.arange(middle, end))[:wanted].tolist()
+        chosen += [(int(data.passages[pair]), pair, False) for pair in known]
+        mine = set(data.passages[begin:end].tolist())
+        while len(chosen) < 1 + stage.negatives:  # too few: a passage of any other question
+            other = int(data.passages[draw.integers(len(data.passages))])
+            if other not in mine or len(mine) == len(data.texts):
+                chosen.append((other, -1, False))
+        return chosen, has_answer
+
+    def _row(self, question: int, pair: tuple[int, int, bool], limit: int, draw: np.random.Generator) -> _Row:
+        data, (passage, number, is_positive) = self.examples, pair
+        asked = data.questions.tokens(question)[: self.config.model.question_tokens]
+        title = data.titles.tokens(passage)[: self.config.model.title_tokens]
+        text = data.texts.tokens(passage)
+        frame = data.template.frame(asked, title)
+        head, room = len(frame.head), limit - frame.size
+        spans = np.zeros((0, 2), np.int64)
+        if is_positive:
+            spans = data.spans[data.span_bounds[number] : data.span_bounds[number + 1]]
+            spans = spans[:1] if self.config.objective.spans == "first" else spans
+        begin = 0
+        if len(text) > room:
+            lowest, highest = 0, len(text) - room
+            if len(spans):  # one of them stays inside; longer than the room it is cut
+                first, last = (int(v) for v in spans[int(draw.integers(len(spans)))])
+                last = min(last, first + room - 1)
+                spans = np.concatenate([spans, [(first, last)]])
+                lowest, highest = max(0, last - room + 1), min(first, highest)
+            begin = int(draw.integers(lowest, highest + 1))
+        window = text[begin : begin + room]
+        inside = {
+            (first - begin + head, last - begin + head): None
+            for first, last in spans.tolist()
+            if begin <= first and last < begin + len(window)
+        }
+        seen: Spans = []
+        if number >= 0:
+            judged = data.facts[data.fact_bounds[number] : data.fact_bounds[number + 1]].tolist()
+            seen = [(last - begin + head, fact) for last, fact in judged if 0 <= last - begin < len(window)]
+        return _Row(frame.row(window, first_token=begin), list(inside), is_positive, seen)
+
+    def _assemble(
+        self,
+        rows: Sequence[_Row],
+        answered: Sequence[bool],
+        types: npt.NDArray[np.int64],
+        hard: npt.NDArray[np.bool_],
+    ) -> ReaderBatch:
+        groups, per_group = len(answered), len(rows) // len(answered)
+        ids, mask, segments, text = row_tensors(self.examples.template, [row.row for row in rows])
+        longest = ids.shape[1]
+        said = 2 if self.config.model.answer_types else 0  # "yes" and "no" stand behind the tokens
+        size = longest + said
+        allowed = torch.ones(len(rows), size, dtype=torch.bool)
+        allowed[:, 1:longest] = text[:, 1:]
+        positive = np.array([row.is_positive for row in rows])
+        wanted, ends_here, facts = np.zeros((3, len(rows), longest), bool)
+        for index, row in enumerate(rows):
+            for place, is_fact in row.facts:
+                ends_here[index, place], facts[index, place] = True, bool(is_fact)
+        targets: list[Spans] = []
+        for group in range(groups):
+            found: Spans = []
+            for place in range(per_group):
+                at, base = group * per_group + place, place * size
+                row = rows[at]
+                if not answered[group]:
+                    found.append((base, base))
+                elif types[group] != SPAN and row.is_positive:
+                    word = base + longest + (0 if types[group] == YES else 1)
+                    found.append((word, word))
+                    wanted[at, 0] = True
+                else:
+                    found += [(base + first, base + last) for first, last in row.spans]
+                    for first, last in row.spans:
+                        wanted[at, first : last + 1] = True
+            targets.append(found)
+        widest = max(len(found) for found in targets)
+        flat = np.zeros((groups, widest, 2), np.int64)
+        acceptable = np.zeros((groups, widest), bool)
+        for group, found in enumerate(targets):
+            flat[group, : len(found)] = found
+            acceptable[group, : len(found)] = True
+        return ReaderBatch(
+            input_ids=ids,
+            attention_mask=mask,
+            token_type_ids=segments,
+            allowed=allowed.reshape(groups, per_group, size),
+            starts=torch.from_numpy(flat[..., 0]),
+            ends=torch.from_numpy(flat[..., 1]),
+            acceptable=torch.from_numpy(acceptable),
+            has_answer=torch.tensor(answered),
+            positive=torch.from_numpy(positive.reshape(groups, per_group)),
+            wanted=torch.from_numpy(wanted.reshape(groups, per_group, longest)),
+            hard=torch.from_numpy(hard),
+            ends_here=torch.from_numpy(ends_here.reshape(groups, per_group, longest)),
+            facts=torch.from_numpy(facts.reshape(groups, per_group, longest)),
+            tokens=int(mask.sum()),
+        )

@@ -1,0 +1,283 @@
+"""Choices made on held-out questions with retrieved passages: ranking settings, temperature, null bias."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import compress
+
+import numpy as np
+import numpy.typing as npt
+
+from rag.core.errors import DataError
+from rag.core.log import get_logger
+from rag.metrics.calibration import calibration as measure_calibration
+from readers.calibration import fit_calibration, fit_chance
+from readers.extractive.reader import ExtractiveReader
+from readers.extractive.settings import ReaderSettings
+from readers.extractive.training.data import SPAN, Example, is_right
+from readers.extractive.training.efforts import HeldOut, choose_efforts
+from readers.extractive.waves import standing
+from readers.manifest import Calibration
+from readers.ranking import Ranked, ScoredPassages, answer_signs, confidences, likelihoods, rank
+
+_WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
+_DEPTHS = (2, 5, 10)  # passages after which a reading may end: a confidence has to hold there too
+_EMPTY = 0.2  # of the weight of a set is on questions whose passages hold no answer
+_EMPTIED, _OF = (0, 5), 8  # questions, one in each half, also read without the passages that hold an answer
+_CHUNK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What was chosen, and figures of the choice on the held-out questions (percent, except "ece")."""
+
+    settings: ReaderSettings
+    calibration: Calibration
+    figures: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What was found for a held-out question.
+
+    Attributes:
+        number: of the question; a question's cases are fitted or measured together.
+        label: of its set.
+        weight: in the fit.
+        answerable: the passages that hold an answer were among the others.
+        holds: an answer stands in one of the passages, read or not.
+        whole: everything was read, not its best passages alone.
+    """
+
+    found: Ranked
+    example: Example
+    number: int
+    label: str = ""
+    weight: float = 1.0
+    answerable: bool = True
+    holds: bool = True
+    whole: bool = True
+
+
+def tune(
+    reader: ExtractiveReader,
+    sets: Mapping[str, Sequence[Example]],
+    *,
+    effort_sets: Sequence[str] = (),
+    effort: str = "full",
+) -> Tuned:
+    """Choose retrieval weight and merging by exact match, then the null rule and calibration by likelihood.
+
+    Each question is read once with all its passages, and counts also as if only its best few had been read;
+    every fourth counts once more without the passages that hold an answer, so that "no
+    answer" is fitted on questions that have none: a fifth by weight in every set. Every set counts alike,
+    however many questions it has.
+
+    Args:
+        reader: gives the network and the settings to start from.
+        sets: by name, questions that were not learnt from, with what was retrieved for them.
+        effort_sets: names of the sets that efforts are chosen on; all by default.
+        effort: what the tuned reader takes unless told otherwise, if it was found.
+
+    Raises:
+        DataError: there are fewer than two questions.
+    """
+    log = get_logger(__name__)
+    held_out = [example for examples in sets.values() for example in examples]
+    labels = [label for label, examples in sets.items() for _ in examples]
+    weights = np.array([1.0 / (len(sets) * len(sets[label])) for label in labels])  # (Q,), 1 in all
+    parts = [held_out[i : i + _CHUNK] for i in range(0, len(held_out), _CHUNK)]
+    scored = [
+        reader.score([e.question.text for e in part], [[c.passage for c in e.candidates] for e in part])
+        for part in parts
+    ]
+
+    def ranked(
+        settings: ReaderSettings, *, without_answers: bool = False, depth: int | None = None
+    ) -> list[Ranked]:
+        found: list[Ranked] = []
+        for part, output in zip(parts, scored, strict=True):
+            retrieval = [[c.score for c in e.candidates] for e in part]
+            used = _without_answers(output, part) if without_answers else output
+            if depth is not None:
+                used = used.only(np.nonzero(standing(used, retrieval) < depth)[0].tolist())
+            found += rank(used, retrieval, settings)
+        return found
+
+    def right_first(settings: ReaderSettings) -> npt.NDArray[np.float64]:
+        pairs = zip(ranked(settings), held_out, strict=True)
+        return np.array([bool(r.candidates) and is_right(r.candidates[0].text, e) for r, e in pairs], float)
+
+    options = [
+        reader.settings.model_copy(update={"retrieval_weight": weight, "merge": merge})
+        for merge in ("max", "sum")
+        for weight in _WEIGHTS
+    ]
+    by_option = [float((weights * right_first(option)).sum()) for option in options]
+    for option, value in zip(options, by_option, strict=True):
+        log.info(
+            "held-out EM %.2f  merge %s, weight %.2f", 100 * value, option.merge, option.retrieval_weight
+        )
+    best = options[int(np.argmax(by_option))]
+
+    outcomes: list[tuple[ReaderSettings, float, Calibration, dict[str, float]]] = []
+    for null in ("max", "mean", "min", "best"):
+        settings = best.model_copy(update={"null": null})
+        cases = []
+        for answerable, depth in ((True, None), (False, None), *((True, depth) for depth in _DEPTHS)):
+            for number, found in enumerate(ranked(settings, without_answers=not answerable, depth=depth)):
+                if found.candidates and (answerable or number % _OF in _EMPTIED):
+                    given = (held_out[number], number, labels[number], weights[number])
+                    holds = answerable and any(c.holds_answer for c in held_out[number].candidates)
+                    cases.append(Case(found, *given, answerable, holds, depth is None))
+        outcomes.append((settings, *fit_and_measure(with_empty_share(cases), settings.candidates)))
+        log.info("null %s: %s", null, outcomes[-1][3])
+    settings, _, calibration, figures = min(outcomes, key=lambda outcome: outcome[1])
+    right = right_first(settings)
+    em = {"em": round(100 * float((weights * right).sum()), 2)}
+    if len(sets) > 1:
+        own = {label: np.array([label == other for other in labels]) for label in sets}
+        em |= {f"em {label}": round(100 * float(right[mine].mean()), 2) for label, mine in own.items()}
+    asked = weights * np.isin(labels, [name for name in effort_sets if name in sets] or list(sets))
+    held = HeldOut(scored, parts, asked / asked.sum(), settings, calibration, reader.model.depth)
+    efforts, kept = choose_efforts(held)
+    taken = {"efforts": efforts, "effort": effort if effort in efforts else "full"}
+    return Tuned(settings.model_copy(update=taken), calibration, {**em, **figures, **kept})
+
+
+def with_empty_share(cases: Sequence[Case]) -> list[Case]:
+    """The same cases weighted so that in every set a fifth of the weight is on those that hold no answer.
+
+    How often a corpus holds none is a property of the user's; it must not be learnt from the sets, of which 1
+    to 60 % hold none in what was found for them. A set with only one kind keeps its weights.
+    """
+    totals: dict[tuple[str, bool], float] = defaultdict(float)
+    for case in cases:
+        totals[case.label, case.holds] += case.weight
+    weighted = []
+    for case in cases:
+        here, other = totals[case.label, case.holds], totals[case.label, not case.holds]
+        share = (1 - _EMPTY if case.holds else _EMPTY) if other else 1.0
+        weighted.append(replace(case, weight=case.weight * share * (here + other) / here))
+    return weighted
+
+
+def fit_and_measure(cases: Sequence[Case], candidates: int) -> tuple[float, Calibration, dict[str, float]]:
+    """Negative log-likelihood, calibration and figures of one null rule.
+
+    The calibration is fitted on all cases, the figures are measured on each half of the questions with a fit
+    on the other half: on the very questions it was fitted on, a confidence looks better than it is.
+
+    Args:
+        cases: of all sets.
+        candidates: most answers a question has.
+
+    Raises:
+        DataError: there are fewer than two questions.
+    """
+    correct = np.zeros((len(cases), candidates), bool)
+    for row, case in zip(correct, cases, strict=True):
+        if case.answerable:
+            found = case.found.candidates
+            row[: len(found)] = [is_right(candidate.text, case.example) for candidate in found]
+    number = np.array([case.number for case in cases])
+    weight = np.array([case.weight for case in cases])
+    whole = np.array([case.whole for case in cases])
+    answerable = whole & np.array([case.answerable for case in cases])
+    calibration = _fit(cases, correct)
+    loss = -np.log(_chances(cases, correct, calibration)[:, 2])
+    crossed = np.zeros((len(cases), 3))
+    for side in (0, 1):
+        here, there = number % 2 == side, number % 2 != side  # a question's cases stay together
+        if not (here.any() and there.any()):
+            raise too_few()
+        fitted = _fit(list(compress(cases, there)), correct[there])
+        crossed[here] = _chances(list(compress(cases, here)), correct[here], fitted)
+    top, none, right = crossed.T
+    silent, removed = none > top, whole & ~answerable
+    figures = {
+        "nll": round(float(-np.log(right[whole]).mean()), 4),
+        "ece": _error(top[answerable], correct[answerable, 0]),
+        "no_answer_recall": _percent(silent[removed]),
+        "no_answer_false_alarms": _percent(silent[answerable & correct[:, 0]]),
+        "questions": float(answerable.sum()),
+        "without_answer": float(removed.sum()),
+    }
+    labels = np.array([case.label for case in cases])
+    if len(set(labels)) > 1:
+        own = {label: answerable & (labels == label) for label in dict.fromkeys(labels.tolist())}
+        figures |= {f"ece {label}": _error(top[mine], correct[mine, 0]) for label, mine in own.items()}
+    return float((weight * loss)[whole].sum() / weight[whole].sum()), calibration, figures
+
+
+def too_few() -> DataError:
+    """Of held-out questions with retrieved passages."""
+    return DataError(
+        "fewer than two held-out questions to fit and to measure the confidence on",
+        hint="raise held_out of a set (--set 'train=[{questions: FILE, retrieved: FILE, held_out: 0.2}]'), "
+        "or name another (--set 'calibrate=[{questions: FILE, retrieved: FILE}]')",
+    )
+
+
+def _fit(cases: Sequence[Case], correct: npt.NDArray[np.bool_]) -> Calibration:
+    """Temperature and bias on all that was read whole; the chances of the first answer and of none on what a
+    user would meet, whole or less."""
+    scores = np.full(correct.shape, -np.inf)
+    for row, case in zip(scores, cases, strict=True):
+        row[: len(case.found.candidates)] = case.found.scores
+    nulls = np.array([-1e4 if case.found.null is None else case.found.null for case in cases])
+    weight = np.array([case.weight for case in cases])
+    whole = np.array([case.whole for case in cases])
+    fits, without_null = whole, nulls <= -1e4
+    if without_null.all():  # a reader that never says "no answer" is sure or not of those that it gives
+        fits = whole & correct.any(axis=1)
+        if not fits.any():
+            return Calibration()
+    fitted = fit_calibration(scores[fits], correct[fits], nulls[fits], weight[fits])
+    answerable = np.array([case.answerable for case in cases])
+    if without_null.any() or not answerable.any():
+        return fitted
+    signs = np.array(
+        [answer_signs(c.found, *confidences(c.found.scores, c.found.null, fitted)) for c in cases]
+    )
+    first = fit_chance(signs[answerable], correct[answerable, 0], weight[answerable])
+    # "yes" and "no" stand in no passage
+    wrong = answerable & ~correct[:, 0] & np.array([case.example.answer_type == SPAN for case in cases])
+    empty = np.array([not case.holds for case in cases])
+    # From one kind alone it would learn "always" or "never": then the bias tells, which knows emptied cases.
+    both = empty[wrong].any() and not empty[wrong].all()
+    none = fit_chance(signs[wrong], empty[wrong], weight[wrong]) if both else None
+    return fitted.model_copy(update={"first": first, "none": none})
+
+
+def _percent(of: npt.NDArray[np.bool_]) -> float:
+    return round(100 * float(of.mean()), 2) if len(of) else 0.0
+
+
+def _error(confidence: npt.NDArray[np.float64], correct: npt.NDArray[np.bool_]) -> float:
+    measured = measure_calibration(confidence, correct)
+    return round(measured.ece, 4) if measured is not None else 0.0
+
+
+def _chances(
+    cases: Sequence[Case], correct: npt.NDArray[np.bool_], calibration: Calibration
+) -> npt.NDArray[np.float64]:
+    """Probability of each case's first answer, of "no answer", and of what is right, (Q, 3)."""
+    rows = []
+    for case, hit in zip(cases, correct, strict=True):
+        chances, none = likelihoods(case.found, calibration)
+        right = float((chances * hit[: len(chances)]).sum()) if hit.any() else none
+        rows.append((chances[0], none, max(right, 1e-12)))
+    return np.array(rows)
+
+
+def _without_answers(scored: ScoredPassages, part: Sequence[Example]) -> ScoredPassages:
+    """The same output as if passages that hold an answer had not been retrieved."""
+    kept = [
+        index
+        for index, row in enumerate(scored.rows)
+        if not part[scored.pairs[row.group][0]].candidates[scored.pairs[row.group][1]].holds_answer
+    ]
+    return scored.only(kept)

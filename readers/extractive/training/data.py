@@ -1,0 +1,340 @@
+"""Question sets as token arrays: which passages of a question answer it, and where."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rag.core.errors import DataError
+from rag.core.log import get_logger
+from rag.core.types import Passage, Question
+from rag.data.files.record import Context
+from rag.data.files.results import read_dpr_results
+from rag.data.questions import read_questions
+from rag.data.sentences import Spans, align_sentences
+from rag.data.text import AnswerMatcher, exact_match, normalize_answer
+from readers.extractive.layout import PairTemplate, pair_template
+from readers.extractive.tokens import TokenTable, tokenize_texts
+from readers.extractive.training.config import TrainingSet
+from readers.paths import join_path
+
+SPAN, YES, NO = 0, 1, 2
+_MAX_SPANS = 10  # in one passage, as in DPR
+_MAX_ANSWER_TOKENS = 30
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A passage of a question, its retrieval score, and whether an answer stands in it.
+
+    `sentences` are start and end of its sentences, `facts` which of them support the answer, where that is
+    known.
+    """
+
+    passage: Passage
+    score: float
+    is_gold: bool
+    holds_answer: bool
+    sentences: Spans = ()
+    facts: tuple[bool, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A question and its passages, gold ones first, then others in the order in which they were given."""
+
+    question: Question
+    candidates: tuple[Candidate, ...]
+    set_index: int = 0
+
+    @property
+    def group(self) -> str:
+        """What must not be parted by holding questions out: the article of the first gold passage."""
+        gold = self.question.gold
+        return gold[0].passage.title if gold and gold[0].passage.title else self.question.text
+
+    @property
+    def answer_type(self) -> int:
+        """SPAN, YES or NO."""
+        words = {normalize_answer(answer) for answer in self.question.answers}
+        return YES if words == {"yes"} else NO if words == {"no"} else SPAN
+
+
+def is_right(text: str, example: Example) -> bool:
+    """Exact match by SQuAD's rules, or by the expressions where the answers are such."""
+    return exact_match(text, example.question.answers, example.question.answer_profile)
+
+
+def read_set(one: TrainingSet, number: int = 0, *, serving: bool = False) -> list[Example]:
+    """The questions of a set that have answers, with all their passages.
+
+    Args:
+        one: the set.
+        number: kept in the examples.
+        serving: take what the retriever that will serve found, and nothing else, where the set has that.
+
+    Raises:
+        DataError: a file is wrong, no question is left, or `retrieved` knows fewer than half of them.
+    """
+    questions = [q for q in map(partial(_shortened, one), read_questions(one.questions)) if _kept(q, one)]
+    if not questions:
+        raise DataError(
+            f"{one.questions}: no question with answers" + (f" where {dict(one.where)}" if one.where else "")
+        )
+    path = one.serving if serving and one.serving is not None else one.retrieved
+    if path is None and "ctxs" in questions[0].meta:  # results of `rag retrieve`, or a file of FiD's
+        path = one.questions
+    found: dict[str, tuple[Context, ...]] = {}
+    if path is not None:
+        wanted = {question.text for question in questions}
+        for record in read_dpr_results(path):
+            if record.question in wanted:
+                found[record.question] = record.contexts
+        if len(found) < len(wanted) / 2 and not serving:
+            raise DataError(
+                f"{path}: knows only {len(found)} of {len(wanted)} questions of {one.questions}",
+                hint="run `rag retrieve` for these questions",
+            )
+    if serving and path is not None:
+        questions = [question for question in questions if question.text in found]
+    if one.paths:
+        return _with_paths(one, [Example(q, tuple(_joined(q)), number) for q in questions])
+    return [
+        Example(question, tuple(_candidates(question, found.get(question.text, ()), serving)), number)
+        for question in questions
+    ]
+
+
+def _with_paths(one: TrainingSet, examples: Sequence[Example]) -> list[Example]:
+    kept = [example for example in examples if example.candidates]
+    if not kept:
+        raise DataError(
+            f"{one.questions}: no question with two gold passages or more, each with its text",
+            hint="`paths` takes multi-hop sets: HotpotQA, 2WikiMultiHopQA, MuSiQue",
+        )
+    unmarked = sum(not any(candidate.facts for candidate in example.candidates) for example in kept)
+    get_logger(__name__).info(
+        "%s: %d questions with a path, %d without (or one passage twice) left out; %d mark no sentences",
+        *(one.questions, len(kept), len(examples) - len(kept), unmarked),
+    )
+    return kept
+
+
+def _shortened(one: TrainingSet, question: Question) -> Question:
+    """The question without the answers that are too long; SQuAD's places belong to its first answer alone."""
+    if not one.max_answer_words or question.answers_are_regex:
+        return question
+    short = tuple(a for a in question.answers if len(a.split()) <= one.max_answer_words)
+    starts = question.answer_starts if short[:1] == question.answers[:1] else ()
+    return replace(question, answers=short, answer_starts=starts)
+
+
+def _kept(question: Question, one: TrainingSet) -> bool:
+    return bool(question.answers) and all(
+        str(question.meta.get(field)) == value for field, value in one.where.items()
+    )
+
+
+def _candidates(question: Question, retrieved: Sequence[Context], serving: bool) -> Iterator[Candidate]:
+    """Gold passages, the set's distractors and what was retrieved, each text once; the last if `serving`."""
+    matcher = AnswerMatcher(question.answers, question.answer_mode)
+    seen: set[str] = set()
+    gold = {item.passage.title for item in question.gold}
+    is_multi_hop = len(gold) > 1 and not question.gold_are_alternatives
+    if not (serving and retrieved):
+        for item in (*question.gold, *question.context):
+            if item.passage.text.strip() and item.passage.text not in seen:
+                seen.add(item.passage.text)
+                holds = matcher.matches(item.passage.text)
+                yield Candidate(item.passage, 0.0, item in question.gold, holds)
+    for one in retrieved:
+        # gold paragraphs of multi-hop sets are whole introductions: the title in a corpus is that text again
+        text, score = one.text or "", math.nan if one.score is None else one.score
+        again = text in seen or (one.title in gold and is_multi_hop)
+        if text.strip() and (serving or not again):
+            seen.add(text)
+            holds = matcher.matches(text) if one.has_answer is None else one.has_answer
+            yield Candidate(Passage(one.id, one.title, text), score, False, holds)
+
+
+def _joined(question: Question) -> Iterator[Candidate]:
+    """The path of the gold passages, backwards too where it has two, then paths that leave the way."""
+    gold = [item for item in question.gold if item.passage.text.strip()]
+    others = [item for item in question.context if item.passage.text.strip()]
+    if len({item.passage for item in gold}) < max(2, len(gold)) or question.gold_are_alternatives:
+        return
+    judged = any(len(item.sentences) > 1 for item in gold)
+    right = [gold, gold[::-1]] if len(gold) == 2 else [gold]
+    wrong = [
+        ([gold[n % len(gold)], other], [other, gold[n % len(gold)]])[n // len(gold) % 2]
+        for n, other in enumerate(others)
+    ] + [list(pair) for pair in pairwise(others)][::2]
+    matcher = AnswerMatcher(question.answers, question.answer_mode)
+    for path in (*right, *wrong):
+        one = join_path([item.passage for item in path])
+        sentences: list[tuple[int, int]] = []
+        facts: list[bool] = []
+        for begin, item in zip(one.starts, path, strict=True):
+            cut = align_sentences(item.passage.text, item.sentences) if judged and item.sentences else None
+            for number, (start, end) in enumerate(cut or ()):
+                sentences.append((begin + start, begin + end))
+                facts.append(number in item.supporting)
+        holds = matcher.matches(one.passage.text)
+        yield Candidate(one.passage, 0.0, path in right, holds, tuple(sentences), tuple(facts))
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderExamples:
+    """Training questions as arrays: Q questions, C (question, passage) pairs, N different passages.
+
+    Attributes:
+        questions: Q tokenised questions.
+        titles, texts: N tokenised titles and texts.
+        sets: (Q,) set of each question.
+        types: (Q,) SPAN, YES or NO.
+        bounds: (Q + 1,); the pairs of question q are bounds[q]:bounds[q + 1], positives first.
+        positives: (Q,) how many of them are positive.
+        passages: (C,) passage of each pair.
+        span_bounds, spans: (C + 1,) and (S, 2): first and last token of each answer in the passage's text.
+        fact_bounds, facts: (C + 1,) and (F, 2): last token of each judged sentence, and 1 if it supports.
+        template: the special tokens around them.
+    """
+
+    questions: TokenTable
+    titles: TokenTable
+    texts: TokenTable
+    sets: Ints
+    types: Ints
+    bounds: Ints
+    positives: Ints
+    passages: Ints
+    span_bounds: Ints
+    spans: Ints
+    fact_bounds: Ints
+    facts: Ints
+    template: PairTemplate
+
+    def __len__(self) -> int:
+        return len(self.sets)
+
+
+def load_examples(
+    examples: Sequence[Example],
+    sets: Sequence[TrainingSet],
+    tokenizer: Any,
+    *,
+    answer_types: bool = False,
+    negatives_top_k: int = 6,
+) -> ReaderExamples:
+    """Tokenise everything once. Questions that no passage answers are left out and counted.
+
+    Args:
+        sets: which passages are positive.
+        answer_types: keep questions whose answer is "yes" or "no".
+        negatives_top_k: keep so many passages without the answer, the first ones.
+
+    Raises:
+        DataError: no question is left.
+        ArtifactError: the tokenizer frames pairs as no reader can read them.
+    """
+    known: dict[tuple[str, str], int] = {}
+
+    def number(candidate: Candidate) -> int:
+        return known.setdefault((candidate.passage.title, candidate.passage.text), len(known))
+
+    roles: list[tuple[list[tuple[Candidate, list[tuple[int, int]]]], list[Candidate]]] = []
+    for example in examples:
+        positive, negative = _roles(example, sets[example.set_index].positives, answer_types)
+        roles.append((positive, negative[:negatives_top_k]))
+        for candidate in (*(c for c, _ in positive), *roles[-1][1]):
+            number(candidate)
+    texts = tokenize_texts(tokenizer, [text for _, text in known])
+    titles = tokenize_texts(tokenizer, [title for title, _ in known])
+    kept: list[Example] = []
+    bounds, span_bounds, fact_bounds, positives = [0], [0], [0], []
+    passages: list[int] = []
+    spans: list[tuple[int, int]] = []
+    facts: list[tuple[int, int]] = []
+    for example, (answering, others) in zip(examples, roles, strict=True):
+        located = [(c, list(texts.located(number(c), places, _MAX_ANSWER_TOKENS))) for c, places in answering]
+        located = [pair for pair in located if pair[1] or example.answer_type != SPAN]
+        if not located:
+            continue
+        kept.append(example)
+        positives.append(len(located))
+        for candidate, found in [*located, *((c, []) for c in others)]:
+            passages.append(number(candidate))
+            spans += found
+            span_bounds.append(len(spans))
+            for sentence, is_fact in zip(candidate.sentences, candidate.facts, strict=True):
+                facts += [(last, int(is_fact)) for _, last in texts.located(passages[-1], [sentence])]
+            fact_bounds.append(len(facts))
+        bounds.append(len(passages))
+    if len(kept) < len(examples):
+        get_logger(__name__).warning(
+            "%d of %d questions left out: no passage of theirs holds an answer of at most %d tokens",
+            *(len(examples) - len(kept), len(examples), _MAX_ANSWER_TOKENS),
+        )
+    if not kept:
+        raise DataError(
+            "no question has a passage that answers it",
+            hint="give gold passages, or `retrieved` results that hold the answers",
+        )
+    return ReaderExamples(
+        questions=tokenize_texts(tokenizer, [example.question.text for example in kept]),
+        titles=titles,
+        texts=texts,
+        sets=np.array([example.set_index for example in kept], np.int64),
+        types=np.array([example.answer_type for example in kept], np.int64),
+        bounds=np.array(bounds, np.int64),
+        positives=np.array(positives, np.int64),
+        passages=np.array(passages, np.int64),
+        span_bounds=np.array(span_bounds, np.int64),
+        spans=np.array(spans, np.int64).reshape(-1, 2),
+        fact_bounds=np.array(fact_bounds, np.int64),
+        facts=np.array(facts, np.int64).reshape(-1, 2),
+        template=pair_template(tokenizer),
+    )
+
+
+def _roles(
+    example: Example, mode: str, answer_types: bool
+) -> tuple[list[tuple[Candidate, list[tuple[int, int]]]], list[Candidate]]:
+    """Positive passages with the places of the answers in them, and negatives."""
+    question = example.question
+    if example.answer_type != SPAN:
+        if not answer_types:
+            return [], []
+        return [(c, []) for c in example.candidates if c.is_gold], [
+            c for c in example.candidates if not c.is_gold
+        ]
+    if mode == "auto":
+        mode = "gold" if any(c.is_gold and c.holds_answer for c in example.candidates) else "match"
+    matcher = AnswerMatcher(question.answers, question.answer_mode)
+    positive = []
+    for candidate in example.candidates:
+        if candidate.holds_answer and (candidate.is_gold or mode != "gold"):
+            places = matcher.places(candidate.passage.text)
+            annotated = _annotated(question, candidate)
+            places = annotated + [place for place in places if place not in annotated]
+            if places:
+                positive.append((candidate, places[:_MAX_SPANS]))
+    return positive, [c for c in example.candidates if not c.holds_answer]
+
+
+def _annotated(question: Question, candidate: Candidate) -> list[tuple[int, int]]:
+    """Where SQuAD says the first answer stands, if it stands there."""
+    if not (candidate.is_gold and question.answer_starts):
+        return []
+    start, answer = question.answer_starts[0], question.answers[0]
+    end = start + len(answer)
+    return [(start, end)] if candidate.passage.text[start:end] == answer else []

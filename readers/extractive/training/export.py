@@ -1,0 +1,125 @@
+"""The finished reader on disk: fp32 for further training, int8 to ship."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from rag.core.files import atomic_path, atomic_write_json, read_json, sha256_file
+from rag.runtime.fast.int8_bert import RangeRecorder
+from readers.extractive.fast import FastSpanModel
+from readers.extractive.files import load_parts
+from readers.extractive.model import SpanModel
+from readers.extractive.quantized import save_int8
+from readers.extractive.reader import ExtractiveReader
+from readers.extractive.settings import ReaderManifest, ReaderSettings
+from readers.extractive.training.data import Example
+from readers.manifest import Calibration, load_manifest
+
+WEIGHTS_FILE, RANGES_FILE = "weights.int8.safetensors", "ranges.safetensors"
+_PASSAGES = 2  # of each question, to measure ranges on
+_KEPT = (
+    "position_embeddings",
+    "token_type_embeddings",
+    "qa_outputs",
+    "passage_head",
+    "skim_head",
+    "fact_head",
+)
+
+
+def export_trained(
+    folder: Path, model: SpanModel, weights: Mapping[str, torch.Tensor], tokenizer: Any
+) -> None:
+    """Write fp32 weights under Hugging Face's names: `AutoModelForQuestionAnswering` loads the folder.
+
+    Args:
+        weights: fp32 tensors by the model's names.
+    """
+    encoder: Any = model.encoder
+    prefix = encoder.base_model_prefix
+    folder.mkdir(parents=True, exist_ok=True)
+    renamed = {
+        (f"{prefix}.{name.removeprefix('encoder.')}" if name.startswith("encoder.") else name): tensor
+        for name, tensor in weights.items()
+    }
+    with atomic_path(folder / "model.safetensors") as temporary:
+        floats = {k: v.float().contiguous() for k, v in renamed.items() if v.is_floating_point()}
+        save_file(floats, temporary, metadata={"format": "pt"})
+    _describe(folder, model, tokenizer)
+
+
+def export_int8(
+    folder: Path,
+    model: SpanModel,
+    weights: Mapping[str, torch.Tensor],
+    tokenizer: Any,
+    *,
+    name: str,
+    settings: ReaderSettings,
+    calibration: Calibration,
+) -> ReaderManifest:
+    """Write the reader that ships: int8 weights, tokenizer, configuration, `reader.json` last."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / WEIGHTS_FILE
+    keep = [key for key in weights if any(part in key for part in _KEPT)]
+    save_int8(weights, path, keep=keep)
+    _describe(folder, model, tokenizer)
+    manifest = ReaderManifest(
+        name=name,
+        weights_file=WEIGHTS_FILE,
+        weights_sha256=sha256_file(path),
+        settings=settings,
+        calibration=calibration,
+    )
+    manifest.save(folder)
+    return manifest
+
+
+def _describe(folder: Path, model: SpanModel, tokenizer: Any) -> None:
+    encoder: Any = model.encoder
+    config = json.loads(encoder.config.to_json_string(use_diff=True))
+    config["architectures"] = [encoder.__class__.__name__.removesuffix("Model") + "ForQuestionAnswering"]
+    for key in ("_name_or_path", "dtype"):
+        config.pop(key, None)
+    atomic_write_json(folder / "config.json", config)
+    tokenizer.save_pretrained(folder)
+    path = folder / "tokenizer_config.json"
+    described = read_json(path)
+    for key in ("is_local", "local_files_only"):  # how it was opened here says nothing about it
+        described.pop(key, None)
+    atomic_write_json(path, described)
+
+
+def add_ranges(folder: Path, examples: Sequence[Example]) -> bool:
+    """Measure the ranges of a finished reader's activations and put them beside its weights.
+
+    Args:
+        examples: read with their first passages; a few hundred are enough, none of them from a test set.
+
+    Returns:
+        Whether there are ranges now; there are none for a network that int8 inference does not cover.
+    """
+    parts = load_parts(folder)
+    if not FastSpanModel.supports(parts.model):
+        return False
+    encoder: Any = parts.model.encoder
+    recorder = RangeRecorder(encoder.state_dict(), encoder.config)
+    model = FastSpanModel(parts.model, "fp32")
+    model.encoder = recorder
+    reader = ExtractiveReader(model, parts.tokenizer, parts.settings, name=parts.name)
+    passages = [[candidate.passage for candidate in example.candidates[:_PASSAGES]] for example in examples]
+    reader.score([example.question.text for example in examples], passages)
+    reader.close()
+    path = folder / RANGES_FILE
+    with atomic_path(path) as temporary:
+        save_file({name: tensor.clone() for name, tensor in recorder.ranges.items()}, temporary)
+        temporary.chmod(0o644)
+    changes = {"ranges_file": RANGES_FILE, "ranges_sha256": sha256_file(path)}
+    load_manifest(ReaderManifest, folder).model_copy(update=changes).save(folder)
+    return True

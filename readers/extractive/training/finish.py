@@ -1,0 +1,197 @@
+"""After the last step: export, choose the ranking and calibrate on held-out questions, score, describe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rag.core.files import atomic_write_json, atomic_write_text, fingerprint, read_json
+from rag.core.log import get_logger
+from rag.core.types import Passage
+from rag.data.text import f1
+from rag.runtime.seeds import generator
+from readers.extractive.model import SpanModel
+from readers.extractive.reader import ExtractiveReader
+from readers.extractive.settings import ReaderManifest, ReaderSettings
+from readers.extractive.training.calibrate import too_few, tune
+from readers.extractive.training.card import model_card
+from readers.extractive.training.config import ReaderTrainConfig, TrainingSet
+from readers.extractive.training.data import Example, is_right, read_set
+from readers.extractive.training.export import add_ranges, export_int8, export_trained
+from readers.manifest import Calibration, load_manifest
+from readers.protocols import Reader
+
+_CHUNK = 256
+_RETRIEVED = 5  # passages read of a question that has no gold ones
+_RANGE_QUESTIONS = 200  # whose passages show how large activations get
+
+
+def check_held_out(config: ReaderTrainConfig, held_out: Mapping[str, Sequence[Example]]) -> None:
+    """Refuse, before anything is learnt, what could not be calibrated afterwards.
+
+    Raises:
+        DataError: of the sets with retrieved passages a single question is held out, and there are no others.
+    """
+    count = sum(len(held_out[one.label]) for one in config.train if one.serving or one.retrieved)
+    if count == 1 and not config.calibrate:
+        raise too_few()
+
+
+def finish(
+    config: ReaderTrainConfig,
+    model: SpanModel,
+    weights: dict[str, torch.Tensor],
+    tokenizer: Any,
+    held_out: Mapping[str, Sequence[Example]],
+    settings: ReaderSettings,
+) -> Path:
+    """Write `trained/`, `reader/` and `figures.json` into `config.out`; what was measured is not redone.
+
+    Args:
+        weights: the trained fp32 weights by the model's names.
+        held_out: by set, questions that were not learnt from.
+        settings: what the ranking is tuned from.
+
+    Returns:
+        The folder of the finished reader.
+    """
+    trained, finished = config.out / "trained", config.out / "reader"
+    export_trained(trained, model, weights, tokenizer)
+    sets = _serving(config, held_out)
+    everything = [example for examples in held_out.values() for example in examples]
+    everything = everything or [example for examples in sets.values() for example in examples]
+
+    def export(settings: ReaderSettings, calibration: Calibration) -> ExtractiveReader:
+        export_int8(
+            finished, model, weights, tokenizer, name=config.name, settings=settings, calibration=calibration
+        )
+        if everything:
+            add_ranges(finished, draw(everything, _RANGE_QUESTIONS, config, 7))
+        return ExtractiveReader.load(finished, precision=config.optim.precision)
+
+    reader = export(settings, Calibration())
+    figures = _Figures(config.out / "figures.json", load_manifest(ReaderManifest, finished).weights_sha256)
+    for label, examples in held_out.items():
+        shown = draw(examples, config.validation_questions, config, 4)
+        if shown:
+            figures.once(f"gold passages, held-out {label}", "", partial(reading_scores, reader, shown))
+
+    if sets:
+
+        def tuned() -> dict[str, Any]:
+            found = tune(reader, sets, effort_sets=config.effort_sets, effort=config.effort)
+            figures.notes["choice"] = {
+                "settings": found.settings.model_dump(),
+                "calibration": found.calibration.model_dump(),
+            }
+            return found.figures
+
+        source = _source(config, sets)
+        figures.once("retrieved, held-out", source, tuned)
+        choice = figures.notes["choice"]
+        reader.close()
+        reader = export(ReaderSettings(**choice["settings"]), Calibration(**choice["calibration"]))
+
+    if config.test_file is not None:
+        test = read_set(TrainingSet(questions=config.test_file))
+        source = f"{config.test_file} {fingerprint(figures.notes.get('choice'))[:16]}"
+        figures.once("gold passages, test, shipped weights", source, partial(reading_scores, reader, test))
+        full = model.to_compute(torch.float32).cpu()
+        full.load_state_dict(weights)
+        exact = ExtractiveReader(full, tokenizer, reader.settings, reader.calibration)
+        figures.once("gold passages, test, weights in fp32", source, partial(reading_scores, exact, test))
+    card = model_card(config, load_manifest(ReaderManifest, finished), figures.values)
+    atomic_write_text(finished / "README.md", card)
+    return finished
+
+
+def _source(config: ReaderTrainConfig, sets: Mapping[str, Sequence[Example]]) -> str:
+    """What the choice of settings follows from, beside the weights."""
+    told = {label: [example.question.id for example in examples] for label, examples in sets.items()}
+    files = {
+        str(path): path.stat().st_size
+        for one in (*config.train, *config.calibrate)
+        for path in (one.questions, one.retrieved, one.serving)
+        if path is not None and path.is_file()
+    }
+    said = fingerprint([told, files, config.effort, config.effort_sets])[:16]
+    return " ".join([*(f"{label} {len(examples)}" for label, examples in sets.items()), said])
+
+
+def _serving(
+    config: ReaderTrainConfig, held_out: Mapping[str, Sequence[Example]]
+) -> dict[str, Sequence[Example]]:
+    """By set, held-out questions with what a retriever found for them and nothing else."""
+    found: dict[str, Sequence[Example]] = {}
+    for one in (*config.train, *config.calibrate):
+        chosen = {example.question.id for example in held_out.get(one.label, ())}
+        is_learnt = one in config.train
+        if is_learnt and not (chosen and (one.serving or one.retrieved)):
+            continue
+        examples = read_set(one, serving=True)
+        examples = [e for e in examples if e.candidates and (e.question.id in chosen or not is_learnt)]
+        if examples:
+            found[one.label] = draw(examples, config.calibration_questions, config, 5)
+    return found
+
+
+class _Figures:
+    """figures.json: what was measured on which weights, saved after each measurement, with notes beside."""
+
+    def __init__(self, path: Path, weights_sha256: str) -> None:
+        self._path, self._sha = path, weights_sha256
+        self.values: dict[str, Any] = {}
+        self.notes: dict[str, Any] = {}
+        self._sources: dict[str, str] = {}
+        if path.exists():
+            found = read_json(path)
+            if found.get("weights_sha256") == weights_sha256:
+                self.values, self.notes, self._sources = found["figures"], found["notes"], found["sources"]
+
+    def once(self, name: str, source: str, measure: Callable[[], dict[str, Any]]) -> None:
+        """Measure `name`, unless it was measured on the same weights from the same `source`."""
+        if name not in self.values or self._sources.get(name) != source:
+            self.values[name] = measure()
+            self._sources[name] = source
+            self._save()
+        get_logger(__name__).info("%s: %s", name, self.values[name])
+
+    def _save(self) -> None:
+        measured = {"figures": self.values, "notes": self.notes, "sources": self._sources}
+        atomic_write_json(self._path, {"weights_sha256": self._sha, **measured})
+
+
+def draw(examples: Sequence[Example], count: int, config: ReaderTrainConfig, key: int) -> list[Example]:
+    """`count` examples (or all, if fewer) in an order that depends on the seed and `key` alone."""
+    order = generator(config.run.seed, key).permutation(len(examples))[:count]
+    return [examples[int(i)] for i in order]
+
+
+def reading_scores(reader: Reader, examples: Sequence[Example]) -> dict[str, float]:
+    """EM and F1 in percent, by the official SQuAD 1.1 rules, of questions with their gold passages alone.
+
+    Questions without gold passages are read with their first few others. An answer that is missing is wrong.
+    """
+    scores: list[tuple[float, float]] = []
+    for begin in range(0, len(examples), _CHUNK):
+        part = examples[begin : begin + _CHUNK]
+        passages = [_passages(example) for example in part]
+        given = [[1.0] * len(found) for found in passages]
+        results = reader.read([example.question.text for example in part], passages, given, n_best=1)
+        for example, result in zip(part, results, strict=True):
+            text = result.answers[0].text if result.answers else ""
+            right = float(is_right(text, example))
+            overlap = right if example.question.answers_are_regex else f1(text, example.question.answers)
+            scores.append((right, overlap))
+    em, overlap = 100.0 * np.array(scores).reshape(-1, 2).sum(axis=0) / max(1, len(examples))
+    return {"em": round(float(em), 2), "f1": round(float(overlap), 2)}
+
+
+def _passages(example: Example) -> list[Passage]:
+    gold = [candidate.passage for candidate in example.candidates if candidate.is_gold]
+    return gold or [candidate.passage for candidate in example.candidates[:_RETRIEVED]]

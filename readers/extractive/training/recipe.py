@@ -1,0 +1,148 @@
+"""Train an extractive reader: the recipe, top to bottom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rag.core.log import get_logger
+from rag.data.questions import hold_out
+from rag.runtime.hardware import resolve_precision
+from rag.runtime.model_files import model_folder, position_limit, read_config
+from rag.training.claim import claimed
+from rag.training.fit import Loss, fit
+from rag.training.precision import MasterWeights
+from readers.extractive.reader import ExtractiveReader
+from readers.extractive.settings import ReaderSettings
+from readers.extractive.training.average import averaged, other_readers
+from readers.extractive.training.batches import ReaderBatch, ReaderBatches
+from readers.extractive.training.config import ReaderTrainConfig
+from readers.extractive.training.data import Example, load_examples, read_set
+from readers.extractive.training.finish import check_held_out, draw, finish, reading_scores
+from readers.extractive.training.losses import fact_loss, selection_loss, skim_loss, span_loss
+from readers.extractive.training.start import start_model
+
+
+def train_reader(config: ReaderTrainConfig) -> Path:
+    """Train a reader as `config` says, or resume the run that `config.out` holds.
+
+    Writes into `config.out`: `config.json`, `metrics.jsonl`, `checkpoints/`, `trained/` (fp32 weights,
+    loadable by `AutoModelForQuestionAnswering`), `figures.json`, and `reader/`, the finished int8 reader
+    with its model card.
+
+    Returns:
+        The folder of the finished reader, `config.out / "reader"`.
+
+    Raises:
+        DataError: if an input file is wrong.
+        ArtifactError: if the encoder cannot be loaded, or its tokenizer does not fit it.
+        ConfigError: if the configuration cannot work, or several processes were started.
+        MismatchedArtifactError: if `config.out` holds a run with another configuration.
+    """
+    with claimed(config) as world:
+        world.refuse_several("a reader is trained by one")
+        return _train(config, world.device)
+
+
+def _train(config: ReaderTrainConfig, device: str) -> Path:
+    log = get_logger(__name__)
+
+    # model
+    model, tokenizer = start_model(
+        config.model,
+        longest=max(stage.full_tokens for stage in config.stages),
+        seed=config.run.seed,
+        passage_head=config.objective.selection_weight > 0,
+        fact_head=config.objective.fact_weight > 0,
+    )
+    others = other_readers(config.model.average, model.state_dict())
+    model.to(device)
+    full = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    model.to_compute(resolve_precision(config.optim.precision, device))
+    master = MasterWeights(model, full)
+
+    # data
+    train: list[Example] = []
+    held_out: dict[str, list[Example]] = {}
+    for number, one in enumerate(config.train):
+        kept, held_out[one.label] = hold_out(
+            read_set(one, number), one.held_out, config.run.seed, lambda example: example.group
+        )
+        train += kept
+    check_held_out(config, held_out)
+    examples = load_examples(
+        train,
+        config.train,
+        tokenizer,
+        answer_types=config.model.answer_types,
+        negatives_top_k=config.negatives_top_k,
+    )
+    del train
+    batches = ReaderBatches(examples, config)
+    watched = draw([e for found in held_out.values() for e in found], config.validation_questions, config, 4)
+    log.info(
+        "%d questions to train on, %d held out, %d passages, %d steps",
+        *(len(examples), sum(map(len, held_out.values())), len(examples.texts), len(batches)),
+    )
+    settings = ReaderSettings(
+        max_tokens=min(384, position_limit(read_config(model_folder(config.model.encoder)))),
+        select=config.objective.normalisation == "passage",
+        answer_types=config.model.answer_types,
+        skim_layer=model.skim_layer,
+        paths=model.fact_head is not None,
+    )
+
+    def evaluate(_: torch.nn.Module) -> dict[str, float]:
+        return reading_scores(ExtractiveReader(model, tokenizer, settings, device=device), watched)
+
+    # optimisation
+    result = fit(
+        model,
+        master,
+        batches,
+        lambda module, batch: reader_loss(module, batch, config, device),
+        config.optim,
+        config.run,
+        config.out,
+        evaluate=evaluate if watched else None,
+    )
+    weights = averaged({**full, **result.weights}, others)
+    return finish(config, model, weights, tokenizer, held_out, settings)
+
+
+def reader_loss(module: torch.nn.Module, batch: ReaderBatch, config: ReaderTrainConfig, device: str) -> Loss:
+    """Forward pass and the sum of the losses that `config.objective` asks for."""
+    moved: dict[str, Any] = {
+        name: getattr(batch, name).to(device) for name in ReaderBatch.__slots__ if name != "tokens"
+    }
+    output = module(moved["input_ids"], moved["attention_mask"], moved["token_type_ids"])
+    groups, per_group, _ = moved["allowed"].shape
+    start = output.start.unflatten(0, (groups, per_group))  # (B, P, L)
+    end = output.end.unflatten(0, (groups, per_group))
+    if config.model.answer_types:  # "yes" and "no" are positions behind the tokens
+        words = output.words.unflatten(0, (groups, per_group))  # (B, P, 2)
+        start, end = torch.cat([start, words], -1), torch.cat([end, words], -1)
+    value = span_loss(
+        start,
+        end,
+        moved["allowed"],
+        moved["starts"],
+        moved["ends"],
+        moved["acceptable"],
+        has_answer=moved["has_answer"],
+        hard=moved["hard"],
+        normalisation=config.objective.normalisation,
+    )
+    if config.objective.selection_weight:
+        relevance = output.relevance.unflatten(0, (groups, per_group))  # (B, P)
+        value = value + config.objective.selection_weight * selection_loss(relevance, moved["positive"])
+    if output.skim is not None and config.objective.skim_weight:
+        skim = output.skim.unflatten(0, (groups, per_group))  # (B, P, L)
+        allowed = moved["allowed"][..., : skim.shape[-1]]
+        value = value + config.objective.skim_weight * skim_loss(skim, allowed, moved["wanted"])
+    if output.facts is not None and config.objective.fact_weight:
+        facts = output.facts.unflatten(0, (groups, per_group))  # (B, P, L)
+        value = value + config.objective.fact_weight * fact_loss(facts, moved["ends_here"], moved["facts"])
+    return Loss(value, examples=groups, tokens=batch.tokens)

@@ -1,0 +1,88 @@
+"""The network a run starts from: an encoder with fresh heads, or a reader to go on from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from transformers import AutoConfig, AutoTokenizer
+
+from rag.core.errors import ArtifactError, ConfigError
+from rag.runtime.backbone import loading
+from rag.runtime.model_files import embedded_encoder_dir, position_limit
+from readers.extractive.files import check_tokenizer, load_parts
+from readers.extractive.model import SpanModel
+from readers.extractive.tokens import check_offsets
+from readers.extractive.training.config import ReaderModelConfig
+from readers.manifest import READER_FILE
+
+
+def start_model(
+    said: ReaderModelConfig,
+    *,
+    longest: int,
+    seed: int,
+    passage_head: bool = False,
+    fact_head: bool = False,
+) -> tuple[SpanModel, Any]:
+    """Load `said.encoder`, an encoder or a reader, with the heads that are asked for, and its tokenizer.
+
+    Args:
+        longest: tokens of the longest row.
+        seed: of new heads.
+        passage_head, fact_head: further heads.
+
+    Raises:
+        ArtifactError: nothing there can be trained.
+        MismatchedArtifactError: the tokenizer is not that of the encoder.
+        ConfigError: the stages or layers do not fit the encoder, or the tokenizer gives no offsets.
+    """
+    folder = said.encoder or str(embedded_encoder_dir())
+    hint = "give a Hugging Face name, or a folder with configuration, weights and tokenizer"
+    with loading(f"{folder}: no encoder with a tokenizer there", hint=hint):
+        tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
+    if (Path(folder) / READER_FILE).exists() or _answers_questions(folder):
+        loaded = load_parts(folder).model
+        if not isinstance(loaded, SpanModel):
+            raise ArtifactError(
+                f"{folder} holds a {type(loaded).__name__}, expected an encoder or a reader with a span head",
+                hint="start from the encoder that it was made from",
+            )
+        model = loaded
+    else:
+        model = SpanModel.from_encoder(folder, seed=seed)
+    model.add_heads(
+        passage=said.answer_types or passage_head,
+        skim_layer=said.skim_layer,
+        facts=fact_head,
+        seed=seed,
+    )
+    _check(folder, model, tokenizer, longest)
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = said.dropout
+    encoder: Any = model.encoder
+    if said.freeze_word_embeddings:
+        encoder.get_input_embeddings().weight.requires_grad_(False)
+    return model, tokenizer
+
+
+def _answers_questions(folder: str) -> bool:
+    try:
+        names = AutoConfig.from_pretrained(folder).architectures or ()
+    except (OSError, ValueError, KeyError):
+        return False  # the encoder's loader says what is wrong
+    return any(name.endswith("ForQuestionAnswering") for name in names)
+
+
+def _check(folder: str, model: SpanModel, tokenizer: Any, asked: int) -> None:
+    check_offsets(folder, tokenizer)
+    encoder: Any = model.encoder
+    check_tokenizer(folder, tokenizer, encoder.config)
+    longest = position_limit(encoder.config.to_dict())
+    if asked > longest:
+        raise ConfigError(
+            f"rows of {asked} tokens are asked for, the encoder reads at most {longest}",
+            hint="lower full_tokens and max_tokens",
+        )

@@ -1,0 +1,160 @@
+"""Rounds from questions and answers alone; stopped before every stage and gone on with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from indexers.build import BuildSettings, build_index
+from indexers.index import Index
+from rag.cli.main import main
+from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
+from rag.pipeline import Pipeline
+from rag.rounds import by_answers, rounds
+from rag.rounds.by_answers import guided_rounds
+from rag.rounds.rounds import RoundResult
+from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.training.colbert import ColbertTrainConfig
+from tests.unit.rag.rounds.test_rounds import stop_before, world
+
+__all__ = ["world"]  # the fixture
+
+
+def run(world: dict[str, Any], out: Path, steps: int | None = None, **more: Any) -> list[str]:
+    training = ColbertTrainConfig(
+        out=out, index=more.pop("index", world["folder"] / "index"), question_encoder=world["encoder"],
+        projection_dim=32, question_tokens=12, passage_tokens=16, batch_size=16, epochs=24, max_steps=steps,
+        learning_rate=3e-3, validation_fraction=0.0, precision="fp32", threads=1, hard_negatives=2,
+        temperature=0.2, dropout=0.0,
+    )  # fmt: skip
+    given = {"rounds": 1, "top_k": 40, "figure": "top1", "validation_fraction": 0.4, **more}
+    given.setdefault("guidance", {"positives": "1,40", "negatives": 8})
+    questions = str(given.pop("questions", world["folder"] / "train.jsonl"))
+    return guided_rounds(training, questions=questions, **given)
+
+
+def test_a_round_gains(world: dict[str, Any], tmp_path: Path) -> None:
+    lines = run(world, tmp_path / "run")
+    told = json.loads((tmp_path / "run" / "rounds.json").read_text())
+    assert told["best"] == 1
+    assert told["rounds"][1]["figures"]["top5"] > told["rounds"][0]["figures"]["top5"] + 10, lines
+    assert told["rounds"][1]["facts"]["questions learnt from"] > 40
+    assert "questions learnt from" in lines[2]
+
+
+def test_where_words_were_searched_they_are_in_every_round(world: dict[str, Any], tmp_path: Path) -> None:
+    with Index.open(world["folder"] / "index") as source:
+        build_index(source.passages, tmp_path / "words", settings=BuildSettings(retriever="bm25"))
+    run(world, tmp_path / "run", steps=1, index=tmp_path / "words")
+    with Index.open(tmp_path / "run" / "round-1" / "index") as made:
+        assert made.parts == ("tokens", "bm25")
+
+
+def test_a_round_is_judged_with_what_it_is_compared_to(
+    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RoundResult, "gained", property(lambda self: True))
+    with Index.open(world["folder"] / "index") as source:
+        encoder = BiEncoder.load(world["encoder"], pooling="mean")
+        settings = BuildSettings(retriever="hybrid")
+        build_index(source.passages, tmp_path / "both", encoder=encoder, settings=settings)
+    run(world, tmp_path / "auto", steps=1, index=tmp_path / "both")
+    given = {"retriever": "bm25", "next_retriever": "hybrid:depth=50", "restart": False, "rounds": 2}
+    lines = run(world, tmp_path / "named", steps=1, index=tmp_path / "both", **given)
+    for out, first, later in (("auto", "hybrid", "hybrid"), ("named", "bm25", "hybrid:depth=50")):
+        told = json.loads((tmp_path / out / "rounds.json").read_text())["rounds"]
+        assert [row["facts"]["searched"] for row in told] == [first, later, later][: len(told)]
+        for number, searched in enumerate((first, later)):
+            place = tmp_path / out / f"round-{number}" / "evaluation/metrics.json"
+            asked = json.loads(place.read_text())["system"]["retriever"]
+            assert (
+                asked == {"hybrid": "HybridRetriever", "bm25": "SparseRetriever"}[searched.partition(":")[0]]
+            )
+    assert "searched bm25" in lines[1]
+    begun = json.loads((tmp_path / "named/round-2/retriever/config.json").read_text())["question_encoder"]
+    assert begun == str(tmp_path / "named/round-1/retriever/encoder")
+    with pytest.raises(ConfigError, match="no bm25 part"):
+        run(world, tmp_path / "dense", next_retriever="hybrid")
+
+
+def test_rounds_go_on_after_a_stop_before_any_stage(
+    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RoundResult, "gained", property(lambda self: True))
+    whole = run(world, tmp_path / "whole", steps=2)
+    stages = [(by_answers, "write_training_examples"), (by_answers, "train_colbert")]
+    stop_before(monkeypatch, stages, lambda: run(world, tmp_path / "cut", steps=2))
+    assert run(world, tmp_path / "cut", steps=2) == whole
+    for name in ("found.json", "guided.json", "retriever/encoder/model.safetensors"):
+        place = Path("round-1") / name
+        assert (tmp_path / "cut" / place).read_bytes() == (tmp_path / "whole" / place).read_bytes()
+    # a second round searches with what the first one trained
+    run(world, tmp_path / "whole", steps=2, rounds=2)
+    facts = json.loads((tmp_path / "whole" / "rounds.json").read_text())["rounds"][2]["facts"]
+    assert 0 < facts["overlap"] < 1
+    with pytest.raises(MismatchedArtifactError, match="guidance"):
+        run(world, tmp_path / "cut", steps=2, guidance={"positives": "2,40"})
+
+
+def test_a_search_goes_on_after_a_stop_in_its_midst(
+    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "_BATCH", 8)
+    real, asked = Pipeline.retrieve, list[str]()
+
+    def retrieve(self: Pipeline, questions: Any, *given: Any, **more: Any) -> Any:
+        asked.extend(questions)
+        return real(self, questions, *given, **more)
+
+    def stopped(self: Pipeline, questions: Any, *given: Any, **more: Any) -> Any:
+        if len(asked) >= 16:
+            raise KeyboardInterrupt
+        return retrieve(self, questions, *given, **more)
+
+    class Searched(RuntimeError):
+        """Thrown where a round's search is over."""
+
+    def over(*given: Any) -> Any:
+        raise Searched
+
+    monkeypatch.setattr(by_answers, "guided_examples", over)
+    found = {}
+    for out, stops in (("whole", ()), ("cut", (stopped,))):
+        asked.clear()
+        for broken in stops:
+            monkeypatch.setattr(Pipeline, "retrieve", broken)
+            with pytest.raises(KeyboardInterrupt):
+                run(world, tmp_path / out)
+        monkeypatch.setattr(Pipeline, "retrieve", retrieve)
+        with pytest.raises(Searched):
+            run(world, tmp_path / out)
+        assert len(asked) == len(set(asked)) > 16  # each once
+        place = tmp_path / out / "round-1"
+        found[out] = [(place / name).read_bytes() for name in ("found.json", "found_rows.npy")]
+        assert not (place / "found").exists()
+    assert found["cut"] == found["whole"]
+
+
+def test_what_cannot_be_is_said(
+    world: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ConfigError, match="raise it to 50"):
+        run(world, tmp_path / "a", guidance={"positives": "3,50"})
+    strange = tmp_path / "strange.jsonl"
+    strange.write_text(
+        "".join(json.dumps({"question": f"who {n}", "answer": ["zzz"]}) + "\n" for n in range(30))
+    )
+    with pytest.raises(DataError, match="holds an answer"):
+        run(world, tmp_path / "b", questions=strange)
+    given = ["train", "colbert", "--out", str(tmp_path / "c"), "--rounds", "1", "--questions", str(strange)]
+    with pytest.raises(SystemExit) as caught:
+        main(given)
+    assert caught.value.code == 2
+    assert "give --questions and --index" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as caught:
+        main([*given, "--index", str(world["folder"] / "index"), "--set", "select_by=mrr"])
+    assert caught.value.code == 2
+    assert "set select_by=nll or last" in capsys.readouterr().err

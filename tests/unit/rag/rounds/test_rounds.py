@@ -1,0 +1,252 @@
+"""Rounds of distillation on a task that a tiny model learns; stopped before every stage and gone on with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from indexers.build import BuildSettings, build_index
+from indexers.index import Index
+from rag.cli.main import main
+from rag.cli.options import options_of
+from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
+from rag.core.types import Passage
+from rag.data.files.results import read_dpr_results
+from rag.joint.questions import answered
+from rag.rounds import by_reader, rounds
+from rag.rounds.by_reader import DistillationRounds, MakeReader
+from rag.rounds.config import DistillationRoundsConfig
+from rag.rounds.rounds import RoundResult, table
+from rag.rounds.signals import Asked, Judge
+from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.training.distill import DistillTrainConfig
+from tests.unit.retrievers.conftest import cipher_examples
+
+
+class Reader(Judge):
+    """Knows where answers stand."""
+
+    def __init__(self) -> None:
+        self.signal, self.model = "span-likelihood", None
+        self.identity = {"name": "knowing", "kind": "extractive", "weights_sha256": "0" * 64}
+
+    def judge(self, asked: Sequence[Asked]) -> list[Any]:
+        return [np.array([4.0 * a.answers.matches(p.text) for p in a.passages]) for a in asked]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> dict[str, Any]:
+    """80 passages of letters, an index of them, and two questions about each."""
+    folder = tmp_path_factory.mktemp("rounds")
+    passages, lines = [], []
+    for number, example in enumerate(cipher_examples(80, negatives=0)):
+        code = " ".join(example.positives[0].text.split()[2:6])
+        passages.append(Passage(str(number), "title", f"the river {code} text"))
+        for asked in ("who wrote", "in the black forest"):
+            lines.append({"id": f"{number}-{asked[:2]}", "question": f"{asked} {code}", "answer": [code]})
+    (folder / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    encoder = BiEncoder.load(tiny_bert, pooling="mean")
+    build_index(passages, folder / "index", encoder=encoder)
+    return {"folder": folder, "encoder": str(tiny_bert)}
+
+
+def configs(
+    world: dict[str, Any], out: Path, steps: int | None = None, **more: Any
+) -> tuple[DistillationRoundsConfig, DistillTrainConfig]:
+    folder = world["folder"]
+    settings = DistillationRoundsConfig(
+        out=out, index=folder / "index", questions=str(folder / "train.jsonl"), validation_fraction=0.4,
+        top_k=40, figure="top5", **{"rounds": 2, **more},
+    )  # fmt: skip
+    training = DistillTrainConfig(
+        out=out, train_files=(out / "x",), question_encoder=world["encoder"], pooling="mean", normalize=True,
+        temperature=0.1, dropout=0.0, question_tokens=16, passage_tokens=16, batch_size=16, per_question=12,
+        epochs=24, max_steps=steps, learning_rate=3e-3, validation_fraction=0.0, precision="fp32", threads=1,
+    )  # fmt: skip
+    return settings, training
+
+
+def run_rounds(
+    settings: DistillationRoundsConfig, training: DistillTrainConfig, make_reader: MakeReader | None = None
+) -> list[RoundResult]:
+    return rounds.run_rounds(settings, training, DistillationRounds(settings, make_reader))
+
+
+def stop_before(
+    monkeypatch: pytest.MonkeyPatch, stages: Sequence[tuple[Any, str]], run: Callable[[], Any]
+) -> None:
+    """Run once for each of a method's `stages` (module, function) and those that all have, stopped before."""
+    for home, name in (*stages, (rounds, "build_index"), (rounds, "evaluate")):
+        with monkeypatch.context() as patch:
+            real = getattr(home, name)
+
+            def stop(*given: Any, _real: Any = real, **more: Any) -> Any:
+                if "round-1" in f"{given} {more}":
+                    raise KeyboardInterrupt
+                return _real(*given, **more)
+
+            patch.setattr(home, name, stop)
+            with pytest.raises(KeyboardInterrupt):
+                run()
+
+
+def test_a_round_gains(world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Judge, "open", lambda *_: Reader())
+    start, first = run_rounds(*configs(world, tmp_path / "run", rounds=1))
+    assert first.figures["top5"] > start.figures["top5"] + 10
+    assert first.gained
+    assert 0 < first.facts["distinct"] <= 1
+    assert first.facts["without the answer"] == first.facts["constant"]
+    told = json.loads((tmp_path / "run" / "rounds.json").read_text())
+    assert (told["best"], Path(told["encoder"]).parts[-3:]) == (1, ("round-1", "retriever", "encoder"))
+    lines = table([start, first], "top5")
+    assert lines[2].split()[0] == "1"
+    assert ", p = " in lines[2]
+
+
+def test_rounds_of_questions_alone_encode_nothing(
+    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Judge, "open", lambda *_: Reader())
+    settings, training = configs(world, tmp_path / "run", steps=6)
+    training = training.replaced(question_encoder=None, shared=False, frozen="passage", select_by="last")
+    run_rounds(settings.replaced(restart=True), training)
+    for folder in (tmp_path / "run").glob("round-[1-9]"):
+        assert (folder / "retriever" / "index").is_dir()
+        assert not (folder / "index").exists()
+
+
+def test_rounds_go_on_after_a_stop_before_any_stage(
+    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Judge, "open", lambda *_: Reader())
+    monkeypatch.setattr(RoundResult, "gained", property(lambda self: True))
+    whole = run_rounds(*configs(world, tmp_path / "whole", steps=2))
+    assert [result.number for result in whole] == [0, 1, 2]
+    assert 0 <= whole[2].facts["overlap"] <= 1
+    stages = [(by_reader, "score_examples"), (by_reader, "train_distill")]
+    stop_before(monkeypatch, stages, lambda: run_rounds(*configs(world, tmp_path / "cut", steps=2)))
+    cut = run_rounds(*configs(world, tmp_path / "cut", steps=2))
+    assert [result.figures for result in cut] == [result.figures for result in whole]
+    for name in ("found.json", "scored.json", "retriever/encoder/model.safetensors"):
+        for number in (1, 2):
+            path = Path(f"round-{number}") / name
+            assert (tmp_path / "cut" / path).read_bytes() == (tmp_path / "whole" / path).read_bytes()
+    # what a reader is trained on: the round's passages, readable as retrieval results
+    found = next(read_dpr_results(tmp_path / "cut" / "round-1" / "found.json"))
+    assert len(found.passages) == 40
+    assert found.answers
+    settings, training = configs(world, tmp_path / "cut", steps=2)
+    run_rounds(settings, training.replaced(threads=2, save_every_s=7))  # of no matter to what is learnt
+    with pytest.raises(MismatchedArtifactError, match="batch_size"):
+        run_rounds(settings, training.replaced(batch_size=8))
+    with pytest.raises(MismatchedArtifactError, match="other values of signal, top_k"):
+        run_rounds(settings.replaced(signal="relevance", top_k=9), training)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_what_a_round_has_trained_is_not_made_random_again(
+    restart: bool, world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Judge, "open", lambda *_: Reader())
+    monkeypatch.setattr(RoundResult, "gained", property(lambda self: True))
+    reset: list[int] = []
+    train = by_reader.train_distill
+    monkeypatch.setattr(
+        by_reader, "train_distill", lambda said: (reset.append(said.model.reset_layers), train(said))[1]
+    )
+    settings, training = configs(world, tmp_path / "run", steps=1, restart=restart)
+    run_rounds(settings, training.replaced(reset_layers=1))
+    assert reset == [1, int(restart)]
+
+
+def test_a_reader_is_trained_in_every_round(
+    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Any] = []
+    monkeypatch.setattr(Judge, "open", lambda source, _: opened.append(source) or Reader())
+    settings, training = configs(world, tmp_path / "run", steps=1, rounds=1)
+    made: list[tuple[Path, Path]] = []
+
+    def make(examples: Path, out: Path) -> Path:
+        made.append((examples, out))
+        return out / "reader"
+
+    run_rounds(settings, training, make_reader=make)
+    folder = tmp_path / "run" / "round-1"
+    assert made == [(folder / "found.json", folder / "reader")]
+    assert opened == [str(folder / "reader" / "reader")]
+
+
+def test_vectors_are_compared_with_vectors(
+    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Judge, "open", lambda *_: Reader())
+    with Index.open(world["folder"] / "index") as index:
+        build_index(
+            index.passages, tmp_path / "hybrid", encoder=BiEncoder.load(world["encoder"], pooling="mean"),
+            settings=BuildSettings(retriever="hybrid"),
+        )  # fmt: skip
+    opened: list[str] = []
+    real = rounds.evaluate
+
+    def evaluate(*given: Any, **more: Any) -> Any:
+        opened.append(more["retriever"])
+        return real(*given, **more)
+
+    monkeypatch.setattr(rounds, "evaluate", evaluate)
+    counts = []
+    for asked in ("auto", "bm25"):
+        settings, training = configs(world, tmp_path / asked, steps=1, rounds=1, retriever=asked)
+        run_rounds(settings.replaced(index=tmp_path / "hybrid", top_k=80), training)
+        ranked = json.loads((tmp_path / asked / "round-1" / "found.json").read_text())
+        counts.append(min(len(example["ctxs"]) for example in ranked))
+    assert opened == ["dense", "dense", "bm25", "dense"]
+    assert counts[0] == 80 > counts[1]  # round 1 itself learns from all that is found, as asked
+
+
+def test_a_gain_within_noise_is_none() -> None:
+    assert RoundResult(1, {}, (2.0, 0.5, 3.0)).gained
+    assert not RoundResult(1, {}, (2.0, -0.5, 3.0)).gained
+
+
+def test_options_are_explained_where_a_class_extends_another() -> None:
+    shown = options_of(DistillationRoundsConfig, "top_k", "signal")
+    assert all(kind.__metadata__[0].help for kind, _ in shown.values())
+
+
+def test_wrong_settings_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["distill", "--index", "i", "--questions", "q", "--out", str(tmp_path / "run")]
+    for more, said in (
+        (["--signal", "entropy"], "signal entropy is unknown"),
+        (
+            ["--signal", "attention"],
+            "the shipped reader (extractive reader) cannot give the signal attention",
+        ),
+        (["--train-reader", "dpr-small"], "recipe 'dpr', expected one of reader, generator"),
+        (
+            ["--train-reader", "fid-small"],
+            "fid-small (generative reader) cannot give the signal span-likelihood",
+        ),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            main([*given, *more])
+        assert caught.value.code == 2
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    unanswered = tmp_path / "q.jsonl"
+    unanswered.write_text('{"question": "who?"}\n')
+    with pytest.raises(DataError, match="none of its 1 questions has answers"):
+        answered(unanswered)
+    with pytest.raises(ConfigError, match="test"):
+        run_rounds(
+            DistillationRoundsConfig(
+                out=tmp_path / "r", index=tmp_path, questions="q", held_out="nq-test.jsonl"
+            ),
+            DistillTrainConfig(out=tmp_path, train_files=(tmp_path / "x",)),
+        )

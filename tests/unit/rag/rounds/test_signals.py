@@ -1,0 +1,286 @@
+"""Signals of readers against transformers' plain forward passes, one passage at a time."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+
+from rag.cli.main import main
+from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
+from rag.core.types import Passage
+from rag.rounds import scoring
+from rag.rounds.scoring import report_path, score_examples
+from rag.rounds.signals import Asked, Judge, asked_of
+from readers.extractive.model import SpanModel
+from readers.extractive.reader import ExtractiveReader
+from readers.extractive.settings import ReaderSettings
+from readers.generative.model import Seq2Seq
+from readers.generative.reader import GenerativeReader
+from readers.generative.settings import GeneratorSettings
+from retrievers.examples.records import (
+    Candidate,
+    TrainingExample,
+    read_training_examples,
+    write_training_examples,
+)
+from tests.tiny_generator import tiny_seq2seq
+from tests.tiny_reader import tiny_encoder, tiny_tokenizer
+
+IDENTITY = {"name": "tiny", "kind": "any", "weights_sha256": "0" * 64}
+LONG = "bridge of 57 of the harbour in the city in the castle"
+PASSAGES = [
+    Passage("1", "tower", "the tower is 57 meters near the river. 57 in the forest near a " + LONG),
+    Passage("2", "bridge", "the bridge was built in the year 1999"),
+    Passage("3", "", "forest"),
+    Passage("4", "castle", "in the castle of the harbour has 57"),
+]
+EXAMPLE = TrainingExample(
+    "q", "how many meters has the tower", ("57",), tuple(Candidate(p, "retrieved") for p in PASSAGES)
+)
+
+
+def generative(kind: str, signal: str, **settings: Any) -> Judge:
+    model = Seq2Seq(tiny_seq2seq(kind), tiny_tokenizer())
+    reader = GenerativeReader(model, GeneratorSettings(passage_tokens=48, **settings))
+    return Judge("generative", reader, signal, IDENTITY)
+
+
+def extractive(tmp_path: Path, signal: str, **settings: Any) -> Judge:
+    given = ReaderSettings(question_tokens=16, title_tokens=8, **{"max_tokens": 48, **settings})
+    model = SpanModel.from_encoder(tiny_encoder(tmp_path / "encoder"), dropout=0.0)
+    torch.nn.init.normal_(model.qa_outputs.weight, std=0.5)
+    return Judge("extractive", ExtractiveReader(model, tiny_tokenizer(), given), signal, IDENTITY)
+
+
+def row(passage: Passage) -> list[int]:
+    text = f"question: {EXAMPLE.question} title: {passage.title} context: {passage.text}"
+    return list(tiny_tokenizer()(text, truncation=True, max_length=48)["input_ids"])
+
+
+def forward(model: Any, passages: Sequence[Passage], **more: Any) -> Any:
+    """FiD by hand, eager, with the answer 57."""
+    model.set_attn_implementation("eager")
+    answer = tiny_tokenizer()("57", add_special_tokens=False)["input_ids"]
+    with torch.no_grad():
+        states = [model.get_encoder()(input_ids=torch.tensor([row(p)]))[0] for p in passages]
+        return model(
+            encoder_outputs=(torch.cat(states, 1),),
+            labels=torch.tensor([[*answer, 3]]),
+            use_cache=False,
+            **more,
+        )
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart"])
+def test_generative_signals_equal_eager_brute_force(kind: str) -> None:
+    model = tiny_seq2seq(kind)
+    asked = asked_of(EXAMPLE)
+    alone = [-float(forward(model, [p]).loss) for p in PASSAGES]
+    assert generative(kind, "likelihood").judge([asked])[0] == pytest.approx(alone, rel=1e-3)
+    without = [float(forward(model, [o for o in PASSAGES if o != p]).loss) for p in PASSAGES]
+    assert generative(kind, "leave-one-out").judge([asked])[0] == pytest.approx(without, rel=1e-3)
+    # first token: log-probabilities are scores up to a constant a head, the same for all passages
+    weights = forward(model.double(), PASSAGES, output_attentions=True).cross_attentions
+    scores = torch.stack(weights)[:, 0, :, 0].log().mean((0, 1))  # (S,) of layers and heads
+    parts = [float(part.mean()) for part in scores.split([len(row(p)) for p in PASSAGES])]
+    found = generative(kind, "attention").judge([asked])[0]
+    assert found - found[0] == pytest.approx([part - parts[0] for part in parts], abs=2e-3)
+    assert len(set(generative(kind, "attention-norm").judge([asked])[0].tolist())) == 4
+
+
+@pytest.mark.parametrize("max_tokens", [48, 38])
+def test_span_likelihood_equals_a_loop_over_spans(tmp_path: Path, max_tokens: int) -> None:
+    """Also where a passage needs two windows, which share the softmax."""
+    judge = extractive(tmp_path, "span-likelihood", max_tokens=max_tokens, stride_tokens=4)
+    [found] = judge.judge([asked_of(EXAMPLE)])
+    reader = judge.model
+    tokenizer = tiny_tokenizer()
+    windows = 0
+    for passage, value in zip(PASSAGES, found, strict=True):
+        text = tokenizer(passage.text, add_special_tokens=False)["input_ids"]
+        answer = tokenizer("57", add_special_tokens=False)["input_ids"]
+        question, title = (
+            tokenizer(t, add_special_tokens=False)["input_ids"] for t in (EXAMPLE.question, passage.title)
+        )
+        head = [2, *question[:16], 3, *title[:8], 3]
+        room = max_tokens - len(head) - 1
+        chunks = [text[:room]]
+        while (len(chunks) - 1) * (room - 4) + room < len(text):
+            first = len(chunks) * (room - 4)
+            chunks.append(text[first : first + room])
+        windows = max(windows, len(chunks))
+        right = starts = ends = 0.0
+        for chunk in chunks:
+            ids = torch.tensor([[*head, *chunk, 3]])
+            types = torch.tensor(
+                [[0] * (2 + len(question[:16])) + [1] * (ids.shape[1] - 2 - len(question[:16]))]
+            )
+            with torch.no_grad():
+                logits = reader.model.logits(ids, torch.ones_like(ids), types)
+            start, end = logits.start[0].double().exp(), logits.end[0].double().exp()
+            kept = [0, *range(len(head), len(head) + len(chunk))]
+            starts, ends = starts + float(start[kept].sum()), ends + float(end[kept].sum())
+            for at in range(len(chunk) - len(answer) + 1):
+                if chunk[at : at + len(answer)] == answer:
+                    right += float(start[len(head) + at] * end[len(head) + at + len(answer) - 1])
+        assert value == pytest.approx(math.log(right / (starts * ends) + 1e-4), abs=1e-5)
+    assert windows == (1 if max_tokens == 48 else 2)
+    assert found[1] == found[2] == pytest.approx(math.log(1e-4))  # the answer is not there
+
+
+def test_passages_without_an_answer_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = extractive(tmp_path, "span-likelihood")
+    read: list[int] = []
+    logits = type(judge.model.model).logits
+
+    def counted(model: Any, ids: torch.Tensor, *more: Any) -> Any:
+        read.append(len(ids))
+        return logits(model, ids, *more)
+
+    monkeypatch.setattr(type(judge.model.model), "logits", counted)
+    holding = [asked_of(EXAMPLE).answers.matches(passage.text) for passage in PASSAGES]
+    assert 0 < sum(holding) < len(PASSAGES)
+    judge.judge([asked_of(EXAMPLE)])
+    assert sum(read) == sum(holding)
+    [none] = judge.judge([asked_of(replace(EXAMPLE, answers=("nowhere",)))])
+    assert none == pytest.approx([math.log(1e-4)] * len(PASSAGES))
+    assert sum(read) == sum(holding)
+
+
+def test_relevance_is_the_best_span_against_not_here(tmp_path: Path) -> None:
+    judge = extractive(tmp_path, "relevance")
+    [found] = judge.judge([asked_of(EXAMPLE)])
+    scored = judge.model.score([EXAMPLE.question], [PASSAGES]).scores
+    assert found == pytest.approx(scored.spans[:, 0] - scored.nulls)
+
+
+def test_a_reader_is_told_what_it_can_give(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot give the signal attention") as caught:
+        extractive(tmp_path, "attention")
+    assert "it gives span-likelihood, relevance; attention comes from a generative reader" in str(
+        caught.value
+    )
+    with pytest.raises(ConfigError, match="mode 'single'") as caught:
+        generative("bart", "leave-one-out", mode="single")
+    assert "it gives likelihood" in str(caught.value)
+    with pytest.raises(ConfigError, match="unknown signal 'entropy'"):
+        extractive(tmp_path, "entropy")
+    with pytest.raises(ConfigError, match="gives no signal"):
+        Judge.open("openai:http://localhost#m", "likelihood")
+
+
+def test_regular_expressions_become_what_they_match_most(tmp_path: Path) -> None:
+    example = replace(EXAMPLE, answers=(r"\d\d(\d\d)?",), answers_are_regex=True)
+    assert asked_of(example).answer == "57"
+    assert asked_of(replace(example, answers=("x+y",))).answer == ""
+
+
+class Counting(Judge):
+    """Says how long passages are; fails at one question."""
+
+    def __init__(self, fails_at: str = "") -> None:
+        self.signal, self.identity, self.fails_at = "likelihood", IDENTITY, fails_at
+
+    def judge(self, asked: Sequence[Asked]) -> list[Any]:
+        if any(a.question == self.fails_at for a in asked):
+            raise KeyboardInterrupt
+        return [np.array([float(len(p.text)) for p in a.passages]) for a in asked]
+
+
+def test_a_killed_run_goes_on_and_gives_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoring, "_BLOCK", 2)
+    examples = [replace(EXAMPLE, id=f"q{n}", question=f"q {n}") for n in range(5)]
+    examples[1] = replace(examples[1], answers=())
+    examples[2] = replace(examples[2], candidates=(examples[2].candidates[1],) * 2)
+    write_training_examples(tmp_path / "in.json", examples)
+    score_examples(tmp_path / "in.json", tmp_path / "whole.json", Counting(), depth=3)
+    with pytest.raises(KeyboardInterrupt):
+        score_examples(tmp_path / "in.json", tmp_path / "out.json", Counting("q 3"), depth=3)
+    assert not (tmp_path / "out.json").exists()
+    with pytest.raises(MismatchedArtifactError, match="other values of depth"):
+        score_examples(tmp_path / "in.json", tmp_path / "out.json", Counting(), depth=2)
+    report = score_examples(tmp_path / "in.json", tmp_path / "out.json", Counting("q 0"), depth=3)
+    assert (tmp_path / "out.json").read_bytes() == (tmp_path / "whole.json").read_bytes()
+    assert report.counts == {
+        "questions": 5, "passages": 11, "unreadable": 0, "short": 0, "constant": 1, "without answers": 1,
+        "no passage holds an answer": 1,
+    }  # fmt: skip
+    told = json.loads(report_path(tmp_path / "out.json").read_text())
+    assert (told["signal"], told["reader"]) == ("likelihood", IDENTITY)
+    found = list(read_training_examples(tmp_path / "out.json", needs="questions"))
+    assert [c.target for c in found[0].candidates] == [len(p.text) for p in PASSAGES[:3]] + [None]
+    assert not any(c.target is not None for c in found[1].candidates)
+
+
+def test_nothing_to_score_is_refused(tmp_path: Path) -> None:
+    write_training_examples(tmp_path / "in.json", [replace(EXAMPLE, answers=())])
+    with pytest.raises(DataError, match="of 1 questions could be scored: 1 without answers"):
+        score_examples(tmp_path / "in.json", tmp_path / "out.json", Counting())
+    with pytest.raises(ConfigError, match="would be overwritten"):
+        score_examples(tmp_path / "in.json", tmp_path / "." / "in.json", Counting())
+
+
+def test_the_command_scores_with_the_shipped_reader(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    passages = (
+        Passage("1", "Oslo", "Oslo is the capital of Norway."),
+        Passage("2", "Rome", "Rome is in Italy."),
+    )
+    example = TrainingExample(
+        "q", "What is the capital of Norway?", ("Oslo",), tuple(Candidate(p, "retrieved") for p in passages)
+    )
+    write_training_examples(tmp_path / "in.json", [example])
+    arguments = ["score", "--examples", str(tmp_path / "in.json"), "--out", str(tmp_path / "out.json")]
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert not caught.value.code
+    assert "2 passages scored by span-likelihood of" in capsys.readouterr().out
+    [found] = read_training_examples(tmp_path / "out.json", needs="targets")
+    right, wrong = (c.target for c in found.candidates)
+    assert right is not None
+    assert right > math.log(0.5)
+    assert wrong == pytest.approx(math.log(1e-4), abs=1e-5)
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_the_command_scores_with_the_log_odds_of_a_cross_encoder(
+    tiny: Any, tmp_path: Path, outputs: int
+) -> None:
+    torch.manual_seed(0)
+    network = BertForSequenceClassification(BertConfig(**tiny.config(), num_labels=outputs)).eval()
+    network.save_pretrained(tmp_path / "cross")
+    tiny.tokenizer(tmp_path / "cross")
+    examples = [EXAMPLE, replace(EXAMPLE, id="other", question="who wrote the tower", answers=())]
+    write_training_examples(tmp_path / "in.json", examples)
+    arguments = ["score", "--examples", str(tmp_path / "in.json"), "--out", str(tmp_path / "out.json")]
+    arguments += ["--signal", "relevance", "--reader", str(tmp_path / "cross"), "--precision", "fp32"]
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert not caught.value.code
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "cross")
+    targets, wanted = [], []
+    for example in read_training_examples(tmp_path / "out.json", needs="targets"):
+        for candidate in example.candidates:
+            text = f"{candidate.passage.title} {candidate.passage.text}".strip()
+            pair = tokenizer(
+                example.question, text, truncation="only_second", max_length=64, return_tensors="pt"
+            )
+            with torch.no_grad():
+                logits = network(**pair).logits[0]
+            wanted.append(float(logits[-1] - (logits[0] if outputs == 2 else 0)))
+            targets.append(candidate.target)
+    assert len(wanted) == 2 * len(PASSAGES)
+    assert np.std(wanted) > 0.05
+    np.testing.assert_allclose(targets, wanted, atol=1e-4)

@@ -1,0 +1,296 @@
+"""Question sets become batches: crops keep an answer, types and roles are right, any step can be redone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rag.core.errors import ConfigError, DataError
+from rag.data.questions import hold_out
+from rag.data.text import AnswerMatcher
+from readers.extractive.training.batches import ReaderBatch, ReaderBatches
+from readers.extractive.training.config import ReaderStage, ReaderTrainConfig, TrainingSet
+from readers.extractive.training.data import NO, SPAN, YES, Example, load_examples, read_set
+from tests.tiny_reader import tiny_squad, tiny_tokenizer
+
+TWO_HOPS = [
+    {
+        "_id": f"h{n}",
+        "question": question,
+        "answer": answer,
+        "supporting_facts": [["Tower", 0], ["River", 0]],
+        "context": [
+            ["City", ["The city is near the harbour."]],
+            ["Tower", ["The tower has 57 meters."]],
+            ["River", ["The river is in the forest."]],
+        ],
+        "split": "train" if n < 3 else "dev",
+    }
+    for n, (question, answer) in enumerate(
+        [("how many meters?", "57"), ("is it near?", "yes"), ("was it built?", "no"), ("of the year?", "57")]
+    )
+]
+
+
+def write(path: Path, records: list[dict[str, Any]]) -> Path:
+    path.write_text(json.dumps(records))
+    return path
+
+
+def config_of(folder: Path, sets: list[TrainingSet], **changes: Any) -> ReaderTrainConfig:
+    stage = ReaderStage(epochs=1, negatives=2, max_tokens=48, full_tokens=64, tokens_per_batch=512)
+    return ReaderTrainConfig(
+        **{
+            "out": folder,
+            "train": sets,
+            "stages": (stage,),
+            "question_tokens": 24,
+            "title_tokens": 6,
+            **changes,
+        }
+    )
+
+
+def batches_of(config: ReaderTrainConfig) -> ReaderBatches:
+    examples = [e for n, one in enumerate(config.train) for e in read_set(one, n)]
+    loaded = load_examples(examples, config.train, tiny_tokenizer(), answer_types=config.model.answer_types)
+    return ReaderBatches(loaded, config)
+
+
+def said(batch: ReaderBatch, group: int) -> list[str]:
+    """The acceptable spans of a question as text; "yes" and "no" stand behind the tokens."""
+    _, per_group, size = batch.allowed.shape
+    length = batch.input_ids.shape[1]
+    ids = batch.input_ids.reshape(-1, per_group, length)[group]
+    texts = []
+    for start, end, real in zip(batch.starts[group], batch.ends[group], batch.acceptable[group], strict=True):
+        if real:
+            passage, first = divmod(int(start), size)
+            last = int(end) % size
+            shown = (
+                tiny_tokenizer().decode(ids[passage, first : last + 1]).replace(" ##", "").replace("##", "")
+            )
+            texts.append(shown if first < length else ("<yes>", "<no>")[first - length])
+    return texts
+
+
+@pytest.fixture(scope="module")
+def batches(tmp_path_factory: pytest.TempPathFactory) -> ReaderBatches:
+    folder = tmp_path_factory.mktemp("squad")
+    results = folder / "results.json"
+    train = TrainingSet(questions=tiny_squad(folder / "train.json", 12, 0, results), retrieved=results)
+    stages = (
+        ReaderStage(epochs=1.5, max_tokens=42, full_tokens=64, full_fraction=0.3, tokens_per_batch=512),
+        ReaderStage(
+            epochs=1, negatives=2, no_answer_fraction=0.4, max_tokens=42, full_tokens=64, tokens_per_batch=512
+        ),
+    )
+    return batches_of(config_of(folder, [train], stages=stages))
+
+
+def test_every_answer_is_inside_its_window(batches: ReaderBatches) -> None:
+    seen = 0
+    for step in range(len(batches)):
+        batch = batches[step]
+        groups, per_group, length = batch.allowed.shape
+        assert batch.input_ids.numel() <= 512
+        for group in range(groups):
+            start = int(batch.starts[group, 0])
+            assert batch.allowed[group].reshape(-1)[start]
+            if batch.has_answer[group]:
+                assert said(batch, group)[0].replace(" ", "").isdigit()
+                assert batch.positive[group].tolist() == [True] + [False] * (per_group - 1)
+                assert batch.wanted[group].reshape(-1)[start]
+                seen += 1
+            else:
+                assert batch.starts[group].tolist() == [p * length for p in range(per_group)]
+                assert batch.acceptable[group].all()
+                assert not batch.positive[group].any()
+                assert not batch.wanted[group].any()
+    assert seen > 50
+
+
+def test_a_step_is_the_same_whenever_it_is_asked_for(batches: ReaderBatches) -> None:
+    last = len(batches) - 1
+    first, again = batches[last], batches[last]
+    assert torch.equal(first.input_ids, again.input_ids)
+    assert torch.equal(first.starts, again.starts)
+
+
+def test_stages_hold_as_many_questions_as_they_say(batches: ReaderBatches) -> None:
+    counts = [len(batches[step].has_answer) for step in range(len(batches))]
+    assert sum(counts) == round(1.5 * 48) + 48
+
+
+def test_segments_and_text_do_not_overlap_the_question(batches: ReaderBatches) -> None:
+    batch = batches[0]
+    allowed = batch.allowed.flatten(0, 1)
+    assert allowed[:, 0].all()
+    assert not (allowed[:, 1:] & (batch.token_type_ids[:, 1:] == 0)).any()
+    assert not (allowed & (batch.attention_mask == 0)).any()
+    assert int(batch.attention_mask.sum()) == batch.tokens
+
+
+def test_yes_and_no_rest_on_the_gold_passages_without_a_span(tmp_path: Path) -> None:
+    one = TrainingSet(questions=write(tmp_path / "hops.json", TWO_HOPS), held_out=0, where={"split": "train"})
+    stage = ReaderStage(
+        epochs=1, positives=2, negatives=2, max_tokens=48, full_tokens=64, tokens_per_batch=512
+    )
+    objective = {"spans": "marginal"}
+    config = config_of(tmp_path, [one], stages=(stage,), model={"answer_types": True}, objective=objective)
+    batches = batches_of(config)
+    assert sorted(batches.examples.types.tolist()) == [SPAN, YES, NO]
+    batch = batches[0]
+    found = {tuple(said(batch, group)): group for group in range(3)}
+    assert set(found) == {("57",), ("<yes>", "<yes>"), ("<no>", "<no>")}
+    group = found["<yes>", "<yes>"]
+    assert batch.positive[group].tolist() == [True, True, False]
+    assert batch.wanted[group][:, 0].tolist() == [True, True, False]
+    assert not batch.wanted[group][:, 1:].any()
+    # a step of a two-hop question that lacks the answer teaches that it does
+    spans = found[("57",)]
+    assert batch.positive[spans].tolist() == [True, False, False]
+    plain = batches_of(config_of(tmp_path, [one], objective=objective))
+    assert plain.examples.types.tolist() == [SPAN]
+
+
+def test_answers_alone_suffice_and_may_be_expressions(tmp_path: Path) -> None:
+    texts = [
+        "The tower has 57 meters, 57 of them.",
+        "It was built in 1889.",
+        "No number is in here.",
+        "57 or 58",
+    ]
+    ctxs = [{"id": str(n), "title": "t", "text": text, "score": 9 - n} for n, text in enumerate(texts)]
+    records = [{"question": "how many meters?", "answers": [r"5\d"], "ctxs": ctxs, "answer_is_regex": True}]
+    one = TrainingSet(questions=write(tmp_path / "ctxs.json", records), held_out=0)
+    stage = ReaderStage(
+        epochs=1, positives=2, negatives=2, max_tokens=48, full_tokens=64, tokens_per_batch=512
+    )
+    batches = batches_of(config_of(tmp_path, [one], stages=(stage,), objective={"spans": "marginal"}))
+    batch = batches[0]
+    assert sorted(said(batch, 0)) == ["57", "57", "57", "58"]
+    assert batch.positive[0].tolist() == [True, True, False]
+    first = batches_of(config_of(tmp_path, [one], objective={"spans": "first"}))[0]
+    assert said(first, 0) == ["57"]
+    assert first.positive[0].tolist() == [True, False, False]
+    one_passage = batches_of(config_of(tmp_path, [one], objective={"spans": "marginal"}))[0]
+    assert one_passage.positive[0].sum() == 1
+
+
+def test_weights_mix_the_sets(tmp_path: Path) -> None:
+    sets = [
+        TrainingSet(questions=tiny_squad(tmp_path / f"{n}.json", 5, n), weight=weight, held_out=0)
+        for n, weight in enumerate((0.5, 2.0, 0.0))
+    ]
+    batches = batches_of(config_of(tmp_path, sets, stages=(ReaderStage(epochs=1, max_tokens=48),)))
+    drawn = torch.cat([torch.from_numpy(plan.questions) for plan in batches._plans])
+    assert torch.bincount(torch.from_numpy(batches.examples.sets)[drawn]).tolist() == [10, 40]
+    with pytest.raises(ConfigError, match="no step"):
+        batches_of(config_of(tmp_path, [sets[2]]))
+
+
+def test_hard_em_is_annealed(tmp_path: Path) -> None:
+    one = TrainingSet(questions=tiny_squad(tmp_path / "s.json", 40, 0), held_out=0)
+    objective = {"spans": "hard-em", "hard_em_steps": 20}
+    stage = ReaderStage(epochs=8, max_tokens=48, tokens_per_batch=512, full_tokens=64)
+    batches = batches_of(config_of(tmp_path, [one], objective=objective, stages=(stage,)))
+    share = [batches[step].hard.float().mean().item() for step in range(len(batches))]
+    assert share[0] == 0.0
+    assert 0.7 < sum(share[20:]) / len(share[20:]) < 0.9
+    always = config_of(tmp_path, [one], objective={**objective, "hard_em_steps": 0}, stages=(stage,))
+    assert batches_of(always)[0].hard.all()
+
+
+def test_steps_and_epochs_count_as_elsewhere(tmp_path: Path) -> None:
+    one = TrainingSet(questions=tiny_squad(tmp_path / "s.json", 40, 0), held_out=0)
+    whole = len(batches_of(config_of(tmp_path, [one])))
+    assert len(batches_of(config_of(tmp_path, [one], epochs=3))) == pytest.approx(3 * whole, abs=2)
+    assert len(batches_of(config_of(tmp_path, [one], epochs=3, max_steps=4, accumulate=2))) == 8
+    spans = {"objective": {"spans": "hard-em", "hard_em_steps": 10}, "epochs": 20}
+    plain, gathered = (batches_of(config_of(tmp_path, [one], accumulate=n, **spans)) for n in (1, 8))
+    assert sum(plain[step].hard.sum().item() for step in range(12)) > 0
+    assert sum(gathered[step].hard.sum().item() for step in range(4)) == 0  # not half a step of ten
+
+
+def article(example: Example) -> str:
+    return example.group
+
+
+def test_held_out_articles_are_disjoint_and_seeded(tmp_path: Path) -> None:
+    examples = read_set(TrainingSet(questions=tiny_squad(tmp_path / "s.json", 10, 1)))
+    train, held_out = hold_out(examples, 0.3, 4, article)
+    assert {e.group for e in train}.isdisjoint({e.group for e in held_out})
+    assert len({e.group for e in held_out}) == 3
+    assert hold_out(examples, 0.3, 4, article)[1] == held_out
+    assert hold_out(examples, 0.0, 4, article) == (examples, [])
+    with pytest.raises(DataError, match="10 of 10 questions or articles"):
+        hold_out(examples, 0.99, 4, article)
+
+
+def test_questions_nothing_answers_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    gold = {"title": "t", "text": "the tower is 57 high"}
+    records = [
+        {"question": "how high?", "answers": ["57"], "positive_ctxs": [gold]},
+        {"question": "how many?", "answers": ["58"], "positive_ctxs": [gold]},
+        {"question": "how long?", "answers": [gold["text"] + " is"], "positive_ctxs": [gold]},
+    ]
+    one = TrainingSet(questions=write(tmp_path / "q.json", records), held_out=0)
+    loaded = load_examples(read_set(one), [one], tiny_tokenizer())
+    assert len(loaded) == 1
+    assert "2 of 3 questions left out" in caplog.text
+    with pytest.raises(DataError, match="no question has a passage"):
+        load_examples(read_set(one)[1:], [one], tiny_tokenizer())
+    with pytest.raises(DataError, match="no question with answers where"):
+        read_set(one.model_copy(update={"where": {"split": "train"}}))
+
+
+def test_answers_that_are_too_long_do_not_count(tmp_path: Path) -> None:
+    gold = {"title": "t", "text": "the tower near the river was built in 1889 of the year"}
+    records = [
+        {"question": "how?", "answers": ["built in 1889 of the year", "1889"], "positive_ctxs": [gold]},
+        {"question": "when?", "answers": ["built in 1889 of the year"], "positive_ctxs": [gold]},
+    ]
+    one = TrainingSet(questions=write(tmp_path / "q.json", records), held_out=0, max_answer_words=2)
+    [example] = read_set(one)
+    assert example.question.answers == ("1889",)
+    batches = batches_of(config_of(tmp_path, [one], objective={"spans": "marginal"}))
+    assert [said(batches[0], group) for group in range(len(batches[0].has_answer))] == [["1889"]]
+    squad = read_set(TrainingSet(questions=tiny_squad(tmp_path / "s.json", 2, 0), max_answer_words=1))
+    assert all(example.question.answer_starts for example in squad)
+
+
+def test_targets_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    records = [{"question": "how high?", "answers": [["57"]], "ctxs": []}]
+    with pytest.raises(DataError, match="record 1"):
+        read_set(TrainingSet(questions=write(tmp_path / "q.json", records)))
+
+
+def test_places_follow_the_rule_of_matching() -> None:
+    matcher = AnswerMatcher(["New York", "Café"])
+    text = "In new  york, a CAFE\u0301 of New Yorkers; café."
+    assert [text[a:b] for a, b in matcher.places(text)] == ["new  york", "CAFE\u0301", "café"]
+    assert matcher.matches(text)
+    assert AnswerMatcher([r"\d+", "("], "regex").places("7 or 88") == [(0, 1), (5, 7)]
+
+
+def test_sets_of_paths_need_two_passages_that_are_not_the_same(tmp_path: Path) -> None:
+    def record(name: str, *titles: str) -> dict[str, object]:
+        context = [[title, [f"{title} is a river.", " It is long."]] for title in titles]
+        return {
+            "_id": name, "question": f"{name}?", "answer": "long", "type": "bridge", "context": context,
+            "supporting_facts": [[title, 1] for title in titles],
+        }  # fmt: skip
+
+    good, lone = record("good", "Rhine", "Elbe"), record("one", "Elbe")
+    twice = record("twice", "Rhine", "Rhine")
+    (tmp_path / "q.json").write_text(json.dumps([good, twice, lone]))
+    one = TrainingSet(questions=tmp_path / "q.json", paths=True)
+    assert [example.question.id for example in read_set(one)] == ["good"]
+    (tmp_path / "q.json").write_text(json.dumps([twice, lone]))
+    with pytest.raises(DataError, match="no question with two gold passages"):
+        read_set(one)

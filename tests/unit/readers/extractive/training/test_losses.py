@@ -1,0 +1,135 @@
+"""Every objective against loops over its equation, and its gradients against finite differences."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from readers.extractive.training.losses import selection_loss, skim_loss, span_loss
+
+QUESTIONS, PASSAGES, SIZE = 5, 3, 7
+CLS = [(p * SIZE, p * SIZE) for p in range(PASSAGES)]
+SPANS = [[(8, 10)], [(1, 2), (15, 18)], CLS, [(3, 3), (2, 5), (9, 9)], CLS]
+HAS_ANSWER = [True, True, False, True, False]
+
+
+def case(seed: int = 3) -> dict[str, torch.Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    start, end = torch.randn(2, QUESTIONS, PASSAGES, SIZE, generator=draw, dtype=torch.float64)
+    allowed = torch.rand(QUESTIONS, PASSAGES, SIZE, generator=draw) < 0.7
+    allowed[..., 0] = True
+    widest = max(map(len, SPANS))
+    starts, ends = torch.zeros(2, QUESTIONS, widest, dtype=torch.int64)
+    acceptable = torch.zeros(QUESTIONS, widest, dtype=torch.bool)
+    for question, spans in enumerate(SPANS):
+        for column, (first, last) in enumerate(spans):
+            starts[question, column], ends[question, column] = first, last
+            acceptable[question, column] = True
+            allowed[question].view(-1)[[first, last]] = True
+    return {
+        "start_logits": start, "end_logits": end, "allowed": allowed,
+        "starts": starts, "ends": ends, "acceptable": acceptable,
+    }  # fmt: skip
+
+
+def brute_loss(inputs: dict[str, torch.Tensor], hard: list[bool], normalisation: str) -> float:
+    """The docstring's equation, question by question, with loops."""
+    start, end, allowed = (inputs[k].numpy() for k in ("start_logits", "end_logits", "allowed"))
+    values = []
+    for q in range(QUESTIONS):
+
+        def chance(logits: np.ndarray, position: int, q: int = q) -> float:
+            places = list(itertools.product(range(PASSAGES), range(SIZE)))
+            if normalisation == "passage":
+                places = [(p, t) for p, t in places if p == position // SIZE]
+            whole = sum(np.exp(logits[q, p, t]) for p, t in places if allowed[q, p, t])
+            return float(np.exp(logits[q].reshape(-1)[position]) / whole)
+
+        chances = [chance(start, first) * chance(end, last) for first, last in SPANS[q]]
+        if not HAS_ANSWER[q] and normalisation == "passage":
+            values.append(np.mean(np.log(chances)))
+        else:
+            values.append(np.log(max(chances) if hard[q] and HAS_ANSWER[q] else sum(chances)))
+    return -0.5 * float(np.mean(values))
+
+
+@pytest.mark.parametrize("normalisation", ["shared", "passage"])
+@pytest.mark.parametrize("hard", [[False] * 5, [True] * 5, [True, False, True, False, True]])
+def test_span_losses_equal_their_equation(normalisation: str, hard: list[bool]) -> None:
+    inputs = case()
+    found = span_loss(
+        **inputs, has_answer=torch.tensor(HAS_ANSWER), hard=torch.tensor(hard),
+        normalisation=normalisation,  # type: ignore[arg-type]
+    )  # fmt: skip
+    assert float(found) == pytest.approx(brute_loss(inputs, hard, normalisation))
+
+
+@pytest.mark.parametrize("normalisation", ["shared", "passage"])
+def test_span_losses_have_the_right_gradients(normalisation: str) -> None:
+    inputs = case()
+    start = inputs.pop("start_logits").requires_grad_()
+    end = inputs.pop("end_logits").requires_grad_()
+    hard = torch.tensor([True, False, True, True, False])
+
+    def value(start: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
+        given = {"has_answer": torch.tensor(HAS_ANSWER), "hard": hard, "normalisation": normalisation}
+        return span_loss(start, end, **inputs, **given)  # type: ignore[arg-type]
+
+    assert torch.autograd.gradcheck(value, (start, end))
+
+
+def test_unanswerable_questions_are_summed_also_by_hard_em() -> None:
+    """No passage holds the answer: that is one fact about all of them, not a choice of the likeliest."""
+    inputs = case()
+    every = torch.ones(QUESTIONS, dtype=torch.bool)
+    answered = torch.tensor(HAS_ANSWER)
+    hard = span_loss(**inputs, has_answer=answered, hard=every)
+    one = {**inputs, "acceptable": inputs["acceptable"].clone()}
+    one["acceptable"][~answered, 1:] = False
+    assert float(hard) < float(span_loss(**one, has_answer=answered, hard=every))
+    silent = {k: v[~answered] for k, v in inputs.items()}
+    summed = span_loss(**silent)
+    assert float(span_loss(**silent, has_answer=answered[~answered], hard=every[:2])) == float(summed)
+
+
+def test_dpr_s_loss_is_the_sum_of_its_two_parts() -> None:
+    """Equations 4 to 7: choose the positive passage (the first), and there any place of the answer."""
+    torch.manual_seed(0)
+    start, end = torch.randn(2, 2, 4, 6, dtype=torch.float64)
+    relevance = torch.randn(2, 4, dtype=torch.float64)
+    places = torch.tensor([[1, 3], [2, 0]])
+    ends = torch.tensor([[2, 3], [4, 0]])
+    real = torch.tensor([[True, True], [True, False]])
+    positive = torch.tensor([[True, False, False, False]] * 2)
+    whole = torch.ones(2, 4, 6, dtype=torch.bool)
+    spans = span_loss(start, end, whole, places, ends, real, normalisation="passage")
+    found = 2 * spans + selection_loss(relevance, positive)
+    expected = 0.0
+    for q in range(2):
+        p_start, p_end = start[q, 0].softmax(-1), end[q, 0].softmax(-1)
+        inside = sum(p_start[s] * p_end[e] for s, e, r in zip(places[q], ends[q], real[q], strict=True) if r)
+        expected -= float(torch.log(torch.as_tensor(inside)) + relevance[q].log_softmax(-1)[0]) / 2
+    assert float(found) == pytest.approx(expected)
+
+
+def test_selection_and_skimming_equal_their_equations() -> None:
+    torch.manual_seed(1)
+    relevance = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    positive = torch.tensor([[1, 0, 1, 0], [0, 0, 0, 0], [0, 0, 0, 1]]).bool()
+    chances = relevance.softmax(-1)
+    expected = -(torch.log(chances[0, 0] + chances[0, 2]) + torch.log(chances[2, 3])) / 2
+    assert float(selection_loss(relevance, positive).detach()) == pytest.approx(float(expected.detach()))
+    assert torch.autograd.gradcheck(lambda r: selection_loss(r, positive), relevance)
+
+    logits = torch.randn(2, 2, 5, dtype=torch.float64, requires_grad=True)
+    allowed = torch.rand(2, 2, 5) < 0.8
+    allowed[0, 1, 2:4] = True
+    wanted = torch.zeros(2, 2, 5, dtype=torch.bool)
+    wanted[0, 1, 2:4] = True  # the second question has no answer here
+    weights = logits[0].detach().exp() * allowed[0]
+    expected_skim = -np.log(float(weights[1, 2:4].sum() / weights.sum()))
+    assert float(skim_loss(logits, allowed, wanted).detach()) == pytest.approx(expected_skim)
+    assert torch.autograd.gradcheck(lambda x: skim_loss(x, allowed, wanted), logits)
