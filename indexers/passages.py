@@ -1,18 +1,21 @@
 """Passages on disk: a memory-mapped Arrow file in which row = passage, and a lookup from id to row.
 
 Files in the directory: `passages.arrow` (Arrow IPC, uncompressed, record batches of `BATCH_ROWS` rows with
-the columns id, title, text), `id_hashes.npy` (sorted 64-bit hashes of the ids), `id_rows.npy` (their rows).
+the columns id, title, text), `id_hashes.npy` (sorted 64-bit hashes of the ids), `id_rows.npy` (their rows);
+and `locations.arrow` (the same batches with the columns path, page, headings) where a passage has a location.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import threading
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,16 +23,22 @@ import pyarrow as pa
 from indexers.npy import load_npy, save_npy
 from rag.core.errors import ArtifactError, DataError, RetrievalError
 from rag.core.files import atomic_path, clean_directory, disk_errors, hash64
-from rag.core.types import Passage
+from rag.core.types import Location, Passage
 
 BATCH_ROWS = 1024
 ARROW_NAME, HASHES_NAME, ROWS_NAME = "passages.arrow", "id_hashes.npy", "id_rows.npy"
+LOCATIONS_NAME = "locations.arrow"
 # 64-bit offsets: a batch of very long documents may exceed 2 GiB.
 _SCHEMA = pa.schema([(name, pa.large_string()) for name in ("id", "title", "text")])
+_LOCATION_SCHEMA = pa.schema(
+    [("path", pa.string()), ("page", pa.string()), ("headings", pa.list_(pa.string()))]
+)
 
 
 def _digest_update(digest: hashlib._Hash, passage: Passage) -> None:
-    for part in (passage.id, passage.title, passage.text):
+    place = passage.location  # passages without one have the digest that they had before there were any
+    located = (place.path, place.page, *place.headings) if place else ()
+    for part in (passage.id, passage.title, passage.text, *located):
         data = part.encode()
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
@@ -58,6 +67,8 @@ class PassageStoreWriter:
         self.digest = ""
         self._hashes = array("Q")
         self._columns: tuple[list[str], list[str], list[str]] = ([], [], [])
+        self._locations: list[Location | None] = []
+        self._location_writer: Any = None
         self._sha = hashlib.sha256()
 
     def __enter__(self) -> PassageStoreWriter:
@@ -83,6 +94,7 @@ class PassageStoreWriter:
         ids.append(passage.id)
         titles.append(passage.title)
         texts.append(passage.text)
+        self._locations.append(passage.location)
         if len(ids) == BATCH_ROWS:
             self._flush()
 
@@ -95,8 +107,19 @@ class PassageStoreWriter:
         arrays = [pa.array(column, pa.large_string()) for column in self._columns]
         with disk_errors(self.directory):
             self._writer.write_batch(pa.record_batch(arrays, schema=_SCHEMA))
-        for column in self._columns:
+            self._write_locations()
+        for column in (*self._columns, self._locations):
             column.clear()
+
+    def _write_locations(self) -> None:
+        """Write those of one batch; the file begins with the first passage that has one."""
+        if self._location_writer is None and any(self._locations):
+            path = self._files.enter_context(atomic_path(self.directory / LOCATIONS_NAME))
+            self._location_writer = pa.ipc.new_file(str(path), _LOCATION_SCHEMA)
+            for _ in range((len(self) - 1) // BATCH_ROWS):
+                self._location_writer.write_batch(_location_batch([None] * BATCH_ROWS))
+        if self._location_writer is not None:
+            self._location_writer.write_batch(_location_batch(self._locations))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -107,6 +130,8 @@ class PassageStoreWriter:
             if self._columns[0]:
                 self._flush()
             self._writer.close()
+            if self._location_writer is not None:
+                self._location_writer.close()
             self._write_lookup()
             self.digest = self._sha.hexdigest()
 
@@ -152,10 +177,16 @@ class PassageStore:
         (3000, 2999, 'text 2999')
     """
 
-    def __init__(self, directory: Path, reader: pa.RecordBatchFileReader, rows: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        reader: pa.RecordBatchFileReader,
+        rows: int,
+        locations: pa.RecordBatchFileReader | None = None,
+    ) -> None:
         self.directory = directory
-        self._reader, self._rows = reader, rows
-        self._batches: dict[int, tuple[pa.Array, pa.Array, pa.Array]] = {}
+        self._reader, self._rows, self._locations = reader, rows, locations
+        self._batches: dict[int, tuple[pa.Array, ...]] = {}
         self._lock = threading.Lock()
         self._hashes = load_npy(directory / HASHES_NAME, dtype=np.uint64, shape=(rows,))
         self._id_rows = load_npy(directory / ROWS_NAME, dtype=np.int64, shape=(rows,))
@@ -177,24 +208,32 @@ class PassageStore:
             rows = last * BATCH_ROWS + reader.get_batch(last).num_rows if last >= 0 else 0
             if last > 0 and reader.get_batch(0).num_rows != BATCH_ROWS:
                 raise ArtifactError(f"{path} does not have batches of {BATCH_ROWS} rows: not written here")
+            locations = None
+            if (path := place / LOCATIONS_NAME).exists():
+                locations = pa.ipc.open_file(pa.memory_map(str(path)))
+                if locations.schema != _LOCATION_SCHEMA or locations.num_record_batches != last + 1:
+                    raise ArtifactError(f"{path} does not belong to {ARROW_NAME}: rebuild the index")
         except FileNotFoundError as error:
             raise ArtifactError(f"{path} is missing", hint="restore it or rebuild the index") from error
         except (pa.ArrowInvalid, OSError) as error:
             hint = "restore it or rebuild the index"
             raise ArtifactError(f"{path} is damaged: {error}", hint=hint) from error
-        return cls(place, reader, rows)
+        return cls(place, reader, rows, locations)
 
     def __len__(self) -> int:
         return self._rows
 
-    def _columns(self, batch: int) -> tuple[pa.Array, pa.Array, pa.Array]:
+    def _columns(self, batch: int) -> tuple[pa.Array, ...]:
+        """Ids, titles, texts; and where passages have locations, paths, pages, headings."""
         columns = self._batches.get(batch)
         if columns is None:
-            with self._lock:
-                record = self._reader.get_batch(batch)
-            columns = (record.column(0), record.column(1), record.column(2))
-            self._batches[batch] = columns
+            columns = self._batches[batch] = self._read(batch)
         return columns
+
+    def _read(self, batch: int) -> tuple[pa.Array, ...]:
+        with self._lock:
+            readers = [self._reader] if self._locations is None else [self._reader, self._locations]
+            return tuple(column for reader in readers for column in reader.get_batch(batch).columns)
 
     def __getitem__(self, row: int) -> Passage:
         """The passage in `row`.
@@ -204,9 +243,8 @@ class PassageStore:
         """
         if not 0 <= row < self._rows:
             raise RetrievalError(f"row {row} is not in a store of {self._rows} passages")
-        ids, titles, texts = self._columns(row // BATCH_ROWS)
         within = row % BATCH_ROWS
-        return Passage(ids[within].as_py(), titles[within].as_py(), texts[within].as_py())
+        return _passage(*(column[within].as_py() for column in self._columns(row // BATCH_ROWS)))
 
     def get_many(self, rows: Sequence[int] | np.ndarray) -> list[Passage]:
         """The passages in `rows`, in that order."""
@@ -257,8 +295,20 @@ class PassageStore:
             batch, within = divmod(start, BATCH_ROWS)
             count = min(BATCH_ROWS - within, stop - start)
             # Not cached: a pass over the corpus should leave nothing behind.
-            record = self._reader.get_batch(batch).slice(within, count)
-            columns = (record.column(index).to_pylist() for index in range(3))
-            for passage_id, title, text in zip(*columns, strict=True):
-                yield Passage(passage_id, title, text)
+            columns = (column.slice(within, count).to_pylist() for column in self._read(batch))
+            yield from itertools.starmap(_passage, zip(*columns, strict=True))
             start += count
+
+
+def _passage(
+    id: str, title: str, text: str, path: str | None = None, page: str = "", headings: Sequence[str] = ()
+) -> Passage:
+    return Passage(id, title, text, None if path is None else Location(path, page, tuple(headings)))
+
+
+def _location_batch(locations: Sequence[Location | None]) -> pa.RecordBatch:
+    parts = (
+        [None if one is None else getattr(one, name) for one in locations] for name in _LOCATION_SCHEMA.names
+    )
+    arrays = [pa.array(part, kind) for part, kind in zip(parts, _LOCATION_SCHEMA.types, strict=True)]
+    return pa.record_batch(arrays, schema=_LOCATION_SCHEMA)

@@ -189,6 +189,7 @@ def _with_evidence(read: ReadAnswer, found: Steps) -> Answer:
         hit.score,
         read.supporting,
         hit.first_stage,
+        passage.location,
     )
     weights = {}
     if read.weights:
@@ -233,7 +234,9 @@ def _steps(own: Evidence, path: Steps, marked: Sequence[Spans]) -> tuple[Evidenc
     return tuple(
         replace(own, score=hit.score, supporting=own.supporting or lit)
         if passage.id == own.passage_id
-        else Evidence(passage.id, passage.title, passage.text, None, None, hit.score, lit)
+        else Evidence(
+            passage.id, passage.title, passage.text, None, None, hit.score, lit, location=passage.location
+        )
         for (hit, passage), lit in zip(path, marked, strict=True)
     )
 

@@ -265,7 +265,12 @@ def _release_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
+def passage_json(passage: Passage) -> dict[str, Any]:
+    """The public JSON shape of a passage."""
+    shown = passage.to_json()
+    return {"passage_id": shown.pop("id"), **shown}
+
+
 def _hit_json(hit: Hit, passage: Passage) -> dict[str, Any]:
-    shown = {"passage_id": passage.id, "title": passage.title, "text": passage.text}
     first = {} if hit.first_stage is None else {"first_stage": asdict(hit.first_stage)}
-    return {**shown, "score": float(hit.score), **first}
+    return {**passage_json(passage), "score": float(hit.score), **first}

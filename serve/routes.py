@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import JSONResponse, Response
 
-from serve.desk import Desk, Job
+from serve.desk import Desk, Job, passage_json
 from serve.errors import ApiError
 from serve.schemas import (
     AnswerSetOut,
@@ -100,7 +100,7 @@ async def retrieve(body: RetrieveRequest, request: Request, desk: DeskOf) -> Res
     responses=_errors(401, 404, 422, 500, 503),
 )
 async def passage(passage_id: str, desk: DeskOf) -> Response:
-    """Title and text of a passage."""
+    """Title and text of a passage, and its location if it is of a file."""
     found = await desk.passage(passage_id)
     if found is None:
         raise ApiError(
@@ -109,7 +109,7 @@ async def passage(passage_id: str, desk: DeskOf) -> Response:
             f"no passage has the id {passage_id[:100]!r}",
             hint="ids come from /v1/retrieve and /v1/ask and belong to one index",
         )
-    return JSONResponse({"passage_id": found.id, "title": found.title, "text": found.text})
+    return JSONResponse(passage_json(found))
 
 
 @router.post(

@@ -99,12 +99,21 @@ def _invalid(message: str, hint: str) -> ApiError:
     return ApiError(422, "invalid_request", message, hint=hint)
 
 
+class LocationOut(BaseModel):
+    """File, page (or slide) and headings; what is empty is left out."""
+
+    path: str
+    page: str = ""
+    headings: list[str] = []
+
+
 class PassageOut(BaseModel):
-    """A passage."""
+    """A passage; `location` is there if it is of a file."""
 
     passage_id: str
     title: str
     text: str
+    location: LocationOut | None = None
 
 
 class HitOut(PassageOut):

@@ -89,7 +89,11 @@ def _as_record(question: Question, found: Found, regex: bool) -> Record:
     regex = regex or question.answers_are_regex
     matcher = AnswerMatcher(question.answers, "regex" if regex else "tokens") if question.answers else None
     contexts = (
-        Context(p.id, p.title, p.text, hit.score, None if matcher is None else matcher.matches(p.text))
+        Context(
+            *(p.id, p.title, p.text, hit.score),
+            None if matcher is None else matcher.matches(p.text),
+            {} if p.location is None else {"location": p.location.to_json()},
+        )
         for hit, p in found
     )
     said = {"answers_are_regex": True} if regex else {}  # `rag score` asks

@@ -50,7 +50,7 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
         lines.append(f"  {number}. {bold}{answer['text']}{end}  (confidence {answer['confidence']:.0%})")
         quoted = highlight(evidence["text"], evidence["start"], evidence["end"], colour=colour)
         title = f"{evidence['title']} · " if evidence["title"] else ""
-        lines.append(f"     {dim}{title}{evidence['passage_id']}{end}")
+        lines.append(f"     {dim}{title}{_place(evidence)}{end}")
         lines.append(f"     {quoted}")
         if evidence["start"] is None:
             lines.append(f"     {dim}answer worded by the model{end}")
@@ -63,6 +63,14 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
     read = f" · {count} passages read" if (count := result.get("reading", {}).get("passages")) else ""
     lines.append(f"  {dim}{timings.get('total', 0):.0f} ms{read} · index {result['index_version']}{end}")
     return "\n".join(lines)
+
+
+def _place(evidence: dict[str, Any]) -> str:
+    """File and page, else the passage's id."""
+    location = evidence.get("location")
+    if location is None:
+        return str(evidence["passage_id"])
+    return f"{location['path']}, page {location['page']}" if location.get("page") else str(location["path"])
 
 
 def _without_controls(value: Any) -> Any:

@@ -6,7 +6,34 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-_OPTIONAL = ("supporting", "first_stage")  # fields of evidence that JSON leaves out where they are empty
+_OPTIONAL = (
+    "supporting",
+    "first_stage",
+    "location",
+)  # fields of evidence that JSON leaves out where they are empty
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where in a person's files a passage stands.
+
+    Attributes:
+        path: the file, as people write it.
+        page: label of the page it begins on ("12", "xiv"), or the number of the slide; "" where the format
+            has no pages.
+        headings: the headings above it, the outermost first.
+    """
+
+    path: str
+    page: str = ""
+    headings: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict ready for `json.dumps`, without what is empty."""
+        return {name: value for name, value in asdict(self).items() if value}
+
+    def __str__(self) -> str:
+        return f"{self.path}, page {self.page}" if self.page else self.path
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,11 +43,18 @@ class Passage:
     Attributes:
         id: unique within a corpus.
         text: the passage itself, without the title.
+        location: where it stands, for passages of files.
     """
 
     id: str
     title: str
     text: str
+    location: Location | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict ready for `json.dumps`, without a location if there is none."""
+        shown: dict[str, Any] = {"id": self.id, "title": self.title, "text": self.text}
+        return shown if self.location is None else {**shown, "location": self.location.to_json()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +179,7 @@ class Evidence:
         supporting: start and end of the sentences of `text` that support the answer, where the reader marks
             them.
         first_stage: place of the passage before re-ranking, where there was one.
+        location: file, page and headings of the passage, where it is of a file.
     """
 
     passage_id: str
@@ -155,11 +190,13 @@ class Evidence:
     score: float
     supporting: tuple[tuple[int, int], ...] = ()
     first_stage: FirstStage | None = None
+    location: Location | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A dict ready for `json.dumps`."""
         shown = asdict(self)
         shown["supporting"] = [list(span) for span in self.supporting]
+        shown["location"] = self.location.to_json() if self.location else None
         return {key: value for key, value in shown.items() if key not in _OPTIONAL or value}
 
 

@@ -1,5 +1,5 @@
 // The page: one question box, one result. Whatever comes from the server is inserted as text, never as markup.
-import { asHeader, cardsOf, inWords, isAnswered, milliseconds, percent, splitBySpans, stepOf } from "./text.js";
+import { asHeader, cardsOf, inWords, isAnswered, milliseconds, percent, placeOf, splitBySpans, stepOf } from "./text.js";
 
 const MAX_RECENT = 6;
 const byId = (id) => document.getElementById(id);
@@ -201,7 +201,7 @@ function passageCard(card, answered) {
   title.dir = "auto";
   const article = make(
     "article", "card", make("div", "head", title, make("span", "fine", `score ${card.score.toFixed(3)}`)),
-    text, make("p", "fine id", `passage ${card.id}`),
+    text, make("p", "fine id", card.location ? placeOf(card.location) : `passage ${card.id}`),
   );
   article.dataset.passage = card.id;
   article.tabIndex = -1;
@@ -209,7 +209,7 @@ function passageCard(card, answered) {
 }
 
 function asCard(hit) {
-  return { id: hit.passage_id, title: hit.title, text: hit.text, score: hit.score, spans: [] };
+  return { id: hit.passage_id, title: hit.title, text: hit.text, score: hit.score, location: hit.location, spans: [] };
 }
 
 function visit(passageId) {

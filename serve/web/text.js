@@ -54,19 +54,24 @@ export function milliseconds(value) {
 export function cardsOf(answers) {
   const cards = new Map();
   answers.forEach((answer, rank) => {
-    const { passage_id: id, title, text, score, start, end } = answer.evidence;
-    if (!cards.has(id)) cards.set(id, { id, title, text, score, spans: [] });
+    const { passage_id: id, title, text, score, location, start, end } = answer.evidence;
+    if (!cards.has(id)) cards.set(id, { id, title, text, score, location, spans: [] });
     cards.get(id).spans.push({ start, end, rank });
   });
   return [...cards.values()];
 }
 
 // A passage of a path: the answer if it stands there, and around it the sentences that support it.
-export function stepOf({ passage_id: id, title, text, score, start, end, supporting = [] }) {
+export function stepOf({ passage_id: id, title, text, score, location, start, end, supporting = [] }) {
   const spans = Number.isInteger(start) ? [{ start, end, kind: "best" }] : [];
   for (const [from, to] of supporting) {
     const pieces = spans.length ? [[from, Math.min(to, start)], [Math.max(from, end), to]] : [[from, to]];
     for (const [a, b] of pieces) if (a < b) spans.push({ start: a, end: b, kind: "support" });
   }
-  return { id, title, text, score, spans };
+  return { id, title, text, score, location, spans };
+}
+
+// The file a passage stands in, and the page where the file has pages.
+export function placeOf({ path, page }) {
+  return page ? `${path}, page ${page}` : path;
 }

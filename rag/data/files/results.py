@@ -8,7 +8,6 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +51,7 @@ def write_passages(path: str | Path, passages: Iterable[Passage]) -> int:
             if kind == ".tsv":
                 table.writerow((passage.id, passage.text, passage.title))
             else:
-                stream.write(json.dumps(asdict(passage), ensure_ascii=False) + "\n")
+                stream.write(json.dumps(passage.to_json(), ensure_ascii=False) + "\n")
         if n_passages == 0:
             raise DataError("no passages to write", hint="every document was empty or refused")
     return n_passages
@@ -73,7 +72,7 @@ def write_paths(
         {
             "_id": question.id,
             "question": question.text,
-            "candidate_chains": [[asdict(passage) for passage in passages] for _, passages in paths],
+            "candidate_chains": [[passage.to_json() for passage in passages] for _, passages in paths],
             "scores": [score for score, _ in paths],
         }
         for question, paths in results

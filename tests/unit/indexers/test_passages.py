@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from indexers import passages as module
 from indexers.passages import PassageStore, PassageStoreWriter, passages_digest
 from rag.core.errors import ArtifactError, DataError, RetrievalError
-from rag.core.types import Passage
+from rag.core.types import Location, Passage
 
 
 def write(directory: Path, passages: list[Passage]) -> PassageStore:
@@ -40,6 +42,28 @@ def test_store_returns_what_was_written(tmp_path: Path, count: int) -> None:
         assert store.row_of(f"doc:{count - 1}") == count - 1
     assert "nothing" not in store
     assert list(tmp_path.glob(".*")) == []
+
+
+@pytest.mark.parametrize("count", [3, 1024, 2500])
+def test_locations_travel_with_passages_and_cost_others_nothing(tmp_path: Path, count: int) -> None:
+    plain = numbered(count)
+    places = {count - 1: Location("a b/c.pdf", "xii", ("Guide", "Install")), count // 2: Location("d.md")}
+    located = [replace(passage, location=places.get(row)) for row, passage in enumerate(plain)]
+    store = write(tmp_path / "located", located)
+    assert list(store) == located
+    assert [p for batch in store.batches(700) for p in batch] == located
+    assert store[count - 1].location == places[count - 1]
+    write(tmp_path / "plain", plain)
+    names = {file.name for file in (tmp_path / "plain").iterdir()}
+    assert {file.name for file in (tmp_path / "located").iterdir()} - names == {"locations.arrow"}
+    for name in names:  # an index of an older version differs in nothing
+        assert (tmp_path / "plain" / name).read_bytes() == (tmp_path / "located" / name).read_bytes()
+    assert passages_digest(plain) != passages_digest(located)
+    shutil.copy(tmp_path / "located" / "locations.arrow", tmp_path / "plain")
+    write(tmp_path / "other", numbered(count + 1024))
+    shutil.copy(tmp_path / "located" / "locations.arrow", tmp_path / "other")
+    with pytest.raises(ArtifactError, match=r"locations\.arrow does not belong"):
+        PassageStore.open(tmp_path / "other")
 
 
 def test_batches_of_a_range(tmp_path: Path) -> None:
