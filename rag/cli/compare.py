@@ -27,6 +27,7 @@ def compare(
         ),
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Write a side-by-side HTML page.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write the tables as Markdown.")] = None,
 ) -> None:
     """Compare systems: paired tests, Holm's correction, wins, ties and losses."""
     from rag.eval.api import compare as run
@@ -34,7 +35,7 @@ def compare(
 
     chosen = [name.strip() for name in figures.split(",")] if figures else None
     share = None if margin is None else margin / 100
-    compared = run(results, chosen, all_pairs=all_pairs, margin=share, report=report)
+    compared = run(results, chosen, all_pairs=all_pairs, margin=share, report=report, markdown=markdown)
     wide = max(len(name) for row in compared for name in (row.a, row.b))
     head = f"{'figure':<16} {'A':<{wide}} {'B':<{wide}} {'A':>7} {'B':>7} {'B-A':>7}  {'p':>8} {'p Holm':>8}"
     typer.echo(
@@ -49,15 +50,15 @@ def compare(
             f"{unit * row.value_a:7.2f} {unit * row.value_b:7.2f} {change:+7.2f}  "
             f"{_p(test.p_value)} {_p(row.p_holm)}  {_worse(row)}{test.wins}/{test.ties}/{test.losses}"
         )
-    if report is not None:
-        typer.echo(f"report → {report}")
+    for written in filter(None, (report, markdown)):
+        typer.echo(f"written: {written}")
 
 
 def _worse(row: Comparison) -> str:
     if row.p_worse is None:
         return ""
-    found = row.result.difference
-    return f"{_p(row.p_worse)}  [{100 * found.low:+.2f}, {100 * found.high:+.2f}], "
+    difference = row.result.difference
+    return f"{_p(row.p_worse)}  [{100 * difference.low:+.2f}, {100 * difference.high:+.2f}], "
 
 
 def _p(value: float) -> str:

@@ -12,11 +12,12 @@ from typing import Any, Literal
 
 from rag.config import load_config
 from rag.core.errors import ConfigError
+from rag.core.files import atomic_write_text
 from rag.core.types import Question
 from rag.data.questions import draw_sample, read_questions
 from rag.eval import runner
 from rag.eval.breakdown import TrainingOverlap
-from rag.eval.compare import Comparison, compare_evaluations, compare_pooled
+from rag.eval.compare import Comparison, compare_evaluations, compare_pooled, markdown_tables
 from rag.eval.fact_tuning import FactTuning, collect_examples, tune_facts, write_tuning
 from rag.eval.facts import BOUNDARIES, FactFinder, open_finder
 from rag.eval.fusion_tuning import FusionTuning, tune_fusion
@@ -140,6 +141,7 @@ def compare(
     all_pairs: bool = False,
     margin: float | None = None,
     report: str | Path | None = None,
+    markdown: str | Path | None = None,
 ) -> list[Comparison]:
     """Compare systems on the same questions: paired tests, Holm's correction, wins, ties and losses.
 
@@ -150,6 +152,7 @@ def compare(
         margin: ask whether the second of each pair of results loses less than this to the first, pooled over
             the pairs; see `compare_pooled`.
         report: write a side-by-side HTML page here.
+        markdown: write tables of the figures and of the comparisons here, in Markdown.
 
     Raises:
         ConfigError: fewer than two results, an odd number with a margin, or one lacks a figure.
@@ -169,6 +172,8 @@ def compare(
         compared = compare_pooled(evaluations, margin, figures)
     if report is not None:
         write_report(evaluations, report)
+    if markdown is not None:
+        atomic_write_text(markdown, markdown_tables(evaluations, compared))
     return compared
 
 

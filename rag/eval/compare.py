@@ -12,9 +12,9 @@ import numpy as np
 
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.eval.aggregate import FigureTable
-from rag.eval.report_labels import compared_figures
+from rag.eval.report_labels import NATS, compared_figures, describe
 from rag.eval.results import Evaluation
-from rag.metrics.significance import PairedTest, compare_paired, holm, non_inferiority
+from rag.metrics.significance import Interval, PairedTest, compare_paired, holm, non_inferiority
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +111,54 @@ def compare_pooled(
         a, b = (np.concatenate([table[name] for table, _ in side]) for side in (ours, theirs))
         rows.append(_compared(name, (first_names, second_names), a, b, ids, margin))
     return _corrected(rows)
+
+
+def markdown_tables(evaluations: Sequence[Evaluation], compared: Sequence[Comparison]) -> str:
+    """Two tables in Markdown: every system's figures with their intervals, then the comparisons.
+
+    Args:
+        evaluations: the systems, in the order of the rows.
+        compared: their comparisons; the figures of these are the columns.
+
+    Returns:
+        Shares in per cent with one digit, "41.2 [38.6, 43.9]"; figures in nats as they are.
+    """
+    names = list(dict.fromkeys(row.figure for row in compared))
+    figures = [evaluation.figures for evaluation in evaluations]
+    systems = _table(
+        ["system", *(describe(name)[0] for name in names)],
+        [
+            [one.name, *(_with_interval(name, shown[name]) for name in names)]
+            for one, shown in zip(evaluations, figures, strict=True)
+        ],
+    )
+    pairs = _table(
+        ["figure", "A", "B", "B − A", "p", "p, Holm", "B won, lost"],
+        [
+            [
+                *(describe(row.figure)[0], row.a, row.b),
+                _with_interval(row.figure, row.result.difference, sign="+"),
+                *(_p_value(row.result.p_value), _p_value(row.p_holm)),
+                f"{row.result.wins}, {row.result.losses}",
+            ]
+            for row in compared
+        ],
+    )
+    return f"{systems}\n\n{pairs}\n"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    cells = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |" for row in cells)
+
+
+def _with_interval(figure: str, shown: Interval, sign: str = "") -> str:
+    unit = 1 if figure in NATS else 100
+    return f"{unit * shown.value:{sign}.1f} [{unit * shown.low:{sign}.1f}, {unit * shown.high:{sign}.1f}]"
+
+
+def _p_value(value: float) -> str:
+    return "< 0.0001" if value < 0.0001 else f"{value:.2g}"
 
 
 def _compared(

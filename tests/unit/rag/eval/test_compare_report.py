@@ -10,6 +10,7 @@ import pytest
 
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import AnswerSet, GoldPassage, Passage, Question
+from rag.eval.api import compare
 from rag.eval.compare import compare_evaluations, compare_pooled
 from rag.eval.report import render_report, write_report
 from rag.eval.report_labels import describe, with_interval
@@ -86,6 +87,27 @@ def test_three_systems_in_pairs(pair: list[Evaluation]) -> None:
     third = Evaluation("third", pair[0].place, pair[0].metrics)
     assert len(compare_evaluations([*pair, third], ["em"])) == 2
     assert len(compare_evaluations([*pair, third], ["em"], all_pairs=True)) == 3
+
+
+def test_markdown_tables_agree_with_the_records(pair: list[Evaluation], tmp_path: Path) -> None:
+    out = tmp_path / "tables.md"
+    compare([one.place for one in pair], ["em", "top1"], markdown=out)
+    first, second = out.read_text(encoding="utf-8").strip().split("\n\n")
+    systems, pairs = (
+        [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+        for table in (first, second)
+    )
+    assert systems[0] == ["system", "Exact match", "Answer in top 1"]
+    assert all(set(cell) == {"-"} for cell in systems[1])
+    for one, (name, em, _) in zip(pair, systems[2:], strict=True):
+        right = [record["scores"]["em"] for record in one.records()]
+        assert (name, em.split()[0]) == (one.place.name, f"{100 * sum(right) / len(right):.1f}")
+        low, high = (float(end.strip("[],")) for end in em.split()[1:])
+        assert low <= float(em.split()[0]) <= high
+    em, top1 = pairs[2:]
+    assert em[3].startswith("+16.7 [+0.0, +")  # one of six questions more, and none lost
+    assert em[4:] == ["1", "1", "1, 0"]  # McNemar's test of one flip: 2 × 1/2
+    assert (top1[3][:4], top1[6]) == ("+0.0", "0, 0")
 
 
 def test_a_margin_pools_pairs_over_different_questions(
