@@ -13,7 +13,7 @@ from rag.data.text import normalize_answer
 from readers.extractive.inference import RowScores
 from readers.extractive.layout import Row
 from readers.extractive.settings import ReaderSettings
-from readers.extractive.tokens import TokenTable
+from readers.extractive.tokens import TokenizedTexts
 from readers.manifest import Calibration
 from readers.protocols import ReadAnswer, ReadResult
 
@@ -25,7 +25,7 @@ Pair = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class CandidateAnswer:
     """An answer in one passage: characters `start` to `end` (exclusive; None: it has no place), its score,
     and `weights` as in `ReadAnswer`."""
 
@@ -52,7 +52,7 @@ class PassageRows:
     questions: int
     pairs: list[Pair]
     unique: list[Passage]
-    texts: TokenTable
+    texts: TokenizedTexts
     rows: list[Row]
     extend: npt.NDArray[np.bool_] | None
 
@@ -82,7 +82,7 @@ class Ranked:
     `passages` were read for it; `place` of them have a higher retrieval score than that of the first answer.
     """
 
-    candidates: list[Candidate]
+    candidates: list[CandidateAnswer]
     null: float | None
     passages: int = 1
     place: int = 0
@@ -134,7 +134,7 @@ def rank(
 
 def _candidates(
     scored: ScoredPassages, chosen: Ints, place: Ints, retrieval: Sequence[float], settings: ReaderSettings
-) -> list[Candidate]:
+) -> list[CandidateAnswer]:
     """`chosen` rows of one question; `place` tells which of its passages each row belongs to."""
     values = scored.scores.spans[chosen].astype(np.float64)  # (r, K)
     if settings.select:
@@ -155,9 +155,9 @@ def _candidates(
     flat = values[row_of, rank_of]
     order = np.lexsort((rank_of, place[row_of], -flat))[: 6 * settings.candidates]
 
-    def resolve(at: int, number: int) -> Candidate:
+    def resolve(at: int, number: int) -> CandidateAnswer:
         if number >= n_spans:
-            return Candidate(int(place[at]), None, None, ("yes", "no")[number - n_spans], 0.0)
+            return CandidateAnswer(int(place[at]), None, None, ("yes", "no")[number - n_spans], 0.0)
         row = scored.rows[int(chosen[at])]
         unique = scored.pairs[row.group][2]
         offsets = scored.texts.spans(unique)
@@ -170,7 +170,7 @@ def _candidates(
         answer = scored.unique[unique].text[start:end]
         start += len(answer) - len(answer.lstrip())  # SentencePiece's tokens hold the blank before a word
         answer = answer.strip()
-        return Candidate(int(place[at]), start, start + len(answer), answer, 0.0)
+        return CandidateAnswer(int(place[at]), start, start + len(answer), answer, 0.0)
 
     return distinct([(float(flat[i]), int(row_of[i]), int(rank_of[i])) for i in order], resolve, settings)
 
@@ -180,7 +180,7 @@ def _null(
     chosen: Ints,
     place: Ints,
     settings: ReaderSettings,
-    candidates: Sequence[Candidate],
+    candidates: Sequence[CandidateAnswer],
 ) -> float | None:
     """Score of "none of these passages answers it"; DPR readers were not trained to say so."""
     if settings.select:
@@ -223,9 +223,9 @@ def retrieval_prior(scores: Sequence[float], weight: float) -> Floats:
 
 def distinct(
     ordered: Sequence[tuple[float, int, int]],
-    resolve: Callable[[int, int], Candidate],
+    resolve: Callable[[int, int], CandidateAnswer],
     settings: ReaderSettings,
-) -> list[Candidate]:
+) -> list[CandidateAnswer]:
     """Different answers, best first, from spans that come best first.
 
     A span is dropped if it has the normalised text of a better one (under merge="sum" its score is added
@@ -233,10 +233,10 @@ def distinct(
 
     Args:
         ordered: (score, row, rank in row), by descending score.
-        resolve: turns row and rank into a `Candidate` (its score is replaced).
+        resolve: turns row and rank into a `CandidateAnswer` (its score is replaced).
         settings: gives `candidates` and `merge`.
     """
-    kept: list[Candidate] = []
+    kept: list[CandidateAnswer] = []
     by_text: dict[str, int] = {}
     counted: set[tuple[str, int]] = set()
     for score, row, rank in ordered:
@@ -259,7 +259,7 @@ def distinct(
     return sorted(kept, key=lambda c: -c.score)
 
 
-def _overlap(one: Candidate, other: Candidate) -> bool:
+def _overlap(one: CandidateAnswer, other: CandidateAnswer) -> bool:
     if one.start is None or one.end is None or other.start is None or other.end is None:
         return False
     return one.passage_index == other.passage_index and one.start < other.end and other.start < one.end

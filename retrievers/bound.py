@@ -9,9 +9,9 @@ from typing import Any
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity, FloatArray
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
+from rag.core.types import Query
 from retrievers.dense import DenseRetriever
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.encoders.layout import Query
 
 QUESTION_ENCODER = "question_encoder"
 

@@ -11,8 +11,7 @@ import numpy as np
 from indexers.protocols import FloatArray, IntArray, VectorIndex
 from rag.core.errors import MismatchedArtifactError, RetrievalError
 from rag.core.progress import StageTimer
-from rag.core.types import Hit
-from retrievers.encoders.layout import Query
+from rag.core.types import Hit, Query
 from retrievers.protocols import Passages, TextEncoder
 
 

@@ -20,9 +20,8 @@ from rag.config import Config
 from rag.core.errors import ArtifactError, DataError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, read_json
 from rag.core.progress import StageTimer
-from rag.core.types import Hit, Path
+from rag.core.types import Hit, Path, Query
 from retrievers.dense import DenseRetriever, stage
-from retrievers.encoders.layout import Query
 from retrievers.protocols import Passages, Retriever
 
 STOP_FILE = "stop.json"

@@ -9,8 +9,7 @@ import numpy as np
 
 from indexers.protocols import FloatArray, PassageEncoder
 from rag.core.progress import StageTimer
-from rag.core.types import Hit, Passage, Path
-from retrievers.encoders.layout import Query
+from rag.core.types import Hit, Passage, Path, Query
 
 
 class TextEncoder(PassageEncoder, Protocol):

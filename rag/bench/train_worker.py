@@ -19,10 +19,10 @@ import torch
 from rag.core.errors import DataError
 from rag.core.files import read_json
 from rag.core.optional import require
+from rag.data.examples import Example, read_examples
 from rag.runtime.hardware import use_threads
 from rag.runtime.model_files import model_folder
 from rag.runtime.seeds import generator, seed_everything
-from retrievers.examples.records import TrainingExample, read_training_examples
 
 _SCALE = 20.0  # 1 / temperature 0.05
 _DEVICE = "cpu"
@@ -46,7 +46,7 @@ def make_step(settings: Mapping[str, Any]) -> Callable[[], float]:
     All have the same weights, examples in the same order, candidates (all positives and hard negatives of the
     batch), temperature and length limit, no dropout, and texts that were tokenised before.
     """
-    examples = list(islice(read_training_examples(Path(settings["train_file"])), settings["questions"]))
+    examples = list(islice(read_examples(Path(settings["train_file"])), settings["questions"]))
     if settings["hard_negative"]:
         examples = [example for example in examples if example.negatives]
     if len(examples) < settings["batch_size"]:
@@ -58,12 +58,12 @@ def make_step(settings: Mapping[str, Any]) -> Callable[[], float]:
     return _ours(settings, examples) if settings["side"] == "ours" else _peer(settings, examples)
 
 
-def _ours(settings: Mapping[str, Any], examples: list[TrainingExample]) -> Callable[[], float]:
+def _ours(settings: Mapping[str, Any], examples: list[Example]) -> Callable[[], float]:
     from rag.config import load_config
     from rag.runtime.hardware import bound_kernel_caches, keep_freed_memory
     from rag.training.distributed import World
     from retrievers.examples.batches import Epochs, RetrieverBatches
-    from retrievers.examples.data import TrainingSet
+    from retrievers.examples.data import TrainingArrays
     from retrievers.examples.tokens import RetrieverTokenizer
     from retrievers.training.config import DprTrainConfig
     from retrievers.training.run import load_model
@@ -80,7 +80,7 @@ def _ours(settings: Mapping[str, Any], examples: list[TrainingExample]) -> Calla
     config = load_config(DprTrainConfig, overrides=paths | read)
     model, master = load_model(config, _DEVICE)
     tokenizer = RetrieverTokenizer(model.settings.question, model.settings.passage)
-    data = TrainingSet.build(_first_negative(examples), tokenizer, match_answers=False)
+    data = TrainingArrays.build(_first_negative(examples), tokenizer, match_answers=False)
     epochs = Epochs(len(data), settings["batch_size"], epochs=1000, seed=settings["seed"])
     hard = int(settings["hard_negative"])
     batches = RetrieverBatches(data, epochs, hard_negatives=hard, mask_false_negatives=False)
@@ -99,7 +99,7 @@ def _ours(settings: Mapping[str, Any], examples: list[TrainingExample]) -> Calla
     return step
 
 
-def _peer(settings: Mapping[str, Any], examples: list[TrainingExample]) -> Callable[[], float]:
+def _peer(settings: Mapping[str, Any], examples: list[Example]) -> Callable[[], float]:
     library = require("sentence_transformers", extra="bench")
     losses = require("sentence_transformers.sentence_transformer.losses", extra="bench")
     model = library.SentenceTransformer(str(model_folder(settings["encoder"])), device=_DEVICE)
@@ -132,7 +132,7 @@ def _peer(settings: Mapping[str, Any], examples: list[TrainingExample]) -> Calla
 
 
 def _peer_batches(
-    settings: Mapping[str, Any], examples: list[TrainingExample], model: Any
+    settings: Mapping[str, Any], examples: list[Example], model: Any
 ) -> Iterator[tuple[list[dict[str, torch.Tensor]], torch.Tensor]]:
     """The batches of ours as columns: question, positive, hard negative; tokenised before the first step."""
     size = settings["batch_size"]
@@ -149,9 +149,9 @@ def _peer_batches(
     return cycle(made)
 
 
-def _first_negative(examples: list[TrainingExample]) -> Iterator[TrainingExample]:
+def _first_negative(examples: list[Example]) -> Iterator[Example]:
     for e in examples:
-        yield TrainingExample.labelled(e.id, e.question, e.answers, e.positives, e.negatives[:1])
+        yield Example.labelled(e.id, e.question, e.answers, e.positives, e.negatives[:1])
 
 
 def _joined(passage: Any) -> str:

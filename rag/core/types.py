@@ -58,6 +58,19 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True)
+class Query:
+    """What a question tower reads: a question, alone or with passages that were found for it so far.
+
+    Attributes:
+        question: its text.
+        passages: in the order in which they were found; empty for a first search.
+    """
+
+    question: str
+    passages: tuple[Passage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class GoldPassage:
     """A passage that a question set carries along, as the set cuts it.
 

@@ -15,10 +15,9 @@ from indexers.index import Index
 from indexers.protocols import IntArray
 from rag.core.errors import DataError
 from rag.core.log import get_logger
-from rag.core.types import Passage, Question
+from rag.core.types import Passage, Query, Question
 from rag.joint.live_index import HeldIndex
 from rag.joint.together_config import JointTrainConfig
-from retrievers.encoders.layout import Query
 from retrievers.protocols import Passages, Retriever
 from retrievers.training.frozen import listed_scores, score_rows
 from retrievers.training.model import BiEncoderModel

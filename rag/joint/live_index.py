@@ -29,7 +29,7 @@ from indexers.protocols import FloatArray, IntArray, VectorIndex
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, read_json
 from rag.core.log import get_logger
-from rag.core.types import Passage
+from rag.core.types import Passage, Query
 from rag.joint.pair import part
 from rag.runtime.hardware import use_threads
 from rag.training.claim import check_run, claimed
@@ -39,7 +39,6 @@ from rag.training.precision import MasterWeights
 from rag.training.refresh.exchange import Exchange, Refresher, Role, has_finished, says_when_finished
 from rag.training.refresh.generations import Generation, Generations
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.encoders.layout import Query
 from retrievers.training.config import RetrieverTrainConfig
 from retrievers.training.frozen import settings_of
 from retrievers.training.model import BiEncoderModel

@@ -34,7 +34,7 @@ from indexers.protocols import IntArray
 from rag.core.errors import DataError
 from rag.core.files import fingerprint
 from rag.core.log import get_logger
-from rag.core.types import Question
+from rag.core.types import Query, Question
 from rag.data.text import exact_match
 from rag.joint.live_index import HeldIndex
 from rag.joint.orqa_config import OrqaTrainConfig
@@ -56,8 +56,7 @@ from readers.extractive.training.export import export_int8
 from readers.extractive.training.losses import marginal_loss
 from readers.extractive.training.start import start_model
 from readers.manifest import Calibration
-from retrievers.encoders.layout import Query
-from retrievers.examples.data import TrainingSet, answer_matcher
+from retrievers.examples.data import TrainingArrays, answer_matcher
 from retrievers.examples.masks import answer_mask
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.frozen import FrozenIndex, finish_questions, score_rows, settings_of
@@ -134,7 +133,7 @@ def _train(config: OrqaTrainConfig, world: World, index: Index) -> Path:
     regex = None if config.answers == "auto" else config.answers == "regex"
     asked, held_out = questions_of(config, is_regex=regex)
     sides = retriever.settings
-    tables = TrainingSet.build(
+    tables = TrainingArrays.build(
         map(example_of, asked),
         RetrieverTokenizer(sides.question, sides.passage),
         corpus=index.passages,
@@ -179,7 +178,7 @@ class _Task:
         tokenizer: Any,
         index: Index,
         asked: Sequence[Question],
-        tables: TrainingSet,
+        tables: TrainingArrays,
     ) -> None:
         self.config, self.retriever, self.reader, self.tokenizer = config, retriever, reader, tokenizer
         self.index, self.held, self.asked, self.tables = index, HeldIndex(index), asked, tables

@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from rag.data.examples import Needed
 from readers.extractive.training.config import ReaderModelConfig
-from retrievers.examples.records import Needed
 from retrievers.training.config import ModelConfig, RetrieverTrainConfig
 
 

@@ -29,7 +29,7 @@ from torch import Tensor
 from indexers.index import Index
 from indexers.protocols import IntArray
 from rag.core.log import get_logger
-from rag.core.types import Passage
+from rag.core.types import Passage, Query
 from rag.joint.live_index import HeldConfig, HeldIndex, held_run, index_exchange
 from rag.joint.masked import MaskedReader, MaskedSentence, MlmConfig, SentenceBatches
 from rag.joint.pair import paired, part
@@ -41,7 +41,6 @@ from rag.training.precision import lowered
 from rag.training.refresh.exchange import Role
 from rag.training.refresh.schedule import distinct_share, score_entropy
 from readers.generative.marginal import Marginal, answer_log_likelihood
-from retrievers.encoders.layout import Query
 from retrievers.examples.corpus import open_corpus
 from retrievers.training.frozen import listed_scores
 from retrievers.training.ict import CorpusDataConfig

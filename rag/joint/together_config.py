@@ -8,8 +8,8 @@ from pydantic import Field, model_validator
 
 from indexers.presets import IndexType
 from rag.config import Config
+from rag.data.examples import Needed
 from rag.joint.live_index import HeldConfig
-from retrievers.examples.records import Needed
 from retrievers.training.config import ModelConfig
 
 DocumentSide = Literal["frozen", "reencode", "rerank"]

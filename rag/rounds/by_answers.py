@@ -14,9 +14,9 @@ from pydantic import model_validator
 from indexers.presets import IndexType
 from rag.config import load_config
 from rag.core.errors import ConfigError, DataError
+from rag.data.examples import read_examples, write_examples
 from rag.rounds.config import RoundsConfig
 from rag.rounds.rounds import Round, RoundMethod, run_rounds, table
-from retrievers.examples.records import read_training_examples, write_training_examples
 from retrievers.negatives.guided import GuidanceSettings, guided_examples, parse_rules
 from retrievers.training.colbert import ColbertTrainConfig, train_colbert
 from retrievers.training.config import SEARCHED
@@ -58,8 +58,8 @@ class GuidedRounds(RoundMethod):
 
         def label() -> dict[str, Any]:
             counts: Counter[str] = Counter()
-            ranked = read_training_examples(found, needs="questions")
-            if not write_training_examples(guided, guided_examples(ranked, self.config.guidance, counts)):
+            ranked = read_examples(found, needs="questions")
+            if not write_examples(guided, guided_examples(ranked, self.config.guidance, counts)):
                 raise DataError(
                     f"no passage that was found holds an answer to any of {counts['questions']} questions "
                     f"({counts['without answers']} have no answers)",

@@ -35,6 +35,7 @@ from rag.core.files import atomic_write_json, directory_lock, read_json, sha256_
 from rag.core.log import get_logger
 from rag.core.manifest import claim
 from rag.core.types import Question
+from rag.data.examples import Candidate, write_examples
 from rag.eval.api import evaluate
 from rag.eval.compare import compare_evaluations
 from rag.eval.guard import check_selection_split
@@ -44,7 +45,6 @@ from rag.pipeline import Pipeline
 from rag.rounds.config import RoundsConfig
 from rag.training.refresh.schedule import Staleness, distinct_share, top_k_overlap
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.examples.records import Candidate, write_training_examples
 from retrievers.negatives.blocks import BlockFolder
 from retrievers.open import KINDS, named_kind, parse_kind
 from retrievers.training.config import RetrieverTrainConfig
@@ -295,7 +295,7 @@ def _retrieve(
         save_npy(rows_of(blocks.finished), rows)
 
     blocks.fill(questions, search, total=len(questions), size=_BATCH, unit="questions", verb="retrieve")
-    write_training_examples(current.folder / "found.json", blocks.examples())
+    write_examples(current.folder / "found.json", blocks.examples())
     rows = np.concatenate([np.load(rows_of(n), allow_pickle=False) for n in range(blocks.finished)])
     distinct = distinct_share(rows, len(pipeline.index.passages))
     pipeline.close()

@@ -16,8 +16,8 @@ import numpy as np
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_write_json, directory_lock, sha256_file
+from rag.data.examples import Example, read_examples, write_examples
 from rag.rounds.signals import Asked, Judge, asked_of
-from retrievers.examples.records import TrainingExample, read_training_examples, write_training_examples
 from retrievers.negatives.blocks import BlockFolder
 
 _BLOCK = 64  # questions that a killed run loses at most
@@ -87,7 +87,7 @@ def score_examples(
     """
     if out.resolve() == examples.resolve():
         raise ConfigError(f"{out}: the examples would be overwritten", hint="give another --out")
-    total = sum(1 for _ in islice(read_training_examples(examples, needs="questions"), limit))
+    total = sum(1 for _ in islice(read_examples(examples, needs="questions"), limit))
     run = {
         "signal": judge.signal, "reader": dict(judge.identity), "examples": sha256_file(examples),
         "depth": depth, "limit": limit,
@@ -97,7 +97,7 @@ def score_examples(
         stack.enter_context(directory_lock(work))
         blocks = BlockFolder(work, run)
         started, before = time.monotonic(), blocks.counts()["passages"]
-        asked = islice(read_training_examples(examples, needs="questions"), limit)
+        asked = islice(read_examples(examples, needs="questions"), limit)
         score = partial(score_block, judge=judge, depth=depth)
         blocks.fill(asked, score, total=total, size=_BLOCK, unit="questions", verb="score")
         report = ScoreReport(blocks.counts(), run)
@@ -112,15 +112,15 @@ def score_examples(
                 + ("answers and " if judge.needs_answers else "")
                 + "candidates: write them with `rag retrieve` or `rag mine`",
             )
-        write_training_examples(out, blocks.examples())
+        write_examples(out, blocks.examples())
         atomic_write_json(report_path(out), {"counts": dict(report.counts), **report.run})
         blocks.remove()
     return report
 
 
 def score_block(
-    examples: Sequence[TrainingExample], judge: Judge, depth: int | None, counts: Counter[str]
-) -> Iterator[TrainingExample]:
+    examples: Sequence[Example], judge: Judge, depth: int | None, counts: Counter[str]
+) -> Iterator[Example]:
     """The examples with targets; what `ScoreReport.counts` says is added to `counts`."""
     asked = [asked_of(example, depth) for example in examples]
     able = [bool(one.passages) and (bool(one.answer) or not judge.needs_answers) for one in asked]

@@ -22,6 +22,7 @@ import torch
 
 from rag.core.errors import ArtifactError, ConfigError, DataError, RagError
 from rag.core.types import Passage
+from rag.data.examples import Example
 from rag.data.text import AnswerMatcher
 from rag.joint.losses import SIGNALS, Signal
 from rag.joint.questions import most_matched
@@ -34,7 +35,6 @@ from readers.open import open_reader, reader_kind
 from readers.ranking import Floats
 from retrievers.encoders.cross_encoder import CrossEncoder
 from retrievers.examples.data import answer_matcher
-from retrievers.examples.records import TrainingExample
 
 CROSS_ENCODER = "cross-encoder"
 _SURE = 16.118  # log-odds of 1 − 1e-7, beyond which a cross-encoder's verdict counts no more
@@ -60,7 +60,7 @@ class Asked:
     answer: str
 
 
-def asked_of(example: TrainingExample, depth: int | None = None) -> Asked:
+def asked_of(example: Example, depth: int | None = None) -> Asked:
     """What is asked about an example's first `depth` candidates.
 
     A generator should say the first answer. Of regular expressions it is what they match most often in these

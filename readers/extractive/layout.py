@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from rag.core.errors import ArtifactError
 from readers.extractive.settings import ReaderSettings
-from readers.extractive.tokens import TokenTable
+from readers.extractive.tokens import TokenizedTexts
 
 Tokens: TypeAlias = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
@@ -172,9 +172,9 @@ class RowLayout:
 def rows_of_pairs(
     layout: RowLayout,
     pairs: Sequence[tuple[int, int]],
-    questions: TokenTable,
-    titles: TokenTable,
-    texts: TokenTable,
+    questions: TokenizedTexts,
+    titles: TokenizedTexts,
+    texts: TokenizedTexts,
 ) -> list[Row]:
     """Rows of many (question, passage) pairs; `Row.group` is the pair's place in `pairs`."""
     return [

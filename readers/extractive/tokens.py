@@ -13,7 +13,7 @@ from rag.core.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class TokenTable:
+class TokenizedTexts:
     """n tokenised texts, end to end.
 
     Attributes:
@@ -70,11 +70,11 @@ def check_offsets(name: str, tokenizer: Any) -> None:
         )
 
 
-def tokenize_texts(tokenizer: Any, texts: Sequence[str]) -> TokenTable:
+def tokenize_texts(tokenizer: Any, texts: Sequence[str]) -> TokenizedTexts:
     """Tokenise without special tokens (a fast Hugging Face tokenizer: offsets are needed)."""
     if not texts:
         empty = np.zeros(0, np.int32)
-        return TokenTable(empty, empty.reshape(0, 2), np.zeros(1, np.int64))
+        return TokenizedTexts(empty, empty.reshape(0, 2), np.zeros(1, np.int64))
     encoded = tokenizer(
         list(texts),
         add_special_tokens=False,
@@ -89,4 +89,4 @@ def tokenize_texts(tokenizer: Any, texts: Sequence[str]) -> TokenTable:
     flat = np.fromiter(
         (o for row in encoded["offset_mapping"] for pair in row for o in pair), np.int32, 2 * int(bounds[-1])
     )
-    return TokenTable(ids, flat.reshape(-1, 2), bounds)
+    return TokenizedTexts(ids, flat.reshape(-1, 2), bounds)

@@ -26,7 +26,7 @@ from readers.generative.model import Memory, Seq2Seq
 from readers.generative.settings import GeneratorSettings
 from readers.manifest import Calibration
 from readers.protocols import ReadResult, check_request
-from readers.ranking import Candidate, Ranked, confidences, retrieval_prior
+from readers.ranking import CandidateAnswer, Ranked, confidences, retrieval_prior
 from readers.spans import find_span
 
 _DECODED_TOKENS = 65_536  # of passages, in front of the decoder at a time
@@ -197,7 +197,7 @@ class GenerativeReader:
 
     def _fused(
         self, memory: Memory, passages: Sequence[Sequence[Passage]], *_: Any
-    ) -> Iterator[tuple[list[Candidate], float | None]]:
+    ) -> Iterator[tuple[list[CandidateAnswer], float | None]]:
         answers = self._answers(memory)
         found = iter(self._scored(memory, answers))
         for row, texts in enumerate(answers):
@@ -214,7 +214,7 @@ class GenerativeReader:
         passages: Sequence[Sequence[Passage]],
         scores: Sequence[Sequence[float]],
         chosen: Sequence[Sequence[int]],
-    ) -> Iterator[tuple[list[Candidate], float | None]]:
+    ) -> Iterator[tuple[list[CandidateAnswer], float | None]]:
         apart = memory.apart()
         answers = self._answers(apart)
         found, texts = iter(self._scored(apart, answers)), iter(answers)
@@ -236,7 +236,7 @@ class GenerativeReader:
         passages: Sequence[Sequence[Passage]],
         scores: Sequence[Sequence[float]],
         chosen: Sequence[Sequence[int]],
-    ) -> Iterator[tuple[list[Candidate], float | None]]:
+    ) -> Iterator[tuple[list[CandidateAnswer], float | None]]:
         settings = self.settings
         marginal = settings.marginal
         assert marginal is not None
@@ -339,17 +339,17 @@ def find_support(
 
 def _supported(
     text: str, score: float, passages: Sequence[Passage], attention: Sequence[float], first: int = 0
-) -> Candidate:
+) -> CandidateAnswer:
     """A candidate with its passage, whose spelling counts where the answer stands there."""
     number, start, end = find_support(text, passages, attention)
     if start is not None:
         text = passages[number].text[start:end]
-    return Candidate(first + number, start, end, text, score)
+    return CandidateAnswer(first + number, start, end, text, score)
 
 
-def _distinct(candidates: Sequence[Candidate]) -> list[Candidate]:
+def _distinct(candidates: Sequence[CandidateAnswer]) -> list[CandidateAnswer]:
     """Best first, one of each normalised text."""
-    kept: dict[str, Candidate] = {}
+    kept: dict[str, CandidateAnswer] = {}
     for candidate in sorted(candidates, key=lambda c: -c.score):
         kept.setdefault(normalize_answer(candidate.text) or candidate.text, candidate)
     return list(kept.values())

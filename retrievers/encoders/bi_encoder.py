@@ -15,6 +15,7 @@ import torch
 from indexers.protocols import EncoderIdentity, FloatArray
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.log import get_logger
+from rag.core.types import Query
 from rag.runtime.fast.core_pool import CorePool
 from rag.runtime.fast.packing import plan_batches
 from rag.runtime.hardware import resolve_device, resolve_precision
@@ -25,7 +26,7 @@ from rag.runtime.model_files import (
     weight_files,
     weights_sha256,
 )
-from retrievers.encoders.layout import PAIR, PassageLayout, Query
+from retrievers.encoders.layout import PAIR, PassageLayout
 from retrievers.encoders.settings import EncoderSettings, read_settings
 from retrievers.encoders.tokenization import TextTokenizer
 from retrievers.encoders.tower import Tower

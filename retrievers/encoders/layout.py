@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import string
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rag.core.errors import ConfigError
-from rag.core.types import Passage
+from rag.core.types import Query
 
 PAIR = "pair"
 
@@ -57,19 +56,6 @@ class PassageLayout:
         ], None
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
-    """What a question tower reads: a question, alone or with passages that were found for it so far.
-
-    Attributes:
-        question: its text.
-        passages: in the order in which they were found; empty for a first search.
-    """
-
-    question: str
-    passages: tuple[Passage, ...] = ()
-
-
 def render_queries(queries: Sequence[Query], *, prefix: str = "") -> tuple[list[str], list[str]]:
     """First and second segments of queries, in training as in search: the question behind a prefix and with
     ' for ’, and the texts of its passages, "" if there are none.
@@ -81,6 +67,7 @@ def render_queries(queries: Sequence[Query], *, prefix: str = "") -> tuple[list[
         Multi-Hop Dense Retrieval": the second hop's query is the pair of the question and the first passage.
 
     Example:
+        >>> from rag.core.types import Passage
         >>> found = Query("who’s?", (Passage("1", "Danube", "A river."), Passage("2", "Rhine", "Another.")))
         >>> render_queries([found, Query("where?")])
         (["who's?", 'where?'], ['Another. A river.', ''])

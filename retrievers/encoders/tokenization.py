@@ -9,8 +9,9 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from rag.core.errors import ArtifactError
+from rag.core.types import Query
 from retrievers.encoders.interaction import TokenRules
-from retrievers.encoders.layout import Query, render_queries
+from retrievers.encoders.layout import render_queries
 from retrievers.encoders.settings import EncoderSettings
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from rag.core.errors import ConfigError, DataError
 from rag.core.log import get_logger
 from rag.runtime.seeds import generator
-from retrievers.examples.data import TrainingSet
+from retrievers.examples.data import TrainingArrays
 from retrievers.examples.masks import false_negatives
 from retrievers.examples.tokens import TokenTable
 
@@ -50,8 +50,8 @@ class RetrieverBatch:
 
     @classmethod
     def of(
-        cls, data: TrainingSet, examples: Int64, rows: Int64, positives: Int64, drawn: Int64, *, masked: bool,
-        targets: npt.NDArray[np.float32] | None = None,
+        cls, data: TrainingArrays, examples: Int64, rows: Int64, positives: Int64, drawn: Int64, *,
+        masked: bool, targets: npt.NDArray[np.float32] | None = None,
     ) -> RetrieverBatch:  # fmt: skip
         """Some examples of a training set with the passages in `rows`; `masked` ignores false negatives."""
         ignored = np.zeros((len(examples), len(rows)), bool)
@@ -178,7 +178,7 @@ class RetrieverBatches:
 
     def __init__(
         self,
-        data: TrainingSet,
+        data: TrainingArrays,
         examples: Epochs,
         *,
         hard_negatives: int = 1,
@@ -270,7 +270,12 @@ class TargetBatches:
     """
 
     def __init__(
-        self, data: TrainingSet, examples: Epochs, *, per_question: int | None = None, labelled: bool = False
+        self,
+        data: TrainingArrays,
+        examples: Epochs,
+        *,
+        per_question: int | None = None,
+        labelled: bool = False,
     ) -> None:
         if (few := np.flatnonzero(data.scored.lengths < 2)).size:
             raise DataError(

@@ -19,10 +19,9 @@ from rag.core.errors import DataError
 from rag.core.files import atomic_path, atomic_write_json, hash64, read_json
 from rag.core.log import get_logger
 from rag.core.manifest import MANIFEST_NAME, read_manifest, write_manifest
-from rag.core.types import Passage
+from rag.core.types import Passage, Query
+from rag.data.examples import Example
 from rag.data.text import AnswerMatcher, nfd, simple_tokenize
-from retrievers.encoders.layout import Query
-from retrievers.examples.records import TrainingExample
 from retrievers.examples.tokens import RetrieverTokenizer, TokenTable, TokenTableWriter
 
 Int32 = npt.NDArray[np.int32]
@@ -53,7 +52,7 @@ def answer_matcher(answers: Sequence[str], mode: Literal["regex", "tokens"]) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingSet:
+class TrainingArrays:
     """Q examples over a table of N passages; nothing in it is a Python object per passage.
 
     Made by `build`. Where a corpus was given its passages come first, so that rows are those of the index.
@@ -93,14 +92,14 @@ class TrainingSet:
     @classmethod
     def build(
         cls,
-        examples: Iterable[TrainingExample],
+        examples: Iterable[Example],
         tokenizer: RetrieverTokenizer,
         *,
         corpus: Iterable[Passage] = (),
         match_answers: bool = True,
         folder: Path | None = None,
         key: str = "",
-    ) -> TrainingSet:
+    ) -> TrainingArrays:
         """Tokenise everything once, streaming: of each passage only numbers are kept.
 
         Args:
@@ -145,7 +144,7 @@ class TrainingSet:
         return cls.open(place)
 
     @classmethod
-    def open(cls, folder: Path) -> TrainingSet:
+    def open(cls, folder: Path) -> TrainingArrays:
         """Map a kept set into memory.
 
         Raises:
@@ -207,12 +206,12 @@ class _Passages:
 
 
 def _build(
-    examples: Iterable[TrainingExample],
+    examples: Iterable[Example],
     tokenizer: RetrieverTokenizer,
     corpus: Iterable[Passage],
     match_answers: bool,
     folder: Path | None,
-) -> TrainingSet:
+) -> TrainingArrays:
     passages = _Passages(tokenizer, match_answers, folder)
     for passage in corpus:
         passages.add(passage, always=True)
@@ -256,7 +255,7 @@ def _build(
     tables = {name: writer.finish() for name, writer in writers.items()}
     tables |= {"passages": passages.tokens.finish(), "words": passages.words.finish()}
     canonical = np.frombuffer(passages.canonical, np.int32)
-    built = TrainingSet(
+    built = TrainingArrays(
         ids=tuple(ids),
         canonical=canonical,
         targets=np.frombuffer(targets, np.float32),
@@ -272,7 +271,7 @@ def _build(
     return built
 
 
-def _write(built: TrainingSet, folder: Path) -> None:
+def _write(built: TrainingArrays, folder: Path) -> None:
     shapes: dict[str, Any] = {name: getattr(built, name).write(folder, name) for name in _TABLES}
     save_npy(folder / "canonical.npy", built.canonical)
     save_npy(folder / "targets.npy", built.targets)

@@ -16,9 +16,9 @@ from indexers.gold import CorpusTexts, StoredPassages
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage, Question
+from rag.data.examples import Candidate, Example, first_record, read_examples
 from rag.runtime.seeds import generator
 from retrievers.examples.batches import Epochs, Int64
-from retrievers.examples.records import Candidate, TrainingExample, first_record, read_training_examples
 
 PassageFinder = Callable[[Passage], Passage | None]
 _MOST_ORDERS = 4
@@ -63,7 +63,7 @@ def hop_examples(
     find: PassageFinder | None = None,
     any_order: bool = False,
     report: HopReport | None = None,
-) -> Iterator[TrainingExample]:
+) -> Iterator[Example]:
     """For each question, each order of its passages and each hop, an example.
 
     The example of a hop has the passages before it as context; its positives are the next passage and then
@@ -111,7 +111,7 @@ def hop_examples(
             path = [golds[at] for at in order]
             for hop in range(ends):
                 right = tuple(Candidate(passage, "positive") for passage in path[hop:])
-                yield TrainingExample(
+                yield Example(
                     f"{question.id}#{number}.{hop}", question.text, question.answers, (*right, *wrong),
                     tuple(path[:hop]),
                 )  # fmt: skip
@@ -130,7 +130,7 @@ def passage_finder(passages: StoredPassages) -> PassageFinder:
     return find
 
 
-def mined_hops(path: Path, *, find: PassageFinder | None = None) -> Iterator[TrainingExample] | None:
+def mined_hops(path: Path, *, find: PassageFinder | None = None) -> Iterator[Example] | None:
     """The examples of a file that `rag mine --hops` wrote; None if it is another file.
 
     Args:
@@ -153,8 +153,8 @@ def mined_hops(path: Path, *, find: PassageFinder | None = None) -> Iterator[Tra
             )
         return found
 
-    def examples() -> Iterator[TrainingExample]:
-        for example in read_training_examples(path):
+    def examples() -> Iterator[Example]:
+        for example in read_examples(path):
             right = (Candidate(placed(passage), "positive") for passage in example.positives)
             context = tuple(map(placed, example.context))
             yield replace(example, candidates=(*right, *example.negatives), context=context)

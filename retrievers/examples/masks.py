@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from retrievers.examples.data import TrainingSet
+from retrievers.examples.data import TrainingArrays
 
 Int64 = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -14,7 +14,7 @@ _MULTIPLIER = 0x9E3779B97F4A7C15  # odd: its powers modulo 2^64 never vanish
 _LOOKED_UP = 8  # words by which an answer is looked up; longer ones are rare, and compared in full
 
 
-def false_negatives(data: TrainingSet, examples: Int64, rows: Int64, positives: Int64) -> BoolArray:
+def false_negatives(data: TrainingArrays, examples: Int64, rows: Int64, positives: Int64) -> BoolArray:
     """(B, P) passages that are no negatives of a question: they are one of its positives, or hold one of its
     answers; never `positives` (B,), the column of its own (-1: it has none)."""
     mask = _same_passage_mask(data, examples, rows) | answer_mask(data, examples, rows)
@@ -23,7 +23,7 @@ def false_negatives(data: TrainingSet, examples: Int64, rows: Int64, positives: 
     return mask
 
 
-def _same_passage_mask(data: TrainingSet, examples: Int64, rows: Int64) -> BoolArray:
+def _same_passage_mask(data: TrainingArrays, examples: Int64, rows: Int64) -> BoolArray:
     """(B, P) bool: which of the passages `rows` (P,) are one of a question's positives, by title and text."""
     positives, owners = data.positives.gather(examples)
     contents, column = np.unique(data.canonical[rows], return_inverse=True)  # (U,), (P,)
@@ -35,7 +35,7 @@ def _same_passage_mask(data: TrainingSet, examples: Int64, rows: Int64) -> BoolA
     return is_positive[:, column]
 
 
-def answer_mask(data: TrainingSet, examples: Int64, rows: Int64) -> BoolArray:
+def answer_mask(data: TrainingArrays, examples: Int64, rows: Int64) -> BoolArray:
     """Which passages hold an answer of a question; the rule is `AnswerMatcher`'s "tokens".
 
     All windows of all passages are looked up at once by their first words, for one number of words after the

@@ -12,11 +12,11 @@ import numpy as np
 
 from rag.core.errors import DataError
 from rag.core.files import atomic_write_json, fingerprint, hash64, read_json, sha256_file
-from retrievers.examples.records import (
+from rag.data.examples import (
+    Example,
     Needed,
-    TrainingExample,
-    read_training_examples,
-    write_training_examples,
+    read_examples,
+    write_examples,
 )
 from retrievers.training.config import RetrieverTrainConfig
 
@@ -32,8 +32,8 @@ class ExampleSplit:
     """
 
     key: str
-    held_out: tuple[TrainingExample, ...]
-    training: Callable[[], Iterator[TrainingExample]] = lambda: iter(())
+    held_out: tuple[Example, ...]
+    training: Callable[[], Iterator[Example]] = lambda: iter(())
 
 
 def split_examples(config: RetrieverTrainConfig, folder: Path) -> ExampleSplit:
@@ -65,7 +65,7 @@ def split_examples(config: RetrieverTrainConfig, folder: Path) -> ExampleSplit:
     bounds = read_json(stated)
     held_out = tuple(_read((kept,), config.needs)) if kept.is_file() else ()
 
-    def training() -> Iterator[TrainingExample]:
+    def training() -> Iterator[Example]:
         for example in _read(config.train_files, config.needs, quiet=True):
             in_training = _place(config, _divided_by(config, example)) >= bounds["low"]
             if in_training and _place(config, example.question) <= bounds["high"]:
@@ -79,7 +79,7 @@ def _divide(config: RetrieverTrainConfig, fraction: float, kept: Path, stated: P
     sampled: list[float] = []
     read = 0
 
-    def below() -> Iterator[tuple[float, int, TrainingExample]]:
+    def below() -> Iterator[tuple[float, int, Example]]:
         nonlocal read
         for number, example in enumerate(_read(config.train_files, config.needs)):
             read += 1
@@ -89,7 +89,7 @@ def _divide(config: RetrieverTrainConfig, fraction: float, kept: Path, stated: P
             else:
                 sampled.append(place)
 
-    def given() -> Iterator[tuple[float, int, TrainingExample]]:
+    def given() -> Iterator[tuple[float, int, Example]]:
         if config.validation_file is not None:
             for number, example in enumerate(_read((config.validation_file,), config.needs)):
                 yield _place(config, example.question), number, example
@@ -107,16 +107,16 @@ def _divide(config: RetrieverTrainConfig, fraction: float, kept: Path, stated: P
         )
     wanted = min(config.data.train_questions or len(train), len(train))
     if chosen:
-        write_training_examples(kept, (example for _, _, example in sorted(chosen, key=lambda c: c[1])))
+        write_examples(kept, (example for _, _, example in sorted(chosen, key=lambda c: c[1])))
     atomic_write_json(stated, {"low": fraction, "high": float(train[wanted - 1])})
 
 
-def _read(files: tuple[Path, ...], needs: Needed, *, quiet: bool = False) -> Iterator[TrainingExample]:
+def _read(files: tuple[Path, ...], needs: Needed, *, quiet: bool = False) -> Iterator[Example]:
     for path in files:
-        yield from read_training_examples(path, needs=needs, quiet=quiet)
+        yield from read_examples(path, needs=needs, quiet=quiet)
 
 
-def _divided_by(config: RetrieverTrainConfig, example: TrainingExample) -> str:
+def _divided_by(config: RetrieverTrainConfig, example: Example) -> str:
     """The text whose place decides whether an example is held out."""
     positives = example.positives if config.data.hold_out == "title" else ()
     return positives[0].title if positives and positives[0].title else example.question

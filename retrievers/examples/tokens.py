@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from indexers.npy import load_npy, save_npy
 from rag.core.files import disk_errors, sha256_file
-from retrievers.encoders.layout import PassageLayout, Query
+from rag.core.types import Query
+from retrievers.encoders.layout import PassageLayout
 from retrievers.encoders.settings import EncoderSettings
 from retrievers.encoders.tokenization import TextTokenizer
 

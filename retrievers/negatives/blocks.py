@@ -15,14 +15,14 @@ from rag.core.files import atomic_write_json, read_json, remove_temporaries
 from rag.core.log import get_logger
 from rag.core.manifest import claim
 from rag.core.progress import Progress
-from rag.data.files.record import json_records, write_json_lines
-from retrievers.examples.records import (
+from rag.data.examples import (
     Candidate,
-    TrainingExample,
+    Example,
     example_from_json,
     example_to_json,
-    read_training_examples,
+    read_examples,
 )
+from rag.data.files.record import json_records, write_json_lines
 
 _RUN = "run.json"
 
@@ -57,7 +57,7 @@ class BlockFolder:
         return self.folder / f"block-{number:06d}.counts.json"
 
     def fill(
-        self, items: Iterable[Any], make: Callable[..., Iterable[TrainingExample]], *,
+        self, items: Iterable[Any], make: Callable[..., Iterable[Example]], *,
         total: int, size: int, unit: str, verb: str,
     ) -> None:  # fmt: skip
         """Write the blocks that are missing: `make` gets a block's items, and `counts` to add to.
@@ -86,7 +86,7 @@ class BlockFolder:
             total.update(read_json(self._counts(number)))
         return total
 
-    def examples(self) -> Iterator[TrainingExample]:
+    def examples(self) -> Iterator[Example]:
         """All examples, in order."""
         for number in range(self.finished):
             if self._block(number).stat().st_size:
@@ -100,9 +100,7 @@ class BlockFolder:
         shutil.rmtree(self.folder)
 
 
-def merge_examples(
-    mined: Iterable[TrainingExample], other: Path, workspace: Path
-) -> Iterator[TrainingExample]:
+def merge_examples(mined: Iterable[Example], other: Path, workspace: Path) -> Iterator[Example]:
     """The union of two training sets, by question text; memory grows by a few bytes a question.
 
     Positives and negatives of a question in both are put together, the mined ones first, each passage once,
@@ -119,12 +117,12 @@ def merge_examples(
     spool = workspace / "merged.jsonl"
     places: dict[str, list[int]] = {}
     with open(spool, "wb") as out:
-        for example in read_training_examples(other):
+        for example in read_examples(other):
             places.setdefault(_key(example), []).append(out.tell())
             out.write(json.dumps(example_to_json(example)).encode() + b"\n")
     with open(spool, "rb") as file:
 
-        def read(place: int) -> TrainingExample:
+        def read(place: int) -> Example:
             file.seek(place)
             return example_from_json(json.loads(file.readline()), "")
 
@@ -135,12 +133,12 @@ def merge_examples(
     spool.unlink()
 
 
-def _key(example: TrainingExample) -> str:
+def _key(example: Example) -> str:
     context = (passage.text for passage in example.context)
     return " ".join(" ".join((example.question, *context)).lower().split())
 
 
-def _union(same: Sequence[TrainingExample]) -> TrainingExample:
+def _union(same: Sequence[Example]) -> Example:
     if len(same) == 1:
         return same[0]
     found: dict[tuple[str, str], Candidate] = {}

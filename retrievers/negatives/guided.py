@@ -13,10 +13,10 @@ from pydantic import Field, field_validator
 
 from rag.config import Config
 from rag.core.errors import ConfigError
+from rag.data.examples import Candidate, Example
 from rag.data.text import AnswerMatcher
 from rag.runtime.seeds import generator
 from retrievers.examples.data import matchable_answers
-from retrievers.examples.records import Candidate, TrainingExample
 from retrievers.negatives.select import NegativeFilter
 
 
@@ -82,8 +82,8 @@ def parse_rules(text: str) -> tuple[tuple[int, int], ...]:
 
 
 def guided_examples(
-    ranked: Iterable[TrainingExample], settings: GuidanceSettings, counts: Counter[str]
-) -> Iterator[TrainingExample]:
+    ranked: Iterable[Example], settings: GuidanceSettings, counts: Counter[str]
+) -> Iterator[Example]:
     """An example for each positive of each question: that one first, the others, and its own negatives.
 
     Args:
@@ -95,7 +95,7 @@ def guided_examples(
     Example:
         >>> from rag.core.types import Passage
         >>> found = [Candidate(Passage(str(n), "", f"text {n}"), "retrieved") for n in range(4)]
-        >>> asked = TrainingExample("q", "which?", ("2",), tuple(found))
+        >>> asked = Example("q", "which?", ("2",), tuple(found))
         >>> (made,) = guided_examples([asked], GuidanceSettings(positives="1,4", negatives=2), Counter())
         >>> made.positives[0].text, len(made.negatives)
         ('text 2', 2)

@@ -18,16 +18,15 @@ from indexers.index import Index
 from indexers.protocols import FloatArray
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_write_json, directory_lock, sha256_file
-from rag.core.types import Passage, Question
+from rag.core.types import Passage, Query, Question
+from rag.data.examples import Candidate, Example, write_examples
 from rag.data.files.streams import STDIN
 from rag.data.questions import draw_sample, read_questions
 from rag.data.text import AnswerMatcher
 from rag.runtime.seeds import generator
 from retrievers.encoders.cross_encoder import CrossEncoder
-from retrievers.encoders.layout import Query
 from retrievers.examples.data import answer_matcher
 from retrievers.examples.hops import HopReport, hop_examples, passage_finder
-from retrievers.examples.records import Candidate, TrainingExample, write_training_examples
 from retrievers.negatives.blocks import BlockFolder, merge_examples
 from retrievers.negatives.search import MiningSearch
 from retrievers.negatives.select import NegativeFilter, Proposal, below_margin, candidates_by_rank, choose
@@ -131,7 +130,7 @@ def mine(
         }
         blocks = BlockFolder(work, run)
         asked: Iterator[Any]
-        mine_some: Callable[..., list[TrainingExample]]
+        mine_some: Callable[..., list[Example]]
         if settings.hops:
             hops = partial(hop_examples, max_hops=settings.hops, find=passage_finder(index.passages))
             total, asked = sum(1 for _ in hops(read())), hops(read(), report=HopReport())
@@ -151,10 +150,10 @@ def mine(
                 f"{questions}: no question has a positive passage in {index_dir} ({report.lines()[0]})",
                 hint="give gold passages or answers with the questions, or another corpus",
             )
-        mined: Iterator[TrainingExample] = blocks.examples()
+        mined: Iterator[Example] = blocks.examples()
         if merge is not None:
             mined = merge_examples(mined, merge, work)
-        report.counts["written"] = write_training_examples(target, mined)
+        report.counts["written"] = write_examples(target, mined)
         atomic_write_json(
             target.with_name(target.name + ".report.json"), {"counts": dict(report.counts), **report.run}
         )
@@ -170,7 +169,7 @@ def mine_block(
     lookup: GoldLookup,
     judge: CrossEncoder | None,
     counts: Counter[str],
-) -> list[TrainingExample]:
+) -> list[Example]:
     """Examples of one block; questions without a positive are left out and counted.
 
     Args:
@@ -195,7 +194,7 @@ def mine_block(
         if positives.how == "none":
             continue
         listed = (*passages.get_many(positives.rows), *positives.missing)
-        example = TrainingExample.labelled(question.id, question.text, question.answers, listed)
+        example = Example.labelled(question.id, question.text, question.answers, listed)
         candidates = candidates_by_rank(found, settings.first_rank, settings.last_rank)
         vector = None if vectors is None else vectors[number]
         example = replace(example, answers_are_regex=is_regex)
@@ -204,13 +203,13 @@ def mine_block(
 
 
 def mine_hops(
-    hops: Sequence[TrainingExample],
+    hops: Sequence[Example],
     *,
     search: MiningSearch,
     settings: MiningSettings,
     judge: CrossEncoder | None,
     counts: Counter[str],
-) -> list[TrainingExample]:
+) -> list[Example]:
     """Examples of one block of hops: their own negatives make room for what a search finds at that hop.
 
     A passage of the path so far is no negative: a search over paths takes no passage twice.
@@ -244,7 +243,7 @@ class _Asked:
         rows: passages of the index that are no negatives: the positives, the first of them first.
     """
 
-    example: TrainingExample
+    example: Example
     rows: tuple[int, ...]
     candidates: list[Proposal]
     matcher: AnswerMatcher
@@ -275,7 +274,7 @@ def _with_negatives(
     settings: MiningSettings,
     judge: CrossEncoder | None,
     counts: Counter[str],
-) -> list[TrainingExample]:
+) -> list[Example]:
     removed: Counter[str] = Counter()
     if settings.margin is not None:
         _apply_margin(work, search, settings.margin, removed)
@@ -295,7 +294,7 @@ def _with_negatives(
         passing.append(list(islice(chosen.passing(item.candidates, search.index.passages), wanted)))
     if judge is not None:
         passing = _denoised(work, passing, judge, settings.keep_below, removed)
-    examples: list[TrainingExample] = []
+    examples: list[Example] = []
     for item, kept in zip(work, passing, strict=True):
         draw = None
         if settings.pick == "random":

@@ -9,10 +9,9 @@ import numpy as np
 from indexers.index import Index
 from indexers.protocols import FloatArray
 from rag.core.errors import ConfigError
-from rag.core.types import Hit, Passage
+from rag.core.types import Hit, Passage, Query
 from retrievers.dense import DenseRetriever
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.encoders.layout import Query
 from retrievers.negatives.settings import MiningSettings
 from retrievers.open import open_encoder
 from retrievers.sparse import SparseRetriever

@@ -15,9 +15,9 @@ from indexers.index import Index
 from indexers.protocols import IntArray
 from rag.core.errors import DataError
 from rag.core.log import get_logger
+from rag.data.examples import Example
 from rag.training.claim import claimed
 from rag.training.fit import Loss
-from retrievers.examples.records import TrainingExample
 from retrievers.examples.tokens import TokenTable
 from retrievers.training.config import AdoreTrainConfig
 from retrievers.training.frozen import score_rows, settings_of
@@ -111,8 +111,8 @@ def _method(config: AdoreTrainConfig, run: BiEncoderRun, index: Index) -> Method
 
 
 def _answerable(
-    examples: list[TrainingExample], texts: CorpusTexts, index: Index
-) -> tuple[list[TrainingExample], list[frozenset[int]]]:
+    examples: list[Example], texts: CorpusTexts, index: Index
+) -> tuple[list[Example], list[frozenset[int]]]:
     """The examples that have a positive in the index, and its rows."""
     rows = right_rows(texts, examples)
     kept = [(example, own) for example, own in zip(examples, rows, strict=True) if own]

@@ -18,6 +18,7 @@ from indexers.index import Index
 from indexers.protocols import FloatArray
 from rag.core.errors import ConfigError
 from rag.core.log import get_logger
+from rag.data.examples import Candidate
 from rag.runtime.hardware import use_threads
 from rag.training.claim import check_run, claimed
 from rag.training.fit import FitHooks
@@ -25,8 +26,7 @@ from rag.training.refresh.exchange import Exchange, Role, has_finished, says_whe
 from rag.training.refresh.generations import Generation, Generations
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import RetrieverBatches
-from retrievers.examples.data import TrainingSet
-from retrievers.examples.records import Candidate
+from retrievers.examples.data import TrainingArrays
 from retrievers.examples.split import ExampleSplit, split_examples
 from retrievers.training.ance_refresher import Inferencer, MinedNegatives
 from retrievers.training.config import AnceTrainConfig
@@ -96,7 +96,7 @@ def _exchange(
     config: AnceTrainConfig,
     role: Role,
     run: BiEncoderRun,
-    data: TrainingSet,
+    data: TrainingArrays,
     batches: RetrieverBatches,
     index: Index,
 ) -> FitHooks:
@@ -169,7 +169,7 @@ def _inferencer(config: AnceTrainConfig, index: Index, split: ExampleSplit, devi
     )  # fmt: skip
 
 
-def _drift_meter(config: AnceTrainConfig, model: BiEncoderModel, data: TrainingSet) -> DriftMeter:
+def _drift_meter(config: AnceTrainConfig, model: BiEncoderModel, data: TrainingArrays) -> DriftMeter:
     probes = ProbeSet.draw(config, config.run.seed, questions=len(data), passages=data.corpus_rows)
     texts = [data.passages[row] for row in probes.passages.tolist()]
 

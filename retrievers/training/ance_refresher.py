@@ -46,13 +46,13 @@ from rag.core.errors import DataError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, read_json
 from rag.core.log import get_logger
 from rag.core.progress import Progress
+from rag.core.types import Query
+from rag.data.examples import Example
 from rag.runtime.seeds import generator
 from rag.training.refresh.exchange import Refresher
 from rag.training.refresh.generations import Generation, Generations
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.encoders.layout import Query
 from retrievers.examples.data import answer_matcher
-from retrievers.examples.records import TrainingExample
 from retrievers.examples.tokens import TokenTable, TokenTableWriter
 from retrievers.negatives.select import NegativeFilter
 from retrievers.protocols import TextEncoder
@@ -135,8 +135,8 @@ class Inferencer(Refresher):
         self,
         config: AnceTrainConfig,
         corpus: PassageStore,
-        train: Sequence[TrainingExample],
-        held_out: Sequence[TrainingExample],
+        train: Sequence[Example],
+        held_out: Sequence[Example],
         *,
         key: str,
         load: Callable[[Path], TextEncoder],

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from rag.core.errors import ConfigError
+from rag.data.examples import Needed
 from rag.training.claim import claimed
 from retrievers.examples.batches import Epochs
-from retrievers.examples.data import TrainingSet
-from retrievers.examples.records import Needed
+from retrievers.examples.data import TrainingArrays
 from retrievers.training.config import ContrastConfig, ModelConfig, RetrieverTrainConfig
 from retrievers.training.distill import target_batches
 from retrievers.training.losses import Objective, in_batch_objective, pairwise_objective
@@ -119,5 +119,5 @@ def train_colbert(config: ColbertTrainConfig) -> Path:
         )  # fmt: skip
 
 
-def _batches(config: Any, data: TrainingSet, examples: Epochs) -> Batches:
+def _batches(config: Any, data: TrainingArrays, examples: Epochs) -> Batches:
     return (target_batches if config.loss == "kl" else contrastive_batches)(config, data, examples)

@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from rag.config import Config
+from rag.data.examples import Needed
 from rag.training.config import OptimConfig, RefreshedConfig, RunConfig
-from retrievers.examples.records import Needed
 
 SEARCHED = ("mrr", "top1", "top5", "top20", "top100")
 

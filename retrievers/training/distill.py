@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from rag.data.examples import Needed
 from rag.training.claim import claimed
 from rag.training.fit import FitHooks
 from retrievers.examples.batches import Epochs, TargetBatches
-from retrievers.examples.data import TrainingSet
-from retrievers.examples.records import Needed
+from retrievers.examples.data import TrainingArrays
 from retrievers.training.config import DataConfig, RetrieverTrainConfig
 from retrievers.training.losses import Objective
 from retrievers.training.recipe import train_bi_encoder
@@ -105,7 +105,7 @@ def train_distill(config: DistillTrainConfig) -> Path:
         )
 
 
-def target_batches(config: Any, data: TrainingSet, examples: Epochs) -> TargetBatches:
+def target_batches(config: Any, data: TrainingArrays, examples: Epochs) -> TargetBatches:
     """Batches of questions with their lists; the configuration has `per_question` and `nll_weight`."""
     return TargetBatches(
         data, examples, per_question=config.data.per_question, labelled=config.nll_weight > 0

@@ -19,10 +19,10 @@ from indexers.reissue import reissue_index
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.log import get_logger
 from rag.core.manifest import MANIFEST_NAME
+from rag.data.examples import Example
 from rag.runtime.model_files import model_folder, tower_folders
 from rag.training.fit import FitHooks, FitResult
 from retrievers.encoders.bi_encoder import TOWER_SEPARATOR, BiEncoder
-from retrievers.examples.records import TrainingExample
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.config import RetrieverTrainConfig
 from retrievers.training.model import BiEncoderModel
@@ -71,7 +71,7 @@ def settings_of(config: ConfigT, index: Index, *, started: bool = False) -> Conf
 
 
 def known_vectors(
-    index: Index, examples: Iterable[TrainingExample], tokenizer: RetrieverTokenizer
+    index: Index, examples: Iterable[Example], tokenizer: RetrieverTokenizer
 ) -> dict[bytes, Tensor]:
     """The index's vectors of the passages in examples that it holds, by their token ids' bytes."""
     assert index.embeddings is not None

@@ -14,15 +14,14 @@ from indexers.passages import PassageStore
 from rag.core.errors import DataError
 from rag.core.files import fingerprint
 from rag.core.log import get_logger
-from rag.core.types import Passage
+from rag.core.types import Passage, Query
+from rag.data.examples import Example, read_examples
 from rag.data.sentences import split_sentences
 from rag.runtime.seeds import generator
 from rag.training.claim import claimed
-from retrievers.encoders.layout import Query
 from retrievers.examples.batches import Epochs, Int64, RetrieverBatch, RetrieverBatches
 from retrievers.examples.corpus import open_corpus
-from retrievers.examples.data import TrainingSet
-from retrievers.examples.records import TrainingExample, read_training_examples
+from retrievers.examples.data import TrainingArrays
 from retrievers.examples.split import ExampleSplit
 from retrievers.examples.tokens import Int32, RetrieverTokenizer
 from retrievers.training.config import DataConfig, RetrieverTrainConfig
@@ -217,12 +216,12 @@ def _held_rows(config: IctTrainConfig, store: PassageStore) -> Int64:
 def _divide(config: RetrieverTrainConfig, _: Path, *, store: PassageStore, key: str) -> ExampleSplit:
     assert isinstance(config, IctTrainConfig)
     if config.validation_file is not None:
-        read = list(read_training_examples(config.validation_file))
+        read = list(read_examples(config.validation_file))
         return ExampleSplit(key, tuple(read[: config.data.validation_questions]))
     rows = _held_rows(config, store)
     found = draw_pairs(store.get_many(rows), config.data, config.run.seed, 33)
     held_out = [
-        TrainingExample.labelled(passage.id, sentence, (), [Passage(passage.id, passage.title, rest)])
+        Example.labelled(passage.id, sentence, (), [Passage(passage.id, passage.title, rest)])
         for passage, sentence, rest in found
     ]
     return ExampleSplit(fingerprint([key, rows.tolist(), config.run.seed]), tuple(held_out))
@@ -248,7 +247,7 @@ def _method(config: IctTrainConfig, store: PassageStore, run: BiEncoderRun) -> M
     )
 
 
-def _held_out_batches(config: IctTrainConfig, data: TrainingSet, examples: Epochs) -> RetrieverBatches:
+def _held_out_batches(config: IctTrainConfig, data: TrainingArrays, examples: Epochs) -> RetrieverBatches:
     return RetrieverBatches(data, examples, hard_negatives=0, mask_false_negatives=False)
 
 

@@ -18,14 +18,14 @@ from indexers.index import Index
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import fingerprint, sha256_file
 from rag.core.types import Question
+from rag.data.examples import Example, write_examples
 from rag.data.questions import draw_sample, read_questions
 from rag.training.claim import claimed
 from rag.training.distributed import World
 from rag.training.fit import Loss
 from retrievers.examples.batches import Int64, RetrieverBatch
-from retrievers.examples.data import TrainingSet
+from retrievers.examples.data import TrainingArrays
 from retrievers.examples.hops import HopEpochs, PassageFinder, hop_examples, mined_hops, passage_finder
-from retrievers.examples.records import TrainingExample, write_training_examples
 from retrievers.examples.split import ExampleSplit, split_examples
 from retrievers.training.config import ContrastConfig, RetrieverTrainConfig
 from retrievers.training.frozen import known_vectors, score_rows, settings_of
@@ -152,7 +152,7 @@ def _method(config: MdrTrainConfig, run: BiEncoderRun, bank: Index | None) -> Me
     asked = bank if said.negatives == "index" else None
     if bank is not None and asked is None:
         model.known = known_vectors(bank, split.training(), run.tokenizer)
-    data = TrainingSet.build(
+    data = TrainingArrays.build(
         split.training(),
         run.tokenizer,
         corpus=() if asked is None else asked.passages,
@@ -193,7 +193,7 @@ def _method(config: MdrTrainConfig, run: BiEncoderRun, bank: Index | None) -> Me
 
 
 def index_step(
-    model: BiEncoderModel, data: TrainingSet, examples: Int64, *, index: Index, depth: int
+    model: BiEncoderModel, data: TrainingArrays, examples: Int64, *, index: Index, depth: int
 ) -> Loss:
     """Each hop's passage against what its query finds in the index now; the question's later ones are masked.
 
@@ -262,13 +262,13 @@ def _hop_file(
         )
         if said.train_questions:
             questions = draw_sample(questions, said.train_questions, seed)
-        hops: Iterable[TrainingExample] = (
+        hops: Iterable[Example] = (
             replace(hop, id=f"{number}:{hop.id}") for number, found in mined.items() for hop in found
         )
         if len(mined) < len(files):
             made = hop_examples(questions, max_hops=said.max_hops, find=find, any_order=said.any_order)
             hops = chain(made, hops)
-        if not write_training_examples(path, hops):
+        if not write_examples(path, hops):
             path.unlink()
             raise DataError(
                 f"{', '.join(map(str, files))}: no question can be trained on; the warnings say why",

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from rag.core.errors import ConfigError, MismatchedArtifactError
-from rag.core.types import Passage
+from rag.core.types import Passage, Query
 from rag.runtime.backbone import reset_layers
 from rag.runtime.fast.packing import plan_batches
 from rag.runtime.model_files import model_folder, tower_folders
-from retrievers.encoders.layout import Query
 from retrievers.encoders.scoring import score
 from retrievers.encoders.settings import EncoderSettings, read_settings
 from retrievers.encoders.tower import TowerModel

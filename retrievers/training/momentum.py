@@ -15,7 +15,7 @@ from rag.training.fit import FitHooks
 from rag.training.precision import MasterWeights
 from retrievers.encoders.vectors import Vectors
 from retrievers.examples.batches import Int32, RetrieverBatch
-from retrievers.examples.data import TrainingSet
+from retrievers.examples.data import TrainingArrays
 from retrievers.training.losses import Score, in_batch_loss
 from retrievers.training.model import BiEncoderModel
 
@@ -46,7 +46,7 @@ class MomentumQueue(FitHooks):
         self,
         model: BiEncoderModel,
         master: MasterWeights,
-        data: TrainingSet,
+        data: TrainingArrays,
         *,
         size: int,
         momentum: float,

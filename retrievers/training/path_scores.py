@@ -10,11 +10,10 @@ import numpy as np
 import torch
 
 from indexers.protocols import FloatArray, IntArray, VectorIndex
-from rag.core.types import Passage
+from rag.core.types import Passage, Query
+from rag.data.examples import Example
 from retrievers.dense import DenseRetriever
-from retrievers.encoders.layout import Query
 from retrievers.examples.hops import order_of
-from retrievers.examples.records import TrainingExample
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.multihop import MultiHopRetriever
 from retrievers.protocols import Passages
@@ -60,7 +59,7 @@ class PathScores:
     def __init__(
         self,
         tokenizer: RetrieverTokenizer,
-        examples: Sequence[TrainingExample],
+        examples: Sequence[Example],
         *,
         most: int,
         index: tuple[VectorIndex, Passages] | None = None,
@@ -117,7 +116,7 @@ class _Pool:
         return np.take_along_axis(scores, rows, axis=1), rows.astype(np.int64)
 
 
-def _rank(example: TrainingExample, paths: Any, store: Any, hops: int) -> int:
+def _rank(example: Example, paths: Any, store: Any, hops: int) -> int:
     """1-based rank of the first path that is right; beyond all if there is none."""
     wanted = {(passage.title, passage.text) for passage in example.positives}
     for rank, path in enumerate(paths, 1):

@@ -22,7 +22,7 @@ from rag.training.fit import BatchSource, FitHooks, Loss, fit
 from rag.training.precision import MasterWeights
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import Epochs, RetrieverBatches
-from retrievers.examples.data import TrainingSet
+from retrievers.examples.data import TrainingArrays
 from retrievers.examples.split import ExampleSplit, split_examples
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.config import RetrieverTrainConfig
@@ -40,7 +40,7 @@ class Batches(BatchSource[Any], Protocol):
     batch_size: int
 
 
-BatchMaker = Callable[[Any, TrainingSet, Epochs], Batches]
+BatchMaker = Callable[[Any, TrainingArrays, Epochs], Batches]
 """Configuration, training set, and which examples each batch holds → the batches."""
 
 
@@ -82,7 +82,7 @@ class Method:
     described: Mapping[str, object] = field(default_factory=dict)
 
 
-def contrastive_batches(config: Any, data: TrainingSet, examples: Epochs) -> RetrieverBatches:
+def contrastive_batches(config: Any, data: TrainingArrays, examples: Epochs) -> RetrieverBatches:
     """Batches of positives and hard negatives, as the configuration's `ContrastConfig` says."""
     return RetrieverBatches(
         data, examples, hard_negatives=config.data.hard_negatives,
@@ -179,7 +179,7 @@ def train_bi_encoder(
     objective: Objective = in_batch_objective,
     held_out_objective: Objective = in_batch_objective,
     corpus: Index | None = None,
-    make_hooks: Callable[[BiEncoderRun, TrainingSet, Any], FitHooks] | None = None,
+    make_hooks: Callable[[BiEncoderRun, TrainingArrays, Any], FitHooks] | None = None,
     described: Mapping[str, object] | None = None,
 ) -> Path:
     """Train by an objective over the vectors of whole batches; see `train_model`.
@@ -204,7 +204,7 @@ def train_bi_encoder(
         if bank is not None:
             listed = chain(run.split.training(), run.split.held_out)
             run.model.known = known_vectors(bank, listed, run.tokenizer)
-        data = TrainingSet.build(
+        data = TrainingArrays.build(
             run.split.training(), run.tokenizer,
             corpus=() if corpus is None else corpus.passages,
             match_answers=config.matches_answers,
@@ -253,7 +253,7 @@ class HeldOut:
     ) -> None:
         self.config, self.objective, self.bank = config, objective, bank
         self.judged = [example for example in split.held_out if example.positives]
-        data = TrainingSet.build(split.held_out, tokenizer, match_answers=config.matches_answers)
+        data = TrainingArrays.build(split.held_out, tokenizer, match_answers=config.matches_answers)
         once = Epochs(len(data), config.data.batch_size, seed=config.run.seed)
         self.batches = make_batches(config, data, once)
         self.numbers = list(range(len(self.batches)))  # of those that can be measured

@@ -22,6 +22,7 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_write_json
 from rag.core.log import get_logger
 from rag.core.types import Passage
+from rag.data.examples import Example
 from rag.runtime.hardware import resolve_precision
 from rag.runtime.seeds import generator
 from rag.training.claim import claimed
@@ -32,7 +33,6 @@ from retrievers.encoders.card import reranker_card
 from retrievers.encoders.cross_encoder import PairModel, load_pair_model
 from retrievers.encoders.export import replaced_folder
 from retrievers.examples.batches import Epochs
-from retrievers.examples.records import TrainingExample
 from retrievers.examples.split import split_examples
 from retrievers.training.config import DataConfig, ModelConfig, RetrieverTrainConfig
 from retrievers.training.recipe import epochs_of
@@ -87,7 +87,7 @@ class RerankerTrainConfig(RetrieverTrainConfig):
 class GroupBatches:
     """The batches of a run: `self[step]` depends on these and the step alone."""
 
-    examples: Sequence[TrainingExample]
+    examples: Sequence[Example]
     chosen: Epochs
     hard_negatives: int
 
@@ -187,12 +187,12 @@ def list_loss(scores: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
     return functional.cross_entropy(rows, rows.new_zeros(len(rows), dtype=torch.long), reduction="sum")
 
 
-def _cut(example: TrainingExample, depth: int) -> TrainingExample | None:
+def _cut(example: Example, depth: int) -> Example | None:
     """What is kept in memory of an example: its first negatives; None without any."""
     listed = example.negatives[:depth]
     if not (listed and example.positives):
         return None
-    return TrainingExample.labelled(example.id, example.question, (), example.positives, listed)
+    return Example.labelled(example.id, example.question, (), example.positives, listed)
 
 
 def _step(model: PairModel, batch: Sequence[Group], world: World) -> Loss:
@@ -208,7 +208,7 @@ def _scores(model: PairModel, groups: Sequence[Group]) -> tuple[torch.Tensor, in
 
 
 @torch.no_grad()
-def _measure(model: PairModel, held_out: Sequence[TrainingExample]) -> Mapping[str, float]:
+def _measure(model: PairModel, held_out: Sequence[Example]) -> Mapping[str, float]:
     """{"nll", "list_mrr", "list_top1"}, the last two in percent: the best positive among its list."""
     model.network.eval()
     loss, ranks = 0.0, []

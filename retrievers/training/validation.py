@@ -14,13 +14,13 @@ from indexers.protocols import FloatArray, IntArray
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.progress import Progress
+from rag.core.types import Query
+from rag.data.examples import Example
 from rag.data.text import AnswerMatcher
 from rag.metrics.ranking import average_rank, first_true, rank_figures
 from rag.runtime.seeds import generator
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.encoders.layout import Query
 from retrievers.encoders.scoring import score
-from retrievers.examples.records import TrainingExample
 from retrievers.protocols import TextEncoder
 
 TOP_KS = (1, 5, 20, 100)
@@ -31,7 +31,7 @@ _QUESTIONS = 256
 _SHOWN = 3
 
 
-def pool_rank(encoder: TextEncoder, examples: Sequence[TrainingExample]) -> float:
+def pool_rank(encoder: TextEncoder, examples: Sequence[Example]) -> float:
     """`average_rank` in the pool of all positives and up to 30 hard negatives of each of `examples`.
 
     At most 10,000 questions count, as in the published rule. With fewer the pool is smaller and the rank
@@ -83,7 +83,7 @@ class CorpusSearch:
     def __init__(
         self,
         corpus: PassageStore,
-        examples: Sequence[TrainingExample],
+        examples: Sequence[Example],
         *,
         limit: int = 0,
         seed: int = 0,
@@ -175,6 +175,6 @@ def _scorer(
     return lambda titles, texts: asked @ encoder.encode_passages(titles, texts).T
 
 
-def right_rows(texts: CorpusTexts, examples: Sequence[TrainingExample]) -> list[frozenset[int]]:
+def right_rows(texts: CorpusTexts, examples: Sequence[Example]) -> list[frozenset[int]]:
     """Rows of each question's positives, by text up to white space: a corpus may hold a passage twice."""
     return [frozenset(row for passage in e.positives for row in texts.find(passage)) for e in examples]

@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from rag.core.types import Passage
-from retrievers.examples.records import TrainingExample, write_training_examples
+from rag.data.examples import Example, write_examples
 
 
 def _run(
@@ -23,10 +23,10 @@ def _run(
     words = [f"{a}{b}" for a in "abcdefgh" for b in "ijklmn"]
     passages = [Passage(str(n), "title", f"the river {word} rises") for n, word in enumerate(words)]
     train = tmp_path / "train.json"
-    write_training_examples(
+    write_examples(
         train,
         (
-            TrainingExample.labelled(str(n), f"who wrote {word}", (), (passages[n],), (passages[n - 1],))
+            Example.labelled(str(n), f"who wrote {word}", (), (passages[n],), (passages[n - 1],))
             for n, word in enumerate(words)
         ),
     )

@@ -7,17 +7,17 @@ from hypothesis import strategies as st
 
 from rag.core.errors import ConfigError
 from rag.core.types import Passage
+from rag.data.examples import Example
 from rag.data.text import AnswerMatcher
 from retrievers.examples.batches import Epochs, RetrieverBatches
-from retrievers.examples.data import TrainingSet, answer_matcher
-from retrievers.examples.records import TrainingExample
+from retrievers.examples.data import TrainingArrays, answer_matcher
 
 WORDS = ("a", "b", "É", "e\u0301", "c", "U.S.", "ΟΔΟΣ", "οδος", "İ", ".", "\u200b", "no")
 text = st.lists(st.sampled_from(WORDS), min_size=1, max_size=8).map(" ".join)
 passage = st.builds(Passage, st.just(""), st.sampled_from(["", "A"]), text)
 short = st.lists(st.sampled_from(WORDS), min_size=0, max_size=3).map(" ".join)
 example = st.builds(
-    TrainingExample.labelled,
+    Example.labelled,
     st.just("q"),
     text,
     st.lists(short, max_size=3).map(tuple),
@@ -51,7 +51,7 @@ def spelled(tokens):
     seed=st.integers(0, 5),
 )
 def test_invariants(examples, batch_size, hard, seed):
-    data = TrainingSet.build(examples, Letters())
+    data = TrainingArrays.build(examples, Letters())
     try:
         batches = RetrieverBatches(
             data, Epochs(len(data), batch_size, epochs=2, seed=seed), hard_negatives=hard
@@ -126,10 +126,10 @@ def test_long_answers(length):
     chunks = [" ".join(words[i : i + 60]) for i in range(0, 400, 60)]
     answers = [" ".join(words[i : i + length]) for i in range(0, 350, 7)]
     examples = [
-        TrainingExample.labelled(str(i), "q", (answer,), (Passage("", "", chunks[i % len(chunks)]),))
+        Example.labelled(str(i), "q", (answer,), (Passage("", "", chunks[i % len(chunks)]),))
         for i, answer in enumerate(answers)
     ]
-    data = TrainingSet.build(examples, Letters())
+    data = TrainingArrays.build(examples, Letters())
     batch = RetrieverBatches(data, Epochs(len(data), len(data)), hard_negatives=0)[0]
     for b, number in enumerate(batch.examples.tolist()):
         matcher = AnswerMatcher([answers[number]])

@@ -18,9 +18,9 @@ from indexers.build import BuildSettings, build_index
 from indexers.protocols import EncoderIdentity, FloatArray
 from rag.core.manifest import verify_files
 from rag.core.types import Passage
+from rag.data.examples import Example, write_examples
 from rag.training.checkpoints import latest_checkpoint
 from rag.training.refresh.generations import Generations
-from retrievers.examples.records import TrainingExample, write_training_examples
 from retrievers.training.ance import train_ance
 from retrievers.training.ance_refresher import MinedNegatives
 from retrievers.training.config import AnceTrainConfig
@@ -62,10 +62,10 @@ def material(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> dict[
         Passage(f"p{n}", "title", f"the river {chr(97 + n % 26)} {chr(97 + n // 3)}") for n in range(60)
     ]
     examples = [
-        TrainingExample.labelled(f"q{n}", f"who wrote {p.text[-3:]}", (), (p,), (passages[n - 1],))
+        Example.labelled(f"q{n}", f"who wrote {p.text[-3:]}", (), (p,), (passages[n - 1],))
         for n, p in enumerate(passages)
     ]
-    write_training_examples(place / "train.json", examples)
+    write_examples(place / "train.json", examples)
     build_index(passages, place / "index", encoder=_Blind(), settings=BuildSettings(probes=2))
     return {
         "train_files": [str(place / "train.json")], "index": str(place / "index"),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rag.core.types import Passage
-from retrievers.examples.records import TrainingExample, write_training_examples
+from rag.data.examples import Example, write_examples
 from retrievers.training import recipe
 from retrievers.training.config import DprTrainConfig
 from retrievers.training.dpr import train_dpr
@@ -23,10 +23,10 @@ _KILL_AT = 7
 def _examples(path: Path) -> Path:
     words = [f"{a}{b}" for a in "abcdefgh" for b in "ijklmn"]
     passages = [Passage(str(n), "title", f"the river {word} rises") for n, word in enumerate(words)]
-    write_training_examples(
+    write_examples(
         path,
         (
-            TrainingExample.labelled(str(n), f"who wrote {word}", (), (passages[n],), (passages[n - 1],))
+            Example.labelled(str(n), f"who wrote {word}", (), (passages[n],), (passages[n - 1],))
             for n, word in enumerate(words)
         ),
     )

@@ -21,7 +21,7 @@ from rag.data.questions import read_questions
 from rag.data.sentences import Spans, align_sentences
 from rag.data.text import AnswerMatcher, exact_match, normalize_answer
 from readers.extractive.layout import PairTemplate, pair_template
-from readers.extractive.tokens import TokenTable, tokenize_texts
+from readers.extractive.tokens import TokenizedTexts, tokenize_texts
 from readers.extractive.training.config import TrainingSet
 from readers.paths import join_path
 
@@ -209,9 +209,9 @@ class ReaderExamples:
         template: the special tokens around them.
     """
 
-    questions: TokenTable
-    titles: TokenTable
-    texts: TokenTable
+    questions: TokenizedTexts
+    titles: TokenizedTexts
+    texts: TokenizedTexts
     sets: Ints
     types: Ints
     bounds: Ints

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rag.core.types import Passage
-from retrievers.examples.records import TrainingExample, write_training_examples
+from rag.data.examples import Example, write_examples
 
 _LETTERS = "abcdefghijklmnop"
 
@@ -22,7 +22,7 @@ def _shifted(code: str) -> str:
     return "".join(_LETTERS[(_LETTERS.index(letter) + 1) % len(_LETTERS)] for letter in code)
 
 
-def cipher_examples(count: int, *, negatives: int = 1, seed: int = 3) -> list[TrainingExample]:
+def cipher_examples(count: int, *, negatives: int = 1, seed: int = 3) -> list[Example]:
     """Questions name the letters that stand one place before those of their passage."""
     draw = np.random.default_rng(seed)
     codes = list(dict.fromkeys(_code(draw) for _ in range(2 * count)))[:count]
@@ -31,7 +31,7 @@ def cipher_examples(count: int, *, negatives: int = 1, seed: int = 3) -> list[Tr
         for n, code in enumerate(codes)
     ]
     return [
-        TrainingExample.labelled(
+        Example.labelled(
             f"q{n}", f"who wrote {' '.join(code)}", (), (passages[n],),
             [passages[int(i)] for i in draw.choice(count, negatives) if i != n],
         )
@@ -45,7 +45,7 @@ def cipher_file(tmp_path: Path) -> Callable[..., Path]:
 
     def write(count: int, **settings: int) -> Path:
         path = tmp_path / "train.json"
-        write_training_examples(path, cipher_examples(count, **settings))
+        write_examples(path, cipher_examples(count, **settings))
         return path
 
     return write

@@ -8,10 +8,9 @@ from indexers.index import Index
 from indexers.protocols import EncoderIdentity
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.core.progress import StageTimer
-from rag.core.types import Hit, Passage
+from rag.core.types import Hit, Passage, Query
 from retrievers.dense import DenseRetriever
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.encoders.layout import Query
 from retrievers.fusion import Fusion
 from retrievers.multihop import LearnedStop, MultiHopRetriever
 from retrievers.open import open_retriever

@@ -13,17 +13,17 @@ from rag.bench.train import CONTESTANTS, _fill, run_train_benchmark
 from rag.bench.train_worker import make_step
 from rag.core.errors import ConfigError, DataError, ResourceError
 from rag.core.types import Passage
-from retrievers.examples.records import TrainingExample, write_training_examples
+from rag.data.examples import Example, write_examples
 
 
 @pytest.fixture
 def train_file(tmp_path: Path) -> Path:
     passages = [Passage(str(n), "title", f"the river {n} rises in the black forest") for n in range(40)]
     path = tmp_path / "train.json"
-    write_training_examples(
+    write_examples(
         path,
         (
-            TrainingExample.labelled(str(n), f"who wrote {n}", (), (passages[n],), (passages[n - 1],))
+            Example.labelled(str(n), f"who wrote {n}", (), (passages[n],), (passages[n - 1],))
             for n in range(40)
         ),
     )

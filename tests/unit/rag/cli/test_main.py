@@ -15,10 +15,10 @@ from rag.cli.main import _COMMANDS, main
 from rag.cli.show import format_answer_set, highlight
 from rag.config import preset_names
 from rag.core.errors import RagError
+from rag.data.examples import read_examples
 from rag.data.files.convert import FORMATS
 from rag.data.text import PROFILES
 from rag.recipes import RECIPES
-from retrievers.examples.records import read_training_examples
 
 
 def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -326,7 +326,7 @@ def test_bm25_index_from_the_sample_and_a_trec_run(
     patterns.write_text(json.dumps({**line, "answer_is_regex": True}) + "\n")
     found = tmp_path / "found.json"
     main_ok(["retrieve", "--index", str(index), "-q", str(patterns), "-o", str(found), "--top-k", "3"])
-    [example] = read_training_examples(found, needs="questions")
+    [example] = read_examples(found, needs="questions")
     assert example.answers_are_regex
     assert any(context["has_answer"] for context in json.loads(found.read_text())[0]["ctxs"])
     capsys.readouterr()

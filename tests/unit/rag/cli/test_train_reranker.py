@@ -10,15 +10,15 @@ from typer.testing import CliRunner
 
 from rag.cli.main import app
 from rag.core.types import Passage
+from rag.data.examples import Example, write_examples
 from readers.extractive.files import load_span_model, plain_encoder
 from retrievers.encoders.cross_encoder import CrossEncoder
-from retrievers.examples.records import TrainingExample, write_training_examples
 
 
 def test_a_cross_encoder_starts_from_the_encoder_of_the_reader_that_ships(tmp_path: Path) -> None:
     right, *wrong = (Passage(name, name, f"{name} is a river") for name in ("Inn", "Po", "Main"))
-    examples = [TrainingExample.labelled("q", "which river is Inn", (), [right], wrong)]
-    write_training_examples(tmp_path / "train.json", examples)
+    examples = [Example.labelled("q", "which river is Inn", (), [right], wrong)]
+    write_examples(tmp_path / "train.json", examples)
     command = ["train", "reranker", "--config", "reranker-small", "--train", str(tmp_path / "train.json"),
                "--set", "max_steps=1", "--set", "validation_fraction=0", "--set", "learning_rate=1e-12",
                "--set", "weight_decay=0",

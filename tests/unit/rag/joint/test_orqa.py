@@ -17,6 +17,7 @@ from indexers.build import BuildSettings, build_index
 from rag.config import load_config, preset_names
 from rag.core.errors import DataError, MismatchedArtifactError
 from rag.core.types import Passage
+from rag.data.examples import write_examples
 from rag.data.text import exact_match
 from rag.joint.orqa import early_loss, full_loss, train_orqa
 from rag.joint.orqa_config import OrqaTrainConfig
@@ -24,7 +25,6 @@ from rag.pipeline import Pipeline
 from rag.training.run_log import read_metrics
 from readers.extractive.reader import ExtractiveReader
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.examples.records import write_training_examples
 from retrievers.training.config import DprTrainConfig
 from retrievers.training.dpr import train_dpr
 from tests.conftest import TinyModels
@@ -58,7 +58,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> tuple[Pa
         for n, e in enumerate(examples)
     ]
     (place / "asked.jsonl").write_text("".join(json.dumps(q) + "\n" for q in questions))
-    write_training_examples(place / "warm.json", examples)
+    write_examples(place / "warm.json", examples)
     config = DprTrainConfig(
         out=place / "run", train_files=(place / "warm.json",), question_encoder=str(tiny_bert), epochs=6,
         hard_negatives=0, learning_rate=3e-3, pooling="mean", normalize=True, passage_tokens=24,

@@ -85,7 +85,7 @@ def test_rounds_go_on_after_a_stop_before_any_stage(
 ) -> None:
     monkeypatch.setattr(RoundResult, "gained", property(lambda self: True))
     whole = run(world, tmp_path / "whole", steps=2)
-    stages = [(by_answers, "write_training_examples"), (by_answers, "train_colbert")]
+    stages = [(by_answers, "write_examples"), (by_answers, "train_colbert")]
     stop_before(monkeypatch, stages, lambda: run(world, tmp_path / "cut", steps=2))
     assert run(world, tmp_path / "cut", steps=2) == whole
     for name in ("found.json", "guided.json", "retriever/encoder/model.safetensors"):

@@ -17,6 +17,12 @@ from transformers import AutoTokenizer, BertConfig, BertForSequenceClassificatio
 from rag.cli.main import main
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage
+from rag.data.examples import (
+    Candidate,
+    Example,
+    read_examples,
+    write_examples,
+)
 from rag.rounds import scoring
 from rag.rounds.scoring import report_path, score_examples
 from rag.rounds.signals import Asked, Judge, asked_of
@@ -26,12 +32,6 @@ from readers.extractive.settings import ReaderSettings
 from readers.generative.model import Seq2Seq
 from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorSettings
-from retrievers.examples.records import (
-    Candidate,
-    TrainingExample,
-    read_training_examples,
-    write_training_examples,
-)
 from tests.tiny_generator import tiny_seq2seq
 from tests.tiny_reader import tiny_encoder, tiny_tokenizer
 
@@ -43,7 +43,7 @@ PASSAGES = [
     Passage("3", "", "forest"),
     Passage("4", "castle", "in the castle of the harbour has 57"),
 ]
-EXAMPLE = TrainingExample(
+EXAMPLE = Example(
     "q", "how many meters has the tower", ("57",), tuple(Candidate(p, "retrieved") for p in PASSAGES)
 )
 
@@ -203,7 +203,7 @@ def test_a_killed_run_goes_on_and_gives_the_same_bytes(
     examples = [replace(EXAMPLE, id=f"q{n}", question=f"q {n}") for n in range(5)]
     examples[1] = replace(examples[1], answers=())
     examples[2] = replace(examples[2], candidates=(examples[2].candidates[1],) * 2)
-    write_training_examples(tmp_path / "in.json", examples)
+    write_examples(tmp_path / "in.json", examples)
     score_examples(tmp_path / "in.json", tmp_path / "whole.json", Counting(), depth=3)
     with pytest.raises(KeyboardInterrupt):
         score_examples(tmp_path / "in.json", tmp_path / "out.json", Counting("q 3"), depth=3)
@@ -218,13 +218,13 @@ def test_a_killed_run_goes_on_and_gives_the_same_bytes(
     }  # fmt: skip
     told = json.loads(report_path(tmp_path / "out.json").read_text())
     assert (told["signal"], told["reader"]) == ("likelihood", IDENTITY)
-    found = list(read_training_examples(tmp_path / "out.json", needs="questions"))
+    found = list(read_examples(tmp_path / "out.json", needs="questions"))
     assert [c.target for c in found[0].candidates] == [len(p.text) for p in PASSAGES[:3]] + [None]
     assert not any(c.target is not None for c in found[1].candidates)
 
 
 def test_nothing_to_score_is_refused(tmp_path: Path) -> None:
-    write_training_examples(tmp_path / "in.json", [replace(EXAMPLE, answers=())])
+    write_examples(tmp_path / "in.json", [replace(EXAMPLE, answers=())])
     with pytest.raises(DataError, match="of 1 questions could be scored: 1 without answers"):
         score_examples(tmp_path / "in.json", tmp_path / "out.json", Counting())
     with pytest.raises(ConfigError, match="would be overwritten"):
@@ -238,16 +238,16 @@ def test_the_command_scores_with_the_shipped_reader(
         Passage("1", "Oslo", "Oslo is the capital of Norway."),
         Passage("2", "Rome", "Rome is in Italy."),
     )
-    example = TrainingExample(
+    example = Example(
         "q", "What is the capital of Norway?", ("Oslo",), tuple(Candidate(p, "retrieved") for p in passages)
     )
-    write_training_examples(tmp_path / "in.json", [example])
+    write_examples(tmp_path / "in.json", [example])
     arguments = ["score", "--examples", str(tmp_path / "in.json"), "--out", str(tmp_path / "out.json")]
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert not caught.value.code
     assert "2 passages scored by span-likelihood of" in capsys.readouterr().out
-    [found] = read_training_examples(tmp_path / "out.json", needs="targets")
+    [found] = read_examples(tmp_path / "out.json", needs="targets")
     right, wrong = (c.target for c in found.candidates)
     assert right is not None
     assert right > math.log(0.5)
@@ -263,7 +263,7 @@ def test_the_command_scores_with_the_log_odds_of_a_cross_encoder(
     network.save_pretrained(tmp_path / "cross")
     tiny.tokenizer(tmp_path / "cross")
     examples = [EXAMPLE, replace(EXAMPLE, id="other", question="who wrote the tower", answers=())]
-    write_training_examples(tmp_path / "in.json", examples)
+    write_examples(tmp_path / "in.json", examples)
     arguments = ["score", "--examples", str(tmp_path / "in.json"), "--out", str(tmp_path / "out.json")]
     arguments += ["--signal", "relevance", "--reader", str(tmp_path / "cross"), "--precision", "fp32"]
     with pytest.raises(SystemExit) as caught:
@@ -271,7 +271,7 @@ def test_the_command_scores_with_the_log_odds_of_a_cross_encoder(
     assert not caught.value.code
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "cross")
     targets, wanted = [], []
-    for example in read_training_examples(tmp_path / "out.json", needs="targets"):
+    for example in read_examples(tmp_path / "out.json", needs="targets"):
         for candidate in example.candidates:
             text = f"{candidate.passage.title} {candidate.passage.text}".strip()
             pair = tokenizer(

@@ -29,12 +29,12 @@ from readers.extractive.training.config import TrainingSet
 from readers.extractive.training.data import read_set
 from readers.extractive.training.export import add_ranges, export_int8, export_trained
 from readers.manifest import Calibration, load_manifest
-from readers.ranking import Candidate, confidences, distinct, retrieval_prior
+from readers.ranking import CandidateAnswer, confidences, distinct, retrieval_prior
 from tests.tiny_reader import tiny_squad, tiny_tokenizer
 
 
-def pick(*found: tuple[int, int, int, str, float], merge: str = "max") -> list[Candidate]:
-    candidates = [Candidate(*entry) for entry in found]
+def pick(*found: tuple[int, int, int, str, float], merge: str = "max") -> list[CandidateAnswer]:
+    candidates = [CandidateAnswer(*entry) for entry in found]
     settings = ReaderSettings(merge=merge)  # type: ignore[arg-type]
     return distinct([(c.score, n, 0) for n, c in enumerate(candidates)], lambda n, _: candidates[n], settings)
 

@@ -9,11 +9,10 @@ from indexers.embeddings import EmbeddingShards, EmbeddingWriter
 from indexers.passages import PassageStore, PassageStoreWriter
 from indexers.protocols import PassageEncoder, ReportingEncoder
 from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError
-from rag.core.types import Passage
+from rag.core.types import Passage, Query
 from rag.runtime import hardware
 from retrievers.encoders import bi_encoder
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.encoders.layout import Query
 from retrievers.encoders.settings import read_settings
 from retrievers.examples.tokens import RetrieverTokenizer
 

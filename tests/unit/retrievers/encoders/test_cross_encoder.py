@@ -16,8 +16,8 @@ from transformers import (
 from indexers.build import BuildSettings, build_index
 from rag.core.errors import ArtifactError, ConfigError, DataError
 from rag.core.types import Passage
+from rag.data.examples import read_examples
 from retrievers.encoders.cross_encoder import CrossEncoder, load_pair_model
-from retrievers.examples.records import read_training_examples
 from retrievers.negatives.mine import mine
 from retrievers.negatives.settings import MiningSettings
 
@@ -123,13 +123,13 @@ def test_only_what_it_scores_low_stays_a_negative(folder, tmp_path):
     path = tmp_path / "q.jsonl"
     path.write_text('{"question": "the river danube rises", "answers": ["x"], "gold_passage_ids": ["p3"]}')
     plain = mine(tmp_path / "index", path, tmp_path / "plain.json", MiningSettings(per_question=11))
-    everything = next(read_training_examples(tmp_path / "plain.json")).negatives
+    everything = next(read_examples(tmp_path / "plain.json")).negatives
     scores = CrossEncoder.load(folder).score(
         ["the river danube rises"] * len(everything), [n.passage for n in everything]
     )
     limit = float(np.median(scores))
     settings = MiningSettings(per_question=11, cross_encoder=str(folder), keep_below=limit)
     report = mine(tmp_path / "index", path, tmp_path / "out.json", settings)
-    kept = next(read_training_examples(tmp_path / "out.json")).negatives
+    kept = next(read_examples(tmp_path / "out.json")).negatives
     assert list(kept) == [n for n, score in zip(everything, scores, strict=True) if score < limit]
     assert 0 < len(kept) == plain.counts["negatives"] - report.counts["removed cross-encoder"]

@@ -11,9 +11,9 @@ import torch
 from transformers import AutoConfig, AutoModel
 
 from rag.core.types import Passage
+from rag.data.examples import Example
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.examples.data import TrainingSet
-from retrievers.examples.records import TrainingExample
+from retrievers.examples.data import TrainingArrays
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.config import DprTrainConfig
 from retrievers.training.run import encoder_form, export_model, load_model
@@ -59,10 +59,8 @@ def test_vectors_stay_the_same(tmp_path: Path, tiny: Any, family: str, shared: b
 
     titles, texts = ["danube", "title"], ["the danube rises in the black forest", "river"]
     tokenizer = RetrieverTokenizer(model.settings.question, model.settings.passage)
-    examples = [
-        TrainingExample.labelled(t, t, (), (Passage("", t, x),)) for t, x in zip(titles, texts, strict=True)
-    ]
-    data = TrainingSet.build(examples, tokenizer)
+    examples = [Example.labelled(t, t, (), (Passage("", t, x),)) for t, x in zip(titles, texts, strict=True)]
+    data = TrainingArrays.build(examples, tokenizer)
     with torch.no_grad():
         questions = model.eval().encode_questions([data.questions[0], data.questions[1]]).numpy()
         passages = model.encode_passages([data.passages[0], data.passages[1]]).numpy()

@@ -7,17 +7,16 @@ import numpy as np
 import pytest
 
 from rag.core.errors import ArtifactError, ConfigError, DataError
-from rag.core.types import Passage
-from retrievers.encoders.layout import Query
+from rag.core.types import Passage, Query
+from rag.data.examples import (
+    Candidate,
+    Example,
+    read_examples,
+    write_examples,
+)
 from retrievers.encoders.settings import read_settings
 from retrievers.examples.batches import Epochs, RetrieverBatches
-from retrievers.examples.data import TrainingSet
-from retrievers.examples.records import (
-    Candidate,
-    TrainingExample,
-    read_training_examples,
-    write_training_examples,
-)
+from retrievers.examples.data import TrainingArrays
 from retrievers.examples.tokens import RetrieverTokenizer, TokenTable, TokenTableWriter
 
 
@@ -27,7 +26,7 @@ def passage(n):
 
 def examples(count=12):
     return [
-        TrainingExample.labelled(
+        Example.labelled(
             f"q{n}", f"who wrote {n}", (f"answer{n}",), (passage(n),),
             [Candidate(passage(100 + (n + k) % 7), "negative", "bm25", k + 1, 9.5 - k) for k in range(4)],
         )
@@ -43,8 +42,8 @@ def tokenizer(tiny_bert):
 
 def test_written_examples_read_back(tmp_path):
     path = tmp_path / "train.json"
-    assert write_training_examples(path, examples()) == 12
-    assert list(read_training_examples(path)) == examples()
+    assert write_examples(path, examples()) == 12
+    assert list(read_examples(path)) == examples()
     record = json.loads(path.read_text())[0]
     assert record["hard_negative_ctxs"][0] == {
         "passage_id": "p100", "title": "Title 100", "text": passage(100).text,
@@ -63,7 +62,7 @@ def test_dpr_files(tmp_path, caplog):
     ]  # fmt: skip
     path.write_bytes(gzip.compress(json.dumps(records).encode()))
     with caplog.at_level(logging.WARNING):
-        found = list(read_training_examples(path))
+        found = list(read_examples(path))
     assert [example.id for example in found] == ["q1", "q3"]
     assert found[0].positives == (Passage("7", "T", "x"),)
     assert found[0].negatives == (Candidate(Passage("7", "T", "y"), "negative", "", None, 11.5),)
@@ -81,19 +80,19 @@ def test_fid_files_and_what_a_method_needs(tmp_path):
     ]
     path = tmp_path / "fid.json"
     path.write_text(json.dumps(records))
-    first, second, third = read_training_examples(path, needs="questions")
+    first, second, third = read_examples(path, needs="questions")
     one = Candidate(Passage("7", "T", "x"), "retrieved", score=2.5)
     assert (first.answers, first.candidates[0], third.candidates) == (("1",), one, ())
     assert [candidate.target for candidate in second.candidates] == [-0.5, 0.5]
     assert second.query == Query("when?", (Passage("7", "T", "x"),))
-    assert [e.id for e in read_training_examples(path, needs="targets")] == ["b"]
+    assert [e.id for e in read_examples(path, needs="targets")] == ["b"]
     with pytest.raises(DataError, match="no question with a positive passage"):
-        list(read_training_examples(path))
-    write_training_examples(tmp_path / "again.json", [second])
-    assert list(read_training_examples(tmp_path / "again.json", needs="targets")) == [second]
+        list(read_examples(path))
+    write_examples(tmp_path / "again.json", [second])
+    assert list(read_examples(tmp_path / "again.json", needs="targets")) == [second]
     path.write_text(json.dumps([{"question": "a", "ctxs": [{"text": "x", "target": "NaN"}]}] * 2))
     with pytest.raises(DataError, match="target of a passage is nan, expected a finite number"):
-        list(read_training_examples(path, needs="targets"))
+        list(read_examples(path, needs="targets"))
 
 
 def test_a_query_holds_its_passages_and_targets_their_rows(tiny_bert):
@@ -102,9 +101,9 @@ def test_a_query_holds_its_passages_and_targets_their_rows(tiny_bert):
     aimed = tuple(Candidate(passage(n), "retrieved", target=n / 2) for n in (3, 1))
     long = "who wrote the river text forest"
     asked = [
-        TrainingExample("0", long, (), aimed), TrainingExample("1", long, (), aimed[:1], (passage(5),) * 3),
+        Example("0", long, (), aimed), Example("1", long, (), aimed[:1], (passage(5),) * 3),
     ]  # fmt: skip
-    data = TrainingSet.build(asked, tokenizer)
+    data = TrainingArrays.build(asked, tokenizer)
     assert data.questions.lengths.tolist() == [8, 16]
     assert data.questions[0].tolist() == tokenizer.queries([Query(long)])[0]
     assert data.scored.gather(np.array([0, 1]))[1].tolist() == [0, 0, 1]
@@ -116,16 +115,16 @@ def test_a_query_holds_its_passages_and_targets_their_rows(tiny_bert):
 
 def test_answers_that_are_patterns_are_not_matched_as_words(tmp_path, tokenizer, caplog):
     alone = dataclasses.replace(examples(1)[0], answers=("the river 10[13] rises",), answers_are_regex=True)
-    write_training_examples(tmp_path / "trec.json", [alone, *examples(3)[1:]])
-    read = list(read_training_examples(tmp_path / "trec.json"))
+    write_examples(tmp_path / "trec.json", [alone, *examples(3)[1:]])
+    read = list(read_examples(tmp_path / "trec.json"))
     assert read[0] == alone
     assert [example.answer_mode for example in read] == ["regex", "tokens", "tokens"]
     with caplog.at_level(logging.WARNING):
-        data = TrainingSet.build(read, tokenizer)
+        data = TrainingArrays.build(read, tokenizer)
     assert "answers of 1 questions are regular expressions" in caplog.text
     assert data.question_answers.lengths.tolist() == [0, 1, 1]
     assert data.negatives.lengths.tolist() == [2, 4, 4]  # two of the first one's match
-    kept = TrainingSet.build(read, tokenizer, match_answers=False)
+    kept = TrainingArrays.build(read, tokenizer, match_answers=False)
     assert kept.negatives.lengths.tolist() == [4, 4, 4]
 
 
@@ -135,14 +134,14 @@ def test_bad_records_are_counted_with_their_line(tmp_path, caplog):
     path = tmp_path / "train.jsonl"
     path.write_text("\n".join([good] * 50 + bad + [good] * 50))
     with pytest.raises(DataError, match=r"train.jsonl:51: malformed record \(the question is missing"):
-        list(read_training_examples(path))
+        list(read_examples(path))
     path.write_text("\n".join([*[good] * 5000, *bad]))
     with caplog.at_level(logging.WARNING):
-        assert len(list(read_training_examples(path))) == 5000
+        assert len(list(read_examples(path))) == 5000
     assert "4 bad" in caplog.text
     path.write_text('{"question": "a", "positive_ctxs": []}')
     with pytest.raises(DataError, match="no question with a positive"):
-        list(read_training_examples(path))
+        list(read_examples(path))
 
 
 @pytest.mark.parametrize(
@@ -156,7 +155,7 @@ def test_a_question_set_is_not_a_training_file(tmp_path, text):
     path = tmp_path / "train.json"
     path.write_text(text)
     with pytest.raises(DataError, match="`rag mine` makes training examples of it"):
-        list(read_training_examples(path))
+        list(read_examples(path))
 
 
 def test_token_tables(tmp_path):
@@ -189,7 +188,7 @@ def test_the_tokens_are_those_the_encoder_reads(tiny_bert, tokenizer):
 
 
 def test_passages_are_kept_once(tokenizer):
-    data = TrainingSet.build(examples(), tokenizer)
+    data = TrainingArrays.build(examples(), tokenizer)
     assert len(data.passages) == 12 + 7
     assert data.canonical.tolist() == list(range(19))
     assert data.positives[3].tolist() == [data.positives.values[3]]
@@ -200,37 +199,37 @@ def test_passages_are_kept_once(tokenizer):
 
 def test_rows_are_those_of_the_corpus(tokenizer):
     corpus = [passage(100), passage(1), passage(1), passage(0)]
-    data = TrainingSet.build(examples(3), tokenizer, corpus=corpus)
+    data = TrainingArrays.build(examples(3), tokenizer, corpus=corpus)
     assert data.corpus_rows == 4
     assert data.canonical[:4].tolist() == [0, 1, 1, 3]
     assert data.positives[0].tolist() == [3]
 
 
 def test_a_kept_set_is_not_made_again(tmp_path, tokenizer):
-    made = TrainingSet.build(examples(), tokenizer, folder=tmp_path, key="files")
+    made = TrainingArrays.build(examples(), tokenizer, folder=tmp_path, key="files")
 
     def never():
         raise AssertionError("read again")
         yield
 
-    again = TrainingSet.build(never(), tokenizer, folder=tmp_path, key="files")
+    again = TrainingArrays.build(never(), tokenizer, folder=tmp_path, key="files")
     assert again.ids == made.ids
     for name in ("questions", "passages", "words", "answers", "question_answers", "positives", "negatives"):
         assert (getattr(again, name).values == getattr(made, name).values).all()
         assert (getattr(again, name).bounds == getattr(made, name).bounds).all()
-    in_memory = TrainingSet.build(examples(), tokenizer)
+    in_memory = TrainingArrays.build(examples(), tokenizer)
     assert (in_memory.passages.values == made.passages.values).all()
     with pytest.raises(AssertionError, match="read again"):
-        TrainingSet.build(never(), tokenizer, folder=tmp_path, key="other files")
+        TrainingArrays.build(never(), tokenizer, folder=tmp_path, key="other files")
     assert len(list(tmp_path.iterdir())) == 1  # the failed one left nothing
     with pytest.raises(DataError, match="under a key"):
-        TrainingSet.build(examples(), tokenizer, folder=tmp_path)
+        TrainingArrays.build(examples(), tokenizer, folder=tmp_path)
     with pytest.raises(DataError, match="no training examples"):
-        TrainingSet.build([], tokenizer)
+        TrainingArrays.build([], tokenizer)
 
 
 def test_batches_depend_on_the_step_alone(tokenizer):
-    data = TrainingSet.build(examples(), tokenizer)
+    data = TrainingArrays.build(examples(), tokenizer)
 
     def texts(batches, step):
         batch = batches[step]
@@ -249,7 +248,7 @@ def test_batches_depend_on_the_step_alone(tokenizer):
 
 
 def test_other_negatives_between_steps(tokenizer):
-    data = TrainingSet.build(examples(), tokenizer)
+    data = TrainingArrays.build(examples(), tokenizer)
     batches = RetrieverBatches(data, Epochs(len(data), 12), hard_negatives=1, mask_false_negatives=False)
     target = int(data.negatives[5][0])
     batches.use_negatives(TokenTable.of([[target]] * 11 + [[]]), "step 500")
@@ -263,8 +262,8 @@ def test_other_negatives_between_steps(tokenizer):
 
 
 def test_batches_without_negatives_are_refused(tokenizer):
-    alone = [TrainingExample.labelled(str(n), "who", ("river",), (passage(0),)) for n in range(4)]
-    data = TrainingSet.build(alone, tokenizer)
+    alone = [Example.labelled(str(n), "who", ("river",), (passage(0),)) for n in range(4)]
+    data = TrainingArrays.build(alone, tokenizer)
     with pytest.raises(ConfigError, match="one question without hard negatives"):
         RetrieverBatches(data, Epochs(len(data), 1))
     with pytest.raises(ConfigError, match="no question has a negative"):

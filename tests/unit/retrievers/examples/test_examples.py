@@ -10,16 +10,16 @@ import pytest
 
 from rag.core.errors import DataError
 from rag.core.types import Passage
-from retrievers.examples.records import TrainingExample, read_training_examples, write_training_examples
+from rag.data.examples import Example, read_examples, write_examples
 from retrievers.examples.split import split_examples
 from retrievers.training.config import DprTrainConfig
 
 
 def _file(path: Path, count: int, start: int = 0) -> Path:
-    write_training_examples(
+    write_examples(
         path,
         (
-            TrainingExample.labelled(f"{n}", f"question {n}", (f"a{n}",), (Passage(str(n), "", f"text {n}"),))
+            Example.labelled(f"{n}", f"question {n}", (f"a{n}",), (Passage(str(n), "", f"text {n}"),))
             for n in range(start, start + count)
         ),
     )
@@ -52,10 +52,10 @@ def test_held_out_questions_are_never_trained_on(tmp_path: Path) -> None:
 
 def test_whole_articles_are_held_out(tmp_path: Path) -> None:
     path = tmp_path / "articles.json"
-    write_training_examples(
+    write_examples(
         path,
         (
-            TrainingExample.labelled(
+            Example.labelled(
                 f"{n}", f"question {n}", (f"a{n}",), (Passage(str(n), f"title {n % 40}", f"t {n}"),)
             )
             for n in range(400)
@@ -125,4 +125,4 @@ def test_records_of_another_shape_are_told_the_one_expected(tmp_path: Path) -> N
     record = {"query_id": "1", "query": "who?", "positive_passages": [{"text": "x"}], "negative_passages": []}
     (tmp_path / "tevatron.jsonl").write_text(json.dumps(record) + "\n")
     with pytest.raises(DataError, match=r"no question(.|\n)*expected \{question, answers, positive_ctxs"):
-        list(read_training_examples(tmp_path / "tevatron.jsonl"))
+        list(read_examples(tmp_path / "tevatron.jsonl"))

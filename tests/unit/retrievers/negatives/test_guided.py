@@ -8,14 +8,14 @@ import pytest
 
 from rag.core.errors import ConfigError
 from rag.core.types import Passage
-from retrievers.examples.records import Candidate, TrainingExample
+from rag.data.examples import Candidate, Example
 from retrievers.negatives.guided import GuidanceSettings, guided_examples, parse_rules
 
 
-def ranked(holding: set[int], depth: int = 40) -> TrainingExample:
+def ranked(holding: set[int], depth: int = 40) -> Example:
     found = [Passage(str(n), "", f"text {n} {'danube' if n in holding else ''}") for n in range(depth)]
     candidates = tuple(Candidate(passage, "retrieved") for passage in found)
-    return TrainingExample("q", "which?", ("Danube",), candidates)
+    return Example("q", "which?", ("Danube",), candidates)
 
 
 def positives(rules: str, holding: set[int]) -> list[str]:
@@ -59,14 +59,14 @@ def test_negatives_hold_no_answer_and_a_share_is_near() -> None:
 def test_expressions_and_questions_nothing_answers_are_told_and_counted() -> None:
     counts: Counter[str] = Counter()
     asked = [
-        TrainingExample("a", "?", ("danx[au]be",), ranked({2}).candidates, answers_are_regex=True),
-        TrainingExample("b", "?", ("dan[au",), ranked({2}).candidates, answers_are_regex=True),
-        TrainingExample("c", "?", ("yes",), ranked({2}).candidates),
-        TrainingExample("d", "?", (), ranked({2}).candidates),
+        Example("a", "?", ("danx[au]be",), ranked({2}).candidates, answers_are_regex=True),
+        Example("b", "?", ("dan[au",), ranked({2}).candidates, answers_are_regex=True),
+        Example("c", "?", ("yes",), ranked({2}).candidates),
+        Example("d", "?", (), ranked({2}).candidates),
     ]
     settings = GuidanceSettings(positives="1,40", negatives=3)
     assert [e.id for e in guided_examples(asked, settings, counts)] == []
-    asked[0] = TrainingExample("a", "?", ("danub[ae]",), ranked({2}).candidates, answers_are_regex=True)
+    asked[0] = Example("a", "?", ("danub[ae]",), ranked({2}).candidates, answers_are_regex=True)
     (made,) = guided_examples(asked[:1], settings, counts)
     assert made.answers_are_regex
     assert (counts["questions"], counts["without answers"], counts["no passage holds an answer"]) == (5, 2, 2)
@@ -75,10 +75,10 @@ def test_expressions_and_questions_nothing_answers_are_told_and_counted() -> Non
 
 def test_copies_of_a_positive_are_no_negatives() -> None:
     example = ranked({0}, depth=3)
-    regex = TrainingExample("q", "?", ("danube$",), example.candidates, answers_are_regex=True)
+    regex = Example("q", "?", ("danube$",), example.candidates, answers_are_regex=True)
     spaced = Candidate(Passage("copy", "", "text  0 danube "), "retrieved")
     (made,) = guided_examples(
-        [TrainingExample("q", "?", ("danube$",), (*regex.candidates, spaced), answers_are_regex=True)],
+        [Example("q", "?", ("danube$",), (*regex.candidates, spaced), answers_are_regex=True)],
         GuidanceSettings(positives="1,4", negatives=4),
         Counter(),
     )

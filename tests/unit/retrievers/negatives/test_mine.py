@@ -10,10 +10,10 @@ from indexers.index import Index
 from rag.cli.main import main
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Hit, Passage
+from rag.data.examples import read_examples
 from rag.data.questions import read_questions
 from rag.data.text import AnswerMatcher
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.examples.records import read_training_examples
 from retrievers.negatives import mine as module
 from retrievers.negatives.mine import mine
 from retrievers.negatives.select import below_margin, candidates_by_rank, choose
@@ -64,7 +64,7 @@ def questions(tmp_path):
 
 
 def mined(path):
-    return {example.id: example for example in read_training_examples(path)}
+    return {example.id: example for example in read_examples(path)}
 
 
 def test_positives_are_found_in_every_way(index_dir, questions, tmp_path):

@@ -12,11 +12,10 @@ from indexers.build import BuildSettings, build_index
 from indexers.index import Index
 from rag.cli.main import main
 from rag.core.errors import ConfigError, DataError
-from rag.core.types import Passage
+from rag.core.types import Passage, Query
+from rag.data.examples import Example, read_examples
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.encoders.layout import Query
 from retrievers.examples.hops import mined_hops, order_of
-from retrievers.examples.records import TrainingExample, read_training_examples
 from retrievers.negatives import mine as module
 from retrievers.negatives.mine import mine
 from retrievers.negatives.settings import MiningSettings
@@ -55,7 +54,7 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def ids(example: TrainingExample) -> list[str]:
+def ids(example: Example) -> list[str]:
     return [negative.passage.id for negative in example.negatives]
 
 
@@ -66,7 +65,7 @@ def test_each_hop_is_searched_with_its_own_query(
     report = mine(corpus, questions, tmp_path / "out.json", settings)
     assert (report.counts["questions"], report.counts["examples"]) == (20, 20)
     assert "20 hops" in report.lines()[0]
-    found = list(read_training_examples(tmp_path / "out.json"))
+    found = list(read_examples(tmp_path / "out.json"))
     with Index.open(corpus) as index:
         assert index.embeddings is not None
         vectors = index.embeddings.rows(np.arange(len(index.passages)))
@@ -85,7 +84,7 @@ def test_each_hop_is_searched_with_its_own_query(
 
 def test_bm25_looks_for_the_words_of_the_path_too(corpus: Path, questions: Path, tmp_path: Path) -> None:
     mine(corpus, questions, tmp_path / "out.json", MiningSettings(hops=2, per_question=20, last_rank=20))
-    first, second = list(read_training_examples(tmp_path / "out.json"))[:2]
+    first, second = list(read_examples(tmp_path / "out.json"))[:2]
     assert {n.source for n in first.negatives} == {"bm25"}
     assert set(ids(second)) != set(ids(first))
 
@@ -98,7 +97,7 @@ def test_a_run_goes_on_hop_by_hop(
     monkeypatch.setattr(module, "BLOCK_QUESTIONS", 3)
     real, calls = module.mine_hops, 0
 
-    def fails_third(block: list[TrainingExample], **more: object) -> list[TrainingExample]:
+    def fails_third(block: list[Example], **more: object) -> list[Example]:
         nonlocal calls
         calls += 1
         if calls == 3:
@@ -145,7 +144,7 @@ def test_mdr_trains_on_what_was_mined(
     train_mdr(config)
     examples = {e.id: e for e in split_hops(config, tmp_path / "again", Index.open(corpus)).training()}
     assert {name.split("#")[0] for name in examples} == {f"{f}:q{n}" for f in range(2) for n in range(10)}
-    mined = {example.id: example for example in read_training_examples(out)}
+    mined = {example.id: example for example in read_examples(out)}
     assert examples["0:q3#0.1"].negatives == mined["q3#0.1"].negatives
     assert not examples["1:q3#0.1"].negatives  # the set itself has none
     with pytest.raises(ConfigError, match="holds mined hops"):

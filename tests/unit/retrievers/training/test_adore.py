@@ -17,10 +17,10 @@ from indexers.index import Index
 from rag.config import load_config, preset_names
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage
+from rag.data.examples import read_examples, write_examples
 from retrievers.dense import DenseRetriever
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.tower import TowerModel
-from retrievers.examples.records import read_training_examples, write_training_examples
 from retrievers.examples.split import split_examples
 from retrievers.training.adore import candidates, train_adore
 from retrievers.training.config import AdoreTrainConfig, DprTrainConfig
@@ -43,7 +43,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> tuple[Pat
     """(training file, index built with an encoder that was trained a little)."""
     place = tmp_path_factory.mktemp("warm")
     examples = cipher_examples(400)
-    write_training_examples(place / "train.json", examples)
+    write_examples(place / "train.json", examples)
     config = DprTrainConfig(
         out=place / "run", train_files=(place / "train.json",), question_encoder=str(tiny_bert), epochs=6,
         hard_negatives=0, learning_rate=3e-3, pooling="mean", normalize=True, passage_tokens=16, **_SMALL,
@@ -154,13 +154,13 @@ def test_frozen_passages_are_taken_from_the_index(
     tmp_path: Path, warm: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No passage is encoded to be learned from, and the index needs no rebuild."""
-    examples = list(read_training_examples(warm[0]))
+    examples = list(read_examples(warm[0]))
     scored = []
     for example, other in pairwise(examples):
         right, wrong = (e.candidates[0] for e in (example, other))
         listed = (replace(right, target=3.0), replace(wrong, role="negative", target=0.0))
         scored.append(replace(example, candidates=listed))
-    write_training_examples(tmp_path / "scored.json", scored)
+    write_examples(tmp_path / "scored.json", scored)
     given: dict[str, Any] = {
         "out": tmp_path / "run", "train_files": (tmp_path / "scored.json",), "index": warm[1], **_SMALL,
         "shared": False, "frozen": "passage", "validate_every_steps": 9, "epochs": 3, "learning_rate": 3e-3,

@@ -68,11 +68,11 @@ def mrr(config: AnceTrainConfig, encoder: str | Path) -> float:
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> tuple[Path, Path, Path]:
     """(training file, index, encoder trained a little with in-batch negatives)."""
-    from retrievers.examples.records import write_training_examples
+    from rag.data.examples import write_examples
     from tests.unit.retrievers.conftest import cipher_examples  # type: ignore[import-not-found]
 
     place = tmp_path_factory.mktemp("warm")
-    write_training_examples(place / "train.json", cipher_examples(400))
+    write_examples(place / "train.json", cipher_examples(400))
     config = DprTrainConfig(
         out=place / "run", train_files=(place / "train.json",), question_encoder=str(tiny_bert), epochs=8,
         hard_negatives=0, learning_rate=3e-3, pooling="mean", normalize=True, **_SMALL,

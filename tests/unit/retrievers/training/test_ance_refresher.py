@@ -12,10 +12,9 @@ import pytest
 from indexers.passages import PassageStore, PassageStoreWriter
 from indexers.protocols import EncoderIdentity, FloatArray
 from rag.core.errors import DataError, IncompleteArtifactError, MismatchedArtifactError
-from rag.core.types import Passage
+from rag.core.types import Passage, Query
+from rag.data.examples import Example
 from rag.training.refresh.generations import Generation, Generations
-from retrievers.encoders.layout import Query
-from retrievers.examples.records import TrainingExample
 from retrievers.training.ance_refresher import Inferencer, MinedNegatives
 from retrievers.training.config import AnceTrainConfig
 
@@ -56,11 +55,8 @@ def corpus(tmp_path: Path) -> PassageStore:
     return PassageStore.open(tmp_path / "passages")
 
 
-def examples(numbers: Sequence[int]) -> list[TrainingExample]:
-    return [
-        TrainingExample.labelled(f"q{n}", f"word{n} word{n + 1}", (f"word{n}",), (PASSAGES[n],))
-        for n in numbers
-    ]
+def examples(numbers: Sequence[int]) -> list[Example]:
+    return [Example.labelled(f"q{n}", f"word{n} word{n + 1}", (f"word{n}",), (PASSAGES[n],)) for n in numbers]
 
 
 def make(tmp_path: Path, corpus: PassageStore, **settings: object) -> Inferencer:
@@ -191,7 +187,7 @@ def test_negatives_of_another_run_are_refused(tmp_path: Path, corpus: PassageSto
 def test_nothing_mined_is_said(tmp_path: Path, corpus: PassageStore) -> None:
     inferencer = make(tmp_path, corpus)
     inferencer.train = [
-        TrainingExample.labelled(e.id, e.question, ("common",), e.positives) for e in inferencer.train
+        Example.labelled(e.id, e.question, ("common",), e.positives) for e in inferencer.train
     ]
     with pytest.raises(DataError, match="answer_filter=false"):
         inferencer.refresh(snapshot(tmp_path / "run", 0), before=None)

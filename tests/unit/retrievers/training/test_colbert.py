@@ -15,9 +15,9 @@ from pydantic import ValidationError
 from indexers.build import build_index
 from rag.config import load_config, preset_names
 from rag.core.errors import ConfigError, DataError
+from rag.data.examples import Candidate, write_examples
 from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.examples.records import Candidate, write_training_examples
 from retrievers.training.colbert import ColbertTrainConfig, train_colbert
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.step import contrastive_step
@@ -44,7 +44,7 @@ def graded(path: Path, count: int) -> Path:
         found = [Candidate(p, "positive", target=6.0) for p in example.positives]
         found += [Candidate(n.passage, "retrieved", target=0.5) for n in example.negatives]
         examples.append(replace(example, candidates=tuple(found)))
-    write_training_examples(path, examples)
+    write_examples(path, examples)
     return path
 
 
@@ -111,10 +111,10 @@ def test_wrong_settings_are_refused(tmp_path: Path, tiny_bert: Path) -> None:
 def test_pairwise_validation_needs_hard_negatives(tmp_path: Path, tiny_bert: Path) -> None:
     files = {name: tmp_path / f"{name}.json" for name in ("train", "none", "some")}
     examples = cipher_examples(24)
-    write_training_examples(files["train"], examples[:12])
+    write_examples(files["train"], examples[:12])
     bare = [replace(each, candidates=each.candidates[:1]) for each in examples[12:]]
-    write_training_examples(files["none"], bare)
-    write_training_examples(files["some"], [*bare[:-1], examples[-1]])
+    write_examples(files["none"], bare)
+    write_examples(files["some"], [*bare[:-1], examples[-1]])
     chosen = config(tmp_path / "a", files["train"], tiny_bert, loss="pairwise", batch_size=4, max_steps=1,
                     validation_file=files["none"])  # fmt: skip
     with pytest.raises(DataError, match=r"no held-out question \(.*none\.json\) has a hard negative"):

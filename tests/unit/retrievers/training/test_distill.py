@@ -17,13 +17,13 @@ from safetensors import safe_open
 
 from rag.config import load_config, preset_names
 from rag.core.errors import DataError
+from rag.data.examples import Candidate, Example, write_examples
 from rag.training.distributed import World
 from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.vectors import Vectors
 from retrievers.examples.batches import Epochs, TargetBatches
-from retrievers.examples.data import TrainingSet
-from retrievers.examples.records import Candidate, TrainingExample, write_training_examples
+from retrievers.examples.data import TrainingArrays
 from retrievers.training.distill import DistillTrainConfig, train_distill
 from retrievers.training.target_losses import ListMonitor, kl_loss, margin_loss, mse_loss, target_objective
 from tests.parity.test_exact_gradients import assert_same, make_batch, step_gradients
@@ -123,7 +123,7 @@ def test_gradients_are_those_of_one_big_batch(
         assert_same(found, expected)
 
 
-def scored(count: int, negatives: int = 5) -> list[TrainingExample]:
+def scored(count: int, negatives: int = 5) -> list[Example]:
     """Examples without positives: the reader likes the right passage best."""
     draw = np.random.default_rng(1)
     found = []
@@ -148,7 +148,7 @@ def settings(tmp_path: Path, encoder: Path, **more: Any) -> DistillTrainConfig:
 def test_it_learns_what_the_reader_likes(tmp_path: Path, tiny_bert: Path) -> None:
     examples = scored(240)
     constant = replace(examples[0], candidates=tuple(replace(c, target=1.0) for c in examples[0].candidates))
-    write_training_examples(tmp_path / "scored.json", [*examples, constant])
+    write_examples(tmp_path / "scored.json", [*examples, constant])
     finished = train_distill(settings(tmp_path, tiny_bert, epochs=12, validation_fraction=0.1, batch_size=24))
     records = list(read_metrics(tmp_path / "run" / "metrics.jsonl"))
     losses = [record["loss"] for record in records if "loss" in record]
@@ -173,10 +173,10 @@ def test_targets_that_say_nothing_are_refused(tmp_path: Path, tiny_bert: Path) -
         ("constant", alike, "0 have no target, 12 "),
         ("missing", missing, "12 have no"),
     ):
-        write_training_examples(tmp_path / "scored.json", listed)
+        write_examples(tmp_path / "scored.json", listed)
         with pytest.raises(DataError, match=f"no question with two passages whose targets differ; {said}"):
             train_distill(settings(tmp_path / name, tiny_bert, train_files=(tmp_path / "scored.json",)))
-    write_training_examples(tmp_path / "scored.json", examples)
+    write_examples(tmp_path / "scored.json", examples)
     text = (tmp_path / "scored.json").read_text()
     target = f'"target": {examples[0].candidates[0].target}'
     (tmp_path / "scored.json").write_text(text.replace(target, '"target": 1e999', 1))
@@ -193,7 +193,7 @@ def test_labelled_positives_are_always_drawn_and_false_negatives_ignored(tiny_be
         answers = (best.passage.text.removeprefix("the river "),)
         labelled.append(replace(example, answers=answers, candidates=(replace(best, role=role), *others)))
     _, tokenizer = load(tiny_bert)
-    data = TrainingSet.build(labelled, tokenizer)
+    data = TrainingArrays.build(labelled, tokenizer)
     batches = TargetBatches(data, Epochs(len(data), 8, epochs=3), per_question=3, labelled=True)
     for step in range(3):
         batch = batches[step]
@@ -238,7 +238,7 @@ def test_presets(name: str) -> None:
 
 def test_the_published_head_is_trained_and_written(tmp_path: Path, tiny_bert: Path) -> None:
     """A linear layer and LayerNorm on every token before the mean: the exported encoder gives its vectors."""
-    write_training_examples(tmp_path / "scored.json", scored(24))
+    write_examples(tmp_path / "scored.json", scored(24))
     published = load_config(DistillTrainConfig, "dkrr-nq", overrides={"train_files": ["s"], "out": "r"}).model
     head = {key: getattr(published, key) for key in ("pooling", "normalize", "projection_norm", "on_tokens")}
     config = settings(

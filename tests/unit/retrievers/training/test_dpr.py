@@ -14,8 +14,8 @@ from indexers.build import BuildSettings, build_index
 from indexers.index import Index
 from rag.cli.main import main
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError, RagError
+from rag.data.examples import read_examples
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.examples.records import read_training_examples
 from retrievers.examples.split import split_examples
 from retrievers.open import open_retriever
 from retrievers.training.config import DprTrainConfig
@@ -83,7 +83,7 @@ def test_true_retrieval_over_an_index(
     tmp_path: Path, tiny_bert: Path, cipher_file: Callable[..., Path]
 ) -> None:
     train = cipher_file(60)
-    passages = [example.positives[0] for example in read_training_examples(train)]
+    passages = [example.positives[0] for example in read_examples(train)]
     settings = BuildSettings(retriever="dense")
     encoder = BiEncoder.load(tiny_bert, precision="fp32", pooling="mean")
     build_index(passages, tmp_path / "index", encoder=encoder, settings=settings)

@@ -15,11 +15,11 @@ from indexers.build import BuildSettings, build_index
 from rag.config import load_config, preset_names
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage
+from rag.data.examples import write_examples
 from rag.training.run_log import read_metrics
 from retrievers.encoders.settings import read_settings
 from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
-from retrievers.examples.records import write_training_examples
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.ict import IctBatches, IctDataConfig, IctTrainConfig, train_ict
 from tests.unit.retrievers.conftest import cipher_examples
@@ -75,7 +75,7 @@ def test_retrieval_of_real_questions_rises(tmp_path: Path, tiny_bert: Path) -> N
     examples = cipher_examples(500, negatives=0)
     texts = [f"{e.question}. The {e.positives[0].text}." for e in examples[60:]]
     corpus = write_corpus(tmp_path / "corpus.jsonl", [text[0].upper() + text[1:] for text in texts])
-    write_training_examples(tmp_path / "asked.json", examples[:60])
+    write_examples(tmp_path / "asked.json", examples[:60])
     config = IctTrainConfig(
         out=tmp_path / "run", train_files=(corpus,), question_encoder=str(tiny_bert), epochs=24,
         validation_file=tmp_path / "asked.json", learning_rate=3e-3, batch_size=64, chunk_size=16,

@@ -16,13 +16,13 @@ from indexers.index import Index
 from rag.config import load_config, preset_names
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage
+from rag.data.examples import Example
 from rag.training.distributed import World
 from rag.training.precision import MasterWeights
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import RetrieverBatches
-from retrievers.examples.data import TrainingSet
+from retrievers.examples.data import TrainingArrays
 from retrievers.examples.hops import HopEpochs
-from retrievers.examples.records import TrainingExample
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.open import open_retriever
 from retrievers.training.mdr import MdrTrainConfig, index_step, train_mdr
@@ -141,20 +141,18 @@ def test_a_run_killed_between_saves_goes_on_with_the_same_queue(
     assert shown(records(config.out)) == shown(whole)
 
 
-def world_of(tiny_bert: Path, bridges: Path) -> tuple[BiEncoderModel, TrainingSet]:
+def world_of(tiny_bert: Path, bridges: Path) -> tuple[BiEncoderModel, TrainingArrays]:
     model = BiEncoderModel.from_folder(
         tiny_bert, pooling="mean", question_tokens=16, passage_tokens=24, dropout=0.0
     )
     tokenizer = RetrieverTokenizer(model.settings.question, model.settings.passage, query_tokens=40)
     a, b, c = (Passage("", title, f"text {title} river") for title in "abc")
     examples = [
-        TrainingExample.labelled("q#0.0", "who", (), (a, b), (c,)),
-        TrainingExample(
-            "q#0.1", "who", (), TrainingExample.labelled("", "", (), (b,), (c,)).candidates, (a,)
-        ),
-        TrainingExample.labelled("r#0.0", "where is it", (), (c,)),
+        Example.labelled("q#0.0", "who", (), (a, b), (c,)),
+        Example("q#0.1", "who", (), Example.labelled("", "", (), (b,), (c,)).candidates, (a,)),
+        Example.labelled("r#0.0", "where is it", (), (c,)),
     ]
-    return model, TrainingSet.build(examples, tokenizer, match_answers=False, corpus=(a, b, c))
+    return model, TrainingArrays.build(examples, tokenizer, match_answers=False, corpus=(a, b, c))
 
 
 def test_candidates_of_a_hop_are_all_passages_but_the_later_ones(tiny_bert: Path, bridges: Path) -> None:

@@ -14,10 +14,10 @@ from pydantic import ValidationError
 from rag.config import load_config
 from rag.core.errors import ArtifactError, ConfigError, DataError
 from rag.core.types import Passage
+from rag.data.examples import Example, write_examples
 from rag.training.distributed import World
 from rag.training.run_log import read_metrics
 from retrievers.encoders.cross_encoder import CrossEncoder, load_pair_model
-from retrievers.examples.records import TrainingExample, write_training_examples
 from retrievers.training.reranker import RerankerTrainConfig, _step, list_loss, train_reranker
 
 
@@ -76,13 +76,13 @@ def kinds_file(path: Path, count: int) -> Path:
         return Passage("", "", f"{('the river', 'text')[kind]} {letters}")
 
     examples = [
-        TrainingExample.labelled(
+        Example.labelled(
             str(n), f"{('who', 'wrote')[n % 2]} {'abcdefgh'[n % 8]}", (), [passage(n % 2)],
             [passage(1 - n % 2) for _ in range(4)],
         )
         for n in range(count)
     ]  # fmt: skip
-    write_training_examples(path, examples)
+    write_examples(path, examples)
     return path
 
 

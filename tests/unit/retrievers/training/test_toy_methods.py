@@ -11,6 +11,12 @@ import numpy as np
 import torch
 
 from rag.core.types import Passage
+from rag.data.examples import (
+    Candidate,
+    Example,
+    read_examples,
+    write_examples,
+)
 from rag.training.config import OptimConfig, RunConfig
 from rag.training.distributed import World
 from rag.training.fit import Loss, fit
@@ -18,13 +24,7 @@ from rag.training.precision import MasterWeights
 from rag.training.run_log import read_metrics
 from retrievers.encoders.vectors import Vectors
 from retrievers.examples.batches import Epochs, RetrieverBatch, RetrieverBatches, TargetBatches
-from retrievers.examples.data import TrainingSet
-from retrievers.examples.records import (
-    Candidate,
-    TrainingExample,
-    read_training_examples,
-    write_training_examples,
-)
+from retrievers.examples.data import TrainingArrays
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.losses import in_batch_objective
 from retrievers.training.model import BiEncoderModel
@@ -64,7 +64,7 @@ def train(
 
 
 @torch.no_grad()
-def mrr(model: BiEncoderModel, tokenizer: RetrieverTokenizer, examples: Sequence[TrainingExample]) -> float:
+def mrr(model: BiEncoderModel, tokenizer: RetrieverTokenizer, examples: Sequence[Example]) -> float:
     """Of the right passage among those of all examples."""
 
     def encoded(tower: Any, ids: list[list[int]]) -> Vectors:
@@ -90,14 +90,14 @@ def test_float_targets_without_positives(tmp_path: Path, tiny_bert: Path) -> Non
         listed = [Candidate(example.positives[0], "retrieved", target=4.0 + draw.random())]
         listed += [replace(c, role="retrieved", target=draw.random()) for c in example.negatives]
         aimed.append(replace(example, candidates=tuple(draw.permutation(np.array(listed, object)))))
-    write_training_examples(tmp_path / "ctxs.json", aimed)
-    read = list(read_training_examples(tmp_path / "ctxs.json", needs="targets"))
+    write_examples(tmp_path / "ctxs.json", aimed)
+    read = list(read_examples(tmp_path / "ctxs.json", needs="targets"))
     assert not any(example.positives for example in read)
 
     model, tokenizer = load(tiny_bert, shared=True, temperature=0.2)
     before = mrr(model, tokenizer, examples[:HELD_OUT])
     batches = TargetBatches(
-        TrainingSet.build(read, tokenizer), Epochs(len(read), 20, epochs=8), per_question=6
+        TrainingArrays.build(read, tokenizer), Epochs(len(read), 20, epochs=8), per_question=6
     )
     assert all((~np.isnan(batches[0].targets)).sum(1) == 6)
     train(model, batches, tmp_path / "run", objective=target_objective(kl_loss))
@@ -114,7 +114,7 @@ def test_a_query_of_question_and_passage(tmp_path: Path, tiny_bert: Path) -> Non
     model, tokenizer = load(tiny_bert, shared=False, temperature=0.05)
     alone = [replace(example, context=()) for example in examples[:HELD_OUT]]
     before = mrr(model, tokenizer, examples[:HELD_OUT])
-    data = TrainingSet.build(examples[HELD_OUT:], tokenizer)
+    data = TrainingArrays.build(examples[HELD_OUT:], tokenizer)
     train(model, RetrieverBatches(data, Epochs(len(data), 40, epochs=20), hard_negatives=0), tmp_path / "run")
     after = mrr(model, tokenizer, examples[:HELD_OUT])
     assert after > before + 0.3
@@ -126,7 +126,7 @@ def late_interaction(world: World, folder: Path, out: Path) -> tuple[float, floa
     model = token_model(folder, shared=False, temperature=0.3, dropout=0.0)
     tokenizer = RetrieverTokenizer(model.settings.question, model.settings.passage)
     before = mrr(model, tokenizer, examples[:HELD_OUT])
-    data = TrainingSet.build(examples[HELD_OUT:], tokenizer)
+    data = TrainingArrays.build(examples[HELD_OUT:], tokenizer)
     train(model, RetrieverBatches(data, Epochs(len(data), 20, epochs=14)), out, world=world, chunk=8)
     return before, mrr(model, tokenizer, examples[:HELD_OUT])
 

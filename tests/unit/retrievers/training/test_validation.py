@@ -12,9 +12,8 @@ import pytest
 
 from rag.config import load_config
 from rag.core.errors import DataError
-from rag.core.types import Passage
-from retrievers.encoders.layout import Query
-from retrievers.examples.records import TrainingExample
+from rag.core.types import Passage, Query
+from rag.data.examples import Example
 from retrievers.training import validation
 from retrievers.training.config import DprTrainConfig
 from retrievers.training.validation import POOL_QUESTIONS, CorpusSearch, pool_rank, retrieval_scores
@@ -43,9 +42,9 @@ def _corpus(count: int) -> _Store:
     return _Store(Passage(str(n), f"title {n % 7}", f"text number {n} says w{n}") for n in range(count))
 
 
-def _examples(corpus: _Store, count: int) -> list[TrainingExample]:
+def _examples(corpus: _Store, count: int) -> list[Example]:
     return [
-        TrainingExample.labelled(
+        Example.labelled(
             str(n),
             f"question {n}",
             (f"w{5 * n}",),
@@ -56,7 +55,7 @@ def _examples(corpus: _Store, count: int) -> list[TrainingExample]:
     ]
 
 
-def _ranks(corpus: _Store, examples: list[TrainingExample]) -> list[int]:
+def _ranks(corpus: _Store, examples: list[Example]) -> list[int]:
     encoder = _Encoder()
     vectors = encoder.encode_passages([p.title for p in corpus], [p.text for p in corpus])
     found = []
@@ -99,7 +98,7 @@ def test_white_space_and_doubles_do_not_matter() -> None:
 def test_positives_that_are_not_in_the_corpus(caplog: pytest.LogCaptureFixture) -> None:
     corpus = _corpus(100)
     examples = _examples(corpus, 4)
-    lost = TrainingExample.labelled("lost", "q", ("w3",), (Passage("", "Lost title", "not there"),))
+    lost = Example.labelled("lost", "q", ("w3",), (Passage("", "Lost title", "not there"),))
     with caplog.at_level(logging.WARNING):
         search = CorpusSearch(corpus, [*examples, lost])
     assert "1 of 5 held-out questions have no positive in the corpus" in caplog.text
@@ -107,12 +106,12 @@ def test_positives_that_are_not_in_the_corpus(caplog: pytest.LogCaptureFixture) 
     assert (search.kind, search.missing) == ("positive", 1)
     assert search.measure(_Encoder())["top100"] <= 80
 
-    others = [TrainingExample.labelled(e.id, e.question, e.answers, lost.positives) for e in examples]
+    others = [Example.labelled(e.id, e.question, e.answers, lost.positives) for e in examples]
     search = CorpusSearch(corpus, [*others, lost])
     assert search.kind == "answer"
     assert search.measure(_Encoder())["top100"] == 100  # each answer is in some passage of 100
 
-    without = [TrainingExample.labelled(e.id, e.question, (), lost.positives) for e in examples]
+    without = [Example.labelled(e.id, e.question, (), lost.positives) for e in examples]
     with pytest.raises(DataError, match="4 of 4 held-out questions have no positive"):
         CorpusSearch(corpus, without)
 

@@ -12,11 +12,11 @@ from rag.core.types import Passage, Question
 from readers.extractive.training.calibrate import Case, fit_and_measure, with_empty_share
 from readers.extractive.training.data import Candidate as Read
 from readers.extractive.training.data import Example
-from readers.ranking import Candidate, Ranked, likelihoods
+from readers.ranking import CandidateAnswer, Ranked, likelihoods
 
 
 def _case(number: int, right: bool, label: str = "", weight: float = 1.0) -> Case:
-    said = Candidate(0, 0, 4, "Oslo" if right else "Rome", 1.0)
+    said = CandidateAnswer(0, 0, 4, "Oslo" if right else "Rome", 1.0)
     asked = Question(str(number), f"question {number}", ("Oslo",))
     example = Example(asked, (Read(Passage("1", "", "Oslo Rome"), 1.0, False, True),))
     return Case(Ranked([said], 0.0), example, number, label, weight)

@@ -16,8 +16,7 @@ from readers.extractive.training import calibrate
 from readers.extractive.training.data import Candidate, Example
 from readers.extractive.training.efforts import BUDGETS, HeldOut, choose_efforts
 from readers.manifest import Calibration, with_overrides
-from readers.ranking import Candidate as Found
-from readers.ranking import Ranked, answer_signs, confidences, likelihoods
+from readers.ranking import CandidateAnswer, Ranked, answer_signs, confidences, likelihoods
 from tests.tiny_reader import tiny_tokenizer
 from tests.unit.readers.conftest import SMALL
 
@@ -83,7 +82,12 @@ def test_the_chances_of_the_first_answer_and_of_none_are_found_and_the_others_sh
     fitted = fit_chance(signs, right, np.ones(4000))
     np.testing.assert_allclose(fitted, (0.5, 0.3, 0.8), atol=0.12)
 
-    found = Ranked([Found(3, 0, 4, "Oslo", 2.0), *(Found(0, n, n, "x", n) for n in (1, 0))], 0.5, 7, 3)
+    found = Ranked(
+        [CandidateAnswer(3, 0, 4, "Oslo", 2.0), *(CandidateAnswer(0, n, n, "x", n) for n in (1, 0))],
+        0.5,
+        7,
+        3,
+    )
     plain, none = confidences(found.scores, found.null, Calibration())
     signs = answer_signs(found, plain, none)
     odds = plain[0] / plain[1:].sum(), plain[0] / none

@@ -1,4 +1,4 @@
-"""Training examples of retrievers: a question, and candidates with roles, scores and targets; their files."""
+"""What every recipe learns from: a question and candidates with roles, scores and targets; their files."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from typing import Any, Literal
 
 from rag.core.errors import DataError
 from rag.core.log import get_logger
-from rag.core.types import Passage
+from rag.core.types import Passage, Query
 from rag.data.files.dpr_family import TRAINING_ROLES, training_record
 from rag.data.files.fields import QUESTION_ID_FIELDS, first_of
 from rag.data.files.record import Context, write_json_list
 from rag.data.files.streams import first_mark, iter_json_array, json_lines, open_binary
 from rag.data.records import BadRecord, Problem, ReadReport
-from retrievers.encoders.layout import Query
 
 Role = Literal["positive", "negative", "retrieved"]
 Needed = Literal["positives", "targets", "questions"]
@@ -58,7 +57,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingExample:
+class Example:
     """One question to train a retriever on.
 
     Attributes:
@@ -73,9 +72,9 @@ class TrainingExample:
 
     Example:
         >>> one, other = Passage("1", "Danube", "A river."), Passage("2", "Rhine", "Another.")
-        >>> example = TrainingExample.labelled("q", "which river?", ("Danube",), [one], [other])
-        >>> [candidate.role for candidate in example.candidates], example.positives
-        (['positive', 'negative'], (Passage(id='1', title='Danube', text='A river.'),))
+        >>> example = Example.labelled("q", "which river?", ("Danube",), [one], [other])
+        >>> [(candidate.role, candidate.passage.title) for candidate in example.candidates]
+        [('positive', 'Danube'), ('negative', 'Rhine')]
     """
 
     id: str
@@ -93,7 +92,7 @@ class TrainingExample:
         answers: Sequence[str],
         positives: Iterable[Passage],
         negatives: Iterable[Passage | Candidate] = (),
-    ) -> TrainingExample:
+    ) -> Example:
         """An example of passages that are right and passages that are not."""
         right = (Candidate(passage, "positive") for passage in positives)
         wrong = (n if isinstance(n, Candidate) else Candidate(n, "negative") for n in negatives)
@@ -126,9 +125,7 @@ class TrainingExample:
         return needed == "questions" or any(c.role == "positive" for c in self.candidates)
 
 
-def read_training_examples(
-    path: str | Path, *, needs: Needed = "positives", quiet: bool = False
-) -> Iterator[TrainingExample]:
+def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool = False) -> Iterator[Example]:
     """Stream training examples; only one record is held at a time.
 
     Read are DPR's training JSON (a list; passages named by `passage_id` or `psg_id`), the files of FiD and of
@@ -153,7 +150,7 @@ def read_training_examples(
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "train.jsonl"
         >>> _ = path.write_text('{"question": "who", "answers": ["x"], "positive_ctxs": [{"text": "x is"}]}')
-        >>> next(read_training_examples(path)).positives[0].text
+        >>> next(read_examples(path)).positives[0].text
         'x is'
     """
     counts, left_out, untold = ReadReport(), 0, 0
@@ -200,7 +197,7 @@ def first_record(path: Path) -> Any:
             return None
 
 
-def write_training_examples(path: str | Path, examples: Iterable[TrainingExample]) -> int:
+def write_examples(path: str | Path, examples: Iterable[Example]) -> int:
     """Write DPR's training JSON, an example a line of the list; the file appears whole. Returns how many.
 
     Passages carry what is known of them as the keys `source`, `rank`, `score` and `target`.
@@ -211,7 +208,7 @@ def write_training_examples(path: str | Path, examples: Iterable[TrainingExample
     return write_json_list(Path(path), map(example_to_json, examples))
 
 
-def example_from_json(record: Any, fallback_id: str) -> TrainingExample:
+def example_from_json(record: Any, fallback_id: str) -> Example:
     """Read one record; it may have no candidates.
 
     Raises:
@@ -233,7 +230,7 @@ def example_from_json(record: Any, fallback_id: str) -> TrainingExample:
         *(_candidate(context, "negative") for context in found.hard_negatives or found.negatives),
         *(_candidate(context, "retrieved") for context in found.contexts),
     )
-    return TrainingExample(
+    return Example(
         fallback_id if key is None else str(identifier),
         str(found.question),
         found.answers or (),
@@ -243,7 +240,7 @@ def example_from_json(record: Any, fallback_id: str) -> TrainingExample:
     )
 
 
-def example_to_json(example: TrainingExample) -> dict[str, Any]:
+def example_to_json(example: Example) -> dict[str, Any]:
     """The record that `example_from_json` reads back."""
     by_role: dict[Role, list[dict[str, Any]]] = {"positive": [], "negative": [], "retrieved": []}
     for candidate in example.candidates:
