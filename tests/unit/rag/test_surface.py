@@ -1,16 +1,15 @@
-"""What users build on: the names of the package, and the commands and snippets of the README."""
+"""What users build on: the names of the package, and what the README shows."""
 
 from __future__ import annotations
 
 import ast
 import re
-import shlex
 from pathlib import Path
 
 import pytest
 
 import rag
-from rag.cli.main import _COMMANDS, load_command
+from rag.cli.main import _COMMANDS
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -35,22 +34,6 @@ def _blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
 
 
-def _commands() -> list[str]:
-    lines = "\n".join(_blocks("console")).replace("\\\n", " ").splitlines()
-    return [line[2:] for line in lines if line.startswith("$ ")]
-
-
-@pytest.mark.parametrize("line", [line for line in _commands() if line.startswith("rag ")])
-def test_commands_of_the_readme_parse(line: str) -> None:
-    words = shlex.split(line, comments=True)[1:]
-    assert words[0] in _COMMANDS
-    command = load_command(words[0])
-    context = command.make_context(words[0], words[1:])
-    if subcommands := getattr(command, "commands", None):
-        name, *rest = context._protected_args + context.args
-        subcommands[name].make_context(name, rest)
-
-
 def test_targets_of_the_readme_exist() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     named = set(re.findall(r"make ([a-z]+)", README))
@@ -70,4 +53,5 @@ def test_files_the_readme_links_to_exist() -> None:
 
 
 def test_readme_stays_short() -> None:
-    assert len(README.splitlines()) <= 170
+    words = [word for word in README.split() if any(map(str.isalnum, word))]  # not the bars of tables
+    assert len(words) <= 1500

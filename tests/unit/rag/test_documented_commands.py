@@ -1,0 +1,196 @@
+"""Every `rag …` command that the documents show is one that today's command line takes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from pydantic import ValidationError
+
+from rag.cli.main import _COMMANDS, load_command
+from rag.config import parse_overrides, preset_names
+from rag.core.errors import ConfigError
+from rag.recipes import RECIPES, load
+
+ROOT = Path(__file__).parents[3]
+BENCH = ROOT / "rag" / "bench"
+NOTES = sorted((BENCH / "notes").glob("*.md"))
+PRESETS = sorted((ROOT / "rag" / "presets").glob("*.yaml"))
+_COMMAND = re.compile(r"^(?:\$ )?(?:torchrun .*-m rag\.cli\.main|rag) (.+)$")
+_LEFT_OUT = {"…", "..."}
+
+
+class Shown(NamedTuple):
+    """A command in a document.
+
+    Attributes:
+        words: what follows `rag`, without "…".
+        is_whole: it can be typed as it stands; a fragment in running text may leave out required options.
+    """
+
+    words: tuple[str, ...]
+    is_whole: bool
+
+
+def commands_of(text: str, *, is_preset: bool = False) -> Iterator[Shown]:
+    """Commands of a Markdown document, or of a preset's comment: in blocks, and between backquotes."""
+    if is_preset:
+        text = re.sub(r"^# ?", "", text, flags=re.MULTILINE)
+        blocks, rest = re.findall(r"^  .*$", text.replace("\\\n", " "), flags=re.MULTILINE), text
+    else:
+        fences = r"^```\w*\n(.*?)^```$"
+        found = re.findall(fences, text, flags=re.MULTILINE | re.DOTALL)
+        blocks = [line for block in found for line in block.replace("\\\n", " ").splitlines()]
+        rest = re.sub(fences, "", text, flags=re.MULTILINE | re.DOTALL)
+    for line in blocks:
+        is_whole = "…" not in line and "(" not in line
+        for part in re.sub(r"\s\([^)]*\)", "", line).split("; "):
+            yield from _shown(part.strip(), is_whole=is_whole)
+    for span in re.findall(r"`([^`]+)`", rest):
+        yield from _shown(re.sub(r"\s+", " ", span), is_whole=False)
+
+
+def _shown(line: str, *, is_whole: bool) -> Iterator[Shown]:
+    if match := _COMMAND.match(line):
+        words = shlex.split(match[1], comments=True)
+        yield Shown(tuple(word for word in words if word not in _LEFT_OUT), is_whole)
+
+
+def check(shown: Shown) -> None:
+    """Parse a command without running it.
+
+    Raises:
+        ValueError: no such command, option, choice, preset or setting, or a required option is left out.
+    """
+    name, *words = shown.words
+    if name not in _COMMANDS:
+        raise ValueError(f"there is no command {name!r}")
+    command = load_command(name)
+    recipe = ""
+    if subcommands := getattr(command, "commands", None):
+        if not words:
+            return
+        sub, *words = words
+        if sub not in subcommands:
+            raise ValueError(f"`rag {name}` has no {sub!r}")
+        command, recipe = subcommands[sub], sub if name == "train" else ""
+    given = _parsed(command, words, is_whole=shown.is_whole)
+    recipe = str(given.get("recipe") or recipe)
+    source = given.get("config")
+    if source and source not in preset_names(recipe) and Path(source).suffix not in (".yaml", ".json"):
+        raise ValueError(f"no preset {source!r} for {recipe!r}")
+    if assignments := given.get("set_"):
+        _check_settings(recipe, assignments)
+
+
+def _parsed(command: Any, words: list[str], *, is_whole: bool) -> dict[str, Any]:
+    context = command.context_class(command, info_name=command.name)
+    try:
+        if is_whole:
+            return dict(command.make_context(command.name, list(words)).params)
+        given, extra, _ = command.make_parser(context).parse_args(list(words))
+        if extra:
+            raise ValueError(f"{extra} is too much")
+        named = {param.name: param for param in command.get_params(context)}
+        values = {name: value for name, value in given.items() if isinstance(value, str | list | tuple)}
+        return {name: named[name].process_value(context, value) for name, value in values.items() if value}
+    except Exception as error:
+        if hasattr(error, "format_message"):  # of the vendored click, which has no public address
+            raise ValueError(error.format_message()) from error
+        raise
+
+
+def _check_settings(recipe: str, assignments: list[str]) -> None:
+    """Refuse settings that the recipe's configuration lacks, and values of another type."""
+    kind = load(RECIPES[recipe].config)
+    try:
+        kind.model_validate(kind.nested(parse_overrides(assignments)))
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+    except ValidationError as error:
+        wrong = [issue for issue in error.errors() if issue["type"] != "missing"]
+        if wrong:
+            raise ValueError(f"{recipe}: {wrong[0]['loc']}: {wrong[0]['msg']}") from error
+
+
+DOCUMENTS = [ROOT / "README.md", BENCH / "RESULTS.md", *NOTES, *PRESETS]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_of_the_documents_are_taken(path: Path) -> None:
+    wrong = []
+    for shown in commands_of(path.read_text(encoding="utf-8"), is_preset=path.suffix == ".yaml"):
+        try:
+            check(shown)
+        except ValueError as error:
+            wrong.append(f"rag {shlex.join(shown.words)}: {error}")
+    assert not wrong, "\n".join(wrong)
+
+
+def _all_options() -> set[str]:
+    commands = [load_command(name) for name in _COMMANDS]
+    commands += [sub for group in commands for sub in getattr(group, "commands", {}).values()]
+    return {flag for one in commands for param in one.params for flag in (*param.opts, *param.secondary_opts)}
+
+
+def test_options_in_running_text_exist() -> None:
+    known, missing = _all_options() | {"--help", "--debug"}, []
+    for path in DOCUMENTS:
+        for span in re.findall(r"`(--[^`]+)`", path.read_text(encoding="utf-8")):
+            flags = {word.partition("=")[0] for word in re.findall(r"(?<!\S)--\w[\w-]*", span)}
+            missing += [f"{path.name}: {flag}" for flag in sorted(flags - known)]
+    assert not missing
+
+
+def test_commands_are_found_where_documents_show_them() -> None:
+    text = (
+        "Run `rag ask\nQ --index I`.\n```console\n$ rag index C \\\n  --out I   # a comment\nrag … ask\n```\n"
+    )
+    assert list(commands_of(text)) == [
+        Shown(("index", "C", "--out", "I"), True),
+        Shown(("ask",), False),
+        Shown(("ask", "Q", "--index", "I"), False),
+    ]
+    preset = (
+        "# Of `rag train ict`:\n#   rag mine -o F …; rag score -e F\n"
+        "#   torchrun --nproc-per-node 8 -m rag.cli.main train dpr \\\n#       --out run\n"
+    )
+    assert [shown.words for shown in commands_of(preset, is_preset=True)] == [
+        ("mine", "-o", "F"), ("score", "-e", "F"), ("train", "dpr", "--out", "run"), ("train", "ict"),
+    ]  # fmt: skip
+    assert all(list(commands_of(path.read_text(encoding="utf-8"))) for path in NOTES if path.stem != "README")
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("brew tea", "no command 'brew'"),
+        ("train teapot", "no 'teapot'"),
+        ("ask Q --index I --milk", "--milk"),
+        ("train dpr --config dpr-smal", "no preset 'dpr-smal'"),
+        ("train dpr --config colbert-small", "no preset 'colbert-small'"),
+        ("train dpr --set positives=random", "positives"),
+        ("train dpr --set learning_rate=high", "learning_rate"),
+        ("index C --out I --shard-rows many", "--shard-rows"),
+    ],
+)
+def test_what_is_wrong_is_named(line: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(problem)):
+        check(Shown(tuple(line.split()), is_whole=False))
+    with pytest.raises(ValueError, match="--out"):
+        check(Shown(("index", "C"), is_whole=True))
+
+
+def test_every_code_of_the_results_names_a_command_of_the_notes() -> None:
+    text = (BENCH / "RESULTS.md").read_text(encoding="utf-8")
+    cited = set(re.findall(r"\| ([A-Z]\d) \|$", text, flags=re.MULTILINE)) | set(
+        re.findall(r"\*\*([A-Z]\d)\*\*", text)
+    )
+    notes = "\n".join(path.read_text(encoding="utf-8") for path in NOTES)
+    defined = re.findall(r"\*\*\[([A-Z]\d)\]\*\*", notes)
+    assert cited
+    assert cited <= set(defined), cited - set(defined)
