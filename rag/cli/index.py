@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from indexers.build import BuildSettings
-from rag.cli.options import CorpusFormat, MaxBadShare, PassageIds, Words, Wrap, adds_options, options_of
+from rag.cli.options import (
+    CorpusFormat,
+    Encoding,
+    IdField,
+    MaxBadShare,
+    PassageIds,
+    TextField,
+    TitleField,
+    Words,
+    Wrap,
+    adds_options,
+    options_of,
+)
 
 if TYPE_CHECKING:
     from indexers.protocols import PassageEncoder
@@ -45,9 +57,10 @@ def index(
     words: Words = 100,
     wrap: Wrap = True,
     passage_ids: PassageIds = "document",
-    id_field: Annotated[str | None, typer.Option(help="Field of the document id.")] = None,
-    title_field: Annotated[str | None, typer.Option(help="Field of the title.")] = None,
-    text_field: Annotated[str | None, typer.Option(help="Field of the text.")] = None,
+    id_field: IdField = None,
+    title_field: TitleField = None,
+    text_field: TextField = None,
+    encoding: Encoding = "utf-8",
     max_bad_share: MaxBadShare = 0.01,
     precision: Annotated[str, typer.Option(help="Encoder arithmetic: auto, fp32 or bf16.")] = "auto",
     pooling: Annotated[str, typer.Option(help="auto, cls or mean.")] = "auto",
@@ -78,7 +91,7 @@ def index(
     mode = split or ("none" if is_sample else "words100")
     split_options = SplitOptions(mode=mode, words=words, wrap=wrap, ids=passage_ids)
     read_options = ReadOptions(
-        id_field=id_field, title_field=title_field, text_field=text_field, max_bad_share=max_bad_share
+        id_field, title_field, text_field, encoding=encoding, max_bad_share=max_bad_share
     )
     report = ReadReport()
     documents = read_documents(inputs, format=format, options=read_options, report=report)

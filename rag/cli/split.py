@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from rag.cli.options import CorpusFormat, MaxBadShare, PassageIds, Words, Wrap
+from rag.cli.options import (
+    CorpusFormat,
+    Encoding,
+    IdField,
+    MaxBadShare,
+    PassageIds,
+    TextField,
+    TitleField,
+    Words,
+    Wrap,
+)
 
 
 def split(
@@ -26,6 +36,10 @@ def split(
         int | None, typer.Option(min=1, help="Only the first N documents; default: all.")
     ] = None,
     format: CorpusFormat = "auto",
+    id_field: IdField = None,
+    title_field: TitleField = None,
+    text_field: TextField = None,
+    encoding: Encoding = "utf-8",
     max_bad_share: MaxBadShare = 0.01,
 ) -> None:
     """Split documents into passages and write them to one file, for `rag index … --split none`."""
@@ -35,9 +49,8 @@ def split(
 
     options = SplitOptions(mode=mode, words=words, wrap=wrap, ids=passage_ids)
     report = ReadReport()
-    source = read_documents(
-        corpus, format=format, options=ReadOptions(max_bad_share=max_bad_share), report=report
-    )
+    reading = ReadOptions(id_field, title_field, text_field, encoding=encoding, max_bad_share=max_bad_share)
+    source = read_documents(corpus, format=format, options=reading, report=report)
     n_passages = write_passages(out, split_documents(islice(source, documents), options))
     typer.echo(report.summary())
     typer.echo(f"{n_passages:,} passages → {out}")

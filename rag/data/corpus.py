@@ -65,7 +65,7 @@ def _read(sources: Sequence[Source], options: ReadOptions, report: ReadReport) -
         shown = source.path if source.path != STDIN else "stdin"
         unit = _UNITS.get(source.format, "line")
         before = report.total
-        for position, item in documents_of(source, options):
+        for position, item in documents_of(source, options, report):
             problem = item if isinstance(item, BadRecord) else _fault(item, options, seen)
             if problem is not None:
                 report.add_bad(Problem(shown, position, unit, problem.reason, problem.detail))

@@ -15,7 +15,7 @@ import numpy as np
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Question
 from rag.data.files.benchmarks import is_article, squad_paragraphs, squad_title
-from rag.data.files.delimited import named_rows, parquet_rows
+from rag.data.files.delimited import delimiter_of, looks_like_header, named_rows, parquet_rows
 from rag.data.files.huggingface import HF_PREFIX, stream_rows
 from rag.data.files.question_fields import parse_answer_cell, question_from_mapping
 from rag.data.files.record import good
@@ -201,7 +201,7 @@ def _read(path: str, format: str) -> Iterator[Question]:
             asked = ((n, {"question": s.strip()} if isinstance(s, str) else s) for n, s in lines)
             numbered = _records((pair for pair in asked if pair[1] != {"question": ""}), path, ":")
         else:
-            numbered = _records(_table(stream, path, "\t" if chosen == "tsv" else ","), path, ":")
+            numbered = _records(_table(stream, path), path, ":")
         yield from _checked(numbered, path)
 
 
@@ -270,16 +270,28 @@ def _question(record: Any, fallback_id: str, place: str) -> Question:
         raise DataError(f"{place}: {error}") from error
 
 
-def _table(
-    stream: io.BufferedReader, path: str, delimiter: str
-) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
+def _column_names(row: list[str]) -> list[str]:
+    return [re.sub(r"[\s-]+", "_", cell.strip().lower()) for cell in row]
+
+
+def _has_question(row: list[str]) -> bool:
+    return bool({"question", "query"} & set(_column_names(row)))
+
+
+def _table(stream: io.BufferedReader, path: str) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
     is_dpr = False
+    head = stream.peek(_HEAD_BYTES).decode("utf-8", "replace").lstrip("\ufeff \r\n")
+    delimiter = delimiter_of(head.partition("\n")[0].rstrip("\r"), _has_question)
 
     def columns(row: list[str]) -> tuple[list[str], bool]:
         nonlocal is_dpr
-        names = [cell.strip().lower() for cell in row]
-        if set(names) & {"question", "query"} and (len(names) > 1 or delimiter == ","):
-            return names, True
+        if _has_question(row) and (len(row) > 1 or delimiter != "\t"):
+            return _column_names(row), True
+        if looks_like_header(row):
+            raise DataError(
+                f"{path}:1: no column 'question' among {', '.join(row)}",
+                hint="rename it, or delete the line if the columns are id and question",
+            )
         ends_in_list = row[-1].lstrip().startswith(("[", "("))
         if len(row) == 2:
             is_dpr = ends_in_list

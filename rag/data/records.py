@@ -64,6 +64,7 @@ class ReadReport:
     """Counts what was read; filled while the documents are consumed.
 
     Attributes:
+        layouts: which fields became id, title and text, in words, with the number of files.
         problems: the first bad records, at most `shown`.
         ignored: files in given folders that no reader was chosen for.
 
@@ -78,6 +79,7 @@ class ReadReport:
     total: int = 0
     bad: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
+    layouts: Counter[str] = field(default_factory=Counter)
     problems: list[Problem] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
     shown: int = 10
@@ -100,11 +102,14 @@ class ReadReport:
             self.problems.append(problem)
 
     def summary(self) -> str:
-        """A few lines of text: counts by reason, then the first problems with their places."""
+        """A few lines of text: fields, counts by reason, then the first problems with their places."""
+        fields = [
+            f"{layout}{f' ({n:,} files)' * (n > 1)}" for layout, n in self.layouts.most_common(self.shown)
+        ]
         if not self.bad:
-            return f"{self.total:,} records, none bad"
+            return "\n".join([*fields, f"{self.total:,} records, none bad"])
         kinds = ", ".join(f"{count:,} × {reason}" for reason, count in self.reasons.most_common())
-        lines = [f"{self.total:,} records, {self.bad:,} bad ({100 * self.bad_share:.2f} %): {kinds}"]
+        lines = [*fields, f"{self.total:,} records, {self.bad:,} bad ({100 * self.bad_share:.2f} %): {kinds}"]
         lines += [f"  {problem}" for problem in self.problems]
         if self.bad > len(self.problems):
             lines.append(f"  … and {self.bad - len(self.problems):,} more")
@@ -122,13 +127,14 @@ class ReadReport:
         """
         if not at_end and self.total < 100:
             return
+        encoded = any(reason.startswith("not valid UTF") for reason in self.reasons)
+        advice = "mend the records listed above, or "
+        if encoded:
+            advice = "save the file as UTF-8, or name its encoding (Excel on Windows: --encoding cp1252); "
         if at_end and self.total and self.bad == self.total:
-            raise DataError(
-                f"no usable record: {self.summary()}",
-                hint=hint or "mend the records listed above, or the options",
-            )
+            raise DataError(f"no usable record: {self.summary()}", hint=hint or f"{advice}change the options")
         if self.bad and self.bad_share > max_bad_share:
             raise DataError(
                 f"too many bad records (limit {100 * max_bad_share:g} %): {self.summary()}",
-                hint=hint or "mend the records listed above, or raise --max-bad-share to go on without them",
+                hint=hint or f"{advice}raise --max-bad-share to go on without them",
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,42 @@ from rag.data.records import BadRecord
 
 _MAX_ROW_LINES = 1_000
 _BATCH_ROWS = 256  # a row may hold the text of many paragraphs
+_DELIMITERS = "\t,;"
+_COLUMN_NAME = re.compile(r"[^\W\d]\w*(?:[ ._/-]\w+){0,2}")
+
+
+def plain_name(name: str) -> str:
+    """The letters and digits of a column's name, without case.
+
+    Example:
+        >>> plain_name("Doc-ID"), plain_name("_id")
+        ('docid', 'id')
+    """
+    return "".join(filter(str.isalnum, name.casefold()))
+
+
+def looks_like_header(row: Sequence[str]) -> bool:
+    """Whether a table's first row can hardly be data: different names of one to three words.
+
+    Example:
+        >>> looks_like_header(["DocNo", "Headline"]), looks_like_header(["d1", "Oslo"])
+        (True, False)
+    """
+    names = [cell.strip() for cell in row if cell.strip()]
+    return (
+        0 < len(names) == len(set(names))
+        and not any(character.isdigit() for character in names[0])
+        and all(len(name) <= 40 and _COLUMN_NAME.fullmatch(name) for name in names)
+    )
+
+
+def delimiter_of(line: str, is_header: Callable[[list[str]], bool]) -> str:
+    """What parts the columns of a table with this first line: tabs, commas or semicolons."""
+    rows = {mark: split_row(line, mark) or [line] for mark in _DELIMITERS}
+    headers = [mark for mark, row in rows.items() if len(row) > 1 and is_header(row)]
+    if headers or "\t" in line:
+        return headers[0] if headers else "\t"
+    return max(",;", key=lambda mark: len(rows[mark]))
 
 
 def split_row(line: str, delimiter: str) -> list[str] | None:
@@ -113,6 +150,9 @@ def named_rows(
             continue
         if not columns:
             columns, is_header = columns_of(row)
+            named = [name for name in columns if name]
+            if twice := next((name for name in named if named.count(name) > 1), None):
+                raise DataError(f"two columns are called {twice!r}", hint="rename or remove one of them")
             if is_header:
                 continue
         if len(row) == len(columns):

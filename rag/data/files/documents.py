@@ -6,15 +6,21 @@ import codecs
 import html
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import PurePosixPath
 from typing import Any
 
 from rag.core.errors import DataError
 from rag.data.files.benchmarks import is_article, squad_paragraphs, squad_title
-from rag.data.files.delimited import named_rows, parquet_rows
-from rag.data.files.fields import ID_FIELDS, TEXT_FIELDS, TITLE_FIELDS, DocumentFields
+from rag.data.files.delimited import (
+    delimiter_of,
+    looks_like_header,
+    named_rows,
+    parquet_rows,
+    split_row,
+)
+from rag.data.files.fields import DocumentFields
 from rag.data.files.huggingface import stream_rows
 from rag.data.files.sources import ReadOptions, Source, sniff_bytes
 from rag.data.files.streams import (
@@ -27,18 +33,24 @@ from rag.data.files.streams import (
     read_lines,
     strip_compression,
 )
-from rag.data.records import BadRecord, Document
+from rag.data.records import BadRecord, Document, ReadReport
 
 Rows = Iterator[tuple[int, Any]]  # 1-based line or record number; a mapping, a document or a bad record
 
 _HEAD_BYTES = 4096
+_HEAD_ROWS = 20
 _HEADING = re.compile(r"\s{0,3}#{1,6}\s+(.+?)\s*#*\s*$")
 _ID = re.compile(r'\bid="([^"]*)"')
 _TITLE = re.compile(r'\btitle="(.*)"')  # greedy: old versions leave quotes in titles as they are
 
 
-def documents_of(source: Source, options: ReadOptions) -> Iterator[tuple[int, Document | BadRecord]]:
+def documents_of(
+    source: Source, options: ReadOptions, report: ReadReport
+) -> Iterator[tuple[int, Document | BadRecord]]:
     """What a source holds, with the number of the line or record it stands in.
+
+    Args:
+        report: is told which fields the documents were made of.
 
     Raises:
         DataError: it is damaged, or of another shape as a whole.
@@ -51,7 +63,7 @@ def documents_of(source: Source, options: ReadOptions) -> Iterator[tuple[int, Do
         chosen = source.format if is_known else sniff_bytes(stream.peek(1), "standard input")
         is_hotpot = chosen == "hotpot"  # the text of HotpotQA's abstracts is a list of sentences
         fields = DocumentFields(options, source.name, text_lists_are_sentences=is_hotpot)
-        for number, row in _ROWS[chosen](stream, source, options):
+        for number, row in _rows_of(chosen, stream, source, options, fields):
             if isinstance(row, Document | BadRecord):
                 yield number, row
             elif chosen == "json" and is_article(row):
@@ -59,6 +71,17 @@ def documents_of(source: Source, options: ReadOptions) -> Iterator[tuple[int, Do
                     yield number, item
             else:
                 yield number, fields.document(row, number)
+    fields.check()
+    if fields.layout:
+        report.layouts[fields.layout] += 1
+
+
+def _rows_of(format: str, stream: Any, source: Source, options: ReadOptions, fields: DocumentFields) -> Rows:
+    if format in ("tsv", "csv"):
+        return _table(stream, options, fields)
+    if format == "parquet":  # columns that no document needs are not read
+        return parquet_rows(source.path, fields.choose)
+    return _ROWS[format](stream, source, options)
 
 
 def _json_lines(stream: io.BufferedReader, _: Source, options: ReadOptions) -> Rows:
@@ -81,45 +104,46 @@ def _squad(article: Any, options: ReadOptions) -> Iterator[Document | BadRecord]
         yield Document(str(article.get("title", "")), squad_title(str(article.get("title", ""))), text)
 
 
-def _table(stream: io.BufferedReader, source: Source, options: ReadOptions) -> Rows:
+def _table(stream: io.BufferedReader, options: ReadOptions, fields: DocumentFields) -> Rows:
     """With a header its names decide; without one the columns are id, text, title (title may be missing).
 
-    Tabs in the first line of a `.csv` are its delimiter. A file of tabs with two columns and no header
-    (ColBERT's and MS MARCO's collections) quotes nothing.
+    A file of tabs with two columns and no header (ColBERT's and MS MARCO's collections) quotes nothing.
     """
-    given = {options.id_field, options.title_field, options.text_field} - {None}
+    head = stream.peek(_HEAD_BYTES).decode("utf-8", "replace").lstrip("\ufeff \r\n")
+    first = head.partition("\n")[0].rstrip("\r")
+    delimiter = delimiter_of(first, fields.is_header)
 
     def columns(row: list[str]) -> tuple[list[str], bool]:
-        names = [cell.strip().lower() for cell in row]
-        if given & set(row):
-            return row, True
-        if set(names) & set(TEXT_FIELDS) and (set(names) & {*ID_FIELDS, *TITLE_FIELDS} or len(names) == 1):
+        names = [cell.strip() for cell in row]
+        if fields.is_header(names) or options.names_fields or looks_like_header(names):
+            fields.choose(names)
             return names, True
-        return ["id", "text", "title"][: max(2, len(row))], False
+        fields.layout = "no header: the columns are id, text" + ", title" * (len(row) == 3)
+        return _by_position(row, head, delimiter), False
 
-    head = stream.peek(_HEAD_BYTES).decode("utf-8", "replace").lstrip("\ufeff \r\n").partition("\n")[0]
-    is_csv = source.format == "csv" and ("\t" not in head or columns(head.split(","))[1])
-    cells = head.split("," if is_csv else "\t")
-    quoted = is_csv or len(cells) != 2 or columns(cells)[1]
-    lines = read_lines(stream, encoding=options.encoding)
-    return named_rows(lines, "," if is_csv else "\t", columns, quoted=quoted)
+    cells = first.split(delimiter)
+    quoted = delimiter != "\t" or len(cells) != 2 or fields.is_header(cells)
+    return named_rows(read_lines(stream, encoding=options.encoding), delimiter, columns, quoted=quoted)
 
 
-def _parquet(_: None, source: Source, options: ReadOptions) -> Rows:
-    """Columns that no document needs are not read."""
-    usual = {*ID_FIELDS, *TITLE_FIELDS, *TEXT_FIELDS, "sentences", "url"}
-    wanted = usual | ({options.id_field, options.title_field, options.text_field} - {None})
-    text_names = (options.text_field,) if options.text_field else (*TEXT_FIELDS, "sentences")
+def _by_position(first: list[str], head: str, delimiter: str) -> list[str]:
+    """The columns of a table without a header: DPR's order.
 
-    def columns(names: Sequence[str]) -> list[str]:
-        found = [name for name in names if name in wanted]
-        if not set(found) & set(text_names):
-            raise DataError(
-                f"{source.path}: no text column; found {', '.join(names)}", hint="name it with text_field"
-            )
-        return found
-
-    return parquet_rows(source.path, columns)
+    Raises:
+        DataError: another number of columns, or the third is longer than the second, as texts are.
+    """
+    hint = "begin the table with a row of names, such as id, title, text"
+    if len(first) not in (2, 3):
+        raise DataError(f"{len(first)} columns and no header; expected id, text and perhaps title", hint=hint)
+    rows = [
+        row for line in head.split("\n")[:_HEAD_ROWS] if len(row := split_row(line, delimiter) or []) == 3
+    ]
+    if sum(len(row[2]) for row in rows) > sum(len(row[1]) for row in rows):
+        raise DataError(
+            "a table without header whose third column is longer than its second; expected id, text, title",
+            hint=hint,
+        )
+    return ["id", "text", "title"][: len(first)]
 
 
 def _wikiextractor(stream: io.BufferedReader, _: Source, options: ReadOptions) -> Rows:
@@ -200,9 +224,6 @@ def _text_file(stream: io.BufferedReader, source: Source, options: ReadOptions) 
 _ROWS: dict[str, Callable[[Any, Source, ReadOptions], Rows]] = {
     "jsonl": _json_lines,
     "json": _json_file,
-    "tsv": _table,
-    "csv": _table,
-    "parquet": _parquet,
     "wikiextractor": _wikiextractor,
     "hotpot": _json_lines,
     "text": _text_file,

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
+from rag.core.errors import DataError
 from rag.core.types import Passage
+from rag.data.files.delimited import looks_like_header, plain_name
 from rag.data.files.sources import ReadOptions
 from rag.data.records import BadRecord, Document
 
-ID_FIELDS = ("id", "_id", "docid", "doc_id", "pid", "passage_id", "psg_id", "wikipedia_id")
+ID_FIELDS = (
+    *("id", "_id", "docid", "doc_id", "docno", "document_id", "pid", "passage_id", "psg_id", "wikipedia_id"),
+    *("article_id", "page_id", "uuid"),
+)
 PASSAGE_ID_FIELDS = ("passage_id", "psg_id", "id", "docid")
 QUESTION_ID_FIELDS = ("id", "_id", "qid", "question_id", "query_id", "example_id")
-TITLE_FIELDS = ("title", "wikipedia_title", "page_title")
+TITLE_FIELDS = ("title", "wikipedia_title", "page_title", "article_title", "headline", "heading")
 TEXT_FIELDS = (
-    "text",
-    "contents",
-    "content",
-    "passage",
-    "body",
-    "paragraph",
-    "paragraphs",
-    "context",
-    "abstract",
+    *("text", "contents", "content", "passage", "body", "paragraph", "paragraphs", "context"),
+    *("page_content", "passage_text", "full_text", "article_text", "body_text", "abstract"),
 )
 _MAX_TITLE_CHARS = 300
 _SENTENCE_MARKERS = ("charoffset", "text_with_links", "charoffset_with_links")
@@ -33,10 +32,15 @@ _KILT_PREFIX = re.compile(r"^(?:Section::::|BULLET::::)")
 class DocumentFields:
     """Turns mappings of one source into documents.
 
+    Names of fields are known whatever their case, and however their words are joined ("Doc-ID", "doc_id").
+
     Ids: if the first mapping has no id field at all, the source is taken to have none, and every document is
         called
     `{name}:{position}`, so that a bad record never changes the id of another. If the first has one, a later
     mapping without is a bad record.
+
+    Attributes:
+        layout: which field became what, in words; "" until the first mapping.
 
     Args:
         options: field names, where the usual ones do not do.
@@ -48,14 +52,53 @@ class DocumentFields:
         self._id_fields = (options.id_field,) if options.id_field else ID_FIELDS
         self._title_fields = (options.title_field,) if options.title_field else TITLE_FIELDS
         self._text_fields = (options.text_field,) if options.text_field else TEXT_FIELDS
+        self._given = [name for name in (options.id_field, options.title_field, options.text_field) if name]
         self._ids_are_made: bool | None = False if options.id_field else None
         self._name = name
         self._lists_are_sentences = text_lists_are_sentences
+        self._first_keys: tuple[str, ...] = ()
+        self.layout = ""
+
+    def is_header(self, row: Sequence[str]) -> bool:
+        """Whether the first row of a table names its columns."""
+        keys = tuple(row)
+        if any(_matching(keys, (name,)) for name in self._given):
+            return True
+        named = _matching(keys, (*self._id_fields, *self._title_fields)) or looks_like_header(row)
+        return bool(_matching(keys, self._text_fields) and (named or len(row) == 1))
+
+    def choose(self, names: Sequence[str]) -> list[str]:
+        """The columns that documents are made of; the others are ignored, which `layout` says.
+
+        Raises:
+            DataError: no column holds the text, or one that was asked for does not exist.
+        """
+        keys = tuple(names)
+        columns = f"the fields are {_listed(names)}"
+        for name in self._given:
+            if not _matching(keys, (name,)):
+                raise DataError(f"{self._name}: there is no field {name!r}; {columns}")
+        text = ["sentences"] if "sentences" in keys else list(_matching(keys, self._text_fields))
+        if not text:
+            raise DataError(
+                f"{self._name}: no field is known to hold the text; {columns}",
+                hint="name it: --text-field NAME (in Python text_field), also --title-field and --id-field",
+            )
+        ids, titles = _matching(keys, self._id_fields), _matching(keys, self._title_fields)
+        parts = [f"id {f'from {ids[0]}' if ids else 'by number'}"]
+        parts += [f"title from {titles[0]}"] if titles else ["no title"]
+        parts += [f"text from {text[0]}"]
+        ignored = [name for name in names if name not in {*ids[:1], *titles[:1], *text[:1]}]
+        self.layout = ", ".join(parts) + (f"; ignored: {_listed(ignored)}" if ignored else "")
+        wanted = {*ids, *titles, *text, *_matching(keys, (*self._text_fields, "url"))}
+        return [name for name in names if name in wanted]
 
     def document(self, record: Any, position: int) -> Document | BadRecord:
         """Make one document; `position` is its line or record number."""
         if not isinstance(record, Mapping):
             return BadRecord("not an object", f"found {type(record).__name__}")
+        if not self.layout and self._has_all(record):
+            self.choose(list(record))
         document_id = self._id(record, position)
         if isinstance(document_id, BadRecord):
             return document_id
@@ -68,7 +111,7 @@ class DocumentFields:
             return _from_sentences(document_id, title, sentences)
         value = _first(record, self._text_fields)
         if value is None:
-            return BadRecord("missing field", f"no text: expected one of {', '.join(self._text_fields)}")
+            return _missing("text", self._text_fields, record)
         if isinstance(value, str):
             return self._from_text(record, document_id, title, value)
         if isinstance(value, Sequence) and not isinstance(value, bytes):
@@ -77,6 +120,23 @@ class DocumentFields:
             return _from_paragraphs(document_id, title, value, is_kilt="wikipedia_id" in record)
         return BadRecord("text is not text", f"found {type(value).__name__}")
 
+    def _has_all(self, record: Mapping[str, Any]) -> bool:
+        """Whether a record has the text, and every field that was asked for."""
+        keys = tuple(record)
+        self._first_keys = self._first_keys or keys
+        return all(_matching(keys, (name,)) for name in self._given) and bool(
+            _matching(keys, (*self._text_fields, "sentences"))
+        )
+
+    def check(self) -> None:
+        """Refuse, after all mappings, a source none of which has a field that was asked for.
+
+        Raises:
+            DataError: with the fields that there are.
+        """
+        if self._first_keys and self._given and not self.layout:
+            self.choose(self._first_keys)
+
     def _id(self, record: Mapping[str, Any], position: int) -> str | BadRecord:
         value = _first(record, self._id_fields)
         if self._ids_are_made is None:
@@ -84,7 +144,7 @@ class DocumentFields:
         if self._ids_are_made:
             return f"{self._name}:{position}"
         if value is None:
-            return BadRecord("missing field", f"no id: expected one of {', '.join(self._id_fields)}")
+            return _missing("id", self._id_fields, record)
         if isinstance(value, bool) or not isinstance(value, str | int):
             return BadRecord("id is not text or a whole number", f"found {type(value).__name__}")
         return str(value)
@@ -180,4 +240,28 @@ def _is_strings(value: Any) -> bool:
 
 
 def _first(record: Mapping[str, Any], names: Sequence[str]) -> Any:
-    return next((record[name] for name in names if record.get(name) is not None), None)
+    keys = _matching(tuple(record), tuple(names))
+    return next((record[key] for key in keys if record[key] is not None), None)
+
+
+@lru_cache(maxsize=256)
+def _matching(keys: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of `keys` that are among `names`, in the order of `names`: exact ones, then in other spelling."""
+    exact = [name for name in names if name in keys]
+    plain = [plain_name(name) for name in names]
+    alike = [key for key in keys if key not in exact and plain_name(key) in plain]
+    return (*exact, *sorted(alike, key=lambda key: plain.index(plain_name(key))))
+
+
+def _missing(what: str, names: Sequence[str], record: Mapping[str, Any]) -> BadRecord:
+    if empty := _matching(tuple(record), tuple(names)):
+        return BadRecord("missing field", f"no {what}: {empty[0]} holds nothing")
+    return BadRecord(
+        "missing field", f"no {what}: expected {' or '.join(names[:6])}; there are {_listed(record)}"
+    )
+
+
+def _listed(names: Iterable[str], most: int = 12) -> str:
+    """Names for a message, which shows the first of them."""
+    listed = [str(name)[:40] or "(no name)" for name in names]
+    return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")

@@ -54,6 +54,11 @@ class ReadOptions:
     shown_problems: int = 10
     squad_unit: str = "paragraph"
 
+    @property
+    def names_fields(self) -> bool:
+        """Whether any field is named."""
+        return bool(self.id_field or self.title_field or self.text_field)
+
     def __post_init__(self) -> None:
         try:
             has_lines = "\n{".encode(self.encoding) == b"\n{"

@@ -284,7 +284,7 @@ def test_parquet(tmp_path: Path) -> None:
     documents = list(read_documents(tmp_path / "d.parquet", options=ANY_SHARE, report=report))
     assert [d.id for d in documents] == ["d.parquet:1", "d.parquet:3"]
     pq.write_table(pa.table({"words": ["a"]}), tmp_path / "e.parquet")
-    with pytest.raises(DataError, match="no text column; found words"):
+    with pytest.raises(DataError, match="to hold the text; the fields are words"):
         list(read_documents(tmp_path / "e.parquet"))
     with pytest.raises(DataError, match="not a readable Parquet file"):
         list(read_documents(write(tmp_path / "f.parquet", b"PAR1 not at all")))

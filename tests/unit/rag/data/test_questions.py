@@ -234,7 +234,7 @@ def test_content_decides_over_the_name(tmp_path: Path, name: str) -> None:
         ("q.json", b'{"data": [{"title": "T", "paragraphs": [{"qas": [{}]}]}]}', "malformed SQuAD"),
         ("q.tsv", b"a\t['x']\nb\n", r"q\.tsv:2: wrong .*found 1, expected 2"),
         ("q.tsv", b"a\t['x']\nb\tx\n", r"q\.tsv:2: expected a list"),
-        ("q.tsv", b"a\tb\tc\td\n", r"q\.tsv:1: 4 columns and no header"),
+        ("q.tsv", b"a?\tb\tc\td\n", r"q\.tsv:1: 4 columns and no header"),
         ("q.txt", b"ok\ncaf\xe9\n", r"q\.txt:2: not valid UTF-8"),
         ("q.txt", b"a\x00b\n", r"q\.txt:1: NUL"),
         ("q.txt", b"", "no questions"),

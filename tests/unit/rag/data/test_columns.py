@@ -1,0 +1,118 @@
+"""Which columns of a table become id, title and text, and what is refused or ignored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rag.core.errors import DataError
+from rag.core.types import Question
+from rag.data.corpus import ReadOptions, ReadReport, read_documents
+from rag.data.questions import read_questions
+from rag.data.records import Document
+
+OSLO = Document("7", "Oslo", "Oslo is the capital, and the largest city.")
+
+
+def read(path: Path, data: str | bytes, **options: str) -> tuple[list[Document], str]:
+    """The documents of a file with this content, and what the report says of the fields."""
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    report = ReadReport()
+    found = list(read_documents(path, options=ReadOptions(**options), report=report))  # type: ignore[arg-type]
+    return found, report.summary().rpartition("\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("header", "layout"),
+    [
+        ("DocNo,Headline,Body", "id from DocNo, title from Headline, text from Body"),
+        ("ID,Page Title,TEXT", "id from ID, title from Page Title, text from TEXT"),
+        ("Doc-ID,Title,Full Text", "id from Doc-ID, title from Title, text from Full Text"),
+    ],
+)
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+def test_known_names_in_any_spelling(tmp_path: Path, header: str, layout: str, mark: str) -> None:
+    table = f'{header.replace(",", mark)}\r\n7{mark}Oslo{mark}"{OSLO.text}"\r\n'
+    assert read(tmp_path / "a.csv", table) == ([OSLO], layout)
+    assert read(tmp_path / "b.csv", b"\xef\xbb\xbf" + table.encode()) == ([OSLO], layout)
+
+
+def test_names_of_json_in_any_spelling(tmp_path: Path) -> None:
+    line = f'{{"ID": 7, "Title": "Oslo", "Text": "{OSLO.text}", "Year": 1048, "Author": "N. N."}}\n'
+    layout = "id from ID, title from Title, text from Text; ignored: Year, Author"
+    assert read(tmp_path / "a.jsonl", line) == ([OSLO], layout)
+
+
+def test_what_is_ignored_is_named(tmp_path: Path) -> None:
+    found, layout = read(
+        tmp_path / "a.csv", "Author;Text;Year\nN. N.;Oslo; a city.;1\n".replace("; a", ", a")
+    )
+    assert found == [Document("a.csv:2", "", "Oslo, a city.")]
+    assert layout == "id by number, no title, text from Text; ignored: Author, Year"
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
+@pytest.mark.parametrize("header", ["DocNo,Headline,Notes", "Thema;Inhalt", "Notes\tYear"])
+def test_a_header_without_a_known_text_is_refused(tmp_path: Path, name: str, header: str) -> None:
+    first, *_ = header.replace(";", ",").replace("\t", ",").split(",")
+    with pytest.raises(DataError, match=f"known to hold the text; the fields are {first}, ") as caught:
+        read(tmp_path / name, f"{header}\n1,2,3\n")
+    assert "--text-field" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.parquet"])
+@pytest.mark.parametrize("field", ["id_field", "title_field", "text_field"])
+def test_a_field_that_is_not_there_is_refused_with_those_that_are(
+    tmp_path: Path, name: str, field: str
+) -> None:
+    rows = [{"id": str(n), "title": "T", "Body": f"text {n}"} for n in range(200)]
+    data: bytes
+    if name.endswith("parquet"):
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / name)
+        data = (tmp_path / name).read_bytes()
+    elif name.endswith("csv"):
+        data = "\n".join(["id,title,Body", *(",".join(row.values()) for row in rows)]).encode()
+    else:
+        data = "\n".join(str(row).replace("'", '"') for row in rows).encode()
+    with pytest.raises(DataError, match=r"'?Bodyy'?.* (id, title, Body|there are id, title, Body)"):
+        read(tmp_path / name, data, **{field: "Bodyy"})
+    assert len(read(tmp_path / name, data, text_field="body")[0]) == 200
+
+
+def test_a_table_without_header_says_so_and_is_not_swapped(tmp_path: Path) -> None:
+    found, layout = read(tmp_path / "a.csv", f'7,"{OSLO.text}",Oslo\n')
+    assert (found, layout) == ([OSLO], "no header: the columns are id, text, title")
+    with pytest.raises(DataError, match="third column is longer than its second"):
+        read(tmp_path / "a.csv", f'7,Oslo,"{OSLO.text}"\n')
+    for row in ("7", "7,a,b,c"):
+        with pytest.raises(DataError, match=r"columns? and no header"):
+            read(tmp_path / "a.csv", row + "\n")
+
+
+def test_a_column_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="two columns are called 'text'"):
+        read(tmp_path / "a.csv", "id,text,text\n1,a,b\n")
+
+
+def test_another_encoding_is_named(tmp_path: Path) -> None:
+    table = "Id;Titel;Text\n7;Köln;Köln liegt am Rhein.\n".encode("cp1252")
+    with pytest.raises(DataError, match=r"(?s)not valid UTF-8.*--encoding cp1252"):
+        read(tmp_path / "a.csv", table)
+    found, _ = read(tmp_path / "a.csv", table, encoding="cp1252")
+    assert found == [Document("7", "", "Köln liegt am Rhein.")]
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+def test_question_tables_of_any_delimiter_and_case(tmp_path: Path, mark: str) -> None:
+    path = tmp_path / "q.csv"
+    path.write_text(
+        f'ID{mark}Question{mark}Answer\n7{mark}"Where, or when?"{mark}Oslo\n', encoding="utf-8-sig"
+    )
+    assert list(read_questions(path)) == [Question("7", "Where, or when?", ("Oslo",))]
+    path.write_text(f"Frage{mark}Antwort\nWo?{mark}Oslo\n")
+    with pytest.raises(DataError, match="no column 'question' among Frage, Antwort"):
+        list(read_questions(path))
