@@ -46,7 +46,7 @@ def tiny_seq2seq(kind: str, seed: int = 0) -> Any:
     elif kind == "t5":
         config = T5Config(
             vocab_size=size, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=2, dropout_rate=0.0,
-            tie_word_embeddings=False, **ids,
+            tie_word_embeddings=False, **{name: i for name, i in ids.items() if name != "bos_token_id"},
         )  # fmt: skip
         model = T5ForConditionalGeneration(config)
         with torch.no_grad():

@@ -92,10 +92,14 @@ class Seq2Seq:
         self.model: Any = model
         self.tokenizer = tokenizer
         config: Any = model.config
-        given = getattr(config, "decoder", None) or config
-        start = _first(config.decoder_start_token_id, given.bos_token_id, tokenizer.bos_token_id)
-        end = _first(tokenizer.eos_token_id, config.eos_token_id, tokenizer.sep_token_id)
-        pad = _first(tokenizer.pad_token_id, config.pad_token_id)
+        stated = getattr(config, "decoder", None) or config
+        start = _first(
+            getattr(config, "decoder_start_token_id", None),
+            getattr(stated, "bos_token_id", None),  # a T5's has none
+            tokenizer.bos_token_id,
+        )
+        end = _first(tokenizer.eos_token_id, getattr(config, "eos_token_id", None), tokenizer.sep_token_id)
+        pad = _first(tokenizer.pad_token_id, getattr(config, "pad_token_id", None))
         if start is None or end is None or pad is None:
             raise ConfigError(
                 f"{type(tokenizer).__name__} and the model's configuration name start {start}, end {end} and "

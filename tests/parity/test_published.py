@@ -1,0 +1,75 @@
+"""Models with the config.json of the published ones open, and compute what transformers' own classes do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import (
+    AutoModel,
+    AutoModelForQuestionAnswering,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
+
+from rag.core.types import Passage
+from readers.extractive.reader import ExtractiveReader
+from readers.generative.reader import GenerativeReader
+from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.encoders.cross_encoder import CrossEncoder
+from tests.published import ENCODERS, SEQ2SEQ, published_encoder, published_seq2seq
+
+QUESTION = "how many meters has the tower?"
+PASSAGES = [Passage("1", "", "the tower is 57 meters near the river"), Passage("2", "", "the city")]
+
+
+@pytest.mark.parametrize("name", SEQ2SEQ)
+def test_a_generator_says_how_likely_an_answer_is(tmp_path: Path, name: str) -> None:
+    """By the labels of the model's own tokenizer: T5 ends an answer, BART begins it with <s> too."""
+    folder = published_seq2seq(tmp_path, name)
+    reader = GenerativeReader.load(folder, precision="fp32", passage_tokens=90, answer_tokens=8)
+    [found] = reader.log_likelihood([QUESTION], [PASSAGES[:1]], [[1.0]], ["57 meters"])
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    row = tokenizer(f"question: {QUESTION} title:  context: {PASSAGES[0].text}", return_tensors="pt")
+    labels = tokenizer("57 meters", return_tensors="pt").input_ids
+    with torch.no_grad():
+        loss = model.eval()(input_ids=row.input_ids, attention_mask=row.attention_mask, labels=labels).loss
+    assert found == pytest.approx(-float(loss) * labels.shape[1], rel=1e-4)
+    [result] = reader.read([QUESTION], [PASSAGES], [[1.0, 2.0]])
+    assert result.answers
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_encoders_read_score_and_make_vectors(tmp_path: Path, name: str) -> None:
+    texts, tokenizer = [p.text for p in PASSAGES], None
+
+    folder = published_encoder(tmp_path / "reader", name, "ModelForQuestionAnswering")
+    reader = ExtractiveReader.load(folder, precision="fp32")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    pairs = tokenizer([QUESTION] * 2, texts, padding=True, return_tensors="pt", return_token_type_ids=True)
+    segmented = {"token_type_ids": pairs.token_type_ids} if ENCODERS[name].get("type_vocab_size") == 2 else {}
+    inputs = {"input_ids": pairs.input_ids, "attention_mask": pairs.attention_mask, **segmented}
+    with torch.no_grad():
+        spans = reader.model.logits(pairs.input_ids, pairs.attention_mask, pairs.token_type_ids)
+        expected = AutoModelForQuestionAnswering.from_pretrained(folder)(**inputs)
+    seen = pairs.attention_mask.bool()
+    assert torch.allclose(spans.start[seen], expected.start_logits[seen], atol=1e-4)
+    assert torch.allclose(spans.end[seen], expected.end_logits[seen], atol=1e-4)
+
+    one = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+    folder = published_encoder(tmp_path / "judge", name, "ModelForSequenceClassification", **one)
+    judge = CrossEncoder.load(folder, precision="fp32", probabilities=False)
+    with torch.no_grad():
+        logits = AutoModelForSequenceClassification.from_pretrained(folder)(**inputs).logits[:, 0]
+    assert judge.score([QUESTION] * 2, PASSAGES) == pytest.approx(logits.numpy(), abs=1e-4)
+
+    folder = published_encoder(tmp_path / "encoder", name)
+    encoder = BiEncoder.load(folder, precision="fp32")
+    rows = tokenizer(texts, padding=True, return_tensors="pt", return_token_type_ids=False)
+    with torch.no_grad():
+        hidden = AutoModel.from_pretrained(folder)(**rows)[0]
+    mask = rows.attention_mask[:, :, None]
+    mean = ((hidden * mask).sum(1) / mask.sum(1)).numpy()
+    assert encoder.encode_passages(["", ""], texts) == pytest.approx(mean, abs=1e-4)
