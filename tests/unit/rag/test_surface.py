@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,9 @@ def test_files_the_readme_links_to_exist() -> None:
 def test_readme_stays_short() -> None:
     words = [word for word in README.split() if any(map(str.isalnum, word))]  # not the bars of tables
     assert len(words) <= 1500
+
+
+def test_version_is_that_of_the_newest_release() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    released = re.findall(r"^## (\d\S*)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert rag.__version__ == project["version"] == released[0]
