@@ -29,7 +29,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from rag.core.errors import ConfigError, IncompleteArtifactError, MismatchedArtifactError
-from rag.core.files import atomic_path, link_or_copy, remove_temporaries
+from rag.core.files import atomic_path, link_or_copy
 from rag.training.distributed import World
 from rag.training.precision import MasterWeights
 
@@ -99,14 +99,14 @@ def _save(path: Path, tensors: Tensors) -> None:
 
 
 def latest_checkpoint(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint in `folder`, or None; leftovers of a killed writer are removed."""
-    if not folder.exists():
-        return None
-    remove_temporaries(folder)
-    for path in sorted(folder.glob("step-*"), reverse=True):
-        if (path / "state.json").exists():
-            return Checkpoint.open(path)
-    return None
+    """The newest complete checkpoint in `folder`, or None; any process may look."""
+    complete = complete_checkpoints(folder)
+    return Checkpoint.open(complete[-1]) if complete else None
+
+
+def complete_checkpoints(folder: Path) -> list[Path]:
+    """Their folders, oldest first; beside the process that writes them, each may vanish at any time."""
+    return sorted(path.parent for path in folder.glob("step-*/state.json"))
 
 
 def load_checkpoint(

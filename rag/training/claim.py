@@ -17,7 +17,7 @@ from rag.core.manifest import MANIFEST_NAME, claim
 from rag.data.questions import question_files
 from rag.runtime.hardware import use_threads
 from rag.runtime.seeds import seed_everything
-from rag.training.checkpoints import latest_checkpoint
+from rag.training.checkpoints import complete_checkpoints
 from rag.training.distributed import World
 
 _INPUTS = "inputs.json"
@@ -70,7 +70,7 @@ def _claim(config: Config, out: Path, *, writes: bool) -> None:
     wanted = {**recipe, **_plain(config)}
     free = {"out"}.union(config.free, *(kind.free for kind in config.groups().values()))
     path = out / "config.json"
-    is_begun = path.exists() and latest_checkpoint(out / "checkpoints") is not None
+    is_begun = path.exists() and bool(complete_checkpoints(out / "checkpoints"))
     # a run that says nothing of a setting was started before there was one, and had its default
     usual = _plain(type(config).model_construct())
     found = {**recipe, **usual, **read_json(path)} if is_begun else wanted

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from rag.core.errors import RagError
+from rag.core.files import remove_temporaries
 from rag.core.log import get_logger
 from rag.runtime.hardware import bound_kernel_caches, keep_freed_memory
 from rag.training.checkpoints import (
@@ -303,8 +304,11 @@ def fit(
 
 
 def _newest_checkpoint(folder: Path, world: World) -> Checkpoint | None:
-    """The main process looks (and tidies up), all take what it found."""
-    found = latest_checkpoint(folder) if world.is_main else None
+    """The main process removes what a killed run left and looks, all take the checkpoint it found."""
+    found = None
+    if world.is_main:
+        remove_temporaries(folder)
+        found = latest_checkpoint(folder)
     name = world.broadcast_object(None if found is None else found.path.name)
     if name is None or found is not None:
         return found

@@ -3,43 +3,34 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rag.joint import orqa
+from rag.joint import live_index, orqa
 from rag.joint.live_index import IndexRefresher, refresh_index
 from rag.joint.orqa_config import OrqaTrainConfig
 from rag.joint.realm import RealmTask, RealmTrainConfig, train_realm
+from rag.training import checkpoints
+from rag.training.refresh.exchange import Exchange
+from rag.training.refresh.generations import Generations
+from rag.training.run_log import read_metrics
 from tests.conftest import TinyModels
 from tests.recovery.test_dpr_kill import _losses
 from tests.unit.rag.joint.test_orqa import SMALL, reader_start
 from tests.unit.rag.joint.test_realm import FACTS, make_world, settings
-from tests.worlds import start_process, with_a_refresh
-
-
-def _count_and_kill(owner: Any, name: str, kill_at: int) -> None:
-    plain, seen = getattr(owner, name), {"calls": 0}
-
-    def deadly(*arguments: Any, **named: Any) -> Any:
-        if seen["calls"] == kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        seen["calls"] += 1
-        return plain(*arguments, **named)
-
-    setattr(owner, name, deadly)
+from tests.worlds import dies_at, start_process, wait_until, waits_at
 
 
 def _realm(config: RealmTrainConfig, name: str, kill_at: int) -> None:
-    _count_and_kill(*((RealmTask, "loss", kill_at) if name == "step" else (IndexRefresher, "check", kill_at)))
+    dies_at(*((RealmTask, "loss", kill_at) if name == "step" else (IndexRefresher, "check", kill_at)))
     train_realm(config)
 
 
 def _orqa(config: OrqaTrainConfig, kill_at: int) -> None:
-    _count_and_kill(orqa, "full_loss", kill_at)
+    dies_at(orqa, "full_loss", kill_at)
     orqa.train_orqa(config)
 
 
@@ -69,22 +60,40 @@ def test_realm_goes_on_after_a_kill(world: Path, tmp_path: Path) -> None:
         assert (killed.out / model).read_bytes() == (tmp_path / "whole" / model).read_bytes()
 
 
+def _met_while_it_writes(config: RealmTrainConfig) -> None:
+    """A trainer that is in the middle of its first checkpoint until a refresher has looked at the run."""
+    indexes = Generations(config.out / "indexes")
+    waits_at(checkpoints, "_save", 1, (config.out / "looked").exists)
+    waits_at(Exchange, "before_step", 12, lambda: len(indexes.all()) > 1)
+    train_realm(config, role="trainer")
+
+
+def _looks_and_is_killed(config: RealmTrainConfig) -> None:
+    """A refresher that dies in its second refresh."""
+    check = live_index.check_run
+
+    def check_run(*arguments: Any) -> None:
+        check(*arguments)
+        (config.out / "looked").touch()
+
+    live_index.check_run = check_run
+    dies_at(IndexRefresher, "check", 1)
+    refresh_index(config)
+
+
 def test_trainer_and_refresher_are_two_processes(world: Path, tmp_path: Path) -> None:
     config = _config(world, tmp_path / "run").model_copy(update={"poll_s": 0.05})
-    slow = config.replaced(max_steps=30, epochs=40)
-    killed = start_process(refresh_index, slow)
-    trainer = start_process(with_a_refresh, train_realm, slow)
-    for _ in range(600):
-        if list((slow.out / "indexes").glob("generation-*")):
-            break
-        trainer.join(0.1)
-    os.kill(killed.pid or 0, signal.SIGKILL)
-    killed.join()
-    refresh_index(slow)  # goes on where the killed one was, and ends with the trainer
-    trainer.join()
+    config = config.replaced(max_steps=14, epochs=40)
+    trainer = start_process(_met_while_it_writes, config)
+    wait_until(lambda: [*config.out.glob("checkpoints/.step-*")])
+    killed = start_process(_looks_and_is_killed, config)
+    killed.join(200)
+    assert killed.exitcode == -signal.SIGKILL
+    refresh_index(config)  # goes on where the killed one was, and ends with the trainer
+    trainer.join(200)
     assert trainer.exitcode == 0
-    records = [json.loads(line) for line in (slow.out / "metrics.jsonl").read_text().splitlines()]
-    assert len({record["index_version"] for record in records if "index_version" in record}) > 1
+    assert (config.out / "encoder" / "modules.json").exists()
+    assert len({r["index_version"] for r in read_metrics(config.out / "metrics.jsonl") if "loss" in r}) > 1
 
 
 def test_orqa_goes_on_after_a_kill(world: Path, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ import torch
 from rag.core.errors import IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import atomic_write_json
 from rag.core.log import get_logger
-from rag.training.checkpoints import Checkpoint
+from rag.training.checkpoints import Checkpoint, complete_checkpoints
 from rag.training.config import RefreshedConfig
 from rag.training.distributed import World
 from rag.training.fit import FitHooks
@@ -142,7 +142,8 @@ class Exchange(FitHooks):
     def on_checkpoint(self, path: Path, step: int) -> None:
         """Let go of what only deleted checkpoints needed."""
         self._unsaved = False
-        kept = [Checkpoint.open(place).state.get("hooks", {}) for place in path.parent.glob("step-*")]
+        saved = map(Checkpoint.open, complete_checkpoints(path.parent))
+        kept = [checkpoint.state.get("hooks", {}) for checkpoint in saved]
         self._payloads.pin({str(state["taken_up"]) for state in kept if state.get("taken_up")})
         if self._drift is not None:
             self._snapshots.pin({str(state["snapshot"]) for state in kept if state.get("snapshot")})

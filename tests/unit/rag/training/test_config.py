@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+import torch
 from pydantic import ValidationError
 
 from rag.config import Config
 from rag.core.errors import MismatchedArtifactError
 from rag.core.files import read_json
+from rag.training.checkpoints import save_checkpoint
 from rag.training.claim import check_run, claim_run
 from rag.training.config import OptimConfig, RunConfig
+from rag.training.precision import MasterWeights
 
 
 class _Recipe(Config):
@@ -52,6 +55,20 @@ def test_a_folder_belongs_to_one_configuration(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(MismatchedArtifactError, match=r"other values of seed\b"):
         check_run(config.replaced(seed=5), tmp_path)
     assert (tmp_path / "config.json").read_text() == before
+
+
+def test_a_look_at_a_run_spares_the_checkpoint_that_is_being_written(tmp_path: Path) -> None:
+    config, model = _Claimed(), torch.nn.Linear(2, 1)
+    master, folder = MasterWeights(model), tmp_path / "checkpoints"
+    claim_run(config, tmp_path)
+    for step in (1, 2):  # a refresher that starts while the second is half-way on the disk
+        path = save_checkpoint(
+            folder, step, model, master, master.optimizer(0.1, 0.0, {}), {}, tensors={},
+            add=lambda _: check_run(config, tmp_path),
+        )  # fmt: skip
+    assert sorted(file.name for file in path.iterdir()) == sorted(
+        ("optimizer.safetensors", "state.json", "weights.safetensors")
+    )
 
 
 def test_a_run_goes_on_with_the_files_it_was_started_with(tmp_path: Path) -> None:
