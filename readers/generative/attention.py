@@ -21,22 +21,24 @@ _MODULES = ("EncDecAttention", "encoder_attn", "crossattention")
 def passage_attention(seq2seq: Seq2Seq, memory: Memory, labels: Tensor, kind: AttentionKind) -> Tensor:
     """How much the decoder attends to each passage: the first of what `attend` returns."""
     if kind == "first-token":
-        labels = labels[:, :1]
+        labels = labels[:, : len(seq2seq.prefix) + 1]
     return attend(seq2seq, memory, labels, kind)[0]
 
 
 def attend(seq2seq: Seq2Seq, memory: Memory, labels: Tensor, kind: AttentionKind) -> tuple[Tensor, Tensor]:
     r"""How much the decoder attends to each passage while it says the labels.
 
-    "first-token" is the score before the softmax, at the step that predicts the first token, averaged over
-    layers, heads and the passage's tokens:
+    "first-token" is the score before the softmax, at the step that predicts the answer's first token,
+    averaged over layers, heads and the passage's tokens:
 
         G_i = 1/(L·H·|z_i|) Σ_l Σ_h Σ_{j ∈ z_i} q_{l,h}·k_{l,h,j}
 
     (divided by √d where the model divides: BART does, T5 does not). "norm" is the probability times the
-    length of the value vector, over all tokens of the answer:
+    length of the value vector, over all T tokens of the answer and its end:
 
         g_i = 1/(L·H·T) Σ_l Σ_h Σ_t Σ_{j ∈ z_i} α_{l,h,t,j}·‖v_{l,h,j}‖
+
+    Tokens that are forced before every answer (BART's <s>) tell nothing of passages and do not count.
 
     Args:
         seq2seq: in evaluation mode.
@@ -58,7 +60,9 @@ def attend(seq2seq: Seq2Seq, memory: Memory, labels: Tensor, kind: AttentionKind
     passages = max(memory.counts)
     total = torch.zeros(len(memory), passages, device=memory.mask.device)
     layers, bias = 0, None
+    forced = len(seq2seq.prefix)
     spoken = (labels != -100).float()  # (R, T)
+    spoken[:, :forced] = 0.0
     owner = memory.owner.clamp_min(0)
     with _captured(seq2seq.model) as calls, torch.inference_mode():
         log_probs = seq2seq.token_log_probs(memory, labels)
@@ -69,7 +73,7 @@ def attend(seq2seq: Seq2Seq, memory: Memory, labels: Tensor, kind: AttentionKind
             scaling = float(getattr(attention, "scaling", q.shape[-1] ** -0.5))
             scores = (q.float() @ k.float().transpose(-1, -2)) * scaling
             if kind == "first-token":
-                weight = scores[:, :, 0].mean(1) * memory.mask  # (R, S)
+                weight = scores[:, :, forced].mean(1) * memory.mask  # (R, S)
             else:
                 if bias is None:  # the first layer's, shared
                     bias = _position_bias(attention, scores)

@@ -187,6 +187,39 @@ def test_first_token_scores_are_absolute_for_t5_and_bart() -> None:
         assert float(found[0, 0]) == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.parametrize("kind", ["first-token", "norm"])
+def test_attention_is_that_of_the_answer_not_of_a_forced_beginning(kind: Any) -> None:
+    """A BART with `forced_bos_token_id` says <s> at its first step, whatever it reads."""
+    model = tiny_seq2seq("bart")
+    model.generation_config.forced_bos_token_id = 5
+    forced = Seq2Seq(model, tiny_tokenizer())
+    memory = forced.encode(ROWS)
+    found = passage_attention(forced, memory, forced.targets(ANSWERS), kind)
+    labels = torch.tensor([[5, 61, 62, 9, 3], [5, 66, 3, -100, -100]])
+    model.set_attn_implementation("eager")
+    values: list[torch.Tensor] = []
+    for layer in model.model.decoder.layers:
+        layer.encoder_attn.v_proj.register_forward_hook(lambda _, __, output: values.append(output))
+    with torch.no_grad():
+        out = model(
+            encoder_outputs=BaseModelOutput(last_hidden_state=memory.states), attention_mask=memory.mask,
+            decoder_input_ids=torch.cat([torch.full((2, 1), 2), labels[:, :-1].clamp_min(0)], 1),
+            output_attentions=True, use_cache=False,
+        )  # fmt: skip
+    total = torch.zeros(2, memory.mask.shape[1])
+    for weights, value in zip(out.cross_attentions, values, strict=True):
+        if kind == "first-token":  # up to a constant
+            total += weights[:, :, 1].log().masked_fill(memory.mask[:, None] == 0, 0.0).mean(1)
+        else:
+            length = value.view(2, value.shape[1], weights.shape[1], -1).norm(dim=-1).mT  # (B, H, S)
+            for row, tokens in enumerate((4, 2)):
+                total[row] += (weights[row, :, 1 : 1 + tokens].mean(1) * length[row]).mean(0)
+    parts = [total[0][memory.owner[0] == passage] for passage in range(3)]
+    expected = [float(part.mean() if kind == "first-token" else part.sum()) / 2 for part in parts]
+    shift = expected[0] - float(found[0, 0]) if kind == "first-token" else 0.0
+    assert found[0].tolist() == pytest.approx([value - shift for value in expected], rel=1e-3, abs=2e-3)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_norms_equal_brute_force(kind: str) -> None:
     ours = seq2seq(kind)
