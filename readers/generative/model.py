@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
-from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
+from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
 from rag.core.errors import ConfigError
@@ -82,7 +82,9 @@ class Seq2Seq:
     """An encoder–decoder checkpoint that reads passages.
 
     Args:
-        model: any `AutoModelForSeq2SeqLM`, in its compute dtype and on its device.
+        model: any `AutoModelForSeq2SeqLM`, in its compute dtype and on its device. Its generation settings
+            are replaced: a checkpoint's lengths, penalties, beams and forbidden words were chosen for another
+            task. The first token that it forces stays, it was trained to say it.
 
     Raises:
         ConfigError: the tokenizer and the configuration do not say how answers begin, end and are padded.
@@ -108,6 +110,12 @@ class Seq2Seq:
             )
         self.start, self.end, self.pad = start, end, pad
         self.prefix, self._most = _prefix(model), answer_limit(model)
+        self.model.generation_config = GenerationConfig(
+            decoder_start_token_id=start,
+            eos_token_id=end,
+            pad_token_id=pad,
+            forced_bos_token_id=next(iter(self.prefix), None),
+        )
 
     @property
     def device(self) -> torch.device:
@@ -161,10 +169,6 @@ class Seq2Seq:
             max_new_tokens=len(self.prefix) + answer_tokens + 1,
             num_beams=beams,
             num_return_sequences=beams,
-            do_sample=False,
-            decoder_start_token_id=self.start,
-            eos_token_id=self.end,
-            pad_token_id=self.pad,
         )
         answers = [self._bare(row, answer_tokens) for row in found.tolist()]
         return [answers[b * beams : (b + 1) * beams] for b in range(len(memory))]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -39,6 +41,44 @@ def test_a_generator_says_how_likely_an_answer_is(tmp_path: Path, name: str) -> 
     assert found == pytest.approx(-float(loss) * labels.shape[1], rel=1e-4)
     [result] = reader.read([QUESTION], [PASSAGES], [[1.0, 2.0]])
     assert result.answers
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_generator_forgets_the_task_that_its_checkpoint_was_made_for(tmp_path: Path, beams: int) -> None:
+    """Each setting alone changes what transformers generates here, and nothing that the reader says."""
+    folder = published_seq2seq(tmp_path, "bart-large-cnn")
+    stated = json.loads((folder / "config.json").read_text())
+    kept = {
+        name: i for name, i in stated.items() if name.endswith("_token_id") and name != "forced_eos_token_id"
+    }
+    row = AutoTokenizer.from_pretrained(folder)(
+        f"question: {QUESTION} title:  context: ", return_tensors="pt"
+    )
+
+    def answers(**settings: Any) -> tuple[list[Any], Any]:
+        (folder / "generation_config.json").write_text(json.dumps({**kept, **settings}))
+        reader = GenerativeReader.load(
+            folder, precision="fp32", passage_tokens=90, answer_tokens=7, beams=beams
+        )
+        [found] = reader.generate([QUESTION], [PASSAGES], [[1.0, 2.0]])
+        model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+        whole = {"num_return_sequences": beams, "num_beams": beams} | settings
+        said = model.generate(**row, max_new_tokens=9, **{"do_sample": False, **whole})
+        return [(c.text, c.score) for c in found.candidates], said.tolist()
+
+    plain, generated = answers()
+    first = generated[0][3]  # behind the start token and <s>
+    changes: dict[str, dict[str, Any]] = {
+        "no_repeat_ngram_size": {"no_repeat_ngram_size": 1},
+        "bad_words_ids": {"bad_words_ids": [[first]]},
+        "suppress_tokens": {"suppress_tokens": [first]},
+        "repetition_penalty": {"repetition_penalty": 9.0},
+        "forced_eos_token_id": {"forced_eos_token_id": 2},
+    }
+    for name, change in changes.items():
+        found, other = answers(**change)
+        assert other != generated, f"{name} does nothing here"
+        assert found == plain, name
 
 
 @pytest.mark.parametrize("name", ENCODERS)
