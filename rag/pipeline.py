@@ -20,10 +20,12 @@ from typing import Any, Literal, overload
 from indexers.build import BuildSettings, build_index
 from indexers.index import Index
 from indexers.presets import INDEX_KINDS, IndexKind
+from rag.config import load_config
 from rag.core.errors import ConfigError, DataError
 from rag.core.log import get_logger
 from rag.core.progress import StageTimer
 from rag.core.types import MAX_TOP_K, AnswerSet, Hit, Passage, Path
+from rag.data.corpus import passages_of
 from readers.paths import Steps, counts_scores, read_answers, with_paths
 from readers.protocols import Reader
 from retrievers.fusion import Fusion
@@ -123,28 +125,33 @@ class Pipeline:
     @classmethod
     def from_texts(
         cls,
-        texts: Iterable[str | Passage],
+        texts: Iterable[str | Passage | Mapping[str, Any]],
         *,
-        titles: Sequence[str] | None = None,
+        titles: Iterable[str] | None = None,
         out: str | FilePath | None = None,
         retriever: IndexKind = "dense",
         encoder: str | None = None,
         reader: str | Literal[False] | None = None,
+        overwrite: bool = False,
     ) -> Pipeline:
         """Index texts and open the result.
 
         Args:
-            texts: passages as strings, or `Passage` records with ids and titles of their own.
+            texts: passages as strings, `Passage` records, or mappings with the fields that `rag index` knows
+                (id, title, text, and others); also a DataFrame, whose rows are such mappings.
             titles: one title a string, if known.
             out: where the index goes; a directory that lives as long as the pipeline by default.
             retriever: what to build.
             encoder: passage encoder; the one in the package by default.
             reader: as in `open`.
+            overwrite: delete what is in `out` first.
 
         Raises:
-            DataError: there are no texts, or titles and texts differ in number.
+            ConfigError: there is no such `retriever`.
+            DataError: there are no texts, one is empty or no text, or titles and texts differ in number.
         """
-        passages = _as_passages(list(texts), titles)
+        settings = load_config(BuildSettings, overrides={"retriever": retriever})
+        passages = passages_of(texts, titles)
         holder = None
         if out is None:
             holder = tempfile.TemporaryDirectory(prefix="rag-index-")
@@ -154,14 +161,17 @@ class Pipeline:
             from retrievers.encoders.bi_encoder import BiEncoder
 
             passage_encoder = BiEncoder.load(encoder)
-        build_index(
-            passages, FilePath(out), encoder=passage_encoder, settings=BuildSettings(retriever=retriever)
-        )
+        build_index(passages, FilePath(out), encoder=passage_encoder, settings=settings, overwrite=overwrite)
         pipeline = cls.open(out, retriever=retriever, encoder=encoder, reader=reader)
         pipeline._holder = holder  # keeps a temporary index alive, and removes it with the pipeline
         return pipeline
 
     _holder: tempfile.TemporaryDirectory[str] | None = None
+    _is_closed = False
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise ConfigError("this pipeline is closed", hint="open it again with Pipeline.open")
 
     @property
     def _own_questions(self) -> str | None:
@@ -204,23 +214,36 @@ class Pipeline:
 
     def passage(self, passage_id: str) -> Passage | None:
         """The passage with this id, or None."""
+        self._require_open()
         return self.index.passages.find(passage_id)
 
+    @overload
+    def retrieve(  # type: ignore[overload-overlap]
+        self, questions: str, top_k: int = 20, *, timer: StageTimer | None = None
+    ) -> Found: ...
+    @overload
     def retrieve(
         self, questions: Sequence[str], top_k: int = 20, *, timer: StageTimer | None = None
-    ) -> list[Found]:
-        """Best passages of each question, best first.
+    ) -> list[Found]: ...
+
+    def retrieve(
+        self, questions: str | Sequence[str], top_k: int = 20, *, timer: StageTimer | None = None
+    ) -> Found | list[Found]:
+        """Best passages, best first: of one question, or of each question of a list.
 
         Raises:
-            ConfigError: `top_k` is not in 1..1000.
+            ConfigError: `top_k` is not in 1..1000, or the pipeline is closed.
             DataError: a question is empty.
         """
+        if isinstance(questions, str):
+            return self.retrieve_paths([questions], top_k, timer=timer)[0][0]
         return self.retrieve_paths(questions, top_k, timer=timer)[0]
 
     def retrieve_paths(
         self, questions: Sequence[str], top_k: int = 20, *, timer: StageTimer | None = None
     ) -> tuple[list[Found], list[list[Found]]]:
         """The same and, for each question, the paths that its retriever finds, best first; maybe none."""
+        self._require_open()
         check_questions(questions, top_k)
         timer = timer or StageTimer()
         paths: list[list[Path]] = [[] for _ in questions]
@@ -279,6 +302,7 @@ class Pipeline:
             One `AnswerSet`, or one a question in the order given. Timings are those of the whole batch.
         """
         batch = [questions] if isinstance(questions, str) else list(questions)
+        self._require_open()
         self._require_reader()
         if not batch:
             return []
@@ -296,6 +320,7 @@ class Pipeline:
 
     def close(self) -> None:
         """Release what the index holds open; a temporary index is deleted."""
+        self._is_closed = True
         self.index.close()
         if self._holder is not None:
             self._holder.cleanup()
@@ -328,17 +353,6 @@ def _open_reader(reader: str | Literal[False] | None, precision: str, effort: st
     return open_reader(reader, precision=precision, **({"effort": effort} if effort else {}))
 
 
-def _as_passages(texts: list[str | Passage], titles: Sequence[str] | None) -> list[Passage]:
-    if not texts:
-        raise DataError("no texts were given", hint="pass at least one string or Passage")
-    if titles is not None and len(titles) != len(texts):
-        raise DataError(f"{len(texts)} texts but {len(titles)} titles; expected one title a text")
-    return [
-        text if isinstance(text, Passage) else Passage(str(number), titles[number] if titles else "", text)
-        for number, text in enumerate(texts)
-    ]
-
-
 def check_questions(questions: Sequence[str], top_k: int, n_best: int = 1) -> None:
     """Refuse what cannot be asked.
 
@@ -346,6 +360,8 @@ def check_questions(questions: Sequence[str], top_k: int, n_best: int = 1) -> No
         ConfigError: `top_k` or `n_best` is out of range.
         DataError: a question is empty, or is no valid Unicode.
     """
+    if isinstance(questions, str):
+        raise DataError(f"the questions are one string ({questions!r:.40}), expected a list of strings")
     if n_best < 1:
         raise ConfigError(f"n_best is {n_best}, expected at least 1")
     if not 1 <= top_k <= MAX_TOP_K:

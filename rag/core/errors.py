@@ -14,15 +14,32 @@ RagError
 
 from __future__ import annotations
 
+import re
+
+_COMMAND = re.compile(r"(`[^`]*`|\b(?:rag|torchrun|iconv|pip) [a-z-]+ .*)")  # is quoted as it is
+_SET = re.compile(r"(?<![\w-])--set (?=\S)")
+_OPTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
+
+
+def _argument(option: re.Match[str]) -> str:
+    return option[1].replace("-", "_")
+
 
 class RagError(Exception):
     """Base of all errors that are meant to be read by a user.
+
+    Both name options as commands do (`--out`). `str` names them as Python's arguments.
 
     Args:
         message: what was found and what was expected.
         hint: what to do about it; printed on a line of its own.
 
     Example:
+        >>> error = RagError("run/ holds another run", hint="choose another --out, or `rag train --out run2`")
+        >>> error.for_command().splitlines()[1]
+        '  → choose another --out, or `rag train --out run2`'
+        >>> str(error).splitlines()[1]
+        '  → choose another out, or `rag train --out run2`'
         >>> print(RagError("index/ has no manifest.json", hint="run `rag index` again"))
         index/ has no manifest.json
           → run `rag index` again
@@ -35,8 +52,14 @@ class RagError(Exception):
         self.message = message
         self.hint = hint
 
-    def __str__(self) -> str:
+    def for_command(self) -> str:
+        """Message and hint, in the words of the command line."""
         return f"{self.message}\n  → {self.hint}" if self.hint else self.message
+
+    def __str__(self) -> str:
+        pieces = _COMMAND.split(self.for_command())  # text, command, text, …
+        pieces[::2] = [_OPTION.sub(_argument, _SET.sub("", text)) for text in pieces[::2]]
+        return "".join(pieces)
 
 
 class ConfigError(RagError):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from rag.core.errors import DataError
 from rag.core.files import hash64
 from rag.core.log import get_logger
+from rag.core.types import Passage
 from rag.data.files.documents import documents_of
+from rag.data.files.fields import DocumentFields
 from rag.data.files.sources import ReadOptions, Source, find_sources
 from rag.data.files.streams import STDIN
 from rag.data.records import BadRecord, Document, Problem, ReadReport
@@ -102,6 +106,58 @@ def _fault(document: Document, options: ReadOptions, seen: IdSet) -> BadRecord |
     if not seen.add(document.id):
         return BadRecord("duplicate id", repr(document.id))
     return None
+
+
+def passages_of(texts: Any, titles: Iterable[str] | None) -> list[Passage]:
+    """Passages from what Python code holds.
+
+    Args:
+        texts: strings, `Passage` records, or mappings with the fields of a corpus; a DataFrame has such rows.
+            Their numbers are the ids of those without.
+        titles: one title per string.
+
+    Raises:
+        DataError: there are none, one is empty or no text, or titles and texts differ in number.
+    """
+    if isinstance(texts, str | bytes | Mapping | Path) or isinstance(titles, str):
+        what = "titles" if isinstance(titles, str) else "texts"
+        raise DataError(
+            f"{what} is a single {type(titles if what == 'titles' else texts).__name__}, expected a list",
+            hint="put it in a list; files are indexed with `rag index FILE --out DIR`",
+        )
+    if hasattr(texts, "columns"):  # a DataFrame of pandas or polars: iterating it gives the columns
+        texts = texts.to_dicts() if hasattr(texts, "to_dicts") else texts.to_dict("records")
+    given = list(texts)
+    if not given:
+        raise DataError("no texts were given", hint="pass at least one string or Passage")
+    named = None if titles is None else [title or "" for title in titles]
+    if named is not None and len(named) != len(given):
+        raise DataError(f"{len(given)} texts but {len(named)} titles; expected one title per text")
+    fields = DocumentFields(ReadOptions(), "row")
+    passages = []
+    for number, item in enumerate(given):
+        passage: Any = item
+        if isinstance(item, Mapping):
+            passage = fields.document(item, number)
+            if isinstance(passage, Document):
+                passage = Passage(passage.id, passage.title, passage.text)
+        elif isinstance(item, str):
+            passage = Passage(str(number), named[number] if named else "", item)
+        if not isinstance(passage, Passage):
+            problem = f"expected text, a Passage or a mapping, found {item!r:.40}"
+            if isinstance(passage, BadRecord):
+                problem = (
+                    passage.detail
+                    if passage.reason == "missing field"
+                    else f"{passage.reason}, {passage.detail}"
+                )
+            raise DataError(f"text {number}: {problem}")
+        if not passage.text.strip():
+            raise DataError(f"text {number} is empty", hint="leave it out, with its title")
+        passages.append(passage)
+    if fields.layout:
+        _log.info("%s", fields.layout)
+    return passages
 
 
 class IdSet:

@@ -325,7 +325,7 @@ def test_encoders_and_passages_that_do_not_fit_are_refused(built: Path, tmp_path
     store = PassageStore.open(built / "passages")
     with pytest.raises(ConfigError, match="one vector a text"):
         build_tokens(store, tmp_path / "a", OneEach())
-    with pytest.raises(ConfigError, match="--index-type plaid"):
+    with pytest.raises(ConfigError, match=r"index.type plaid"):
         build_index(passages(), tmp_path / "b", encoder=Words(), settings=BuildSettings())  # type: ignore[arg-type]
     unequal = Words()
     unequal.identity = replace(unequal.identity, normalize=False)

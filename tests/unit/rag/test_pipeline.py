@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from indexers.lucene import LuceneIndex
-from rag.core.errors import ConfigError, DataError
+from rag.core.errors import ConfigError, DataError, RagError
 from rag.core.progress import StageTimer
 from rag.core.types import Hit, Passage
-from rag.pipeline import Pipeline, _as_passages
+from rag.data.corpus import passages_of
+from rag.pipeline import Pipeline
 from readers.protocols import ReadAnswer, ReadResult
 
 PASSAGES = [
@@ -114,12 +117,67 @@ def test_passages_by_id(pipeline: Pipeline) -> None:
 
 
 def test_texts_become_passages() -> None:
-    assert _as_passages(["a", PASSAGES[0]], None) == [Passage("0", "", "a"), PASSAGES[0]]
-    assert _as_passages(["a"], ["T"])[0].title == "T"
+    assert passages_of(["a", PASSAGES[0]], None) == [Passage("0", "", "a"), PASSAGES[0]]
+    assert passages_of(iter(["a"]), ["T"])[0].title == "T"
     with pytest.raises(DataError, match="no texts were given"):
-        _as_passages([], None)
+        passages_of([], None)
     with pytest.raises(DataError, match="2 texts but 1 titles"):
-        _as_passages(["a", "b"], ["T"])
+        passages_of(["a", "b"], ["T"])
+
+
+def test_rows_become_passages() -> None:
+    rows = [{"Headline": "Danube", "Body": "It rises.", "Year": 1}, {"Headline": "Rhine", "Body": "It ends."}]
+
+    expected = [Passage("row:0", "Danube", "It rises."), Passage("row:1", "Rhine", "It ends.")]
+    frame = pd.DataFrame(rows, index=[7, 3])
+    assert passages_of(rows, None) == passages_of(frame, None) == expected
+    assert passages_of(frame["Body"], frame["Headline"]) == [
+        Passage("0", "Danube", "It rises."),
+        Passage("1", "Rhine", "It ends."),
+    ]
+    with pytest.raises(DataError, match=r"text 0: no text: expected text or .* there are Name"):
+        passages_of([{"Name": "Danube"}], None)
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        ("hello world", "a single str, expected a list"),
+        (b"hello", "a single bytes"),
+        ({"1": "one"}, "a single dict"),
+        ([""], "text 0 is empty"),
+        (["a", " \n"], "text 1 is empty"),
+        ([{"text": " "}], "text 0 is empty"),
+        ([7], "text 0: expected text, a Passage or a mapping, found 7"),
+        ([None], "text 0: expected text, a Passage or a mapping, found None"),
+        ([{"text": float("nan")}], "text 0: text is not text, found float"),
+    ],
+)
+def test_what_is_no_list_of_texts_is_refused(texts: Any, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        Pipeline.from_texts(texts, retriever="bm25", reader=False)
+    with pytest.raises(DataError, match="titles is a single str"):
+        passages_of(["a", "b"], "ab")
+
+
+def test_a_kind_that_is_not_there_is_refused() -> None:
+    kind: Any = "hybird"
+    with pytest.raises(ConfigError, match=r"retriever = 'hybird'.*'hybrid'"):
+        Pipeline.from_texts(["a"], retriever=kind)
+
+
+def test_one_question_is_no_list_of_letters(pipeline: Pipeline) -> None:
+    assert pipeline.retrieve("danube", 1) == pipeline.retrieve(["danube"], 1)[0]
+    with pytest.raises(DataError, match="one string"):
+        pipeline.retrieve_paths("danube")
+
+
+def test_python_errors_name_arguments(tmp_path: Path) -> None:
+    Pipeline.from_texts(["a"], retriever="bm25", reader=False, out=tmp_path).close()
+    with pytest.raises(RagError, match="choose another out, or add overwrite") as caught:
+        Pipeline.from_texts(["b"], retriever="bm25", reader=False, out=tmp_path)
+    assert "--out, or add --overwrite" in caught.value.for_command()
+    Pipeline.from_texts(["b"], retriever="bm25", reader=False, out=tmp_path, overwrite=True).close()
 
 
 def test_closing_releases_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,3 +199,8 @@ def test_closing_releases_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "lucene" not in vars(index)
     pipeline.close()
     assert len(closed) == 1
+    for call in (pipeline.retrieve, pipeline.ask):
+        with pytest.raises(ConfigError, match="this pipeline is closed"):
+            call(["Where does the Danube rise?"])
+    with pytest.raises(ConfigError, match="this pipeline is closed"):
+        pipeline.passage("0")

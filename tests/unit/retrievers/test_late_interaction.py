@@ -119,7 +119,7 @@ def test_reranking_reads_the_vectors_of_an_index_beside_the_searched_one(
             MismatchedArtifactError, match=r"cannot score the token vectors .* weights_sha256"
         ):
             open_retriever(words, "bm25", rerank=f"colbert:{tmp_path / 'other'},tokens={built}")
-        with pytest.raises(ConfigError, match="--index-type plaid"):
+        with pytest.raises(ConfigError, match=r"index.type plaid"):
             open_retriever(words, "bm25", rerank=f"{spec.split('=')[0]}={tmp_path / 'words'}")
     with (
         Index.open(tmp_path / "fewer") as fewer,
@@ -143,7 +143,10 @@ def test_an_index_of_shorter_passages_is_reranked_by_its_own_model(built: Path, 
 
 def test_what_does_not_fit_is_refused(tiny: Any, built: Path, tmp_path: Path) -> None:
     build_index(passages(), tmp_path / "bm25", settings=BuildSettings(retriever="bm25"))
-    with Index.open(tmp_path / "bm25") as index, pytest.raises(ConfigError, match="--index-type plaid"):
+    with (
+        Index.open(tmp_path / "bm25") as index,
+        pytest.raises(ConfigError, match=r"index.type plaid"),
+    ):
         open_retriever(index, "colbert")
     tiny.late_interaction(tmp_path / "other", dim=16, seed=7)
     with Index.open(built) as index, pytest.raises(MismatchedArtifactError, match="weights_sha256"):

@@ -71,7 +71,7 @@ def test_too_many_bad_records_stop_the_reading_early(tmp_path: Path) -> None:
     assert "2 bad (2.00 %): 2 × malformed JSON" in message
     assert f"{path}:99: malformed JSON" in message
     assert f"{path}:100:" in message
-    assert "--max-bad-share" in message
+    assert "max_bad_share" in message
 
 
 def test_small_corpora_are_judged_at_their_end(tmp_path: Path) -> None:

@@ -266,7 +266,7 @@ def test_a_set_of_which_nothing_can_be_used_is_named(tmp_path: Path, tiny_bert: 
     (tmp_path / "named.jsonl").write_text(json.dumps(named))
     with pytest.raises(DataError, match=r"named\.jsonl: no question can be trained on") as caught:
         train_mdr(mdr(tmp_path / "out", tmp_path / "named.jsonl", tiny_bert))
-    assert "--index has the texts" in str(caught.value)
+    assert "index has the texts" in str(caught.value)
 
 
 def test_presets_load() -> None:

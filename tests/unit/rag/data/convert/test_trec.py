@@ -20,7 +20,7 @@ def test_run_to_results_with_questions_and_passages(tmp_path: Path) -> None:
     again = convert(run, "trec-run", tmp_path / "again", "trec-run")
     assert (tmp_path / "again").read_text() == run.read_text()
     assert again.records == 1
-    with pytest.raises(DataError, match=r"no passage texts, no question(.|\n)*give --questions and --index"):
+    with pytest.raises(DataError, match=r"no passage texts, no question(.|\n)*give questions and index"):
         convert(run, "trec-run", tmp_path / "x", "dpr-results")
     assert not (tmp_path / "x").exists()
     passages = {"7": Passage("7", "Hamlet", "By Shakespeare."), "9": Passage("9", "Emma", "By Austen.")}
