@@ -1,1 +1,1 @@
-"""Everything on disk that is searched: passages, embeddings, FAISS and Lucene indexes, and their planner."""
+"""Everything on disk that is searched: passages, embeddings, FAISS and Lucene indexes; and the planner."""

@@ -1,7 +1,7 @@
 """Build an index: passages → embeddings → FAISS (token vectors) → Lucene → manifest, each stage alone or all.
 
-The directory is locked for the time of the build. Every stage is resumable: what is finished is kept,
-what was cut off is continued, and the manifest comes last. All files have the same bytes however often the
+The directory is locked during the build. Every stage is resumable: finished shards are kept, an interrupted
+stage continues behind them, and the manifest is written last. All files have the same bytes however often the
 build was interrupted, except Lucene's files and the manifest's entries for these.
 """
 
@@ -40,15 +40,15 @@ INDEX_KIND = "index"
 
 
 class BuildSettings(Config):
-    """How an index is built; kept in its manifest.
+    """Settings of an index build; stored in the manifest.
 
     Attributes:
         retriever: what can be searched afterwards.
-        index_type: FAISS type, see `indexers.presets`; "plaid" is for an encoder with a vector a token
+        index_type: FAISS type, see `indexers.presets`; "plaid" is for an encoder with one vector per token
             (ColBERT).
         dtype: embeddings on disk; "auto" is float32 for `flat`, which searches them, else float16.
-        token_bits: bits of each number of a token's vector, for `plaid`.
-        shard_rows: passages of one embedding shard, the most a killed run can lose.
+        token_bits: bits per number of a token's vector, for `plaid`.
+        shard_rows: passages per embedding shard, the most a killed run can lose.
         k1: BM25's term saturation.
         b: BM25's length normalisation.
         probes: queries on which recall is measured.
@@ -80,13 +80,13 @@ class BuildSettings(Config):
             )
         if self.index_type == PLAID and not self.has_tokens:
             raise ValueError(
-                f"index_type plaid is made of token vectors, and retriever {self.retriever} has none"
+                f"index_type plaid stores token vectors, which retriever {self.retriever} does not use"
             )
         if self.index_type == PLAID and self.dtype != "auto":
-            raise ValueError(f"dtype ({self.dtype}) is of embeddings; plaid's size is said by token_bits")
+            raise ValueError(f"dtype ({self.dtype}) applies to embeddings; for plaid set token_bits")
         if self.index_type != PLAID and self.token_bits != 2:
             raise ValueError(
-                f"token_bits ({self.token_bits}) is of index_type plaid, and index_type is {self.index_type}"
+                f"token_bits ({self.token_bits}) applies to plaid alone, and index_type is {self.index_type}"
             )
         return self
 
@@ -132,9 +132,9 @@ def build_index(
 
     Args:
         passages: what to index, already split; read lazily, and not at all if `source` says they are stored.
-        source: what identifies the passages (paths, sizes, split settings). Without it a rerun reads the
+        source: identifies the passages (paths, sizes, split settings). Without it a rerun reads the
             passages again and compares their checksum.
-        until: stop after this stage; a later call goes on from there. All stages if None.
+        until: stop after this stage; a later call continues from there. All stages if None.
 
     Returns:
         `out`; with a manifest, unless stopped by `until`. A finished index is extended if `settings` ask for
@@ -204,12 +204,12 @@ def _refuse_second_vectors(place: Path, ledger: StageLedger, settings: BuildSett
     """An index has one encoder: vectors of passages or of tokens."""
     if settings.has_dense and ledger.begun("tokens"):
         raise MismatchedArtifactError(
-            f"{place} holds token vectors, type {settings.index_type} is of one vector a passage",
-            hint=f"add --index-type {PLAID} to go on with it, or choose another directory",
+            f"{place} holds token vectors, index type {settings.index_type} needs one vector per passage",
+            hint=f"add --index-type {PLAID} to continue it, or choose another directory",
         )
     if settings.has_tokens and ledger.begun("embeddings"):
         raise MismatchedArtifactError(
-            f"{place} holds one vector a passage, type {PLAID} is of token vectors",
+            f"{place} holds one vector per passage, index type {PLAID} needs token vectors",
             hint="choose another directory for them",
         )
 
@@ -271,15 +271,17 @@ def build_passages(
 def build_embeddings(
     passages: PassageStore, place: Path, ledger: StageLedger, encoder: PassageEncoder, settings: BuildSettings
 ) -> None:
-    """Stage 2: encode the passages, a whole shard in one call, so that the encoder can sort by length."""
+    """Stage 2: encode the passages, one shard per call, so that the encoder can sort them by length."""
     identity = encoder.identity
     if identity.pooling == "tokens":
         raise ConfigError(
-            f"{identity.name} makes one vector a token, type {settings.index_type} needs one a text",
+            f"{identity.name} makes one vector per token, type {settings.index_type} needs one per passage",
             hint="build it with `rag index … --index-type plaid`",
         )
     if identity.dim != encoder.dim:
-        raise ConfigError(f"the encoder's dim is {encoder.dim}, its identity says {identity.dim}")
+        raise ConfigError(
+            f"the encoder's vectors have {encoder.dim} numbers, its identity states {identity.dim}"
+        )
     inputs = {
         "passages": ledger.output("passages"),
         "encoder": identity.comparable(),
@@ -350,7 +352,7 @@ def build_lucene(passages: PassageStore, place: Path, ledger: StageLedger, setti
 
 
 def write_index_manifest(place: Path, ledger: StageLedger) -> None:
-    """Last stage: the manifest, with the checksum of every file. Embedding shards are not read again."""
+    """Last stage: the manifest, with all checksums; those of embedding shards come from the ledger."""
     stages = [stage for stage in STAGES if ledger.finished(stage)]
     present = {
         path.relative_to(place).as_posix()

@@ -1,4 +1,4 @@
-"""Passage embeddings on disk: a row of `.npy` shards, written shard by shard, read by memory map.
+"""Passage embeddings on disk: a series of `.npy` files (shards), written one by one, memory-mapped to read.
 
 Files in the directory: `embeddings.json` (encoder identity, D, dtype, rows), `shard-00000.npy` … and
 `ledger.jsonl`, one line for each finished shard with its checksum. A shard is finished once its line
@@ -92,7 +92,7 @@ class EmbeddingWriter:
     """Writes the shards that are not there yet. One writer at a time (the caller holds the directory's lock).
 
     Args:
-        shard_rows: rows of a shard; the last one may be shorter.
+        shard_rows: rows per shard; the last one may be shorter.
 
     Raises:
         MismatchedArtifactError: the directory holds shards of another encoder, size or dtype.
@@ -121,7 +121,7 @@ class EmbeddingWriter:
         sides = ({**asdict(side), "encoder": side.encoder.comparable()} for side in (found, self._header))
         if changed := differences(*sides):
             raise MismatchedArtifactError(
-                f"{self.directory} holds embeddings made otherwise ({changed})",
+                f"{self.directory} holds embeddings made with other settings ({changed})",
                 hint="continue with the same settings, choose another --out, or add --overwrite",
             )
 
@@ -133,7 +133,9 @@ class EmbeddingWriter:
             or sha256_file(path) != line["sha256"]
         ]
         if damaged:
-            _log.warning("%s: shards %s do not match their checksums, made again", self.directory, damaged)
+            _log.warning(
+                "%s: shards %s do not match their checksums and are encoded again", self.directory, damaged
+            )
             for shard in damaged:
                 del self._ledger[shard]
             lines = "".join(_ledger_line(line) for _, line in sorted(self._ledger.items()))
@@ -194,10 +196,11 @@ class EmbeddingWriter:
     def write_passages(
         self, passages: PassageStore, encoder: PassageEncoder, done: Callable[[int], None]
     ) -> Iterator[int]:
-        """Fill missing shards with the vectors of `passages`, a whole shard a call; see `write_missing`.
+        """Fill missing shards with the vectors of `passages`, one shard per call; see `write_missing`.
 
         Args:
-            done: called with the passages encoded since: after a batch of a `ReportingEncoder`, else a shard.
+            done: called with the number of passages encoded since the last call: after every batch of a
+                `ReportingEncoder`, after every shard of another encoder.
         """
         telling = encoder.reporting(done) if isinstance(encoder, ReportingEncoder) else None
         made_by = telling or encoder
@@ -222,11 +225,11 @@ def encode_corpus(
     shard_rows: int | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> EmbeddingShards:
-    """Vectors of all passages, with progress; a killed attempt goes on behind the shards it finished.
+    """Encode all passages, showing progress; after a kill the next call continues behind the finished shards.
 
     Args:
-        shard_rows: rows of a shard, what a killed attempt loses at most; 16,384 by default.
-        check: called after each shard; it raises where the work is to be given up.
+        shard_rows: rows per shard, the most that a killed attempt loses; 16,384 by default.
+        check: called after each shard; raises to stop the work.
     """
     writer = EmbeddingWriter(
         place, rows=len(passages), encoder=encoder.identity, dtype=dtype, shard_rows=shard_rows or _SHARD_ROWS
@@ -245,9 +248,9 @@ class EmbeddingShards:
     """Reads finished embeddings by memory map.
 
     Attributes:
-        encoder: who made the vectors.
+        encoder: identity of the encoder that made the vectors.
         dim: vector size D.
-        dtype: of the numbers on disk.
+        dtype: type of the numbers on disk.
 
     Example:
         >>> import tempfile
@@ -270,7 +273,7 @@ class EmbeddingShards:
 
         Raises:
             IncompleteArtifactError: some shards are not written yet.
-            ArtifactError: a file is missing, truncated or foreign; the message names it.
+            ArtifactError: a file is missing, truncated or in another format; the message names it.
         """
         place = Path(directory)
         header = _Header.read(place)
@@ -308,7 +311,7 @@ class EmbeddingShards:
         order = np.argsort(wanted, kind="stable")
         ordered = wanted[order]
         if len(ordered) and (ordered[0] < 0 or ordered[-1] >= len(self)):
-            raise DataError(f"rows {ordered[0]}…{ordered[-1]} reach outside {len(self)} embeddings")
+            raise DataError(f"rows {ordered[0]}…{ordered[-1]} are outside of the {len(self)} embeddings")
         shard_rows = self._header.shard_rows
         touched = np.unique(ordered // shard_rows)
         bounds = np.searchsorted(ordered, np.append(touched, touched[-1:] + 1) * shard_rows)
@@ -323,7 +326,7 @@ class EmbeddingShards:
 
 
 def probe_texts(passages: PassageStore, count: int, seed: int) -> list[str]:
-    """Pieces of ten words from random passages: as long as questions, and not themselves in the index."""
+    """Pieces of ten words from random passages: as long as questions, and not in the index as such."""
     generator = np.random.default_rng(seed)
     rows = np.sort(generator.choice(len(passages), min(count, len(passages)), replace=False))
     texts = []

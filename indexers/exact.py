@@ -21,7 +21,9 @@ BoolArray = NDArray[np.bool_]
 CANDIDATE_MARGIN = 16
 _GATHER_BYTES = 64 << 20
 _PAIRS_AT_ONCE = 4
-_PAIRS_WORTH_THREADS = 16_384  # for fewer, OpenMP's threads cost more than they do, and spin on afterwards
+_PAIRS_WORTH_THREADS = (
+    16_384  # below this OpenMP's threads cost more time than they save, and keep spinning afterwards
+)
 _MERGE_EVERY_SHARDS = 16
 
 
@@ -65,7 +67,7 @@ def exact_scores(embeddings: EmbeddingShards, queries: FloatArray, candidates: I
 
     The score of a pair depends on its two vectors only, not on the batch or the position: equal passages
     get equal scores, and a query gets the same result alone and in a batch. Float32 vectors are read where
-    they lie in the memory map; float16 ones are converted, each once a step.
+    they lie in the memory map; float16 ones are converted, each once per step.
     """
     scores = np.full(candidates.shape, -np.inf, dtype=np.float32)
     if candidates.size == 0:
@@ -94,8 +96,8 @@ def _score_pairs(
 ) -> None:
     """Fill `scores` (n, M) with queries[i] · vectors[rows[i, j]] wherever `wanted` (n, M) says so.
 
-    FAISS computes the pairs of one query four at a time, and what is left over by another sum order: each
-    query's list is filled up to a multiple of four, so that a pair's place never changes its score.
+    FAISS computes the pairs of one query four at a time and sums a remainder in another order. Each query's
+    list is therefore filled up to a multiple of four, so that a pair's position never changes its score.
     """
     counts = wanted.sum(axis=1)
     width = -(-int(counts.max(initial=0)) // _PAIRS_AT_ONCE) * _PAIRS_AT_ONCE
@@ -127,7 +129,7 @@ def exact_search(embeddings: EmbeddingShards, queries: FloatArray, top_k: int) -
     scores, rows = _candidates(embeddings, queries, wanted)
     best, best_rows = select_best(scores, rows, top_k)
     tied = np.flatnonzero(best[:, last] <= scores.min(axis=1))
-    # Copies of a passage may tie beyond the margin: which of them come first is then seen from more of them.
+    # Copies of a passage may tie beyond the margin: more candidates decide which of them come first.
     while len(tied) and wanted < len(embeddings):
         wanted = min(4 * wanted, len(embeddings))
         scores, rows = _candidates(embeddings, queries[tied], wanted)

@@ -82,7 +82,7 @@ def build_faiss(
     """Build, tune and measure a dense index.
 
     The search settings are the cheapest whose recall@1, @10 and @100 reach `recall_target` on the probes with
-    one standard error to spare; if none does, the best found are kept and a warning says so.
+    one standard error to spare; if none does, the best of those tried are kept, with a warning.
 
     Args:
         embeddings: vectors to index; never all in memory as float32.
@@ -143,7 +143,7 @@ def build_faiss(
         info["recall"] = {str(k): round(recall_at(dense, probes, truth, k), 4) for k in RECALL_KS}
     if info["recall"]["100"] < recall_target:
         _log.warning(
-            "index type %s reaches recall@100 %.3f, wanted %.3f; sq8 or fp16 would be closer to exact search",
+            "index type %s reaches recall@100 %.3f, the target is %.3f; sq8 and fp16 are more exact",
             preset.name, info["recall"]["100"], recall_target,
         )  # fmt: skip
     atomic_write_json(place / DENSE_NAME, info)
@@ -152,7 +152,7 @@ def build_faiss(
 
 @contextmanager
 def _disk_errors_of_faiss(place: Path) -> Iterator[None]:
-    """FAISS reports a failed write as RuntimeError; give it back its errno."""
+    """Turn FAISS's RuntimeError of a failed write into an OSError with its errno."""
     try:
         yield
     except RuntimeError as error:
@@ -210,7 +210,7 @@ def recall_at(index: VectorIndex, probes: FloatArray, truth: FloatArray, k: int)
 
 
 def _parameters(index: Any, effort: int, wanted: int) -> Any:
-    """Search settings of one call, so that threads do not disturb each other."""
+    """Search settings for one call; settings on the index itself would be shared by threads."""
     if isinstance(index, faiss.IndexPreTransform):
         inner = _parameters(faiss.downcast_index(index.index), effort, wanted)
         return faiss.SearchParametersPreTransform(index_params=inner)
@@ -257,7 +257,7 @@ class FaissIndex:
         """See `VectorIndex.search`; scores are exact inner products with the stored embeddings."""
         queries = check_queries(queries, self.dim, top_k)
         wanted = min(top_k * self._over_fetch + CANDIDATE_MARGIN, len(self))
-        # Tuned for the first hundred: more are looked for in more lists, until there are enough.
+        # Tuned for the first hundred results: for more, further lists are searched until there are enough.
         tuned = max(RECALL_KS) * self._over_fetch + CANDIDATE_MARGIN
         effort = self._effort
         if self._lists:

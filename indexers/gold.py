@@ -1,7 +1,6 @@
-"""Gold passages of questions found in an index: by id, by text or by overlap; for evaluation, benches and
-mining alike.
+"""Locate the gold passages of questions in an index, by id, text or overlap; for evaluation and mining.
 
-A question set names its paragraphs in its own way, or only quotes them; an index has ids of its own. Without
+A question set names its paragraphs by its own ids, or only quotes them; an index has other ids. Without
 this step every figure by gold passage would be zero, and would look like a measurement.
 """
 
@@ -41,11 +40,11 @@ class FoundGold:
     """Where the gold passages of a question stand.
 
     Attributes:
-        rows: rows of the gold passages, in their order; of several copies of a text the one with the same
-            title, else the first.
+        rows: rows of the gold passages, in the order of the question; of several copies of a text the one
+            with the same title, else the first.
         missing: gold passages that the question set quotes and the index does not hold.
-        how: "id", "text" or "overlap", for several passages the first one's; "given" if all are missing;
-            "none" if nothing is known of them.
+        how: how the first passage was located: "id", "text" or "overlap"; "given" if the question quotes
+            passages and the index lacks all of them; "none" if the question names none.
     """
 
     rows: tuple[int, ...] = ()
@@ -53,12 +52,12 @@ class FoundGold:
     how: str = "none"
 
     def without_missing(self) -> FoundGold:
-        """Only what the index holds."""
+        """The result without the passages that the index lacks."""
         return replace(self, missing=(), how=self.how if self.rows else "none")
 
 
 def text_key(text: str) -> str:
-    """The text with single spaces: what "the same text" means here."""
+    """The text with runs of white space as single spaces: equal keys count as equal texts."""
     return " ".join(text.split())
 
 
@@ -75,10 +74,10 @@ def overlap_share(one: str, other: str) -> float:
 
 
 class CorpusTexts:
-    """Rows by text: 16 bytes a passage, made in one pass over the corpus.
+    """Rows by text: 16 bytes per passage, made in one pass over the corpus.
 
     Args:
-        of: what is looked up of a passage; `find` needs its text.
+        of: the key of a passage; `find` needs its text.
     """
 
     def __init__(self, passages: StoredPassages, of: Callable[[Passage], str] = attrgetter("text")) -> None:
@@ -122,12 +121,12 @@ class GoldLookup:
     """Finds the gold passages of questions.
 
     A gold id counts only if the passage under it has the gold text, where the set quotes one: ids of two
-    corpora may clash. Then comes the same text; then a passage that overlaps it (the same paragraph, cut or
-    cleaned in another way), found by searching for the text, preferably one that holds an answer.
-    Alternatives (DPR's positives) are all looked for, not the first alone.
+    corpora may clash. Next, a passage with the same text is taken; next, one that overlaps it (the paragraph
+    cut or cleaned in another way), found by searching for the text, preferably one that holds an answer.
+    All alternatives (DPR's positives) are looked up, not only the first.
 
     Args:
-        near: finds passages for texts; without it nothing is found by overlap.
+        near: searches passages for texts; without it no overlaps are found.
     """
 
     def __init__(self, passages: StoredPassages, near: TextSearch | None = None) -> None:
@@ -138,7 +137,7 @@ class GoldLookup:
         return CorpusTexts(self._passages)
 
     def _by_id(self, question: Question) -> tuple[int, ...]:
-        """Rows of the gold ids that the index knows."""
+        """Rows of the gold ids that the index has."""
         quoted = _quoted(question)
         ids = question.gold_passage_ids or tuple(passage.id for passage in quoted if passage.id)
         rows = dict.fromkeys(row for name in ids if (row := self._passages.row_of(name)) is not None)

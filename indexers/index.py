@@ -60,7 +60,7 @@ class Index:
     def _expect_encoder(self, what: str, found: EncoderIdentity) -> None:
         if found.to_json() != self.manifest["encoder"]:
             raise MismatchedArtifactError(
-                f"{self.directory / what} was made by another encoder than {MANIFEST_NAME} says",
+                f"{self.directory / what} was made by another encoder than {MANIFEST_NAME} states",
                 hint="rebuild the index",
             )
 
@@ -75,14 +75,14 @@ class Index:
         """Open an index.
 
         Args:
-            verify: "size" checks the size of every file, and checksums from the smallest file on until
+            verify: "size" checks the size of every file, and checksums, smallest files first, until
                 `QUICK_CHECK_BYTES` are read; "deep" checks every checksum; "none" trusts the directory.
                 Headers are always checked.
 
         Raises:
             IncompleteArtifactError: the build is not finished.
-            ArtifactError: a file is missing, truncated, changed or foreign; the message names it.
-            MismatchedArtifactError: files do not belong together, or a newer program wrote them.
+            ArtifactError: a file is missing, truncated, changed or in another format; the message names it.
+            MismatchedArtifactError: files do not belong together, or a newer version wrote them.
         """
         if verify not in ("none", "size", "deep"):
             raise ConfigError(f"verify is {verify!r}", hint="choose none, size or deep")

@@ -1,4 +1,4 @@
-"""The stages of a build: which are finished, and from which inputs and settings they were made."""
+"""The ledger of a build: which stages are finished, and from which inputs and settings they were made."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class StageLedger:
         return fingerprint(self._stages[stage]["inputs"])[:16]
 
     def output(self, stage: str) -> dict[str, Any]:
-        """What `finish` was told about a finished stage."""
+        """The output that `finish` recorded for a finished stage."""
         return dict(self._stages[stage]["output"])
 
     def begin(self, stage: str, inputs: Mapping[str, Any]) -> bool:
@@ -56,7 +56,7 @@ class StageLedger:
         A stage that was begun and has written no whole file may be begun with other inputs.
 
         Raises:
-            MismatchedArtifactError: what there is of the stage was made from other inputs.
+            MismatchedArtifactError: the existing files of the stage were made from other inputs.
         """
         known = self._stages.get(stage)
         if known is None or not (known["finished"] or any((self.path.parent / stage).glob("[!.]*"))):

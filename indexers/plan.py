@@ -27,8 +27,8 @@ from rag.core.types import Passage
 
 # A process that has imported torch, transformers, FAISS and the web framework, without models (measured).
 PROCESS_BYTES = 430e6
-# What a process holds besides once it has answered: compiled kernels, activations, library pages, and what
-# loading models left in the allocator (measured with the models of the package, after 60 questions).
+# Further memory once a process has answered: compiled kernels, activations, library pages, and what loading
+# models left in the allocator (measured with the models of the package, after 60 questions).
 WORKING_BYTES = 365e6
 JAVA_BYTES = 230e6  # a Java machine with a heap of 512 MiB after 2,000 questions (measured)
 LUCENE_SHARE = 0.19  # Lucene's files against the bytes of titles and texts (measured on 100-word passages)
@@ -42,13 +42,13 @@ KMEANS_ROUNDS, PQ_ROUNDS, PQ_POINTS = 10, 10, 16_384
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """How fast this machine is at what a build does.
+    """Speed of this machine at the steps of a build.
 
     Attributes:
-        gflops: float32 matrix products, 10^9 operations a second.
-        stored_per_s: passages written to the store.
-        graph_per_s: vectors of 384 numbers inserted into a small HNSW graph, on one core.
-        lucene_per_s: passages indexed for BM25.
+        gflops: float32 matrix products, in 10^9 operations per second.
+        stored_per_s: passages written to the store per second.
+        graph_per_s: vectors of 384 numbers inserted into a small HNSW graph per second, on one core.
+        lucene_per_s: passages indexed for BM25 per second.
     """
 
     gflops: float = 50.0
@@ -103,9 +103,9 @@ class Plan:
     Attributes:
         dim: vector size D; 0 without vectors.
         disk_bytes: of the finished index, by part.
-        working_disk_bytes: needed besides while it is built.
+        working_disk_bytes: further disk needed during the build.
         serving_bytes: resident memory of one serving process after `questions` questions, by part. Parts that
-            end in "mapped" are file pages, which the system can drop and read again; the rest is held.
+            end in "mapped" are file pages, which the system can drop and read again.
         build_bytes: peak resident memory of each build stage.
         build_s: seconds of each build stage; encoding is left out if its rate is not known.
     """
@@ -153,7 +153,7 @@ class Plan:
         lines = [f"{self.n_passages:,} passages, {kind}", "disk"]
         lines += [f"  {name:<22}{_gb(size)}" for name, size in self.disk_bytes.items()]
         lines.append(f"  {'total':<22}{_gb(self.disk_total_bytes)}")
-        lines.append(f"  {'working space':<22}{_gb(self.working_disk_bytes)}  while building, besides")
+        lines.append(f"  {'working space':<22}{_gb(self.working_disk_bytes)}  more while building")
         lines.append(f"memory, serving (after {self.questions:,} questions)")
         lines += [f"  {name:<22}{_gb(size)}" for name, size in self.serving_bytes.items()]
         lines.append(f"  {'total':<22}{_gb(self.serving_total_bytes)}")
@@ -183,10 +183,10 @@ def plan(
     top_k: int = 20,
     over_fetch: int | None = None,
 ) -> Plan:
-    """State what an index needs.
+    """Estimate disk, memory and time of an index.
 
     Args:
-        encode_per_s: passages the encoder encodes in a second; its stage has no time without it.
+        encode_per_s: passages that the encoder encodes per second; without it encoding has no estimate.
         passage_bytes: mean UTF-8 bytes of title and text (100 English words: about 650).
         model_bytes: weights that the serving process holds (encoder and reader).
         over_fetch: candidates re-ranked for each passage wanted; the smallest the index type tries if None.
@@ -249,7 +249,7 @@ def plan(
         serving["centroids"] = 4.0 * centroids * dim + 8.0 * n_passages
         read = questions * default_ndocs(top_k, n_passages) / 4
         serving["tokens, mapped"] = listed_bytes + touched_bytes(residual_bytes, read)
-        # The sample as it is encoded, shuffled, and without what is held out.
+        # Three copies of the sample: as encoded, shuffled, and without its held-out part.
         building["tokens"] = PROCESS_BYTES + model_bytes + 10.0 * dim * TRAINING_TOKENS * centroids
         factory, dtype = f"{centroids} centroids, {settings.token_bits} bits", "token"
         working = max(working, min(tokens, 1.1 * TRAINING_TOKENS * centroids) * dim * 2.0)  # that sample

@@ -1,17 +1,17 @@
-"""What an index can hold; the named FAISS types, over inner products, with parameters that follow its size.
+"""The parts of an index, and the named FAISS types (inner product) with parameters for each corpus size.
 
-| name   | what is searched                         | bytes a vector | for                        |
-|--------|------------------------------------------|----------------|----------------------------|
-| flat   | the float32 embeddings themselves        | 4·D            | exact, up to some millions |
-| fp16   | half precision                           | 2·D            | nearly exact               |
-| sq8    | 8 bits a number                          | D              | a quarter of the memory    |
-| hnsw   | graph (32 links a node) over 8-bit codes | D + 272        | lowest latency, slow build |
-| ivf    | inverted lists of 8-bit codes            | D + 8          | fast, millions and more    |
-| ivfpq  | inverted lists of product codes          | ≈ D/6 + 8      | small memory               |
-| rabitq | inverted lists of 1-bit codes, rotated   | D/8 + 16       | smallest memory            |
+| name   | what is searched                           | bytes per vector | for                        |
+|--------|--------------------------------------------|------------------|----------------------------|
+| flat   | the float32 embeddings themselves          | 4·D              | exact, up to some millions |
+| fp16   | half precision                             | 2·D              | nearly exact               |
+| sq8    | 8 bits per number                          | D                | a quarter of the memory    |
+| hnsw   | graph (32 links per node) over 8-bit codes | D + 272          | lowest latency, slow build |
+| ivf    | inverted lists of 8-bit codes              | D + 8            | fast, millions and more    |
+| ivfpq  | inverted lists of product codes            | ≈ D/6 + 8        | small memory               |
+| rabitq | inverted lists of 1-bit codes, rotated     | D/8 + 16         | smallest memory            |
 
 All but `flat` are lossy; their candidates are re-ranked with exact scores from the embeddings on disk.
-Another lossy one, `plaid`, is for encoders with a vector a token: see `indexers.token_index`.
+Another lossy type, `plaid`, is for encoders with one vector per token: see `indexers.token_index`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Literal, get_args
 
 from rag.core.errors import ConfigError
 
-# What an index can hold beside its passages, and the names under which it is asked for.
+# The parts that an index can have beside its passages, by the name of the retriever setting.
 Part = Literal["dense", "tokens", "bm25"]
 PARTS: tuple[Part, ...] = get_args(Part)
 
@@ -34,7 +34,7 @@ INDEX_KINDS: dict[IndexKind, tuple[Part, ...]] = {
 }
 IndexType = Literal["flat", "fp16", "sq8", "hnsw", "ivf", "ivfpq", "rabitq"]
 INDEX_TYPES: tuple[IndexType, ...] = get_args(IndexType)
-PLAID = "plaid"  # a vector a token: the part "tokens" takes the place of "dense"
+PLAID = "plaid"  # one vector per token: the part "tokens" takes the place of "dense"
 
 HNSW_LINKS = 32
 HNSW_EF_CONSTRUCTION = 160
@@ -44,13 +44,13 @@ _CODE_POINTS = 65_536  # training vectors for codes
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """How one index type is built and searched for a corpus of a given size.
+    """Parameters of one index type for a corpus of a given size.
 
     Attributes:
         factory: FAISS factory string; empty for `flat`, which has no FAISS file.
-        pq_bytes: product-quantiser bytes a vector; 0 if there are none.
+        pq_bytes: product-quantiser bytes per vector; 0 without a quantiser.
         efforts: search efforts to try in order: nprobe for lists, efSearch for the graph, 0 for a full scan.
-        over_fetches: candidates fetched for each one wanted, to try in order.
+        over_fetches: candidates fetched per requested result, to try in order.
     """
 
     name: IndexType
@@ -62,7 +62,7 @@ class Preset:
     over_fetches: tuple[int, ...]
 
     def code_bytes(self, dim: int) -> float:
-        """Bytes a vector takes in the searched structure, links and list ids included."""
+        """Bytes per vector in the searched structure, links and list ids included."""
         return {
             "flat": 4.0 * dim,
             "fp16": 2.0 * dim,
@@ -71,12 +71,12 @@ class Preset:
             "hnsw": dim + 4.0 * 2 * HNSW_LINKS + 16.0,
             "ivf": dim + 8.0,
             "ivfpq": self.pq_bytes + 8.0,
-            # One bit a number, two float32 factors, the id.
+            # One bit per number, two float32 factors, the id.
             "rabitq": math.ceil(dim / 8) + 8.0 + 8.0,
         }[self.name]
 
     def fixed_bytes(self, dim: int) -> float:
-        """Bytes that do not grow with every vector: centroids, codebooks, rotation."""
+        """Bytes that do not depend on the number of vectors: centroids, codebooks, rotation."""
         centroids = 4.0 * dim * self.nlist
         codebooks = 4.0 * 256 * dim if self.pq_bytes else 8.0 * dim
         rotation = 4.0 * dim * dim if self.name == "rabitq" else 0.0
@@ -84,7 +84,7 @@ class Preset:
 
 
 def _list_count(rows: int) -> int:
-    """4·√N as a power of two, but at least 39 vectors a list."""
+    """4·√N as a power of two, but at least 39 vectors per list."""
     wanted = 1 << round(math.log2(4 * math.sqrt(max(rows, 1))))
     return max(1, min(wanted, rows // 39))
 

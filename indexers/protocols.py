@@ -1,4 +1,4 @@
-"""The borders of this package: what encodes passages, what searches vectors, who made the vectors."""
+"""Interfaces of this package: passage encoders, their identity, and vector search."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class EncoderIdentity:
         weights_sha256: hex sha256 over the weights of all towers.
         pooling: "cls", "mean", "pooler", …
         similarity: "dot" or "cosine"; both are searched as inner products.
-        layout: how title and text are put together: "pair", or a template such as "{title} {text}".
-        interaction: how texts are read where every token has a vector, in words; "" where a text has one.
+        layout: how title and text are joined: "pair", or a template such as "{title} {text}".
+        interaction: for encoders with one vector per token, how they read texts, in words; else "".
 
     Example:
         >>> a = EncoderIdentity("tiny", "ab12", dim=4)
@@ -78,7 +78,7 @@ class EncoderIdentity:
         )
 
     def comparable(self) -> dict[str, Any]:
-        """What must not change when a build goes on: with known weights, the name may."""
+        """The fields that must not change when a build continues: with known weights, the name may."""
         return {**self.to_json(), "name": "" if self.weights_sha256 else self.name}
 
     def fingerprint(self) -> str:
@@ -91,7 +91,7 @@ class EncoderIdentity:
 
 @runtime_checkable
 class PassageEncoder(Protocol):
-    """Turns passages into vectors. It is handed whole shards, so it may sort them by length."""
+    """Turns passages into vectors. It gets whole shards, so it may sort them by length."""
 
     @property
     def dim(self) -> int:
@@ -100,24 +100,24 @@ class PassageEncoder(Protocol):
 
     @property
     def identity(self) -> EncoderIdentity:
-        """Who made the vectors; kept in every artefact made of them."""
+        """The identity of the encoder, stored with every artefact of its vectors."""
         ...
 
     def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
         """Vectors (n, D) float32, in the order of the arguments.
 
-        The vector of a passage must depend on the arguments of this one call only: the same call
-        gives the same bytes, in another process too.
+        The vector of a passage must depend on the arguments of this one call only: equal calls
+        give equal bytes, in another process too.
         """
         ...
 
 
 @runtime_checkable
 class ReportingEncoder(PassageEncoder, Protocol):
-    """One that can say how far it is within a call."""
+    """A passage encoder that reports its progress within a call."""
 
     def reporting(self, done: Callable[[int], None]) -> PassageEncoder:
-        """The same encoder, which calls `done` with the number of texts of every batch it has finished."""
+        """This encoder, but calling `done` with the number of texts after every batch."""
         ...
 
 
@@ -142,7 +142,7 @@ class VectorIndex(Protocol):
             top_k: results wanted per query; may exceed the number of rows.
 
         Returns:
-            Scores (n, top_k) float32 and rows (n, top_k) int64, best first, ties by row. What was not found
-            has row -1 and score -inf, always after what was found.
+            Scores (n, top_k) float32 and rows (n, top_k) int64, best first, ties by row. Where there are
+            fewer results, the last places have row -1 and score -inf.
         """
         ...

@@ -1,8 +1,8 @@
-"""The same passage vectors under another question encoder.
+"""Give an index a new question encoder without encoding its passages again.
 
-An index states which encoder made it, both towers together. Where only the question tower was trained on, its
-vectors are still right, and encoding the corpus again would give the same numbers: here the statement is
-renewed instead, over hard links to the same files.
+An index states which encoder made it, both towers together. Where only the question tower was trained
+further, its vectors are still right, and encoding the corpus again would give equal numbers. This module
+writes a new statement instead, over hard links to the old files.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def reissue_index(source: str | Path, out: str | Path, encoder: PassageEncoder, 
     Args:
         out: new directory; it shares the large files with `source` where the file system allows it.
         encoder: its passage tower must be the one `source` was built with; a sample of passages is encoded
-            to be sure of it.
+            as a check.
 
     Raises:
         ConfigError: `source` has no vectors, or `out` exists.
@@ -62,7 +62,7 @@ def reissue_index(source: str | Path, out: str | Path, encoder: PassageEncoder, 
 
 
 def _restate(place: Path, identity: EncoderIdentity, stages: list[str]) -> None:
-    """Put the identity where the old one stands; these files become this index's own."""
+    """Write the new identity over the old one; the changed files are copies, no longer links."""
     header = place / EMBEDDINGS_DIR / HEADER_NAME
     atomic_write_json(header, {**read_json(header), "encoder": identity.to_json()})
     shards = place / EMBEDDINGS_DIR / SHARDS_NAME

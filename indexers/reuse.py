@@ -1,4 +1,4 @@
-"""Vectors of passages that an earlier index holds: only what is new or changed is encoded.
+"""Take vectors of unchanged passages from an earlier index, so that only new or changed ones are encoded.
 
 A corpus that grows, shrinks or is corrected is indexed again, into a new directory, with `KnownVectors`
 around its encoder: a passage whose title and text stand in an earlier index of the same encoder takes its
@@ -26,7 +26,11 @@ from rag.core.progress import Progress
 
 _CHECKED_PASSAGES, _PASSAGES_AT_ONCE = 16, 4096
 _FARTHEST = 0.1  # of a vector's length: float16 and bf16 stay below it, another encoder does not
-_QUESTION_SIDE = ("weights_sha256", "name", "query_prefix")  # may differ where passages get the same vectors
+_QUESTION_SIDE = (
+    "weights_sha256",
+    "name",
+    "query_prefix",
+)  # fields that may differ while passages get equal vectors
 _KEY = np.dtype([("high", "<u8"), ("low", "<u8")])
 
 
@@ -34,17 +38,17 @@ class KnownVectors:
     """A passage encoder that looks into earlier indexes first.
 
     Args:
-        encoder: makes what is not there.
-        indexes: earlier indexes with dense retrieval; the first one that holds a passage gives its vector.
-            Their checksums are compared.
-        dtype: of the numbers to be stored: vectors that were rounded to float16 are not taken for float32.
+        encoder: encodes the passages that no index holds.
+        indexes: earlier indexes with dense retrieval; a vector comes from the first one that holds the
+            passage. Their checksums are verified.
+        dtype: type of the numbers to be stored: vectors rounded to float16 are not used for float32.
 
     Attributes:
-        reused: passages of the corpus so far whose vector was taken over.
+        reused: number of passages so far whose vector came from an earlier index.
 
     Raises:
         ArtifactError: an index is unfinished or damaged.
-        ConfigError: an index has no vectors, or less exact ones than `dtype`.
+        ConfigError: an index has no vectors, or less precise ones than `dtype`.
         MismatchedArtifactError: an index was made by an encoder that gives passages other vectors.
 
     Memory: 24 bytes for each passage of the earlier indexes.
@@ -66,16 +70,16 @@ class KnownVectors:
 
     @property
     def identity(self) -> EncoderIdentity:
-        """That of the encoder."""
+        """Identity of the wrapped encoder."""
         return self._encoder.identity
 
     @property
     def reused(self) -> int:
-        """Passages of the corpus so far whose vector was taken over; of other texts there is no report."""
+        """Passages so far whose vector came from an earlier index; other texts are not counted."""
         return self._counts[0]
 
     def reporting(self, done: Callable[[int], None]) -> KnownVectors:
-        """The same encoder, which calls `done` with the number of passages that got their vectors."""
+        """This encoder, but calling `done` with the number of passages that got their vectors."""
 
         def taken(count: int) -> None:
             self._counts[0] += count
@@ -114,7 +118,7 @@ def _say_nothing(count: int) -> None:
 
 
 class _Known:
-    """The passages of one index by what they say."""
+    """The passages of one index by hash of title and text."""
 
     def __init__(self, embeddings: EmbeddingShards, keys: NDArray[np.void]) -> None:
         self.embeddings = embeddings
@@ -126,7 +130,7 @@ class _Known:
         manifest = read_manifest(place, kind=INDEX_KIND)
         if "embeddings" not in manifest["stages"]:
             raise ConfigError(
-                f"{place} has no vectors to take over", hint="give an index with dense or hybrid retrieval"
+                f"{place} has no vectors to reuse", hint="give an index with dense or hybrid retrieval"
             )
         needed = (f"{PASSAGES_DIR}/", f"{EMBEDDINGS_DIR}/")
         files = {name: entry for name, entry in manifest["files"].items() if name.startswith(needed)}
@@ -135,7 +139,7 @@ class _Known:
         if dtype == "float32" and embeddings.dtype != "float32":
             raise ConfigError(
                 f"{place} holds vectors rounded to {embeddings.dtype}, the new index stores float32",
-                hint="build it with --index-type fp16, or without taking over",
+                hint="build it with --index-type fp16, or without --reuse",
             )
         passages = PassageStore.open(place / PASSAGES_DIR)
         _check_encoder(place, passages, embeddings, encoder)
@@ -154,7 +158,7 @@ class _Known:
 
 
 def _keys(titles: Sequence[str], texts: Sequence[str]) -> NDArray[np.void]:
-    """Hashes (n,) of 128 bits of what passages say."""
+    """Hashes (n,) of 128 bits of the passages' titles and texts."""
 
     def digests() -> Iterator[bytes]:
         for title, text in zip(titles, texts, strict=True):
@@ -187,10 +191,10 @@ def check_passage_vectors(
     *,
     seed: int = 0,
 ) -> None:
-    """Refuse an encoder that gives passages other vectors than an index holds; a sample of them is encoded.
+    """Refuse an encoder that gives passages other vectors than the index holds, tested on a sample.
 
     Raises:
-        MismatchedArtifactError: says how far they are apart.
+        MismatchedArtifactError: the vectors differ; the message states by how much.
     """
     count = min(_CHECKED_PASSAGES, len(passages))
     rows = np.sort(np.random.default_rng(seed).choice(len(passages), count, replace=False))

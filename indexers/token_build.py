@@ -1,9 +1,10 @@
-"""Token vectors on disk: encoded, compressed and listed by centroid, shard by shard.
+"""Build token vectors on disk: encode, compress and list by centroid, shard by shard.
 
 Files in the directory: `centroids.npy`, `buckets.npy`, for each shard of passages `codes-00000.npy`,
 `residuals-00000.npy`, `lengths-00000.npy` and, written last, `shard-00000.json` with their checksums;
 `lists.npy` (the passages of every centroid, end to end) with `list_ends.npy`; `tokens.json`, the last of all.
-While it is built, `sample.npy` and `sample_rows.npy` (row, tokens): passages encoded for the centroids, once.
+During the build also `sample.npy` and `sample_rows.npy` (row, tokens): passages that were encoded for the
+centroids.
 """
 
 from __future__ import annotations
@@ -29,33 +30,33 @@ TOKENS_NAME, CENTROIDS_NAME, BUCKETS_NAME = "tokens.json", "centroids.npy", "buc
 LISTS_NAME, ENDS_NAME = "lists.npy", "list_ends.npy"
 _SAMPLE_NAME, _SAMPLE_ROWS_NAME = "sample.npy", "sample_rows.npy"
 _TEXTS_AT_ONCE = 1024  # passages whose token vectors are in memory together
-_SAMPLED_TOKENS = 1 << 16  # at least, if there are as many
+_SAMPLED_TOKENS = 1 << 16  # at least, if the corpus has as many
 _log = logging.getLogger(__name__)
 
 Halves = NDArray[np.float16]
 
 
 class TokenVectors(Protocol):
-    """Vectors of n texts end to end; arrays, or what NumPy can read as such."""
+    """Vectors of n texts, concatenated; as arrays, or anything that NumPy converts to arrays."""
 
     @property
     def values(self) -> Any:
-        """(T, D) float32."""
+        """All vectors (T, D) float32."""
 
     @property
     def lengths(self) -> Any:
-        """(n,), how many each text has; None: one each."""
+        """Number of vectors of each text (n,); None: one each."""
 
 
 class TokenEncoder(Protocol):
-    """Turns passages into a vector a token."""
+    """Turns passages into one vector per token."""
 
     @property
     def identity(self) -> EncoderIdentity:
-        """Who made the vectors."""
+        """The identity of the encoder."""
 
     def passage_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> TokenVectors:
-        """Vectors of passages, in order; the same call gives the same bytes."""
+        """Vectors of passages, in order; equal calls give equal bytes."""
 
 
 def shard_files(shard: int) -> tuple[str, str, str]:
@@ -72,10 +73,10 @@ def check_tokens(identity: EncoderIdentity, bits: int) -> None:
     """Refuse what cannot be compressed, before anything is encoded.
 
     Raises:
-        ConfigError: the encoder's vectors are not of unit length, or no byte is whole with so many bits.
+        ConfigError: the encoder's vectors are not of unit length, or `bits` is not 1, 2 or 4.
     """
     if bits not in (1, 2, 4):
-        raise ConfigError(f"{bits} bits a number, expected 1, 2 or 4")
+        raise ConfigError(f"{bits} bits per number, expected 1, 2 or 4")
     if not identity.normalize:
         raise ConfigError(
             f"{identity.name} makes token vectors of any length (normalize: false), an index of tokens keeps "
@@ -93,21 +94,21 @@ def build_tokens(
     shard_rows: int = 16_384,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Encode, compress and list; what is finished of an interrupted build is kept.
+    """Encode, compress and list; finished shards of an interrupted build are kept.
 
     A random sample of passages is encoded first, for centroids and buckets: 32 tokens for each centroid. Its
     vectors are kept for their shards. All are rounded to half precision before they are compressed.
 
     Args:
-        bits: of each number's residual: 1, 2 or 4.
-        shard_rows: passages of one shard, the most a killed run can lose.
+        bits: bits for the residual of each number: 1, 2 or 4.
+        shard_rows: passages per shard, the most a killed run can lose.
         seed: of the sample and the centroids.
 
     Returns:
         The content of `tokens.json`.
 
     Raises:
-        ConfigError: the encoder makes one vector a text, or `check_tokens`.
+        ConfigError: the encoder makes one vector per text, or `check_tokens` refuses it.
         DataError: a vector is not finite, or a passage has none.
     """
     check_tokens(encoder.identity, bits)
@@ -162,7 +163,7 @@ class _Build:
         found = self.encoder.passage_tokens([p.title for p in texts], [p.text for p in texts])
         if found.lengths is None:
             raise ConfigError(
-                f"{self.encoder.identity.name} makes one vector a text, an index of tokens needs one a token",
+                f"{self.encoder.identity.name} makes one vector per text, a token index needs one per token",
                 hint="give a ColBERT model, or another --index-type",
             )
         values, lengths = np.asarray(found.values, dtype=np.float16), np.asarray(found.lengths)
@@ -176,7 +177,7 @@ class _Build:
         return values, lengths
 
     def codec(self, bits: int, seed: int) -> TokenCodec:
-        """The one there is, or one learnt from a sample."""
+        """The stored codec, or a new one trained on a sample."""
         names = (CENTROIDS_NAME, BUCKETS_NAME)
         if all((self.directory / name).is_file() for name in names):
             centroids, buckets = (np.load(self.directory / name, allow_pickle=False) for name in names)
@@ -224,7 +225,7 @@ class _Build:
         return {row: values[start:end] for row, start, end in places}
 
     def finished(self, shard: int) -> dict[str, Any] | None:
-        """What a whole shard says of itself; None if it is not there, or not as it was written."""
+        """Description of a finished shard; None if it is missing, or a checksum differs."""
         path = self.directory / f"shard-{shard:05d}.json"
         if not path.is_file():
             return None
@@ -232,7 +233,7 @@ class _Build:
         for name, sha256 in said["sha256"].items():
             file = self.directory / name
             if not file.is_file() or sha256_file(file) != sha256:
-                _log.warning("%s does not match its checksum, shard %d is made again", file, shard)
+                _log.warning("%s does not match its checksum, shard %d is encoded again", file, shard)
                 return None
         return said
 
@@ -261,7 +262,7 @@ class _Build:
         atomic_write_json(self.directory / f"shard-{shard:05d}.json", said)
 
     def _filled(self, texts: Sequence[Any], known: Sequence[Halves | None]) -> list[Halves]:
-        """Each passage's vectors; those that are not known are encoded."""
+        """Vectors of each passage: those of the sample as stored, the others encoded."""
         missing = [text for text, found in zip(texts, known, strict=True) if found is None]
         if not missing:
             return [found for found in known if found is not None]
@@ -270,7 +271,7 @@ class _Build:
         return [next(new) if found is None else found for found in known]
 
     def list_passages(self, codec: TokenCodec, tokens: Sequence[int]) -> int:
-        """Write the inverted lists; returns their length in all. Reads the codes twice, shard by shard."""
+        """Write the inverted lists; returns their total length. Reads the codes twice, shard by shard."""
         count = len(codec.centroids)
 
         def pairs(shard: int) -> np.ndarray:

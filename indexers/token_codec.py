@@ -1,12 +1,12 @@
-"""Token vectors in a few bytes: the nearest of many centroids, and each number's residual in 1, 2 or 4 bits.
+"""Compress token vectors: the nearest of many centroids, and the residual in 1, 2 or 4 bits per number.
 
-A residual's bucket is told by cut-offs, its value is the bucket's mean, both per dimension and learnt from
-tokens that the centroids have not seen. Vectors get unit length again when they are read.
+Cut-offs assign a residual to a bucket, whose mean stands for it; both are per dimension and learnt from
+tokens that were not used for the centroids. Vectors are normalised to unit length again when they are read.
 
 Source: Santhanam et al. 2022, "ColBERTv2: Effective and Efficient Retrieval via Lightweight Late
     Interaction", section 3.3.
 
-Note: there the buckets of all dimensions are one set.
+Note: the paper has one set of buckets for all dimensions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Room = tuple[IntArray, FloatArray, FloatArray]
 TRAINING_TOKENS = 32  # sampled tokens for each centroid
 _ROUNDS = 4
 _HELD_OUT = 65_536  # tokens that buckets are learnt from
-_SCANNED_WHOLE = 1024  # so many centroids are all compared with every vector
+_SCANNED_WHOLE = 1024  # up to so many centroids, all of them are compared with every vector
 _ROWS_AT_ONCE = 4096
 _TOKENS_AT_ONCE = 1024  # decompressed together: their vectors stay in the cache
 
@@ -43,12 +43,12 @@ def centroid_count(tokens: float) -> int:
 
 
 def code_dtype(centroids: int) -> np.dtype[Any]:
-    """Type of the numbers of so many centroids."""
+    """Smallest unsigned dtype that can index `centroids` centroids."""
     return np.dtype(np.uint16 if centroids <= 1 << 16 else np.uint32)
 
 
 class _Finder:
-    """Finds the nearest of many centroids; of more than 1,024 it looks at a sixteenth, by the vector's group.
+    """Finds the nearest centroid; of more than 1,024 it compares a sixteenth, chosen by the vector's group.
 
     Args:
         centroids: (C, D) float32.
@@ -77,15 +77,15 @@ class _Finder:
 
 
 def _best(vectors: FloatArray, centroids: FloatArray) -> IntArray:
-    """(T,) rows of the centroids of largest inner product."""
+    """Rows (T,) of the centroids with the largest inner product."""
     starts = range(0, max(1, len(vectors)), _ROWS_AT_ONCE)
     return np.concatenate([(vectors[a : a + _ROWS_AT_ONCE] @ centroids.T).argmax(1) for a in starts])
 
 
 def _spherical_means(points: FloatArray, count: int) -> FloatArray:
-    """Unit vectors (count, D): each the direction of the mean of the points nearest to it.
+    """Spherical k-means: unit vectors (count, D), each the direction of the mean of its nearest points.
 
-    The first points are what it begins with; they come in random order.
+    It starts from the first points, which come in random order.
     """
     centroids = points[:count].copy()
     for _ in range(_ROUNDS):
@@ -99,12 +99,12 @@ def _spherical_means(points: FloatArray, count: int) -> FloatArray:
 
 
 def train_codec(sample: FloatArray, count: int, bits: int) -> TokenCodec:
-    """Centroids by k-means on the sphere, then the residuals' buckets from tokens that were held out.
+    """Train centroids by spherical k-means, then the residuals' buckets on held-out tokens.
 
     Args:
         sample: (S, D) unit vectors in random order.
         count: centroids wanted; at most a quarter of the sample is taken.
-        bits: 1, 2 or 4 a number.
+        bits: 1, 2 or 4 per number.
     """
     dim = sample.shape[1]
     held = min(_HELD_OUT, len(sample) // 8)
@@ -131,11 +131,11 @@ def train_codec(sample: FloatArray, count: int, bits: int) -> TokenCodec:
 
 @dataclass(frozen=True)
 class TokenCodec:
-    """Centroids and buckets.
+    """Compresses token vectors and restores them.
 
     Attributes:
         centroids: (C, D) float32, unit vectors rounded to half precision.
-        buckets: (2^bits - 1 + 2^bits, D) float32: cut-offs, then what each bucket stands for.
+        buckets: (2^bits - 1 + 2^bits, D) float32: cut-offs, then the value of each bucket.
 
     Example:
         >>> draw = np.random.default_rng(0)
@@ -152,12 +152,12 @@ class TokenCodec:
 
     @property
     def bits(self) -> int:
-        """Of a number."""
+        """Bits per number of the residual."""
         return (len(self.buckets) + 1).bit_length() - 2
 
     @property
     def packed_bytes(self) -> int:
-        """Bytes of a token's residual."""
+        """Bytes per token's residual."""
         return -(-self.centroids.shape[1] * self.bits // 8)
 
     @cached_property
@@ -167,7 +167,7 @@ class TokenCodec:
 
     @cached_property
     def _table(self) -> FloatArray:
-        """(bytes · 256, numbers a byte): what each byte stands for at each place."""
+        """(bytes · 256, numbers per byte): the values that each byte stands for at each position."""
         each = 8 // self.bits
         dim, places = self.centroids.shape[1], self.packed_bytes * each
         values = np.zeros((1 << self.bits, places), np.float32)
@@ -206,7 +206,7 @@ class TokenCodec:
         return found
 
     def _room(self, tokens: int) -> _Room:
-        """Where so many tokens are restored: used again and again it stays in the cache."""
+        """A buffer for restored tokens: used for every block, it stays in the processor's cache."""
         places = (tokens, self.packed_bytes)
         return (
             np.empty(places, np.intp),

@@ -1,13 +1,14 @@
 """Search in compressed token vectors: cells, then centroids, then the vectors themselves.
 
-A question's vectors open the cells of their nearest centroids. A passage found there is worth, for that
-vector, what the best of its open cells scores, and what the best closed cell scores where it was not found:
-this is MaxSim over centroids with everything below the closed cells pruned. The best `ndocs` get MaxSim over
-all their centroids, a quarter of them MaxSim over their decompressed vectors, which is the score that counts.
+Each vector of a question opens the cells of its nearest centroids. A passage in one of them scores, for that
+vector, as much as the best of its open cells; any other passage as much as the best closed cell. This is
+MaxSim over centroids, with everything below the closed cells pruned. The best `ndocs` passages get MaxSim
+over all their centroids, and the best quarter of these MaxSim over their decompressed vectors: the final
+score.
 
 Source: Santhanam et al. 2022, "PLAID: An Efficient Engine for Late Interaction Retrieval", section 4.
 
-Note: there all centroids of every passage in an open cell are read, with one threshold for all vectors.
+Note: the paper reads all centroids of every passage in an open cell, with one threshold for all vectors.
 """
 
 from __future__ import annotations
@@ -27,16 +28,18 @@ from indexers.token_codec import TokenCodec, code_dtype
 from rag.core.errors import MismatchedArtifactError, RetrievalError
 
 NPROBE = 4
-_USUAL, _WIDEST = 25_000, 8.0  # passages that the least number of candidates is enough for; most times it
-_BLOCK = 256  # centroids of which only the best is compared first
+# Passages for which the smallest number of candidates is enough; the largest multiple of that number.
+_USUAL, _WIDEST = 25_000, 8.0
+_BLOCK = 256  # centroids per block, of which only the best is compared first
 _PASSAGES_AT_ONCE = 2048  # decompressed together
-_CENTROIDS_AT_ONCE = 2048  # turned into levels together
-_LEAST = 1e-6  # what a passage gains by being found at all
+_CENTROIDS_AT_ONCE = 2048  # quantised together
+_LEAST = 1e-6  # added to the score of every passage in an open cell
 
 
 def default_ndocs(top_k: int, passages: int) -> int:
-    """Passages of which all centroids are compared: four times what is decompressed; more in large corpora,
-    where more passages look alike by their centroids.
+    """Default number of passages whose centroids are all compared.
+
+    Four times as many as are decompressed; more in large corpora, where more passages have similar centroids.
 
     Example:
         >>> default_ndocs(20, 20_000), default_ndocs(100, 20_000), default_ndocs(20, 400_000)
@@ -48,7 +51,7 @@ def default_ndocs(top_k: int, passages: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Shard:
-    """Mapped codes (T,), residuals (T, bytes), and where each passage's tokens begin (rows + 1,)."""
+    """One mapped shard: codes (T,), residuals (T, bytes), the first token of each passage (rows + 1,)."""
 
     codes: Any
     residuals: Any
@@ -59,7 +62,7 @@ class TokenIndex:
     """Finished token vectors, memory-mapped.
 
     Attributes:
-        encoder: who made the vectors.
+        encoder: identity of the encoder that made the vectors.
         info: the content of `tokens.json`.
     """
 
@@ -78,7 +81,7 @@ class TokenIndex:
 
         Raises:
             IncompleteArtifactError: the stage is not finished.
-            ArtifactError: a file is missing, truncated or foreign; the message names it.
+            ArtifactError: a file is missing, truncated or in another format; the message names it.
         """
         place = Path(directory)
         info = read_info(
@@ -125,16 +128,16 @@ class TokenIndex:
         """Best passages of questions.
 
         Args:
-            queries: vectors (T, D) float32 of B questions, end to end.
-            lengths: (B,), how many each has.
+            queries: vectors (T, D) float32 of B questions, concatenated.
+            lengths: (B,), number of vectors of each question.
             top_k: results wanted per question.
             nprobe: cells opened for each vector.
-            ndocs: passages whose centroids are all compared, a quarter of which is decompressed; never so few
-                that a quarter is less than `top_k`. `default_ndocs` if None.
+            ndocs: passages whose centroids are all compared; a quarter of them is decompressed. At least four
+                times `top_k`; `default_ndocs` if None.
 
         Returns:
             Scores (B, top_k) float32 of the decompressed vectors and rows (B, top_k) int64, best first,
-            ties by row. What was not found has row -1 and score -inf.
+            ties by row. Where there are fewer results, the last places have row -1 and score -inf.
 
         Raises:
             RetrievalError: a question without vectors, wrong shape, or values that are not finite.
@@ -142,7 +145,7 @@ class TokenIndex:
         values = check_queries(queries, self.dim, top_k)
         if not np.all(lengths) or np.sum(lengths) != len(values):
             raise RetrievalError(
-                f"questions have {np.asarray(lengths).tolist()} vectors, {len(values)} are given",
+                f"lengths {np.asarray(lengths).tolist()} do not add up to the {len(values)} vectors",
                 hint="every question needs at least one token",
             )
         scores = np.full((len(lengths), top_k), -np.inf, dtype=np.float32)
@@ -167,15 +170,15 @@ class TokenIndex:
         return self.exact(query, rows), rows
 
     def _in_open_cells(self, similar: FloatArray, nprobe: int) -> FloatArray:
-        """(N,) what each passage gains over one in no open cell, 0 for those; `similar`: (C, q)."""
+        """(N,): how much each passage scores above one in no open cell (0 for these); `similar`: (C, q)."""
         cells = _best_rows(similar, nprobe + 1, self._block)  # (m, q), best first
         values = np.take_along_axis(similar, cells, axis=0)
-        floor = values[-1] - _LEAST  # what the closed cells score at most
+        floor = values[-1] - _LEAST  # upper bound of the closed cells' scores
         if len(cells) > nprobe:
             cells = cells[:nprobe]
         gained, best = np.zeros(len(self), np.float32), np.zeros(len(self), np.float32)
         for vector in range(similar.shape[1]):
-            # From the worst cell to the best: what is written last stays.
+            # From the worst cell to the best: the last value written stays.
             opened = cells[::-1, vector]
             ends = self._ends[opened]
             begins = np.where(opened > 0, self._ends[opened - 1], 0)
@@ -187,7 +190,7 @@ class TokenIndex:
         return gained
 
     def _tokens(self, rows: IntArray) -> tuple[list[tuple[_Shard, IntArray]], IntArray]:
-        """Shards with where the tokens of sorted `rows` stand in them; how many each row has (n,)."""
+        """Shards and positions of the tokens of sorted `rows`; the number of tokens of each row (n,)."""
         per_shard = int(self.info["shard_rows"])
         found: list[tuple[_Shard, IntArray]] = []
         counts: list[IntArray] = []
@@ -233,19 +236,21 @@ def _levels(similar: FloatArray) -> NDArray[np.uint8]:
 
 
 def _max_sim(similar: NDArray[Any], lengths: IntArray, codes: NDArray[Any] | None = None) -> FloatArray:
-    """Scores (n,) of passages whose tokens stand end to end.
+    """MaxSim scores (n,) of passages whose tokens are concatenated.
 
-    All first tokens are compared, then all second ones, of fewer and fewer passages: nothing larger than a
-    number for each passage and vector is made, and it stays in the cache.
+    The first tokens of all passages are compared, then the second ones, of fewer and fewer passages: no array
+    is larger than one number per passage and vector, and it stays in the processor's cache.
 
     Args:
-        similar: (T, q) of every token, or with `codes` (C, q) of every centroid; of any type.
-        lengths: tokens of each passage (n,), at least 1.
+        similar: similarities (T, q) of every token, or with `codes` (C, q) of every centroid; of any type.
+        lengths: number of tokens of each passage (n,), at least 1.
         codes: (T,) the tokens' centroids.
     """
     order = np.argsort(-lengths, kind="stable")
     at = (np.cumsum(lengths) - lengths)[order]
-    longer = np.searchsorted(-lengths[order], -np.arange(lengths.max()))  # how many have a token there
+    longer = np.searchsorted(
+        -lengths[order], -np.arange(lengths.max())
+    )  # number of passages that have a token at this position
     best = similar[at if codes is None else codes[at]]
     other = np.empty_like(best)
     for count in longer[1:].tolist():
