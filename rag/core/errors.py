@@ -5,11 +5,11 @@ RagError
 ├── DataError                   an input file or record is wrong
 ├── ArtifactError               something on disk that this system wrote is wrong
 │   ├── IncompleteArtifactError     it was never finished
-│   └── MismatchedArtifactError     it does not belong with what it is used with
+│   └── MismatchedArtifactError     it does not match the artefact, settings or data it is used with
 ├── MissingDependencyError      an optional package is not installed
 ├── ResourceError               disk, memory, a port or a lock is not available
 └── RetrievalError              a search could not be answered
-    └── ReaderError                 what it found could not be read
+    └── ReaderError                 the reader failed on the retrieved passages
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class DataError(RagError):
 
 
 class ArtifactError(RagError):
-    """Something on disk that this system wrote is damaged or foreign."""
+    """A file or directory of this system is damaged, missing or of another kind."""
 
     exit_code = 4
 
@@ -85,7 +85,7 @@ class IncompleteArtifactError(ArtifactError):
 
 
 class MismatchedArtifactError(ArtifactError):
-    """An artefact does not belong with what it is used with (another encoder, another format version)."""
+    """An artefact does not match what it is used with (another encoder, another format version)."""
 
 
 class MissingDependencyError(RagError):
@@ -107,4 +107,4 @@ class RetrievalError(RagError):
 
 
 class ReaderError(RetrievalError):
-    """What a search found could not be read: the model behind the reader gave no usable reply."""
+    """The retrieved passages could not be read: the model behind the reader gave no usable reply."""

@@ -47,7 +47,7 @@ def disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        said = re.search(r"\(os error (\d+)\)", str(error))  # how safetensors tells it
+        said = re.search(r"\(os error (\d+)\)", str(error))  # the form in which safetensors reports it
         code = error.errno if isinstance(error, OSError) else int(said[1]) if said else None
         if code in (errno.ENOSPC, errno.EDQUOT):
             place = path if path.is_dir() else path.parent
@@ -91,7 +91,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """One file under two names; a copy where the file system has no such thing."""
+    """Give a file a second name (a hard link), or copy it where the file system has no links."""
     try:
         os.link(source, target)
     except OSError:
@@ -99,14 +99,14 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def clean_directory(directory: Path) -> None:
-    """Make `directory` if it is not there, and remove what killed writers left in it."""
+    """Make `directory` if it is missing, and remove temporary files that killed writers left in it."""
     with disk_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
         remove_temporaries(directory)
 
 
 def remove_temporaries(directory: Path, *, spare: str = "") -> None:
-    """Delete what killed writers left behind in `directory`, but not for the file `spare`."""
+    """Delete temporary files that killed writers left in `directory`, except those of the file `spare`."""
     for entry in directory.glob(f".*{TEMPORARY_MARK}*"):
         if not spare or not entry.name.startswith(f".{spare}{TEMPORARY_MARK}"):
             _remove(entry)
@@ -165,13 +165,13 @@ def fingerprint(value: Any) -> str:
 
 
 def hash64(data: bytes) -> int:
-    """A hash of 64 bits, the same in every process."""
+    """A 64-bit hash that is equal in every process, unlike Python's `hash`."""
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
 @contextmanager
 def directory_lock(directory: str | Path) -> Iterator[None]:
-    """Hold the only right to write into `directory` (a `.lock` file in it, released by the system on exit).
+    """Lock `directory` for one writer (a `.lock` file in it, released by the system when the process ends).
 
     Raises:
         ResourceError: another process holds it.

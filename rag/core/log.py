@@ -1,4 +1,4 @@
-"""Logging: one line a message for people, one JSON object a line for machines."""
+"""Logging: one line per message for people, one JSON object per line for machines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def get_logger(name: str) -> logging.Logger:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line; whatever is passed as `extra=` becomes a field."""
+    """One JSON object per line; values passed as `extra=` become fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Render one record."""
@@ -45,5 +45,8 @@ def setup_logging(level: str = "INFO", *, json_lines: bool = False) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for chatty in ("faiss", "httpx"):  # which build was loaded, every request: nothing a user asked for
+    for chatty in (
+        "faiss",
+        "httpx",
+    ):  # they log which build was loaded and every request, which users do not need
         logging.getLogger(chatty).setLevel(logging.WARNING)

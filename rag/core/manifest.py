@@ -1,4 +1,4 @@
-"""Manifests: the one JSON file, written last, that says an artefact is complete and what is in it."""
+"""Manifests: one JSON file per artefact, written last, so that its presence means complete."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def read_manifest(directory: str | Path, *, kind: str | None = None) -> dict[str
     except DataError as error:
         raise ArtifactError(f"{path} is damaged: {error.message}", hint="rebuild the artefact") from error
     if not isinstance(manifest, dict) or not isinstance(manifest.get("format_version"), int):
-        raise ArtifactError(f"{path} is not a manifest of this system", hint="point to another directory")
+        raise ArtifactError(
+            f"{path} is not a manifest that this system wrote", hint="point to another directory"
+        )
     if manifest["format_version"] > FORMAT_VERSION:
         raise MismatchedArtifactError(
             f"{path} has format version {manifest['format_version']}, expected {FORMAT_VERSION} or less",
@@ -79,16 +81,16 @@ def claim(
     free: Collection[str] = (),
     writes: bool = True,
 ) -> None:
-    """Let the JSON file `path` say what decides the content of its folder, or check that it says just that.
+    """Record in the JSON file `path` the values that decide the content of its folder, or check them.
 
     Args:
-        what: the folder holds: "rounds".
-        found: what to compare with instead of the file.
-        free: names that may differ.
-        writes: otherwise the file stays as it is.
+        what: name of the folder's content for messages, such as "rounds".
+        found: values to compare with instead of those in the file.
+        free: names whose values may differ.
+        writes: whether the file is written; otherwise it is only checked.
 
     Raises:
-        MismatchedArtifactError: it says something else; the names that differ are listed with both values.
+        MismatchedArtifactError: the file has other values; the message lists them with both values.
     """
     if found is None:
         found = read_json(path) if path.is_file() else wanted
@@ -103,7 +105,7 @@ def claim(
 
 
 def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """Where two nested mappings differ, for messages; "" if they do not.
+    """Describe for a message where two nested mappings differ; "" if they do not.
 
     Example:
         >>> differences({"seed": 0, "read": {"limit": 5}}, {"seed": 0, "read": {"limit": None}})
@@ -122,7 +124,7 @@ def _differing(found: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str)
 
 
 def verify_files(directory: str | Path, table: Mapping[str, Mapping[str, Any]], *, deep: bool) -> None:
-    """Compare files with a manifest's table: sizes always, checksums if `deep`.
+    """Compare files with a manifest's table: sizes always, checksums too if `deep`.
 
     Raises:
         ArtifactError: names the first file that is missing, of another size, or of another content.

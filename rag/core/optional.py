@@ -1,4 +1,4 @@
-"""Packages: optional ones imported where used, with an error that names the extra; installed versions."""
+"""Import optional packages where they are used, with an error that names the extra; installed versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress with rate and time left, a bar on a terminal, a line each ten seconds elsewhere; wall times."""
+"""Progress with rate and time left: a bar on a terminal, elsewhere a line every ten seconds; stage timers."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def format_seconds(seconds: float) -> str:
 
 
 class Progress:
-    """Shows how far a long job is.
+    """Shows the progress of a long job.
 
     Args:
-        total: how many units in all, or None if unknown.
+        total: number of units, or None if unknown.
         unit: what is counted, plural ("passages").
         label: what is being done ("encode").
         initial: units finished by an earlier run.

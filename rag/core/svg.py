@@ -15,8 +15,8 @@ class Series:
     """One line of a plot.
 
     Attributes:
-        weight: relative sizes of the points; all alike if empty.
-        notes: one tooltip a point.
+        weight: relative sizes of the points; all equal if empty.
+        notes: one tooltip per point.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Where an axis begins and ends, and what is written along it.
+    """Range and labels of an axis.
 
     Attributes:
         ticks: positions, rising; the first and the last are its ends.
@@ -42,7 +42,7 @@ class Axis:
     is_log: bool = False
 
     def place(self, value: float) -> float:
-        """Where a value stands, 0 at the first tick and 1 at the last."""
+        """Relative position of a value: 0 at the first tick, 1 at the last."""
         low, high = self._scaled(self.ticks[0]), self._scaled(self.ticks[-1])
         return (self._scaled(value) - low) / ((high - low) or 1.0)
 
@@ -62,11 +62,11 @@ class Frame:
     bottom: int
 
     def px(self, share: float) -> float:
-        """From left to right."""
+        """Horizontal pixel of a relative position, from left to right."""
         return round(self.left + share * (self.width - self.left - self.right), 1)
 
     def py(self, share: float) -> float:
-        """From bottom to top; what lies outside stands on the edge."""
+        """Vertical pixel of a relative position, from bottom to top; values outside are drawn on the edge."""
         inside = min(max(share, 0.0), 1.0)
         return round(self.height - self.bottom - inside * (self.height - self.top - self.bottom), 1)
 
@@ -83,7 +83,7 @@ def draw(
     has_points: bool = True,
     radius: float = 2.6,
 ) -> str:
-    """The inside of an `<svg>` or `<g>`: grid, labels, and a line with band and points for each series.
+    """Draw the content of an `<svg>` or `<g>`: grid, labels, and a line with band and points per series.
 
     Classes: "grid", "axis", "title", "ideal", and "line", "band", "dot" with "s0" to "s5" by series.
 

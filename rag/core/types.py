@@ -1,4 +1,4 @@
-"""The typed records that walk through the system: passages, questions, hits, answers with evidence."""
+"""The records that the parts of the system exchange: passages, questions, hits, answers with evidence."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _OPTIONAL = (
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where in a person's files a passage stands.
+    """Position of a passage in a user's files.
 
     Attributes:
-        path: the file, as people write it.
+        path: path of the file as the user gave it.
         page: label of the page it begins on ("12", "xiv"), or the number of the slide; "" where the format
             has no pages.
         headings: the headings above it, the outermost first.
@@ -29,7 +29,7 @@ class Location:
     headings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """A dict ready for `json.dumps`, without what is empty."""
+        """A dict ready for `json.dumps`, without empty fields."""
         return {name: value for name, value in asdict(self).items() if value}
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class Passage:
     Attributes:
         id: unique within a corpus.
         text: the passage itself, without the title.
-        location: where it stands, for passages of files.
+        location: its position, for passages of files.
     """
 
     id: str
@@ -59,11 +59,11 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What a question tower reads: a question, alone or with passages that were found for it so far.
+    """Input of a question encoder: a question, alone or with the passages of earlier hops.
 
     Attributes:
         question: its text.
-        passages: in the order in which they were found; empty for a first search.
+        passages: passages of the earlier hops, in hop order; empty for a first search.
     """
 
     question: str
@@ -72,14 +72,14 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class GoldPassage:
-    """A passage that a question set carries along, as the set cuts it.
+    """A gold passage as the question set quotes or names it.
 
     Attributes:
         passage: its id is "" where the set gives none; its text is "" where the set only names it.
-        sentences: the sentences of its text as the set cuts them; empty where it gives running text. MuSiQue
-            gives each paragraph as one sentence, which supports as a whole.
-        supporting: numbers of the sentences that support the answer, 0-based, as the set has them: a few of
-            HotpotQA's point past the last sentence.
+        sentences: the sentences of its text as the set splits them; empty where it gives running text.
+            MuSiQue gives each paragraph as one sentence, which supports as a whole.
+        supporting: numbers of the sentences that support the answer, 0-based, as the set has them: a few in
+            HotpotQA point past the last sentence.
     """
 
     passage: Passage
@@ -89,25 +89,25 @@ class GoldPassage:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a person asks, with what is known about its answer.
+    """A question, with what its question set states about the answer.
 
     Attributes:
         id: unique within a question set.
         text: the question.
         answers: accepted short answers; empty if unknown or if the corpus cannot answer it.
         gold_passage_ids: ids of passages that answer it, in hop order for multi-hop questions.
-        gold: the same passages where the set quotes or names them, in hop order.
+        gold: the gold passages that the set quotes or names, in hop order.
         gold_are_alternatives: any gold passage suffices, the first being the annotated one (as in DPR's
             files); if False, several are steps that are all needed.
         context: the other paragraphs that the set shows with the question (distractors).
         answer_starts: first character of each annotated answer in the text of `gold[0]`, with repetitions.
-        answers_are_regex: the answers are regular expressions, as CuratedTREC's.
-        is_impossible: the set says that its own paragraph does not answer it (SQuAD 2).
-        kind: as the set names it ("bridge", "comparison", …), or "".
-        level: as the set names it ("easy", "hard", …), or "".
-        hops: number of passages needed, where the set says so itself.
+        answers_are_regex: the answers are regular expressions, as in CuratedTREC.
+        is_impossible: the set states that its paragraph does not answer the question (SQuAD 2).
+        kind: the set's type of question ("bridge", "comparison", …), or "".
+        level: the set's level of difficulty ("easy", "hard", …), or "".
+        hops: number of passages needed, where the set states it.
         provenance: KILT's evidence sets, each a list of places `{wikipedia_id, title, …}`.
-        meta: what else the source recorded; nothing here is read by name.
+        meta: further fields of the source, which nothing in this system reads.
     """
 
     id: str
@@ -128,21 +128,21 @@ class Question:
 
     @property
     def answer_mode(self) -> Literal["regex", "tokens"]:
-        """How `AnswerMatcher` takes the answers."""
+        """The mode of `AnswerMatcher` for these answers."""
         return "regex" if self.answers_are_regex else "tokens"
 
     @property
     def answer_profile(self) -> Literal["squad", "trec_search"]:
-        """By which rules an answer is compared with them, where nobody asks for others."""
+        """The default profile for comparing an answer with these answers."""
         return "trec_search" if self.answers_are_regex else "squad"
 
 
-MAX_TOP_K = 1000  # passages that a question can ask for
+MAX_TOP_K = 1000  # largest number of passages per question
 
 
 @dataclass(frozen=True, slots=True)
 class FirstStage:
-    """Where a passage stood before it was re-ranked: its rank, from 1, and its score."""
+    """Rank (from 1) and score of a passage before it was re-ranked."""
 
     rank: int
     score: float
@@ -154,7 +154,7 @@ class Hit:
 
     Attributes:
         score: larger is better; comparable within one retriever only.
-        first_stage: its place before re-ranking, where there was one.
+        first_stage: rank and score before re-ranking; None without re-ranking.
     """
 
     row: int
@@ -170,10 +170,10 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """Passages that answer a question together, in the order in which they were found.
+    """Passages that answer a question together, in hop order.
 
     Attributes:
-        hits: one a hop, the first hop first; no passage twice.
+        hits: one per hop, the first hop first; no passage twice.
         score: of the whole path; larger is better.
     """
 
@@ -183,16 +183,16 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The place in the text that says so.
+    """The passage, and the span in it, that supports an answer.
 
     Attributes:
-        start: first character of the answer in `text`; None where the answer does not stand there literally,
-            such as "yes", or what a generator worded itself.
+        start: first character of the answer in `text`; None where the answer does not occur there literally,
+            such as "yes", or a generator's own words.
         end: one past its last character, so `text[start:end]` is the answer; None where `start` is.
         supporting: start and end of the sentences of `text` that support the answer, where the reader marks
             them.
-        first_stage: place of the passage before re-ranking, where there was one.
-        location: file, page and headings of the passage, where it is of a file.
+        first_stage: rank and score of the passage before re-ranking; None without re-ranking.
+        location: file, page and headings of the passage, where it comes from a file.
     """
 
     passage_id: str
@@ -215,16 +215,16 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A short answer and where it stands.
+    """A short answer with its evidence.
 
     Attributes:
         text: the answer, exactly `evidence.text[evidence.start:evidence.end]` where the evidence has a span.
         score: the reader's score; larger is better.
         confidence: calibrated probability in [0, 1] that the answer is right.
-        path: every passage the answer rests on, hop by hop, where there is more than one; `evidence` is one
-            of them.
-        weights: how much of the answer each passage that was read accounts for, by passage id, where the
-            reader says so; they sum to 1.
+        path: all passages that support the answer, hop by hop, where there is more than one; `evidence` is
+            one of them.
+        weights: share of the answer's probability that each passage contributes, by passage id, where the
+            reader computes it; they sum to 1.
     """
 
     text: str
@@ -247,13 +247,13 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class AnswerSet:
-    """Everything said about one question.
+    """The answers to one question, and how they were obtained.
 
     Attributes:
-        answers: best first; empty if nothing was found.
+        answers: best first; empty if there are none.
         no_answer_confidence: calibrated probability in [0, 1] that the passages hold no answer.
         timings_ms: wall time of each stage in milliseconds.
-        reading: what the reader counts: "passages" read, "dropped" of these before the end, "token_layers".
+        reading: counts of the reader: "passages" read, of these "dropped" before the end, "token_layers".
     """
 
     question: str

@@ -1,1 +1,1 @@
-"""Runs a system over a question set, scores it, compares systems, reports."""
+"""Run a system over a question set, score it, compare systems, report."""

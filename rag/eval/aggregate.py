@@ -1,7 +1,6 @@
 """From per-question records to figures with intervals, curves, breakdowns and stages.
 
-Only the numbers of a question are kept in memory, never its texts, so 100,000 questions need a few ten
-megabytes.
+Only numbers are kept in memory, never texts, so 100,000 questions need some tens of megabytes.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class FigureTable:
 
     def __init__(self) -> None:
         self.ids: list[str] = []
-        self._columns: dict[str, array[float]] = {}  # to the last question that has the figure
+        self._columns: dict[str, array[float]] = {}  # each ends at the last question that has the figure
 
     def add(self, question_id: str, scores: Mapping[str, float | None]) -> None:
         """Append one question; figures it lacks are undefined."""
@@ -46,7 +45,7 @@ class FigureTable:
 
     @property
     def names(self) -> list[str]:
-        """Figures that are defined for at least one question, in the order first met."""
+        """Figures that are defined for at least one question, in the order of their first appearance."""
         return [name for name, column in self._columns.items() if not np.isnan(column).all()]
 
     def column(self, name: str) -> npt.NDArray[np.float64]:
@@ -66,7 +65,7 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
     """All figures of an evaluation, ready for `metrics.json`.
 
     Args:
-        records: of `rag.eval.scoring.score_outcomes`, one a question.
+        records: from `rag.eval.scoring.score_outcomes`, one per question.
 
     Returns:
         "n", "figures" {name: interval}, "curve" (accuracy over k), "calibration", "risk_coverage", "stages",

@@ -1,4 +1,4 @@
-"""Evaluate, compare, choose settings, in one call each: what `rag evaluate` and `rag compare` do."""
+"""Evaluate, compare, or choose settings with one function call each: the Python side of the commands."""
 
 from __future__ import annotations
 
@@ -61,18 +61,18 @@ def evaluate(
         reader: as in `Pipeline.open`; False, or `reads=False`, retrieves only.
         format: of the question file.
         split: "train", "dev" or "test", if the file name does not say.
-        train: training questions, to tell what was seen before.
+        train: training questions, to report figures by overlap with them.
         facts: supporting facts (profile "hotpot"): "auto", "off", or a file of settings.
         sentences: corpus the index was built from, for exact sentence numbers.
         command: the command line, for the report.
-        **options: what else `Pipeline.open` takes (retriever, fusion, encoder, …), and fields of
+        **options: further arguments of `Pipeline.open` (retriever, fusion, encoder, …), and fields of
             `EvaluationSettings` (profile, limit, sample, ks, read_top_k, read, oracle, …).
 
     Returns:
-        The figures with their intervals, and where records, predictions and the report page lie.
+        The figures with their intervals, and the folder of records, predictions and report.
 
     Raises:
-        ConfigError: a setting is unknown, or two do not fit.
+        ConfigError: a setting is unknown, or two contradict each other.
         MismatchedArtifactError: `out` holds results of other settings, questions or another system.
 
     Example:
@@ -127,7 +127,7 @@ def evaluate(
         notes += [f"{unmarked:,} questions mark no sentences: figures of supporting facts leave them out"]
     if not judged:
         notes += [
-            f"nothing could be judged: none of {found.metrics['n']:,} questions has answers or gold passages",
+            f"no figures: none of {found.metrics['n']:,} questions has answers or gold passages",
             "  → give them with the questions (answers, gold_passage_ids)",
         ]
     write_report([found], place / REPORT_NAME)
@@ -146,11 +146,11 @@ def compare(
     """Compare systems on the same questions: paired tests, Holm's correction, wins, ties and losses.
 
     Args:
-        results: folders written by `evaluate`, or what it returned; the others are compared with the first.
+        results: folders written by `evaluate`, or its return values; the others are compared with the first.
         figures: names of figures; the main ones by default.
         all_pairs: compare every pair instead.
-        margin: ask whether the second of each pair of results loses less than this to the first, pooled over
-            the pairs; see `compare_pooled`.
+        margin: test whether the second of each pair of results loses less than this to the first, pooled
+            over the pairs; see `compare_pooled`.
         report: write a side-by-side HTML page here.
         markdown: write tables of the figures and of the comparisons here, in Markdown.
 
@@ -165,7 +165,9 @@ def compare(
         [result.place if isinstance(result, Evaluation) else result for result in results]
     )
     if margin is not None and all_pairs:
-        raise ConfigError("a margin takes results as pairs already", hint="leave out --all-pairs or --margin")
+        raise ConfigError(
+            "a margin compares results pair by pair already", hint="leave out --all-pairs or --margin"
+        )
     if margin is None:
         compared = compare_evaluations(evaluations, figures, all_pairs=all_pairs)
     else:

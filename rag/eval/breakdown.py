@@ -1,5 +1,6 @@
-"""Groups of questions a figure is broken down by: wording, answer, hops, rank of the gold, words it shares
-with the question, training overlap."""
+"""Groups of questions by which figures are broken down: wording, answer, hops, rank of the gold passage,
+words it shares with the question, overlap with training.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ _NUMBER_WORDS = frozenset((
 
 
 def question_word(text: str) -> str:
-    """The word that says what is asked for: "who", "how many", "yes/no", or "other".
+    """The question word: "who", "how many", …, "yes/no", or "other".
 
     Example:
         >>> [question_word(q) for q in ("In which year was he born?", "how many legs", "Is it?")]
@@ -61,7 +62,7 @@ def question_word(text: str) -> str:
 
 
 def answer_type(answer: str) -> str:
-    """Rough type of a short answer, by its form alone: yes/no, year, date, number, name, lower-case phrase.
+    """Rough type of a short answer, judged by its form: yes/no, year, date, number, name, lower-case phrase.
 
     Example:
         >>> [answer_type(a) for a in ("yes", "1997", "4 July 1776", "1,200 feet", "Niels Bohr", "light")]
@@ -93,13 +94,13 @@ def hop_count(question: Question) -> int | None:
     unknown."""
     if question.hops is not None:
         return question.hops
-    if question.gold_are_alternatives:  # one is enough
+    if question.gold_are_alternatives:  # alternatives: one is enough
         return 1 if question.gold_passage_ids else None
     return len(gold_keys(question)[1]) or None
 
 
 def rank_bucket(rank: int | None) -> str:
-    """Class of the rank at which the answer was first retrieved (1 is best); None means not at all."""
+    """Class of the rank at which an answer was first retrieved (1 is best); None: not retrieved."""
     if rank is None:
         return "not retrieved"
     classes = ((1, "1"), (5, "2–5"), (20, "6–20"), (100, "21–100"))
@@ -107,10 +108,10 @@ def rank_bucket(rank: int | None) -> str:
 
 
 def shared_words(question: str, gold: Sequence[Passage]) -> str | None:
-    """Class of the share of a question's words, function words aside, that its gold passages hold.
+    """Class of the share of a question's words, without function words, that its gold passages repeat.
 
     Returns:
-        None if the gold passages are not known, or the question consists of function words.
+        None if the gold passages are unknown, or the question consists of function words.
 
     Example:
         >>> shared_words("Who built the old mill?", [Passage("1", "Mill", "It was built in 1804.")])
@@ -130,7 +131,7 @@ def shared_words(question: str, gold: Sequence[Passage]) -> str | None:
 
 @dataclass(slots=True)
 class TrainingOverlap:
-    """Which questions and answers were already seen in training.
+    """Tells which test questions and answers occur in a training set.
 
     A question overlaps if it uses the same words as a training question (as a set, normalised); an answer
     overlaps if one accepted answer equals a training answer after normalisation.
@@ -177,7 +178,7 @@ def question_groups(
 
     Args:
         first_rank: rank at which an answer was first retrieved, 1 is best, None if not retrieved.
-        regex: the answers are patterns, so their form says nothing.
+        regex: the answers are patterns, whose form is no type of answer.
     """
     groups = {"question word": question_word(question.text), "gold rank": rank_bucket(first_rank)}
     if question.answers and not regex:

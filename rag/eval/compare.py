@@ -1,5 +1,5 @@
-"""Compare evaluations of the same questions: differences with intervals, p-values corrected by Holm, flips;
-whether one system is not worse than another by more than a margin, pooled over question sets."""
+"""Compare evaluations of the same questions: differences with intervals, p-values with Holm's correction, and
+questions that flipped; and test that one system is not worse than another by more than a margin."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Comparison:
 
     Attributes:
         a, b: names of the systems.
-        value_a, value_b: their means over the questions where both have the figure.
+        value_a, value_b: means over the questions where both systems have the figure.
         result: the paired test; `result.difference` is b - a.
         p_holm: p-value corrected for all comparisons made together.
         gained, lost: ids of questions where b is better, and where a is.
@@ -54,7 +54,7 @@ def compare_evaluations(
         evaluations: two or more, over the same questions in any order, with different names.
 
     Returns:
-        One comparison a figure and pair; `p_holm` is corrected over all of them.
+        One comparison per figure and pair; `p_holm` is corrected over all of them.
 
     Raises:
         ConfigError: fewer than two evaluations, names that are not distinct, or a figure one of them lacks.
@@ -80,14 +80,14 @@ def compare_evaluations(
 def compare_pooled(
     evaluations: Sequence[Evaluation], margin: float, figures: Sequence[str] | None = None
 ) -> list[Comparison]:
-    """Is the second of each pair no worse than the first, by less than a margin, over all pairs' questions?
+    """Test whether the second system of each pair loses less than a margin to the first, over all questions.
 
     Args:
         evaluations: first and second system, over the same questions; first and second over others; …
         margin: the smallest loss that matters, in the units of the figures (0.01: one point of EM).
 
     Returns:
-        One comparison a figure, every question counting alike, with `p_worse`.
+        One comparison per figure, with `p_worse`; every question has equal weight.
 
     Raises:
         ConfigError: not two, four, … evaluations, no margin above 0, or a figure one of them lacks.
@@ -95,8 +95,8 @@ def compare_pooled(
     """
     if len(evaluations) < 2 or len(evaluations) % 2:
         raise ConfigError(
-            "a margin takes pairs of evaluations, the first system and the second over one question set, "
-            f"then both over the next; found {len(evaluations)}"
+            "with a margin, evaluations come in pairs: first and second system over one question set, then "
+            f"both over the next; found {len(evaluations)}"
         )
     chosen = _chosen(evaluations, figures)
     firsts, seconds = evaluations[::2], evaluations[1::2]
@@ -164,7 +164,7 @@ def _p_value(value: float) -> str:
 def _compared(
     figure: str, names: tuple[str, str], a: Any, b: Any, ids: Sequence[str], margin: float | None = None
 ) -> Comparison:
-    """A comparison that stands alone, so `p_holm` is not corrected."""
+    """One comparison; its `p_holm` is not corrected yet."""
     both = ~np.isnan(a) & ~np.isnan(b)
     result = compare_paired(a, b)
     return Comparison(

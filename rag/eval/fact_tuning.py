@@ -1,4 +1,4 @@
-"""Choose the weights of the supporting-fact signs on training questions."""
+"""Fit the weights of the rule for supporting facts on training questions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _System(RetrievesPassages, ReadsPassages, Protocol): ...
 
 @dataclass(frozen=True, slots=True)
 class FactExample:
-    """Signs of one question and its gold facts."""
+    """Features of one question's sentences, and its gold facts."""
 
     signs: FactSigns
     gold: frozenset[Fact]
@@ -43,10 +43,10 @@ class FactTuning:
     """Outcome of a search.
 
     Attributes:
-        settings: the best found over all examples.
-        before: mean (EM, F1) of the settings the search began with.
-        after: of the settings found, over the very examples they were chosen on: optimistic.
-        held_out: over the two halves, each with settings that were chosen on the other.
+        settings: the best settings over all examples.
+        before: mean (EM, F1) of the settings the search started from.
+        after: mean (EM, F1) of `settings` over the examples they were chosen on: optimistic.
+        held_out: mean (EM, F1) over the two halves, each with settings chosen on the other.
     """
 
     settings: FactSettings
@@ -67,7 +67,7 @@ def collect_examples(
     finder: FactFinder,
     settings: EvaluationSettings,
 ) -> list[FactExample]:
-    """Retrieve and read for every question that has gold facts, and keep the signs.
+    """Retrieve and read for every question that has gold facts, and keep the features.
 
     Raises:
         DataError: no question has supporting facts.
@@ -94,14 +94,14 @@ def tune_facts(
     """Random local search for the settings with the highest sum of mean EM and F1.
 
     Args:
-        examples: of training questions; a few hundred are enough for eight numbers.
-        steps: settings tried, for each of the three searches (all, and the two halves).
+        examples: from training questions; a few hundred are enough for eight weights.
+        steps: settings tried in each of the three searches (all examples, and the two halves).
 
     Raises:
         DataError: fewer than two examples.
     """
     if len(examples) < 2:
-        raise DataError(f"{len(examples)} question with facts, expected a few hundred")
+        raise DataError(f"found {len(examples)} question with supporting facts, expected a few hundred")
     begin = start or FactSettings()
     found = _search(examples, begin, steps, seed)
     halves = examples[::2], examples[1::2]

@@ -1,5 +1,6 @@
-"""Supporting facts for HotpotQA's sp and joint figures: from the passages that were read to
-(title, sentence number) pairs."""
+"""Supporting facts for HotpotQA's sp and joint figures: (title, sentence number) pairs out of the passages
+read.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +23,15 @@ BOUNDARIES = {
 
 
 class FactFinder:
-    """Names the supporting facts of an answer; see `readers.facts` for how they are chosen.
+    """Chooses the supporting facts of an answer; see `readers.facts` for the rule.
 
-    Sentence boundaries come from the corpus if it was given, else from the paragraph of the same title and
-    text among the paragraphs that the question set shows (all gold paragraphs are there in the distractor
-    files), else from a rule. They are looked at for nothing else: which passages are
-    chosen does not depend on them.
+    Sentence boundaries come from the corpus if it is given, else from the paragraph with this title and text
+    among those that the question set quotes (the distractor files quote all gold paragraphs), else from a
+    rule of punctuation. Nothing else of the quoted paragraphs is used: they have no influence on which
+    passages are chosen.
 
     Attributes:
-        boundaries: how often the boundaries of a chosen passage came from where, see `BOUNDARIES`.
+        boundaries: number of chosen passages by source of their boundaries, see `BOUNDARIES`.
     """
 
     def __init__(
@@ -47,9 +48,9 @@ class FactFinder:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Names the method in the report."""
+        """Description of the method, for the report."""
         return {
-            "method": "signs of words, titles and answers; nothing learned",
+            "method": "features of words, titles and answers; no trained model",
             "settings": self.settings.model_dump(mode="json"),
             "sentences": f"corpus of {len(self._table):,} documents" if self._table else "question set",
         }
@@ -66,7 +67,7 @@ class FactFinder:
     def signs(
         self, question: Question, answers: AnswerSet, retrieved: Retrieved, paths: Paths = ()
     ) -> tuple[FactSigns, list[str]]:
-        """What there is to choose from, and where the boundaries of each passage came from."""
+        """Features of the candidate sentences, and the source of each passage's boundaries."""
         confidence: Counter[str] = Counter()
         for answer in answers.answers:
             confidence[answer.evidence.passage_id] += answer.confidence  # type: ignore[assignment]
@@ -100,11 +101,11 @@ class FactFinder:
 
 
 def open_finder(facts: str, sentences: str | Path | None, *, read_top_k: int) -> FactFinder | None:
-    """The finder that an evaluation is run with.
+    """Open the finder of supporting facts for an evaluation.
 
     Args:
-        facts: "auto" for the settings that ship, "off" for none, or a file of settings written by tuning.
-        sentences: corpus whose sentence boundaries count, if any.
+        facts: "auto" for the settings that ship, "off" for none, or a file of settings from tuning.
+        sentences: corpus with the official sentence boundaries, if any.
 
     Raises:
         ConfigError: the settings cannot be read.

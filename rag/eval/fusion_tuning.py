@@ -1,4 +1,4 @@
-"""Fusion settings side by side on training questions, to choose how hybrid retrieval weighs its lists."""
+"""Compare fusion settings on training questions, to choose how hybrid retrieval weighs its lists."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ MINMAX_BM25_SHARES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 STD_BM25_WEIGHTS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0)
 RAW_BM25_WEIGHTS = (0.005, 0.01, 0.02, 0.04, 0.08)
 MRR_DEPTH = 100
-_QUESTIONS = 256  # searched at once
+_QUESTIONS = 256  # questions searched at once
 
 
 def fusion_candidates() -> Iterator[Fusion]:
-    """Settings to compare; weights are dense (or the judge) first, BM25 (what it judged) second."""
+    """Settings to compare; weights are dense (or re-ranker) first, BM25 (or first stage) second."""
     for k in RRF_KS:
         for weight in RRF_BM25_WEIGHTS:
             yield Fusion("rrf", (1.0, weight), k=k)
@@ -49,9 +49,9 @@ class FusionRow:
     """One setting.
 
     Attributes:
-        name: what `--fusion` takes, or "dense alone", "bm25 alone" ("judge alone", "first stage alone").
+        name: a value of `--fusion`, or "dense alone", "bm25 alone" ("judge alone", "first stage alone").
         figures: "top{k}" and "mrr" (up to rank 100) with their intervals.
-        p_value: of the difference from the default fusion in the figure that decides.
+        p_value: p-value of the difference from the default fusion, in the deciding figure.
     """
 
     name: str
@@ -65,9 +65,9 @@ class FusionTuning:
 
     Attributes:
         rows: best first.
-        decided_by: the figure they are ordered by; then by "mrr".
-        right: what a right passage is: "gold" passages, or any that holds an "answer".
-        left_out: questions of which nothing is known to judge by.
+        decided_by: the figure by which rows are ordered; "mrr" breaks ties.
+        right: which passages count as right: "gold" passages, or any that holds an "answer".
+        left_out: number of questions with neither gold passages nor answers.
     """
 
     rows: list[FusionRow]
@@ -97,17 +97,17 @@ def tune_fusion(
     *,
     ks: Sequence[int] = (1, 5, 20, 100),
 ) -> FusionTuning:
-    """Search once, fuse the retriever's two lists in every way, compare.
+    """Search once, fuse the retriever's two lists with every setting, and compare.
 
     Args:
-        retriever: of a dense and a BM25 member, or of a judge and what it re-ranks.
-        questions: training questions, never those the result is reported on; with gold ids of
-            the index (see `GoldResolver`). Gold passages decide where half of the questions have any, else
+        retriever: a hybrid of dense and BM25, or a re-ranker over a first stage.
+        questions: training questions, never those for which results are reported; with gold ids of the
+            index (see `GoldResolver`). Gold passages decide if at least half of the questions have some, else
             answers.
         ks: cut-offs; settings are ordered by the third (or the last of fewer), then by MRR.
 
     Raises:
-        DataError: nothing is known to judge the questions by.
+        DataError: no question has gold passages or answers.
     """
     with_gold = [question for question in questions if gold_keys(question)[1]]
     by_gold = bool(with_gold) and 2 * len(with_gold) >= len(questions)

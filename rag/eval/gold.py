@@ -1,4 +1,4 @@
-"""The gold passages of a question: their names in a question set and in an index, and their texts."""
+"""Gold passages of a question: their names in the question set and in an index, and their texts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def gold_facts(question: Question) -> tuple[tuple[str, int], ...]:
 
 
 def gold_keys(question: Question) -> tuple[str, tuple[str, ...]]:
-    """How gold passages of this question are named.
+    """The kind of names of the question's gold passages, and the names.
 
     Returns:
         ("id", passage ids), ("title", article titles; multi-hop sets, whose passages have no ids) or ("", ())
@@ -39,12 +39,12 @@ def gold_keys(question: Question) -> tuple[str, tuple[str, ...]]:
 
 
 def _is_running_text(gold: GoldPassage) -> bool:
-    """Whether it is a paragraph as SQuAD has it, one of many with its title, and no whole document."""
+    """Whether it is one of several paragraphs with this title, as in SQuAD, and not a whole document."""
     return bool(gold.passage.text) and not gold.sentences
 
 
 def needs_all(question: Question) -> bool:
-    """Whether the gold passages are steps that are all needed, not alternatives."""
+    """Whether all gold passages are needed (hops), not any one of them (alternatives)."""
     return len(gold_keys(question)[1]) > 1 and not question.gold_are_alternatives
 
 
@@ -59,10 +59,10 @@ def is_yes_no(question: Question) -> bool:
 
 
 def gold_passages(question: Question, lookup: PassageLookup | None = None) -> list[Passage]:
-    """The gold passages themselves, for reading without retrieval; empty if they are not known.
+    """The gold passages themselves, for reading without retrieval; empty if they are unknown.
 
-    They are those that the set carries along, of alternatives the first (the others match by string); if it
-    has none, `lookup` finds them by the gold ids.
+    They are those that the set quotes, of alternatives the first (the others match by string); if it quotes
+    none, `lookup` gets them by the gold ids.
     """
     quoted = question.gold[:1] if question.gold_are_alternatives else question.gold
     found = [gold.passage for gold in quoted if gold.passage.text]
@@ -72,13 +72,13 @@ def gold_passages(question: Question, lookup: PassageLookup | None = None) -> li
 
 
 class GoldResolver:
-    """Gives questions gold ids of the index.
+    """Replaces the gold ids of questions by ids of the index, and counts what did not fit.
 
     Attributes:
-        missing: questions seen whose gold passage is known but is not in the index.
-        resolved: questions seen whose gold passage was found by its text.
-        incomplete: questions seen that need several passages, of which the index lacks one.
-        repeated: questions seen of which two steps have the same title or id.
+        missing: number of questions whose gold passage is known but not in the index.
+        resolved: number of questions whose gold passage was identified by its text.
+        incomplete: number of questions that need several passages, of which the index lacks one.
+        repeated: number of questions of which two hops have the same title or id.
     """
 
     def __init__(self, passages: StoredPassages) -> None:
@@ -90,7 +90,7 @@ class GoldResolver:
         return CorpusTexts(self._passages, of=attrgetter("title"))
 
     def __call__(self, question: Question) -> Question:
-        """The question with gold ids of the index; without any if its gold passage is not there."""
+        """The question with gold ids of the index; without gold ids if the index lacks its gold passage."""
         kind, keys = gold_keys(question)
         if not question.gold_are_alternatives:
             self.repeated += max(len(question.gold), len(question.gold_passage_ids)) > len(keys) > 0
@@ -107,10 +107,13 @@ class GoldResolver:
         return replace(question, gold_passage_ids=tuple(self._passages[row].id for row in found.rows))
 
     def notes(self) -> list[str]:
-        """What has to be said about the figures by gold passage."""
+        """Warnings about the figures by gold passage."""
         said = (
             (self.missing, "known, but not in this index: figures by gold passage leave them out"),
-            (self.incomplete, "not all in this index: figures by gold passage count them as not found"),
-            (self.repeated, "not all different by title or id: figures over hops count the same one once"),
+            (
+                self.incomplete,
+                "not all in this index: figures by gold passage count the others as not retrieved",
+            ),
+            (self.repeated, "not all different by title or id: figures over hops count equal ones once"),
         )
         return [f"the gold passages of {count:,} questions are {what}" for count, what in said if count]

@@ -16,7 +16,7 @@ _WORDS = {
 
 
 def guess_split(name: str | Path) -> str | None:
-    """The split that a file or data-set name speaks of, or None; the last such word of the file name counts.
+    """The split in a file or data-set name, or None; the last such word of the file name counts.
 
     Example:
         >>> [guess_split(name) for name in ("data/nq-test.qa.csv", "dev-v1.1.json.gz", "questions.jsonl")]
@@ -31,11 +31,11 @@ def check_selection_split(name: str | Path, split: str | None = None) -> str | N
 
     Args:
         name: file or data-set name of the question set.
-        split: how the set is marked; if None, its name decides. A mark never hides what the name says:
-            a file named "test" that is marked "dev" is refused too.
+        split: how the set is marked; if None, its name decides. A mark does not override the name: a file
+            named "test" that is marked "dev" is refused too.
 
     Returns:
-        The split, or None if neither mark nor name tells.
+        The split, or None if neither mark nor name contains it.
 
     Raises:
         ConfigError: if the set is marked or named test, or if the mark is none of `SPLITS`.
@@ -51,6 +51,6 @@ def check_selection_split(name: str | Path, split: str | None = None) -> str | N
         raise ConfigError(
             f"{name} is a test set: choosing a checkpoint or a setting on it would make its figures "
             "meaningless",
-            hint="cut a validation set out of the training questions and select on that",
+            hint="hold out some of the training questions and choose on these",
         )
     return split or named

@@ -31,7 +31,7 @@ def write_predictions(records_path: Path, out: Path, profile: str) -> list[str]:
     """Write every official prediction file that the records allow.
 
     - `predictions.squad.json`: `{question id: answer}`
-    - `predictions.nq_open.jsonl`: `{"question", "prediction"}` a line
+    - `predictions.nq_open.jsonl`: one `{"question", "prediction"}` per line
     - `predictions.hotpot.json`: `{"answer": {id: …}, "sp": {id: [[title, sentence], …]}}`, profile "hotpot"
         only
     - `predictions.kilt.jsonl`: `{"id", "output": [{"answer", "provenance"}]}`, profile "kilt" only

@@ -26,8 +26,8 @@ from rag.eval.report_questions import answer_pieces, pick_records, read_pieces, 
 from rag.eval.results import Evaluation
 from rag.eval.scoring import STAGES
 
-_FOLDED_FROM = 16  # more figures than this: the main ones, and the rest on request
-_FLIPS, _WORST = 8, 20  # questions shown for a pair of systems, for one
+_FOLDED_FROM = 16  # above this number the main figures are shown, the rest when unfolded
+_FLIPS, _WORST = 8, 20  # questions shown for each pair of systems, for each system
 
 
 def write_report(evaluations: Sequence[Evaluation], path: str | Path) -> None:
@@ -39,7 +39,7 @@ def render_report(evaluations: Sequence[Evaluation]) -> str:
     """The page as a string: no script, no external resource, every text escaped.
 
     Args:
-        evaluations: one, or several over the same questions; the first is what the others are compared with.
+        evaluations: one, or several over the same questions; the others are compared with the first.
 
     Raises:
         ConfigError: no evaluation was given.
@@ -94,7 +94,7 @@ def render_report(evaluations: Sequence[Evaluation]) -> str:
 
 
 def report_environment(evaluations: Sequence[Evaluation]) -> Any:
-    """Jinja's environment with what the templates call."""
+    """Jinja's environment with the functions that the templates call."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -178,7 +178,7 @@ def _tiles(metrics: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _breakdowns(evaluations: Sequence[Evaluation]) -> list[dict[str, Any]]:
-    """One table a breakdown: for one system two figures, for several the first of them side by side."""
+    """One table per breakdown: for one system two figures, for several the first of them side by side."""
     tables: list[dict[str, Any]] = []
     for name, rows in evaluations[0].metrics["breakdowns"].items():
         if len(rows) < 2:
@@ -219,13 +219,13 @@ def _shown(figures: Mapping[str, Any]) -> list[str]:
 
 
 def _has_no_span(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether all yes/no questions were missed, which a reader of spans cannot help."""
+    """Whether all yes/no questions were missed, as an extractive reader without answer types does."""
     exact = [row["figures"].get("em") or {} for row in rows if row["group"] == "yes/no" and len(rows) > 1]
     return any(figure.get("value") == 0.0 for figure in exact)
 
 
 def _flips(evaluations: Sequence[Evaluation], compared: Sequence[Comparison]) -> list[dict[str, Any]]:
-    """For every pair the questions that one answers (or finds) and the other does not."""
+    """For every pair of systems, the questions that only one of them gets right."""
     shown: list[dict[str, Any]] = []
     by_name = {evaluation.name: evaluation for evaluation in evaluations}
     figures = {row.figure for row in compared}

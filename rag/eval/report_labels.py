@@ -40,7 +40,7 @@ _FIXED = {
     ),
 }
 NATS = ("nll",)
-"""Figures that are no shares."""
+"""Figures in nats, not shares."""
 
 _PATTERNS = (
     (r"top(\d+)", "Answer in top {}", "an accepted answer stands in one of the first {} passages"),
@@ -48,8 +48,8 @@ _PATTERNS = (
     (r"recall@(\d+)", "Evidence recall at {}", "share of evidence sets complete among the first {} pages"),
     (r"nDCG@(\d+)", "nDCG at {}", "graded ranking quality of the first {}"),
     (r"P@(\d+)", "Precision at {}", "share of gold among the first {}"),
-    (r"passage_em@(\d+)", "All gold passages in top {}", "every passage that is needed was found"),
-    (r"passage_any@(\d+)", "Any gold passage in top {}", "at least one of them was found"),
+    (r"passage_em@(\d+)", "All gold passages in top {}", "every passage that is needed was retrieved"),
+    (r"passage_any@(\d+)", "Any gold passage in top {}", "at least one of them was retrieved"),
     (r"path_em@(\d+)", "Right path in top {}", "one of the first {} paths is exactly the gold passages"),
     (r"path_cover@(\d+)", "All gold passages in {} paths", "every passage that is needed is in one of them"),
     (r"hop1_recall@(\d+)", "First gold passage in {} paths", "in the order of the question set"),
@@ -75,7 +75,7 @@ _BY_GOLD = ("nDCG@10", "RR", "R@5", "R@20", "R@100")  # where questions name pas
 
 
 def describe(name: str) -> tuple[str, str]:
-    """Title and explanation of a figure; its own name if it is not known.
+    """Title and explanation of a figure; an unknown name as it is.
 
     Example:
         >>> describe("top20")[0], describe("Success@3")
@@ -92,12 +92,12 @@ def describe(name: str) -> tuple[str, str]:
 
 
 def describe_group(name: str) -> str:
-    """Heading of a breakdown; its own name if it is not known."""
+    """Heading of a breakdown; an unknown name as it is."""
     return _GROUPS.get(name, name.capitalize())
 
 
 def system_name(metrics: Mapping[str, Any]) -> str:
-    """Who answered: retriever, encoder, reader and index, as far as the evaluation names them.
+    """The evaluated system in words: retriever, encoder, reader and index, as far as they are recorded.
 
     Example:
         >>> system_name({"system": {"retriever": "SparseRetriever", "reader": None, "index_version": "ab12"}})

@@ -17,7 +17,7 @@ _FRAME = Frame(360, 270, left=46, right=20, top=12, bottom=42)
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """One plot: what a screen reader says, the heading, the drawing, and the legend if there are several
+    """One plot: description for screen readers, heading, drawing, and a legend if there are several
     lines."""
 
     label: str
@@ -103,8 +103,9 @@ def curve_notes(evaluations: Sequence[Evaluation]) -> list[str]:
 
 
 def _merged(bins: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
-    """Neighbouring bins put together until each holds a fifteenth of all answers, and eight at least: a bin
-    of two answers shows nothing but chance."""
+    """Merge neighbouring bins until each has a fifteenth of all answers, and at least eight: smaller bins
+    show only chance.
+    """
     least = max(8.0, sum(b["n"] for b in bins) / 15)
     merged: list[dict[str, float]] = []
     bins = [item for item in bins if item["n"]]

@@ -1,4 +1,4 @@
-"""The questions shown in the report: the worst ones, and those two systems disagree on."""
+"""Questions shown in the report: the worst ones, and those on which two systems differ."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Pieces = list[tuple[str, str]]  # text and its class; "" for what is not highlig
 
 
 def worst_records(records: Iterable[Record], limit: int) -> list[Record]:
-    """The most confident wrong answers; without answers, the questions whose answer was found last or not
-    at all.
+    """The most confident wrong answers; without a reader, the questions whose answer was retrieved at the
+    lowest rank or not at all.
 
-    Questions without accepted answers are never shown: nothing says that they went wrong.
+    Questions without accepted answers are never shown, as nothing shows that they went wrong.
     """
 
     def badness(record: Record) -> float | None:
@@ -69,15 +69,17 @@ def marked(text: str, spans: Sequence[tuple[int, int, str]], *, limit: int = 700
 
 
 def read_pieces(evidence: Mapping[str, Any]) -> Pieces:
-    """The passage an answer rests on, the answer highlighted where it stands there."""
+    """The evidence passage of an answer, with the answer highlighted where it occurs."""
     start, end = evidence["start"], evidence["end"]
     return marked(evidence["text"], [] if start is None else [(start, end, "read")])
 
 
 def answer_pieces(text: str, answers: Sequence[str]) -> Pieces:
-    """A passage, its first mention of each accepted answer highlighted."""
+    """A passage with the first mention of each accepted answer highlighted."""
     lowered = text.lower()
-    if len(lowered) != len(text):  # a few characters change their length; then nothing is highlighted
+    if len(lowered) != len(
+        text
+    ):  # lower-casing changes the length of a few characters; then nothing is highlighted
         return marked(text, [])
     found = [(lowered.find(answer.lower()), len(answer)) for answer in answers if answer.strip()]
     return marked(text, [(start, start + size, "gold") for start, size in found if start >= 0])

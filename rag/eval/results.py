@@ -1,4 +1,4 @@
-"""Finished evaluations: their figures, and where the rest of them lies."""
+"""Finished evaluations: their figures and files."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Evaluation:
         name: short name for tables.
         place: its directory: records, predictions, `metrics.json`, `report.html`.
         metrics: content of `metrics.json`.
-        notes: what has to be said about the figures.
-        holder: keeps a temporary directory alive.
+        notes: warnings about the figures.
+        holder: object that keeps a temporary directory alive.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Evaluation:
         return {name: Interval.from_json(found) for name, found in self.metrics["figures"].items()}
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """One record a question: what was asked, retrieved, answered and scored."""
+        """One record per question: question, retrieved passages, answers and scores."""
         return read_records(self.place / RECORDS_NAME)
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ def load_evaluation(place: str | Path, name: str | None = None) -> Evaluation:
 
 
 def load_evaluations(places: Sequence[str | Path]) -> list[Evaluation]:
-    """Open several result directories and name them apart; see `short_names`.
+    """Open several result directories under different names; see `short_names`.
 
     Raises:
         ConfigError: a directory is given twice.
@@ -83,7 +83,7 @@ def load_evaluations(places: Sequence[str | Path]) -> list[Evaluation]:
 
 
 def short_names(places: Sequence[str | Path]) -> list[str]:
-    """Names that tell directories apart: the last part of each path, or where that is the same, the parts
+    """Short distinct names for directories: the last part of each path, or where these are equal, the parts
     that differ.
 
     Raises:
@@ -113,5 +113,5 @@ def short_names(places: Sequence[str | Path]) -> list[str]:
 
 
 def _common(sequences: Sequence[Sequence[str]]) -> int:
-    """How many leading items all sequences share."""
+    """Number of leading items that all sequences share."""
     return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*sequences, strict=False)))

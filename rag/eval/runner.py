@@ -64,14 +64,14 @@ def evaluate(
     lookup: PassageLookup | None = None,
     facts: Facts | None = None,
 ) -> dict[str, Any]:
-    """Ask every question, score every answer, write the results; `rag.eval.api.evaluate` is the way in.
+    """Ask every question, score every answer, write the results; users call `rag.eval.api.evaluate`.
 
     Args:
-        system: retrieves and, if it can, reads; one that only reads is given the gold passages.
+        system: retrieves and, if it can, reads; one that only reads gets the gold passages.
         questions: streamed; each run must give them in the same order.
-        identity: names the system: retriever, reader, models with their hashes, index version.
+        identity: description of the system: retriever, reader, models with their hashes, index version.
         lookup: passage id → passage, for the texts of gold ids.
-        facts: names supporting facts of an answer, for HotpotQA's sp and joint figures.
+        facts: chooses supporting facts of an answer, for HotpotQA's sp and joint figures.
 
     Returns:
         The content of `metrics.json`.
@@ -126,7 +126,7 @@ def evaluate(
 
 
 class _Asker:
-    """Asks a batch with whatever abilities the system has."""
+    """Asks a batch of questions, with the abilities that the system has."""
 
     def __init__(self, system: object, settings: EvaluationSettings, lookup: PassageLookup | None) -> None:
         self.settings, self.lookup = settings, lookup
@@ -212,8 +212,7 @@ def _as_retrieved(question: Question, gold: Sequence[Passage]) -> Retrieved:
 
 
 def _check_state(place: Path, mark: str, header: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The finished metrics if this very evaluation was done before; else make sure that it may be
-    continued."""
+    """The metrics if this evaluation is finished; else check that its folder may be continued."""
     remove_temporaries(place)
     others = [path.name for path in place.iterdir() if not path.name.startswith(".")]
     if others and not {METRICS_NAME, _STATE_NAME, RECORDS_NAME} & {*others}:
@@ -228,9 +227,9 @@ def _check_state(place: Path, mark: str, header: Mapping[str, Any]) -> dict[str,
         if not isinstance(earlier, dict) or earlier.get("fingerprint") != mark:
             parts = ("settings", "question_set", "system")
             changed = [key for key in parts if earlier.get(key) != header[key]]
-            told = differences(*({key: side.get(key) for key in changed} for side in (earlier, header)))
+            values = differences(*({key: side.get(key) for key in changed} for side in (earlier, header)))
             raise MismatchedArtifactError(
-                f"{place} holds an evaluation with other {', '.join(changed) or 'settings'} ({told})",
+                f"{place} holds an evaluation with other {', '.join(changed) or 'settings'} ({values})",
                 hint="choose another --out, or delete that directory",
             )
         if name == METRICS_NAME:
@@ -240,7 +239,7 @@ def _check_state(place: Path, mark: str, header: Mapping[str, Any]) -> dict[str,
 
 
 def _is_begun(place: Path) -> bool:
-    """Whether a question was answered."""
+    """Whether any question was answered."""
     paths = [place / name for name in (_PART_NAME, RECORDS_NAME)]
     return any(path.is_file() and path.stat().st_size > 0 for path in paths)
 
@@ -254,7 +253,7 @@ def _ask_all(
     overlap: TrainingOverlap | None,
     facts: Facts | None,
 ) -> float:
-    """Append the records of all questions that are not there yet; returns seconds spent asking."""
+    """Append the records of all questions that have none yet; returns the seconds spent on them."""
     part = place / _PART_NAME
     if (place / RECORDS_NAME).is_file() and not part.is_file():  # stopped between asking and summarising
         os.replace(place / RECORDS_NAME, part)

@@ -1,4 +1,4 @@
-"""One question in, one record out: everything the figures, the report and the prediction files need."""
+"""Score a question into one record: everything that figures, report and prediction files need."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ STAGES = {
     "retrieval": "no passage that was read holds the answer",
     "reading": "the answer stood in the passages, another one was given",
     "distraction": "right from the gold passages alone, wrong among the others",
-    "both": "no passage that was read holds the answer, and it is missed in the gold passages too",
-    "unknown": "yes/no answer or no accepted answer: the stage cannot be told",
+    "both": "no passage that was read holds the answer, and the reader misses it in the gold passages too",
+    "unknown": "yes/no answer or no accepted answer: the stage cannot be determined",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionOutcome:
-    """What a system did with one question.
+    """The output of a system for one question.
 
     Attributes:
         retrieved: hits with passages, best first.
         answers: None if the system only retrieves.
         oracle: answers from the gold passages, if they were read.
-        timings_ms: wall milliseconds by stage, the batch's share of this question.
-        gold: the gold passages, if they are known.
-        nll: −log p of the first accepted answer, if it was measured.
+        timings_ms: wall milliseconds by stage: the batch's time divided by its questions.
+        gold: the gold passages, if known.
+        nll: −log p of the first accepted answer, if measured.
         paths: hits with passages of each path, the best path first, if the retriever finds paths.
     """
 
@@ -63,13 +63,13 @@ def score_outcomes(
     """Score a batch.
 
     Args:
-        facts: names supporting facts for HotpotQA; without it, or without marked sentences in the
+        facts: chooses supporting facts for HotpotQA; without it, or without marked sentences in the
             question set, only its answer figures are computed.
 
     Returns:
-        One JSON-ready record a question; `record["scores"]` holds the figures, None where undefined.
+        One JSON-ready record per question; `record["scores"]` holds the figures, None where undefined.
     """
-    is_searched = settings.read == "retrieved"  # gold passages that were given say nothing of a retriever
+    is_searched = settings.read == "retrieved"  # given gold passages are no result of a retriever
     measured = _measures(outcomes, settings) if is_searched else {}
     texts = [_first_text(outcome.answers, settings) for outcome in outcomes]
     accepted = [_accepted(outcome.question, settings) for outcome in outcomes]
@@ -124,7 +124,7 @@ def score_outcomes(
         }
         if outcome.answers is not None:
             record |= {**_answers_json(outcome.answers), "prediction": texts[number]}
-            if texts[number] == "":  # what is said is "no answer"
+            if texts[number] == "":  # the system's answer is "no answer"
                 record["confidence"] = outcome.answers.no_answer_confidence
         if outcome.oracle is not None:
             record["gold_passage_prediction"] = from_gold[number]
@@ -140,7 +140,7 @@ def score_outcomes(
 
 
 def _first_text(answers: AnswerSet | None, settings: EvaluationSettings) -> str | None:
-    """The best answer; by SQuAD 2's rules nothing, where "no answer" is likelier."""
+    """The best answer; by SQuAD 2's rules empty where "no answer" is likelier."""
     if answers is None:
         return None
     if settings.profile == "squad2" and not answers.is_answered:
@@ -149,14 +149,14 @@ def _first_text(answers: AnswerSet | None, settings: EvaluationSettings) -> str 
 
 
 def _accepted(question: Question, settings: EvaluationSettings) -> tuple[str, ...]:
-    """The accepted answers; by SQuAD 2's rules silence, where there is none."""
+    """The accepted answers; by SQuAD 2's rules the empty answer where there is none."""
     return ("",) if settings.profile == "squad2" and question.is_impossible else question.answers
 
 
 def _measures(
     outcomes: Sequence[QuestionOutcome], settings: EvaluationSettings
 ) -> dict[str, dict[str, float]]:
-    """trec_eval measures over the questions whose gold passages are known."""
+    """trec_eval measures of the questions that have gold passages."""
     rankings: dict[str, list[tuple[str, float]]] = {}
     qrels: dict[str, dict[str, int]] = {}
     for outcome in outcomes:
@@ -221,7 +221,7 @@ def _n_best_em(answers: AnswerSet, question: Question, settings: EvaluationSetti
 
 
 def _stage(scores: Mapping[str, float | None], is_in_reach: bool, findable: bool) -> str | None:
-    """Blame a miss on a stage of `STAGES`; None if the system does not answer."""
+    """The stage of `STAGES` that caused a miss; None if the system does not answer."""
     if "em" not in scores:
         return None
     if scores["em"] is None:

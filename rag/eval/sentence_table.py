@@ -1,7 +1,7 @@
-"""Where the sentences of passages begin and end, as the corpus itself cut them.
+"""Sentence boundaries of passages, as the corpus itself defines them.
 
-HotpotQA names a supporting fact by title and sentence number, and an index keeps a passage as one text. The
-boundaries are found again by laying the corpus's own sentences over that text.
+HotpotQA names a supporting fact by title and sentence number, and an index stores a passage as one text. The
+boundaries are recovered by aligning the corpus's sentences with that text.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from rag.data.sentences import Spans, align_sentences
 
 
 class SentenceTable:
-    """Sentences of a corpus, by title and text of the whole document; about 60 bytes a document.
+    """Sentences of a corpus, by title and text of the whole document; about 60 bytes per document.
 
     Args:
-        documents: those without sentences of their own are left out.
+        documents: documents of the corpus; those without lists of sentences are ignored.
 
     Raises:
         DataError: no document has sentences.

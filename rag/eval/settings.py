@@ -1,4 +1,4 @@
-"""Settings of an evaluation, and what it is run on."""
+"""Settings of an evaluation, and the source of its questions."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ class EvaluationSettings(Config):
         ks: cut-offs of the retrieval figures.
         measures: measures in ir_measures' syntax, for questions whose gold passages are known.
         read_top_k: passages the reader sees.
-        n_best: answers asked for.
-        batch_size: questions asked at once.
+        n_best: answers per question.
+        batch_size: questions per batch.
         shard_size: questions between two writes; a killed run loses at most these.
         pages: KILT's page of a passage: its document (ids PAGE-n), the passage (its id) or the title.
-        match: how an answer is looked for in passages; None for the profile's own rule.
-        limit: ask only the first so many questions.
-        sample: ask only so many of them, drawn at random with `seed`, in the order of the set.
-        read: what the reader is given: passages that were "retrieved", or the "gold" ones without a search.
-        oracle: also read the gold passages, where they are known, to tell retrieval from reading.
+        match: rule by which a passage holds an answer; None for the profile's rule.
+        limit: use only the first so many questions.
+        sample: use only so many of them, drawn at random with `seed`, in the order of the set.
+        read: which passages the reader gets: "retrieved" ones, or the "gold" ones without a search.
+        oracle: also read the gold passages, where known, to separate errors of retrieval and of reading.
         likelihood: also measure −log p of the first accepted answer by a generative reader, in nats.
-        kept_texts: retrieved passages whose text is kept per question, for the report.
-        resamples: of the bootstrap.
+        kept_texts: retrieved passages per question whose text is kept, for the report.
+        resamples: number of bootstrap resamples.
         level: coverage of the intervals.
-        seed: of the sample and of the bootstrap.
+        seed: seed of the sample and of the bootstrap.
     """
 
     profile: Annotated[str, AfterValidator(check_profile)] = "squad"
@@ -71,13 +71,19 @@ class EvaluationSettings(Config):
     @model_validator(mode="after")
     def _no_measures_of_gold(self) -> EvaluationSettings:
         if self.read == "gold" and self.oracle:
-            raise ValueError("read=gold is the oracle alone: leave one of them out")
+            raise ValueError(
+                "read=gold reads the gold passages alone, oracle reads them too: leave one of them out"
+            )
         if max(self.ks) > MAX_TOP_K:
-            raise ValueError(f"ks reach {max(self.ks)}: a question gets {MAX_TOP_K} passages at most")
+            raise ValueError(
+                f"the largest of ks is {max(self.ks)}, expected at most {MAX_TOP_K} passages per question"
+            )
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """For `metrics.json`; younger fields only where they say more, so that older results are known."""
+        """For `metrics.json`; newer fields only if they differ from the default, so that older results still
+        match.
+        """
         usual = {"read": "retrieved", "likelihood": False}
         found = self.model_dump(mode="json")
         return {name: value for name, value in found.items() if name not in usual or value != usual[name]}
@@ -102,12 +108,12 @@ class EvaluationSettings(Config):
 
 @dataclass(frozen=True, slots=True)
 class QuestionSource:
-    """Where the questions come from; goes into the report and guards resuming.
+    """Source of the questions: part of the report, and compared when an evaluation is resumed.
 
     Attributes:
         path: file, or data-set name.
         split: "train", "dev", "test" or None if unknown.
-        sha256: of the file; empty if there is none.
+        sha256: checksum of the file; empty without a file.
         revision: commit of a data set of the hub; empty for files.
         total: number of questions if known, for the progress display.
     """
@@ -141,7 +147,7 @@ class QuestionSource:
 
     @classmethod
     def of_questions(cls, questions: Sequence[Question], *, split: str | None = None) -> QuestionSource:
-        """Describe questions that were given as such."""
+        """Describe questions that were given as objects."""
         digest = fingerprint([[q.id, q.text, q.answers, q.gold_passage_ids] for q in questions])
         return cls("questions", split=split, sha256=digest, total=len(questions))
 
@@ -152,7 +158,7 @@ class QuestionSource:
 
 
 def _set_name(file: Path) -> str:
-    """The file's name without endings; after its folder's if it says little ("dev", "questions")."""
+    """The file's name without endings, preceded by its folder's if it is general ("dev", "questions")."""
     stem = strip_compression(file.name)
     stem = stem.removesuffix(Path(stem).suffix).removesuffix(".qa")
     words = re.findall(r"[a-z]+", stem.lower())

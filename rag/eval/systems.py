@@ -1,4 +1,4 @@
-"""What is evaluated: anything that finds passages, reads them, or both; `rag.pipeline.Pipeline` is one."""
+"""Systems that can be evaluated: they retrieve passages, read them, or both, as `rag.pipeline.Pipeline`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from readers.paths import read_answers
 from readers.protocols import Reader
 
 Retrieved = Sequence[tuple[Hit, Passage]]
-Paths = Sequence[Retrieved]  # of one question, each with its passages in hop order
+Paths = Sequence[Retrieved]  # the paths of one question, each with its passages in hop order
 
 
 @runtime_checkable
 class RetrievesPassages(Protocol):
-    """Finds passages; one that finds paths too has `retrieve_paths`, which returns both."""
+    """Retrieves passages; a system that also finds paths has `retrieve_paths`, which returns both."""
 
     def retrieve(self, questions: Sequence[str], top_k: int) -> Sequence[Retrieved]:
         """The best passages of each question, best first."""
@@ -24,10 +24,10 @@ class RetrievesPassages(Protocol):
 
 @runtime_checkable
 class ReadsPassages(Protocol):
-    """Reads passages it is given, so that a question is searched once and the gold ones can be read."""
+    """Reads given passages, so that a question is searched once and gold passages can be read too."""
 
     def read(self, questions: Sequence[str], retrieved: Sequence[Retrieved], n_best: int) -> list[AnswerSet]:
-        """One answer set a question; given `paths` too if there are any."""
+        """One answer set per question; it also gets `paths` if there are any."""
         ...
 
 
@@ -49,7 +49,7 @@ def read_paths(
     n_best: int,
     paths: Sequence[Paths],
 ) -> list[AnswerSet]:
-    """`ReadsPassages.read`, with the paths where there are any."""
+    """Call `ReadsPassages.read`, with the paths if there are any."""
     known: dict[str, Any] = {"paths": paths} if any(paths) else {}
     return system.read(questions, retrieved, n_best, **known)
 

@@ -43,7 +43,7 @@ def score_answers(
     """EM and F1 of every prediction: the best over the accepted answers.
 
     Args:
-        predictions: (n,) one short answer a question; None or "" for a missing one, which scores 0
+        predictions: (n,) one short answer per question; None or "" for a missing one, which scores 0
             (but "" equals an accepted answer that normalises to nothing, as in the official scripts).
         answers: (n,) accepted answers of each question.
         profile: see `rag.data.text`.

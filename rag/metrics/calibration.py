@@ -1,4 +1,4 @@
-"""Whether a confidence means what it says, and what abstaining on low confidence would buy."""
+"""How well confidences match accuracy, and what abstaining at low confidence gains."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy.typing as npt
 
 from rag.core.errors import DataError
 
-_POINTS = 200  # of a risk-coverage curve at most; its area uses all
+_POINTS = 200  # most points of a risk-coverage curve; its area uses all of them
 
 
 @dataclass(frozen=True, slots=True)
 class ReliabilityBin:
-    """Predictions of a confidence above `low` and up to `high`: how many, and their means."""
+    """Predictions with confidence above `low` and up to `high`: number, mean confidence and accuracy."""
 
     low: float
     high: float
@@ -109,14 +109,14 @@ def calibration(confidences: npt.ArrayLike, correct: npt.ArrayLike, *, bins: int
 
 @dataclass(frozen=True, slots=True)
 class RiskCoverage:
-    """What is wrong among the answers that are given, as fewer and fewer are held back.
+    """Share of wrong answers among those given, as the threshold of confidence falls.
 
     Attributes:
         coverage: rising shares of questions answered, (P,).
         risk: share of wrong answers among them, (P,).
-        threshold: the confidence from which on these are answered, (P,).
+        threshold: lowest confidence that is answered at each point, (P,).
         aurc: area under the curve, the mean risk over coverages 1/n … 1; smaller is better.
-        oracle_aurc: the same if every right answer were more confident than every wrong one.
+        oracle_aurc: `aurc` if every right answer were more confident than every wrong one.
     """
 
     coverage: tuple[float, ...]

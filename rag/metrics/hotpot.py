@@ -19,7 +19,7 @@ _PARTS = ("em", "f1", "prec", "recall")
 def score_hotpot(
     answer: str | None, facts: Iterable[Sequence[object]] | None, gold: str, gold_facts: Iterable[Fact] = ()
 ) -> dict[str, float]:
-    """The twelve official figures of one question: em, f1, prec and recall, the same with sp_ and joint_.
+    """The twelve official figures of one question: em, f1, prec and recall, plain and with sp_ and joint_.
 
     Args:
         answer: predicted answer; None if the prediction file has none. A missing part scores 0.

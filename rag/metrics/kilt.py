@@ -21,10 +21,10 @@ def page_of(passage: Passage, kind: PageKind = "document") -> str:
     """The page a passage was cut from.
 
     Args:
-        passage: of an index over KILT's knowledge source, whose document ids are page ids.
-        kind: "document" for passages named `PAGE-n` (as `rag index` names what it cuts), "passage" if
-            passages are whole pages and named like them, "title" for passages with ids of their own
-            (psgs_w100): pages are then told apart by title, and the figures are not the official ones.
+        passage: from an index over KILT's knowledge source, whose document ids are page ids.
+        kind: "document" for passages named `PAGE-n` (the ids that `rag index` gives to parts of a document),
+            "passage" if passages are whole pages with the page's id, "title" for passages with other ids
+            (psgs_w100): then pages are identified by title, and the figures are not the official ones.
 
     Example:
         >>> page_of(Passage("290-12", "A", "…")), page_of(Passage("290", "A", "…"))
@@ -36,7 +36,7 @@ def page_of(passage: Passage, kind: PageKind = "document") -> str:
 
 
 def gold_page(place: Mapping[str, Any], kind: PageKind = "document") -> dict[str, str]:
-    """A place of gold provenance in the same terms: its page id, or its title for the kind "title"."""
+    """The page of an entry of gold provenance: its page id, or its title for the kind "title"."""
     name = place.get("title") if kind == "title" else None
     return {"wikipedia_id": str(name or place.get("wikipedia_id") or "")}
 
@@ -66,8 +66,8 @@ def r_precision(pages: Sequence[str], gold_sets: Iterable[frozenset[str]]) -> fl
 def recall_at_k(pages: Sequence[str], gold_sets: Sequence[frozenset[str]], k: int) -> float:
     """Share of evidence sets that are complete among the first k points of the ranking.
 
-    A set is one point of the ranking, standing where its last page stands; pages of a set that were seen
-    before its last page take no place of their own.
+    A set is one point of the ranking, at the rank of its last page; its other pages, which come before,
+    are not counted as points.
 
     Example:
         >>> recall_at_k(["a", "x", "b"], [frozenset({"a", "b"})], 2)
@@ -100,7 +100,7 @@ def rouge_l(prediction: str, reference: str) -> float:
         0.8571
 
     Source: Lin, ROUGE, 2004, section 3.2.
-    Note: words are counted as distinct words and the denominators too, as in the implementation KILT calls.
+    Note: only distinct words are counted, in the denominators too, as in the implementation that KILT calls.
     """
     predicted = _sentences(prediction)
     expected = _sentences(reference)
@@ -117,7 +117,7 @@ def rouge_l(prediction: str, reference: str) -> float:
 
 
 def _sentences(text: str) -> list[list[str]]:
-    # A sentence of blanks only is one empty word, as in the implementation KILT calls.
+    # A sentence of blanks only is one empty word, as in the implementation that KILT calls.
     return [" ".join(sentence.split()).split(" ") for sentence in text.split(".") if sentence]
 
 
@@ -151,8 +151,8 @@ def score_kilt(
     """
     if str(prediction.get("id")).strip() != str(gold.get("id")).strip():
         raise DataError(
-            f"prediction {prediction.get('id')!r} stands where the gold file has {gold.get('id')!r}",
-            hint="KILT wants the same ids in the same order",
+            f"prediction {prediction.get('id')!r} is in the place of {gold.get('id')!r} of the gold file",
+            hint="KILT requires the ids of the gold file in its order",
         )
     outputs = prediction.get("output")
     if not isinstance(outputs, Sequence) or len(outputs) != 1:

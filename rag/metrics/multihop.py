@@ -1,4 +1,4 @@
-"""Figures for questions that need several passages: what a list of passages holds, what paths hold."""
+"""Figures for questions that need several passages: coverage by a list of passages, and by paths."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from rag.metrics.ranking import check_ks, first_true
 
 
 def multihop_scores(retrieved: Sequence[str], gold: Collection[str], ks: Iterable[int]) -> dict[str, float]:
-    """How much of a question's evidence the first k passages hold.
+    """How much of a question's evidence is among the first k passages.
 
     Args:
         retrieved: passage ids or titles, best first.
         gold: ids or titles of all passages that are needed.
 
     Returns:
-        For every k "passage_em@k" (all gold passages are there), "passage_any@k" (at least one is; called PR)
-        and "passage_recall@k" (the share that is there).
+        For every k "passage_em@k" (all gold passages are among them), "passage_any@k" (at least one is; also
+        called PR) and "passage_recall@k" (the share that is).
 
     Raises:
         DataError: `gold` is empty.
@@ -26,11 +26,11 @@ def multihop_scores(retrieved: Sequence[str], gold: Collection[str], ks: Iterabl
         >>> multihop_scores(["a", "x", "b"], {"a", "b"}, [2])
         {'passage_em@2': 0.0, 'passage_any@2': 1.0, 'passage_recall@2': 0.5}
 
-    Note: in this literature "recall@k" may mean any of the three; the names here say which.
+    Note: in the literature "recall@k" may mean any of the three.
     """
     needed = set(gold)
     if not needed:
-        raise DataError("no gold passages are known for a question, so coverage is undefined")
+        raise DataError("a question has no gold passages, so coverage is undefined")
     scores: dict[str, float] = {}
     for k in check_ks(ks):
         found = len(needed.intersection(retrieved[:k]))
@@ -68,7 +68,7 @@ def path_scores(paths: Sequence[Sequence[str]], gold: Sequence[str], ks: Iterabl
     """
     hops = list(dict.fromkeys(gold))
     if not hops:
-        raise DataError("no gold passages are known for a question, so its paths cannot be judged")
+        raise DataError("a question has no gold passages, so its paths cannot be judged")
     rank = first_true([set(path) == set(hops) for path in paths])
     scores: dict[str, float] = {}
     for k in check_ks(ks):

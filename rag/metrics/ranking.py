@@ -13,7 +13,7 @@ from rag.core.errors import ConfigError, DataError
 from rag.data.text import AnswerMatcher, MatchMode
 
 Floats = npt.NDArray[np.float64]
-_QUESTIONS = 256  # scored at once
+_QUESTIONS = 256  # questions scored at once
 DEFAULT_MEASURES = ("R@5", "R@20", "R@100", "RR", "AP", "nDCG@10")
 
 
@@ -52,7 +52,7 @@ def rank_figures(
 
     Args:
         ranks: (n,) 1-based rank of each question's first right passage; None where there is none.
-        depth: ranks beyond it count as not found; None counts all.
+        depth: ranks beyond it count as None; no limit by default.
 
     Returns:
         "top{k}" for every k and "mrr", each (n,).
@@ -73,8 +73,8 @@ def average_rank(
 ) -> float:
     """Mean number of pool passages that score above the gold one, those that tie with it counting half.
 
-    0 is perfect; an encoder that gives every text the same vector gets half the pool, and scores that are not
-    numbers are worse than any.
+    0 is perfect; an encoder that gives every text the same vector gets half the pool; NaN scores count as
+    worse than all others.
 
     Args:
         questions: (B, D).
@@ -118,7 +118,7 @@ def trec_measures(
 
     Raises:
         ConfigError: a measure is unknown.
-        DataError: a passage stands twice in a ranking.
+        DataError: a passage occurs twice in a ranking.
 
     Example:
         >>> scores = trec_measures({"q": [("a", 2.0), ("b", 1.0)]}, {"q": {"b": 1}}, ["RR", "R@1"])
@@ -136,7 +136,7 @@ def trec_measures(
         # Scores that fall with the rank keep our order: trec_eval would reorder ties, in single precision.
         scores = {passage: -float(rank) for rank, (passage, _) in enumerate(ranking)}
         if len(scores) != len(ranking):
-            raise DataError(f"question {question!r}: a passage stands twice in its ranking")
+            raise DataError(f"question {question!r}: a passage occurs twice in its ranking")
         if scores:
             run[question] = scores
     if run:

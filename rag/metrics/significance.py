@@ -1,4 +1,4 @@
-"""How sure a figure is, and whether two systems differ: bootstrap, randomisation, McNemar, Holm.
+"""Uncertainty of a figure, and whether two systems differ: bootstrap, randomisation, McNemar, Holm.
 
 All functions work on one value per question, (n,) or (n, m) for m figures at once. Random draws come from a
 seed. Resampling n questions with replacement only needs to know how often each *distinct* row of values was
@@ -45,7 +45,7 @@ class Interval:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Interval:
-        """From what `to_json` gave."""
+        """Inverse of `to_json`."""
         given: dict[str, Any] = {key: np.nan if value is None else value for key, value in values.items()}
         return cls(**given)
 
@@ -166,7 +166,7 @@ def non_inferiority(
         308 (2012), for the question.
     """
     if not margin > 0.0:
-        raise ConfigError(f"a margin of non-inferiority is above 0, found {margin}")
+        raise ConfigError(f"a margin of non-inferiority must be above 0, found {margin}")
     difference = _paired(a, b)
     if len(difference) == 0:
         raise DataError("no question has both values: nothing to test")
@@ -222,10 +222,10 @@ def randomisation_test(
     chunk = max(1, _CHUNK_CELLS // (len(magnitudes) if partial is None else len(partial)))
     for start in range(0, resamples, chunk):
         size = min(chunk, resamples - start)
-        if partial is None:  # how many of equal differences stay positive
+        if partial is None:  # number of equal differences that stay positive
             heads = generator.binomial(repeats, 0.5, size=(size, len(magnitudes)))
             sums = (2.0 * heads - repeats) @ magnitudes
-        else:  # eight coin flips a byte
+        else:  # eight coin flips per byte
             flips = generator.integers(0, 256, size=(size, len(partial)), dtype=np.uint8)
             sums = partial.ravel()[flips + np.arange(len(partial), dtype=np.int64) * 256].sum(axis=1)
         extreme += int(np.count_nonzero(np.abs(sums) >= threshold))
@@ -233,7 +233,7 @@ def randomisation_test(
 
 
 def _sums_by_byte(difference: Floats) -> Floats:
-    """Signed sums of every eight differences for each of the 256 sign patterns, (groups, 256)."""
+    """Signed sums of each group of eight differences under each of the 256 sign patterns, (groups, 256)."""
     groups = np.zeros(-(-len(difference) // 8) * 8)
     groups[: len(difference)] = difference
     signs = 2.0 * (np.arange(256)[None, :] >> np.arange(8)[:, None] & 1) - 1.0  # (8, 256)

@@ -323,7 +323,7 @@ class Nothing(Words):
 
 def test_encoders_and_passages_that_do_not_fit_are_refused(built: Path, tmp_path: Path) -> None:
     store = PassageStore.open(built / "passages")
-    with pytest.raises(ConfigError, match="one vector a text"):
+    with pytest.raises(ConfigError, match="one vector per text"):
         build_tokens(store, tmp_path / "a", OneEach())
     with pytest.raises(ConfigError, match=r"index.type plaid"):
         build_index(passages(), tmp_path / "b", encoder=Words(), settings=BuildSettings())  # type: ignore[arg-type]
@@ -332,7 +332,7 @@ def test_encoders_and_passages_that_do_not_fit_are_refused(built: Path, tmp_path
     unequal.passage_tokens = None  # type: ignore[assignment, method-assign]  # nothing is encoded
     with pytest.raises(ConfigError, match="normalize: false"):
         build_index(passages(), tmp_path / "d", encoder=unequal, settings=SETTINGS)
-    with pytest.raises(ConfigError, match="3 bits a number, expected 1, 2 or 4"):
+    with pytest.raises(ConfigError, match="3 bits per number, expected 1, 2 or 4"):
         build_tokens(store, tmp_path / "e", unequal, bits=3)
     with pytest.raises(DataError, match="passage 'dots' has no token"):
         build_index([Passage("dots", "", "...")], tmp_path / "c", encoder=Nothing(), settings=SETTINGS)

@@ -58,7 +58,7 @@ def test_evaluate_and_compare_from_python(index: Path, tmp_path: Path) -> None:
 def test_questions_that_nothing_is_known_of_are_told(index: Path, tmp_path: Path) -> None:
     bare = [Question("a", "Where does the Danube rise?"), Question("b", "Where does the Rhine end?")]
     found = rag.evaluate(index=index, questions=bare, out=tmp_path / "bare", reader=False)
-    assert "nothing could be judged: none of 2 questions has answers" in str(found)
+    assert "no figures: none of 2 questions has answers" in str(found)
 
 
 def test_the_gold_passages_alone_are_read_without_an_index(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_the_gold_passages_alone_are_read_without_an_index(tmp_path: Path) -> No
 def test_what_does_not_fit_is_refused(index: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no index was given"):
         rag.evaluate(questions=QUESTIONS)
-    with pytest.raises(ConfigError, match="oracle alone"):
+    with pytest.raises(ConfigError, match="reads the gold passages alone"):
         rag.evaluate(questions=QUESTIONS, read="gold", oracle=True)
     with pytest.raises(ConfigError, match="iterator"):
         rag.evaluate(index=index, questions=iter(QUESTIONS), reader=False)

@@ -270,7 +270,7 @@ def test_kilt_figures_need_perfect_evidence() -> None:
 
 def test_kilt_records_must_agree() -> None:
     gold = record("Paris", ["7"])
-    with pytest.raises(DataError, match="same order"):
+    with pytest.raises(DataError, match="in its order"):
         score_kilt({**gold, "id": "2"}, gold)
     with pytest.raises(DataError, match="exactly one output"):
         score_kilt(record("x", ["7"], ["8"]), gold)
