@@ -59,8 +59,20 @@ DeskOf = Annotated[Desk, Depends(_desk)]
 router = APIRouter()
 
 
+def _without_query(request: Request) -> None:
+    if request.query_params:
+        names = ", ".join(sorted(request.query_params))[:100]
+        raise ApiError(
+            422,
+            "invalid_request",
+            f"{names!r} in the URL is not read",
+            hint="send parameters in the JSON body",
+        )
+
+
 @router.post(
     "/v1/ask",
+    dependencies=[Depends(_without_query)],
     tags=["questions"],
     summary="Answer one question, or several",
     response_model=AnswerSetOut | BatchAnswersOut,
@@ -80,6 +92,7 @@ async def ask(body: AskRequest, request: Request, desk: DeskOf) -> Response:
 
 @router.post(
     "/v1/retrieve",
+    dependencies=[Depends(_without_query)],
     tags=["questions"],
     summary="Find passages for one question, or several",
     response_model=HitsOut | BatchHitsOut,
@@ -114,15 +127,17 @@ async def passage(passage_id: str, desk: DeskOf) -> Response:
 
 @router.post(
     "/v1/admin/reload",
+    dependencies=[Depends(_without_query)],
     tags=["operation"],
     summary="Swap in the index anew, under traffic",
     response_model=ReloadOut,
-    responses=_errors(401, 403, 408, 409, 413, 500, 503),
+    responses=_errors(401, 403, 408, 409, 413, 422, 500, 503),
 )
-async def reload(desk: DeskOf) -> Response:
+async def reload(request: Request, desk: DeskOf) -> Response:
     """Opens the configured index directory again and switches to it; nothing that runs is disturbed.
 
-    Only on servers that ask for API keys.
+    Only on servers that ask for API keys. It takes no parameters: which directory is opened is the server's
+    setting, which may be a symbolic link.
     """
     if not desk.settings.api_keys:
         raise ApiError(
@@ -130,6 +145,13 @@ async def reload(desk: DeskOf) -> Response:
             "reload_disabled",
             "reload over HTTP is off because this server asks for no API key",
             hint="set RAG_SERVE_API_KEYS, or send the process SIGHUP",
+        )
+    if (await request.body()).strip() not in (b"", b"{}", b"null"):
+        raise ApiError(
+            422,
+            "invalid_request",
+            "reload takes no body: it opens the directory again that the server was started with",
+            hint="start the server with a symbolic link as --index, point the link elsewhere, then reload",
         )
     return JSONResponse(await desk.reload())
 

@@ -63,10 +63,36 @@ def load_command(name: str) -> Any:
     own = f"{name}_" if keyword.iskeyword(name) else name
     module = importlib.import_module(f"rag.cli.{own}")
     if not hasattr(module, "app"):
-        return _command(name, getattr(module, own))
-    group = typer.main.get_command(module.app)
+        return _refusing_repeats(_command(name, getattr(module, own)))
+    group: Any = typer.main.get_command(module.app)
     group.name = name
+    for command in group.commands.values():
+        _refusing_repeats(command)
     return group
+
+
+def _refusing_repeats(command: Any) -> Any:
+    """Refuse an option that is given twice and takes one value: the first one would be dropped."""
+    make_parser = command.make_parser
+
+    def checked_parser(ctx: Any) -> Any:
+        parser = make_parser(ctx)
+        parse = parser.parse_args
+
+        def checked_parse(args: list[str]) -> Any:
+            values, rest, order = parse(args)
+            for option in {one.name: one for one in order}.values():
+                is_single = option.param_type_name == "option" and not (option.multiple or option.is_flag)
+                if is_single and order.count(option) > 1:
+                    name = max(option.opts, key=len)
+                    raise ConfigError(f"{name} is given {order.count(option)} times", hint="give it once")
+            return values, rest, order
+
+        parser.parse_args = checked_parse
+        return parser
+
+    command.make_parser = checked_parser
+    return command
 
 
 def _placeholder(name: str) -> Any:

@@ -146,3 +146,25 @@ async def test_reload_needs_keys():
     assert (response.status_code, response.json()["error"]["code"]) == (403, "reload_disabled")
     async with running(app=application(Opener())) as client:
         assert (await client.post("/v1/admin/reload")).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/admin/reload", {"index": "/nope"}),
+        ("/v1/admin/reload?index=/nope", None),
+        ("/v1/ask?top_k=3", {"question": "a"}),
+        ("/v1/retrieve?top_k=3", {"question": "a"}),
+    ],
+)
+async def test_parameters_that_nothing_reads_are_refused(path: str, body: dict[str, str] | None):
+    opener = Opener()
+    app = application(opener)
+    async with running(app=app) as client:
+        await until(lambda: app.state.desk.state == "ready")
+        response = await client.post(path, json=body, headers=KEY)
+        assert response.status_code == 422, response.text
+        assert response.json()["error"]["hint"]
+        assert (await client.post("/v1/admin/reload", headers=KEY)).status_code == 200
+        assert (await client.post("/v1/admin/reload", json={}, headers=KEY)).status_code == 200
+    assert len(opener.opened) == 3

@@ -430,3 +430,19 @@ def test_no_answer_is_said() -> None:
         "timings_ms": {},
     }
     assert "no answer found (confidence that there is none: 90%)" in format_answer_set(empty, colour=False)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("serve", "--index", "a", "-i", "b"),
+        ("ask", "who?", "--index", "a", "--index", "b"),
+        ("train", "dpr", "--out", "a", "--train", "x", "--train", "y", "--out", "b"),
+    ],
+)
+def test_an_option_of_one_value_is_not_taken_twice(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, error = _run(capsys, *command)
+    assert (code, "given 2 times" in error) == (2, True), error
+    assert "--train" not in error
