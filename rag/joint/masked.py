@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from indexers.protocols import IntArray
 from rag.config import Config
 from rag.core.errors import ConfigError, DataError
 from rag.core.log import get_logger
+from rag.core.types import Passage
 from rag.data.sentences import split_sentences
 from rag.joint.salient import Masks, Spans, Tagger, choose_spans, find_dates
 from rag.runtime.backbone import attention_for, loading, run_backbone, set_dropout
@@ -32,6 +35,7 @@ log = get_logger(__name__)
 _MOST_MASKED = 10  # tokens of a sentence, as published
 _SAMPLE = 500  # passages looked at before training
 _FEW = 0.3  # a smaller share with something to mask is warned about
+_RUN = 5  # words in a row that two texts of a document hardly share by chance
 _TRIES = 100  # draws of other passages for a batch whose own have nothing to mask
 
 
@@ -46,6 +50,7 @@ class MaskedSentence:
         places: (T,) where masks are.
         targets: (T,) tokens that were there.
         words: the strings that were masked.
+        title: of its passage.
         rest: its passage without it.
         after: the passage that follows in the corpus, as near as what a search finds and mostly of no help.
     """
@@ -56,8 +61,27 @@ class MaskedSentence:
     places: IntArray
     targets: IntArray
     words: tuple[str, ...] = ()
+    title: str = ""
     rest: str = ""
     after: str = ""
+
+    def stands_in(self, passage: Passage) -> bool:
+        """Whether a passage holds the sentence, so that the masked words could be copied from it.
+
+        Words are compared without case, blanks and punctuation. Of a passage of the same title, or without
+        one, a part of the sentence is enough that another split may have left there: five words in a row,
+        or two where the passage begins or ends.
+        """
+        words, others = _words(self.text), _words(passage.text)
+        if _holds(others, words):
+            return True
+        if passage.title and _words(passage.title) != _words(self.title):
+            return False
+        runs = (words[first : first + _RUN] for first in range(len(words) - _RUN + 1))
+        if any(_holds(others, run) for run in runs):
+            return True
+        lengths = range(2, min(len(words), len(others)) + 1)
+        return any(others[-n:] == words[:n] or others[:n] == words[-n:] for n in lengths)
 
 
 class MlmConfig(Config):
@@ -165,7 +189,7 @@ class SentenceBatches:
                 spans = choose_spans(self._masks, sentences[n], known, draw)
                 masked = self._mask(sentences[n], spans) if spans else None
                 if masked is not None:
-                    found.append(replace(masked, rest=rest, after=after.text))
+                    found.append(replace(masked, title=passage.title, rest=rest, after=after.text))
                     break
             first += len(sentences)
         return found
@@ -190,6 +214,15 @@ class SentenceBatches:
             return None
         masked = np.where(inside, self._tokenizer.mask_token_id, ids)
         return MaskedSentence(text, query + text[end:], masked, places, ids[places], tuple(words))
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold())
+
+
+def _holds(words: Sequence[str], run: Sequence[str]) -> bool:
+    """Whether the run stands among the words, one behind the other."""
+    return not run or f" {' '.join(run)} " in f" {' '.join(words)} "
 
 
 def _apart(spans: Spans) -> Spans:

@@ -211,7 +211,7 @@ class RealmTask:
     def retrieve(self, sentences: Sequence[MaskedSentence]) -> tuple[Tensor, IntArray, list[tuple[str, str]]]:
         """What each sentence is read with.
 
-        A passage that holds the sentence itself, and a copy of one that is there, are left out. Where none is
+        A passage in which the sentence stands, and a copy of one that is there, are left out. Where none is
         left, the null document is read, also if the configuration does without it.
 
         Returns:
@@ -227,7 +227,7 @@ class RealmTask:
         for number, (sentence, own) in enumerate(zip(sentences, found, strict=True)):
             listed: dict[tuple[str, str], None] = {}
             for passage in own:
-                if sentence.text not in passage.text and len(listed) < wanted:
+                if len(listed) < wanted and not sentence.stands_in(passage):
                     listed[passage.title, passage.text] = None
             for slot, key in enumerate(listed, 1):
                 rows[number, slot] = places.setdefault(key, len(places))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
-from transformers import AutoModelForMaskedLM
+from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from indexers.build import BuildSettings, build_index
 from indexers.index import Index
@@ -208,7 +209,7 @@ def test_a_batch_without_anything_to_mask_is_made_of_other_passages(world: Path,
 def test_what_is_read_with_a_sentence(world: Path, tmp_path: Path) -> None:
     """Its own passage and copies are left out, the null document is first; the model as it is scores them."""
     passages = [Passage(str(n), "", text) for n, text in enumerate(
-        ["Who wrote e f in Danube?", "the river e f", "the river e f", "in the black forest"]
+        ["Who  wrote e f\nin Danube ?", "the river e f", "the river e f", "in the black forest"]
     )]  # fmt: skip
     encoder = BiEncoder.load(world / "encoder", **READ)
     build_index(passages, tmp_path / "index", encoder=encoder, settings=BuildSettings(probes=4))
@@ -255,6 +256,31 @@ def test_what_is_read_with_a_sentence(world: Path, tmp_path: Path) -> None:
         assert rows.tolist() == [[0] * 4]
         assert alone[0].isfinite().tolist() == [True, False, False, False]
         assert torch.isfinite(task.loss([one, everywhere, replace(one, text="")]).value)
+
+
+@pytest.mark.parametrize(
+    ("title", "text", "stands"),
+    [
+        ("River", "It is long. The river rises\n in the Black  Forest , in 1888!", True),  # other blanks
+        ("Other", "IT IS LONG. the river rises in the Black Forest in 1888", True),  # a copy elsewhere
+        ("River", "Black Forest in 1888. It flows east.", True),  # split in its midst
+        ("River", "It is long. The river", True),
+        ("", "the Black Forest in 1888 and later", True),  # untitled: perhaps the same document
+        ("River", "In the Black Forest a farmer has told of the river in 1888.", False),
+        ("Other", "It is known that the river rises in the Black Forest.", False),
+    ],
+)
+def test_a_sentence_stands_in_what_another_split_made_of_its_document(
+    tmp_path: Path, tiny_bert: Path, title: str, text: str, stands: bool
+) -> None:
+    own = {"id": "1", "title": "River", "text": "The river rises in the Black Forest, in 1888."}
+    (tmp_path / "corpus.jsonl").write_text(json.dumps(own))
+    store, _ = open_corpus([tmp_path / "corpus.jsonl"], tmp_path / "cut", "none")
+    [[sentence]] = SentenceBatches(
+        store, AutoTokenizer.from_pretrained(tiny_bert), masks="span", tagger=None, sentence_tokens=32,
+        min_words=4, examples=Epochs(1, 1, epochs=1, seed=1),
+    )  # fmt: skip
+    assert sentence.stands_in(Passage("1", title, text)) is stands
 
 
 def test_filling_in_teaches_to_find_and_the_index_follows(
