@@ -111,6 +111,7 @@ class SentenceBatches:
         examples: passages of every batch; those without anything to mask are left out.
         rows: of the store, that `examples` are drawn from; None: all.
         recurring: mask names and dates that stand in the rest of the passage too, where there are such.
+        mask_token: of the retriever, for queries; None: that of `tokenizer`.
 
     Raises:
         DataError: of a sample of the passages not one has anything to mask.
@@ -128,9 +129,10 @@ class SentenceBatches:
         examples: Epochs,
         rows: IntArray | None = None,
         recurring: bool = False,
+        mask_token: str | None = None,
     ) -> None:
         self._rows = np.arange(len(store)) if rows is None else rows
-        self._recurring = recurring
+        self._recurring, self._mask_token = recurring, mask_token or tokenizer.mask_token
         self._store, self._tokenizer, self._masks, self._tagger = store, tokenizer, masks, tagger
         self._sentence_tokens, self._min_words, self._examples = sentence_tokens, min_words, examples
         seed = examples.seed
@@ -207,7 +209,7 @@ class SentenceBatches:
             own = (offsets[:, 0] < stop) & (offsets[:, 1] > start)
             inside |= own
             words += [text[start:stop]] * bool(own.any())
-            query += text[end:start] + " ".join([self._tokenizer.mask_token] * int(own.sum()))
+            query += text[end:start] + " ".join([self._mask_token] * int(own.sum()))
             end = stop
         places = np.flatnonzero(inside)
         if not 0 < len(places) <= _MOST_MASKED:

@@ -41,6 +41,7 @@ from rag.training.precision import lowered
 from rag.training.refresh.exchange import Role
 from rag.training.refresh.schedule import distinct_share, score_entropy
 from readers.generative.marginal import Marginal, answer_log_likelihood
+from retrievers.encoders.tokenization import mask_token
 from retrievers.examples.corpus import open_corpus
 from retrievers.training.frozen import listed_scores
 from retrievers.training.ict import CorpusDataConfig
@@ -137,6 +138,7 @@ def _train(config: RealmTrainConfig, role: Role, world: World, index: Index) -> 
         batches = SentenceBatches(
             store, reader.tokenizer, masks=config.masks, tagger=tagger, sentence_tokens=said.sentence_tokens,
             min_words=config.data.min_words, examples=epochs_of(config, len(store)),
+            mask_token=mask_token(retriever.settings.question.weights_dir),
         )  # fmt: skip
     log.info(
         "%d passages with sentences, %d to find, %d batches", len(store), len(index.passages), len(batches)

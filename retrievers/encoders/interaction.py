@@ -13,7 +13,7 @@ from torch import Tensor
 from rag.core.errors import ConfigError
 from rag.core.log import get_logger
 
-_MASKS = ("[MASK]", "<mask>")
+MASKS = ("[MASK]", "<mask>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class TokenRules:
                 " and no ".join(missing),
             )
         self.query_marker, self.passage_marker = markers[how.query_marker], markers[how.passage_marker]
-        mask = next((i for i in map(tokenizer.token_to_id, _MASKS) if i is not None), None)
+        mask = next((i for i in map(tokenizer.token_to_id, MASKS) if i is not None), None)
         if how.expanded and mask is None:
             raise ConfigError(
                 "the tokenizer has no mask token to fill questions up with",

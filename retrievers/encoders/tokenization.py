@@ -8,9 +8,9 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from rag.core.errors import ArtifactError
+from rag.core.errors import ArtifactError, ConfigError
 from rag.core.types import Query
-from retrievers.encoders.interaction import TokenRules
+from retrievers.encoders.interaction import MASKS, TokenRules
 from retrievers.encoders.layout import render_queries
 from retrievers.encoders.settings import EncoderSettings
 
@@ -93,6 +93,22 @@ def separator_id(folder: Path) -> int:
     if len(seconds) < 2:
         raise ArtifactError(f"{folder}: its tokenizer puts no separator between segments")
     return int(pair.ids[seconds[-1]])
+
+
+def mask_token(folder: Path) -> str:
+    """What stands for a hidden word in a text that this model reads.
+
+    Raises:
+        ConfigError: the tokenizer of `folder` has no such token.
+    """
+    tokenizer = _load(folder)
+    for token in MASKS:
+        if tokenizer.token_to_id(token) is not None:
+            return token
+    raise ConfigError(
+        f"{folder}: its tokenizer has no mask token, expected {' or '.join(MASKS)}",
+        hint="use an encoder that was trained with masks",
+    )
 
 
 def _load(folder: Path) -> Any:

@@ -27,7 +27,9 @@ from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
 from retrievers.training.frozen import settings_of
+from retrievers.training.model import BiEncoderModel
 from tests.conftest import TinyModels
+from tests.tiny_reader import tiny_roberta, tiny_roberta_tokenizer
 from tests.unit.retrievers.training.test_ict import write_corpus
 
 NAMES = ("Danube", "Forest", "Black", "Title", "Text")
@@ -281,6 +283,24 @@ def test_a_sentence_stands_in_what_another_split_made_of_its_document(
         min_words=4, examples=Epochs(1, 1, epochs=1, seed=1),
     )  # fmt: skip
     assert sentence.stands_in(Passage("1", title, text)) is stands
+
+
+def test_the_retriever_is_asked_with_its_own_masks(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A RoBERTa finds for a BERT: `[MASK]` would be six pieces of a word to it."""
+    encoder = BiEncoder.load(tiny_roberta(tmp_path / "roberta"), **READ)
+    passages = [Passage(str(n), "", f"the river {code} {name}") for n, (code, name) in enumerate(FACTS)]
+    build_index(passages, tmp_path / "index", encoder=encoder, settings=BuildSettings(probes=4))
+    asked: list[list[int]] = []
+    encode = BiEncoderModel.encode_questions
+    monkeypatch.setattr(
+        BiEncoderModel, "encode_questions", lambda self, ids: (asked.extend(ids), encode(self, ids))[1]
+    )
+    train_realm(settings(world, out=tmp_path / "run", index=tmp_path / "index", max_steps=1))
+    mask = tiny_roberta_tokenizer().mask_token_id
+    assert asked
+    assert [list(ids).count(mask) for ids in asked] == [1] * len(asked)
 
 
 def test_filling_in_teaches_to_find_and_the_index_follows(
