@@ -11,7 +11,7 @@ from pydantic import Field
 from rag.joint.losses import Fused, fused_loss
 from rag.joint.together import train_together
 from rag.joint.together_config import DocumentSide, JointTrainConfig
-from rag.training.refresh.exchange import Role
+from rag.training.refresh.processes import Role
 from readers.generative.marginal import Marginal
 
 

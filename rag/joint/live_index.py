@@ -31,13 +31,14 @@ from rag.core.files import atomic_write_json, read_json
 from rag.core.log import get_logger
 from rag.core.types import Passage, Query
 from rag.joint.pair import part
-from rag.runtime.hardware import use_threads
-from rag.training.claim import check_run, claimed
+from rag.training.claim import claimed
 from rag.training.config import RefreshedConfig
 from rag.training.distributed import World
 from rag.training.precision import MasterWeights
-from rag.training.refresh.exchange import Exchange, Refresher, Role, has_finished, says_when_finished
+from rag.training.refresh.exchange import Exchange
 from rag.training.refresh.generations import Generation, Generations
+from rag.training.refresh.processes import Role, refresher_process, trainer_process
+from rag.training.refresh.refresher import Refresher
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training.config import RetrieverTrainConfig
 from retrievers.training.frozen import settings_of
@@ -62,7 +63,7 @@ ConfigT = TypeVar("ConfigT", bound=HeldConfig)
 
 
 @contextmanager
-def held_run(config: ConfigT) -> Iterator[tuple[ConfigT, World, Index]]:
+def held_run(config: ConfigT, role: Role) -> Iterator[tuple[ConfigT, World, Index]]:
     """The configuration with all that the index decides, the processes, and the index, while a run trains.
 
     Raises:
@@ -70,7 +71,11 @@ def held_run(config: ConfigT) -> Iterator[tuple[ConfigT, World, Index]]:
             with another encoder.
         ConfigError: the index has no vectors.
     """
-    with claimed(config) as world, says_when_finished(config.out, world), Index.open(config.index) as index:
+    with (
+        claimed(config) as world,
+        trainer_process(config.out, world, role),
+        Index.open(config.index) as index,
+    ):
         yield settings_of(config, index, started=True), world, index
 
 
@@ -82,14 +87,12 @@ def refresh_index(config: HeldConfig) -> Path:
 
     Raises:
         MismatchedArtifactError: the run there has another configuration, corpus or index.
-        ResourceError: another refresher works there.
+        ResourceError: another refresher works there, or the trainer was killed or is stopped.
     """
-    check_run(config, config.out)
-    use_threads(config.run.threads)
-    with Index.open(config.index) as index:
+    with refresher_process(config) as finished, Index.open(config.index) as index:
         model, _ = load_model(settings_of(config, index, started=True), "cpu")
         refresher = IndexRefresher(config, index, temperature=model.temperature)
-        refreshes = refresher.watch(partial(has_finished, config.out))
+        refreshes = refresher.watch(finished)
     log.info("the trainer has finished; made the index anew %d times", refreshes)
     return config.out / "indexes"
 

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from rag.joint.losses import rag_loss
 from rag.joint.together import train_generator_alone, train_together
 from rag.joint.together_config import JointTrainConfig
-from rag.training.refresh.exchange import Role
+from rag.training.refresh.processes import Role
 from readers.generative.marginal import Marginal
 from readers.generative.marginal_decoding import Decoding
 

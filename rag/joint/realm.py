@@ -38,7 +38,7 @@ from rag.runtime.hardware import resolve_precision
 from rag.training.distributed import World
 from rag.training.fit import Loss, fit
 from rag.training.precision import lowered
-from rag.training.refresh.exchange import Role
+from rag.training.refresh.processes import Role
 from rag.training.refresh.schedule import distinct_share, score_entropy
 from readers.generative.marginal import Marginal, answer_log_likelihood
 from retrievers.encoders.tokenization import mask_token
@@ -119,7 +119,7 @@ def train_realm(config: RealmTrainConfig, role: Role = "both") -> Path:
         MismatchedArtifactError: `config.out` holds a run with another configuration, or the index was built
             with another encoder.
     """
-    with held_run(config) as (known, world, index):
+    with held_run(config, role) as (known, world, index):
         return _train(known, role, world, index)
 
 

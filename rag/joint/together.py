@@ -30,7 +30,7 @@ from rag.training.distributed import World
 from rag.training.fit import FitHooks, FitResult, fit
 from rag.training.hooks import SeveralHooks
 from rag.training.precision import MasterWeights, lowered
-from rag.training.refresh.exchange import Role
+from rag.training.refresh.processes import Role
 from readers.generative.files import load_generator
 from readers.generative.model import Seq2Seq
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
@@ -62,7 +62,7 @@ def train_together(
     Raises:
         MismatchedArtifactError: the index was built with another encoder than the one named.
     """
-    with held_run(config) as (known, world, index):
+    with held_run(config, role) as (known, world, index):
         return _train(known, objective, reads, role, world, index)
 
 

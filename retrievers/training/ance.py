@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,11 @@ from indexers.protocols import FloatArray
 from rag.core.errors import ConfigError
 from rag.core.log import get_logger
 from rag.data.examples import Candidate
-from rag.runtime.hardware import use_threads
-from rag.training.claim import check_run, claimed
+from rag.training.claim import claimed
 from rag.training.fit import FitHooks
-from rag.training.refresh.exchange import Exchange, Role, has_finished, says_when_finished
+from rag.training.refresh.exchange import Exchange
 from rag.training.refresh.generations import Generation, Generations
+from rag.training.refresh.processes import Role, refresher_process, trainer_process
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import RetrieverBatches
 from retrievers.examples.data import TrainingArrays
@@ -60,7 +59,11 @@ def train_ance(config: AnceTrainConfig, *, role: Role = "both") -> Path:
     Note:
         The optimiser is AdamW, not LAMB, and the learning rate is warmed up once, not at every refresh.
     """
-    with claimed(config) as world, says_when_finished(config.out, world), Index.open(config.index) as index:
+    with (
+        claimed(config) as world,
+        trainer_process(config.out, world, role),
+        Index.open(config.index) as index,
+    ):
         return train_bi_encoder(
             config,
             world,
@@ -80,14 +83,12 @@ def run_inferencer(config: AnceTrainConfig) -> Path:
 
     Raises:
         MismatchedArtifactError: the run there has another configuration, other examples or another corpus.
-        ResourceError: another inferencer works there.
+        ResourceError: another inferencer works there, or the trainer was killed or is stopped.
     """
-    check_run(config, config.out)
-    use_threads(config.run.threads)
-    split = split_examples(config, config.out / "data")
-    with Index.open(config.index) as index:
+    with refresher_process(config) as finished, Index.open(config.index) as index:
+        split = split_examples(config, config.out / "data")
         inferencer = _inferencer(config, index, split, "auto")
-        refreshes = inferencer.watch(partial(has_finished, config.out))
+        refreshes = inferencer.watch(finished)
     log.info("the trainer has finished; mined %d times", refreshes)
     return config.out / "negatives"
 

@@ -4,7 +4,7 @@ It shares nothing with the trainer but a folder, and neither waits for the other
 
     snapshots/      encoders that the trainer publishes
     negatives/      what is mined with them, published here
-    inferencer/     vectors of the refresh at hand; a killed one goes on shard by shard
+    refresher/      vectors of the refresh at hand; a killed one goes on shard by shard
 
 A generation of negatives holds
 
@@ -49,8 +49,8 @@ from rag.core.progress import Progress
 from rag.core.types import Query
 from rag.data.examples import Example
 from rag.runtime.seeds import generator
-from rag.training.refresh.exchange import Refresher
 from rag.training.refresh.generations import Generation, Generations
+from rag.training.refresh.refresher import Refresher
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.data import answer_matcher
 from retrievers.examples.tokens import TokenTable, TokenTableWriter
@@ -177,7 +177,7 @@ class Inferencer(Refresher):
 
     def _encode(self, encoder: TextEncoder) -> _Searched:
         """Vectors of the whole corpus; shards that an earlier, killed attempt finished are kept."""
-        work = self.config.out / "inferencer"
+        work = self.config.out / "refresher"
         place = work / f"embeddings-{encoder.identity.fingerprint()}"
         for other in work.glob("embeddings-*"):
             if other != place:

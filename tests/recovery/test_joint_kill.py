@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from rag.joint import live_index, orqa
+from rag.joint import orqa
 from rag.joint.live_index import IndexRefresher, refresh_index
 from rag.joint.orqa_config import OrqaTrainConfig
 from rag.joint.realm import RealmTask, RealmTrainConfig, train_realm
@@ -63,20 +62,12 @@ def test_realm_goes_on_after_a_kill(world: Path, tmp_path: Path) -> None:
 def _met_while_it_writes(config: RealmTrainConfig) -> None:
     """A trainer that is in the middle of its first checkpoint until a refresher has looked at the run."""
     indexes = Generations(config.out / "indexes")
-    waits_at(checkpoints, "_save", 1, (config.out / "looked").exists)
+    waits_at(checkpoints, "_save", 1, (config.out / "heartbeat-refresher.json").exists)
     waits_at(Exchange, "before_step", 12, lambda: len(indexes.all()) > 1)
     train_realm(config, role="trainer")
 
 
-def _looks_and_is_killed(config: RealmTrainConfig) -> None:
-    """A refresher that dies in its second refresh."""
-    check = live_index.check_run
-
-    def check_run(*arguments: Any) -> None:
-        check(*arguments)
-        (config.out / "looked").touch()
-
-    live_index.check_run = check_run
+def _killed_in_its_second_refresh(config: RealmTrainConfig) -> None:
     dies_at(IndexRefresher, "check", 1)
     refresh_index(config)
 
@@ -86,7 +77,7 @@ def test_trainer_and_refresher_are_two_processes(world: Path, tmp_path: Path) ->
     config = config.replaced(max_steps=14, epochs=40)
     trainer = start_process(_met_while_it_writes, config)
     wait_until(lambda: [*config.out.glob("checkpoints/.step-*")])
-    killed = start_process(_looks_and_is_killed, config)
+    killed = start_process(_killed_in_its_second_refresh, config)
     killed.join(200)
     assert killed.exitcode == -signal.SIGKILL
     refresh_index(config)  # goes on where the killed one was, and ends with the trainer

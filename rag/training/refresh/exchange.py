@@ -2,7 +2,6 @@
 
     snapshots/      the model at some steps, published by the trainer
     (a payload)/    what a refresher made of them: negatives, targets, an index that the trainer holds
-    finished.json   the trainer has finished
 
 Trainer and refresher are two processes that meet in these folders and never wait for each other, or one
 process that does both in turn. Either may be killed at any moment and started again: the trainer saves a
@@ -15,31 +14,25 @@ trainer's `take_up` opens them. Nothing here knows what they hold.
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 
 from rag.core.errors import IncompleteArtifactError, MismatchedArtifactError
-from rag.core.files import atomic_write_json
 from rag.core.log import get_logger
 from rag.training.checkpoints import Checkpoint, complete_checkpoints
 from rag.training.config import RefreshedConfig
 from rag.training.distributed import World
 from rag.training.fit import FitHooks
 from rag.training.refresh.generations import Generation, Generations
-
-Role = Literal["both", "trainer"]
-"""Of a training process: it refreshes in line, or leaves that to another process."""
+from rag.training.refresh.processes import BEAT_S, Watch
+from rag.training.refresh.refresher import Refresher
 
 _FROM_START = "file"  # the version of what the trainer had before the first refresh
-_FINISHED = "finished.json"
 _UNANSWERED = 3  # snapshots in a row that nothing was made of, until somebody is told
-
-_TWO_RUNS = "start trainer and refresher with the same configuration and data, or choose another --out"
 
 log = get_logger(__name__)
 
@@ -192,7 +185,7 @@ class Exchange(FitHooks):
         if self._world.is_main and self._unanswered % _UNANSWERED == 0:
             log.warning(
                 "nothing came of the last %d snapshots: does the other process run, which is the same "
-                "command with --role refresher or inferencer? If so, they come faster than it works; see "
+                "command with --role refresher? If so, they come faster than it works; see "
                 "--refresh. Training goes on with what it has",
                 self._unanswered,
             )
@@ -228,8 +221,10 @@ class Exchange(FitHooks):
             newest = self._newest(step) if self._world.is_main else None
             if self._world.is_main and newest is None and self._must_wait():
                 log.info("nothing to train with yet: waiting for the refresher on the same folder")
+                refresher = Watch(self._payloads.directory.parent, "refresher")
                 while newest is None:
-                    self._sleep(self._config.poll_s)
+                    refresher.check()
+                    self._sleep(min(self._config.poll_s, BEAT_S))
                     newest = self._newest(step)
             if newest is not None:
                 newest = stack.enter_context(self._payloads.hold(newest))
@@ -240,7 +235,7 @@ class Exchange(FitHooks):
 
     def _newest(self, step: int) -> Generation | None:
         """The newest of no newer a model: a resumed run may find some of steps that are still to come."""
-        found = [own for own in _of_run(self._payloads, self._key) if own.step <= step]
+        found = [own for own in self._payloads.all(key=self._key) if own.step <= step]
         return found[-1] if found else self._current
 
     def _find(self, version: str) -> Generation:
@@ -265,130 +260,3 @@ class Exchange(FitHooks):
         if self._world.is_main:
             age = f"{step - self._made_at:,} steps old"
             log.info("step %d: now with index %s, %s", step, self._version, age)
-
-
-@contextmanager
-def says_when_finished(out: Path, world: World) -> Iterator[None]:
-    """While a trainer works in `out`; who refreshes for it stops when it has finished, not when it fails."""
-    if world.is_main:
-        (out / _FINISHED).unlink(missing_ok=True)
-    yield
-    if world.is_main:
-        atomic_write_json(out / _FINISHED, {"finished": True})
-    world.barrier()
-
-
-def has_finished(out: Path) -> bool:
-    """Whether the trainer of a run has finished."""
-    return (out / _FINISHED).exists()
-
-
-def _of_run(generations: Generations, key: str) -> list[Generation]:
-    return [generation for generation in generations.all() if generation.meta.get("key") == key]
-
-
-class RefreshStopped(Exception):
-    """The trainer has finished: nobody waits for this refresh."""
-
-
-class Refresher(ABC):
-    """Makes a payload out of snapshots. Derive from it and write `build`.
-
-    Args:
-        key: says what the run is about (examples, corpus), the same in the trainer.
-        keep: results that stay on disk, beside those that the trainer's checkpoints need.
-    """
-
-    def __init__(
-        self, snapshots: Generations, payloads: Generations, *, key: str, keep: int = 2, poll_s: float = 5.0
-    ) -> None:
-        self.snapshots, self.payloads, self.key = snapshots, payloads, key
-        self._keep, self._poll_s = keep, poll_s
-        self._finished: Callable[[], bool] = lambda: False
-
-    @abstractmethod
-    def build(self, snapshot: Generation, before: Generation | None, folder: Path) -> None:
-        """Fill `folder` with what the snapshot in `snapshot.path` gives; depends on the arguments alone.
-
-        Long work calls `check` now and then. After a kill the folder is given again as it was left.
-
-        Args:
-            snapshot: held, so that it does not vanish.
-            before: the result that this one follows on; `turn` counts them.
-            folder: empty, or left by a killed attempt with the same arguments.
-        """
-
-    def check(self) -> None:
-        """Raises `RefreshStopped` if the trainer has finished."""
-        if self._finished():
-            raise RefreshStopped
-
-    @staticmethod
-    def turn(before: Generation | None) -> int:
-        """0 for the first result, then 1, 2, …"""
-        return int(before.meta["turn"]) + 1 if before is not None else 0
-
-    def watch(self, finished: Callable[[], bool], *, sleep: Callable[[float], None] = time.sleep) -> int:
-        """Refresh for every newer snapshot until `finished()`, see `has_finished`; returns how many
-        refreshes that were.
-
-        A refresh that is under way when the trainer finishes is given up.
-
-        Raises:
-            MismatchedArtifactError: the snapshots are of a run about something else.
-            ArtifactError: a snapshot is damaged.
-        """
-        self._finished, refreshes = finished, 0
-        if self.snapshots.newest() is None:
-            log.info("waiting for the trainer's first snapshot in %s", self.snapshots.directory)
-        while not finished():
-            made = _of_run(self.payloads, self.key)
-            snapshot, newest = self.snapshots.newest(), made[-1] if made else None
-            if snapshot is None or (newest is not None and newest.meta["snapshot"] == snapshot.version):
-                sleep(self._poll_s)
-                continue
-            try:
-                self.refresh(snapshot, before=newest)
-                refreshes += 1
-            except IncompleteArtifactError:
-                if self.snapshots.find(snapshot.version) is not None:
-                    raise
-                log.info("snapshot %s was replaced by a newer one", snapshot.version)
-                sleep(self._poll_s)
-            except RefreshStopped:
-                log.info("the trainer has finished: the refresh of step %d is given up", snapshot.step)
-        return refreshes
-
-    def refresh(self, snapshot: Generation, *, before: Generation | None) -> Any:
-        """Publish what one snapshot gives, or find it published already.
-
-        Raises:
-            IncompleteArtifactError: the snapshot is gone, or damaged.
-            MismatchedArtifactError: it is of a run about something else.
-            RefreshStopped: see `check`.
-            ResourceError: another process refreshes here.
-        """
-        if snapshot.meta.get("key") != self.key:
-            raise MismatchedArtifactError(
-                f"{snapshot.path} is of a run with other examples, or another corpus", hint=_TWO_RUNS
-            )
-        meta = {
-            "key": self.key,
-            "snapshot": snapshot.version,
-            "turn": self.turn(before),
-            "before": before.version if before is not None else None,
-        }
-        for known in self.payloads.all():
-            if known.meta == meta and known.step == snapshot.step:
-                log.info("%s of this snapshot is published already", known.version)
-                return known
-        started = time.monotonic()
-        with ExitStack() as stack:
-            held = stack.enter_context(self.snapshots.hold(snapshot))
-            old = stack.enter_context(self.payloads.hold(before)) if before is not None else None
-            published = self.payloads.publish(
-                lambda folder: self.build(held, old, folder), step=snapshot.step, meta=meta, resume=True
-            )
-        self.payloads.prune(self._keep)
-        log.info("%s of step %d after %.0f s", published.version, published.step, time.monotonic() - started)
-        return published

@@ -123,13 +123,13 @@ class Generations:
         """The generation to use now, or None if nothing was published yet. Never waits."""
         return next(reversed(self.all()), None)
 
-    def all(self) -> list[Generation]:
-        """Every complete generation, oldest first."""
+    def all(self, **meta: Any) -> list[Generation]:
+        """Every complete generation, oldest first; of those with these values in `meta` alone."""
         found = []
         for path in sorted(self.directory.glob(f"{_PREFIX}*")):
             with suppress(ArtifactError, DataError):
                 found.append(_read(path))
-        return found
+        return [g for g in found if all(g.meta.get(name) == value for name, value in meta.items())]
 
     def find(self, version: str) -> Generation | None:
         """The latest generation of this version, or None if it was pruned."""

@@ -16,8 +16,8 @@ from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.files import read_json
 from rag.core.types import Passage
 from rag.joint.live_index import HeldConfig, HeldIndex, IndexRefresher
-from rag.training.refresh.exchange import RefreshStopped
 from rag.training.refresh.generations import Generations
+from rag.training.refresh.refresher import RefreshStopped
 from retrievers.encoders.bi_encoder import BiEncoder
 from tests.conftest import TinyModels
 

@@ -113,7 +113,7 @@ def test_late_interaction_mines_with_its_token_vectors(tmp_path: Path, warm: tup
     told = [record for record in records(config.out) if "held_out/mrr" in record]
     assert told
     assert 0 < told[-1]["refresh/cosine"] <= 1
-    assert len(list((config.out / "inferencer").glob("embeddings-*/tokens.json"))) == 1
+    assert len(list((config.out / "refresher").glob("embeddings-*/tokens.json"))) == 1
 
 
 def test_the_models_own_negatives_beat_the_files_under_the_published_loss(

@@ -107,7 +107,7 @@ def test_a_moved_model_is_measured_against_the_one_before(tmp_path: Path, corpus
     assert figures[1]["refresh/overlap"] < figures[0]["refresh/overlap"] <= 1
     assert any("drift" in sentence for sentence in figures[1]["alarms"])
     assert len(inferencer.payloads.all()) == 2  # keep_generations
-    assert len(list((tmp_path / "run/inferencer").glob("embeddings-*"))) == 1
+    assert len(list((tmp_path / "run/refresher").glob("embeddings-*"))) == 1
 
 
 def test_the_same_snapshot_is_not_mined_twice(tmp_path: Path, corpus: PassageStore) -> None:

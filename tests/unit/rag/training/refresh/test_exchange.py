@@ -19,8 +19,9 @@ from rag.training.config import OptimConfig, RefreshedConfig, RunConfig
 from rag.training.distributed import World
 from rag.training.fit import Loss, fit
 from rag.training.precision import MasterWeights
-from rag.training.refresh.exchange import Exchange, Refresher
+from rag.training.refresh.exchange import Exchange
 from rag.training.refresh.generations import Generation, Generations
+from rag.training.refresh.refresher import Refresher
 from tests.worlds import start_process
 
 STEPS, PASSAGES, WIDTH, LABELS, TOP_K = 60, 64, 16, 8, 6
