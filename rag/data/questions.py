@@ -17,7 +17,7 @@ from rag.core.types import Question
 from rag.data.files.benchmarks import is_article, squad_paragraphs, squad_title
 from rag.data.files.delimited import delimiter_of, looks_like_header, named_rows, parquet_rows
 from rag.data.files.huggingface import HF_PREFIX, stream_rows
-from rag.data.files.question_fields import parse_answer_cell, question_from_mapping
+from rag.data.files.question_fields import parse_answer_cell, parse_id_cell, question_from_mapping
 from rag.data.files.record import good
 from rag.data.files.sources import in_folder
 from rag.data.files.streams import (
@@ -307,12 +307,14 @@ def _table(stream: io.BufferedReader, path: str) -> Iterator[tuple[int, dict[str
         record: Any = row
         if isinstance(row, dict):
             try:
-                answers: dict[str, Any] = {
+                parsed: dict[str, Any] = {
                     name: parse_answer_cell(row[name], must_be_list=is_dpr)
                     for name in ("answers", "answer")
                     if name in row
                 }
+                if "gold_passage_ids" in row:
+                    parsed["gold_passage_ids"] = parse_id_cell(row["gold_passage_ids"])
             except ValueError as error:
                 raise DataError(f"{path}:{number}: {error}") from error
-            record = {key: value for key, value in (row | answers).items() if value != ""}
+            record = {key: value for key, value in (row | parsed).items() if value != ""}
         yield number, record

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from inspect import signature
 from itertools import islice
@@ -24,6 +25,7 @@ from rag.eval.fusion_tuning import FusionTuning, tune_fusion
 from rag.eval.gold import GoldResolver
 from rag.eval.guard import check_selection_split
 from rag.eval.report import write_report
+from rag.eval.report_labels import main_figures
 from rag.eval.results import Evaluation, load_evaluation, load_evaluations
 from rag.eval.settings import EvaluationSettings, QuestionSource
 from rag.eval.systems import GoldReader
@@ -35,6 +37,7 @@ from retrievers.rerank import RerankingRetriever
 REPORT_NAME = "report.html"
 Questions = str | Path | Iterable[Question]
 _OF_READER = ("precision", "effort")
+_SHOWN_FIELDS = 6
 
 
 def evaluate(
@@ -84,7 +87,12 @@ def evaluate(
     if chosen.profile == "hotpot" and reads:
         finder = open_finder(facts, sentences, read_top_k=chosen.read_top_k)
     source = _source(questions, format, split)
-    asked = read_questions(questions, format=format) if isinstance(questions, str | Path) else questions
+    unread: Counter[str] = Counter()
+    asked: Iterable[Question]
+    if isinstance(questions, str | Path):
+        asked = _counting(read_questions(questions, format=format), unread)
+    else:
+        asked = questions
     system: Pipeline | GoldReader
     lookup = resolver = None
     if index is not None:
@@ -125,10 +133,14 @@ def evaluate(
     judged = {name: figure.n for name, figure in found.figures.items()}
     if finder is not None and (unmarked := judged.get("em", 0) - judged.get("sp_f1", 0)):
         notes += [f"{unmarked:,} questions mark no sentences: figures of supporting facts leave them out"]
-    if not judged:
+    if unread:
+        listed = [f"{name} ({count:,} questions)" for name, count in unread.most_common(_SHOWN_FIELDS)]
+        notes += [f"fields of the questions that are not read: {', '.join(listed)}"]
+    if not main_figures(judged):
+        n = found.metrics["n"]
         notes += [
-            f"no figures: none of {found.metrics['n']:,} questions has answers or gold passages",
-            "  → give them with the questions (answers, gold_passage_ids)",
+            f"no figures: none of {n:,} questions has answers, or gold passages in this index",
+            "  → give them with the questions, in fields called answers and gold_passage_ids",
         ]
     write_report([found], place / REPORT_NAME)
     return replace(found, notes=tuple(notes), holder=holder)
@@ -242,6 +254,12 @@ def choose_fusion(
     place.mkdir(parents=True, exist_ok=True)
     tuning.write(place / "fusion.json")
     return tuning
+
+
+def _counting(questions: Iterable[Question], unread: Counter[str]) -> Iterator[Question]:
+    for question in questions:
+        unread.update(question.meta.keys())
+        yield question
 
 
 def _source(questions: Questions, format: str, split: str | None) -> QuestionSource:

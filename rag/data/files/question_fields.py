@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -111,6 +112,21 @@ def parse_answer_cell(cell: str, *, must_be_list: bool) -> tuple[str, ...]:
                 raise ValueError(f"not a list of answers: {stripped[:60]!r}") from None
             return (cell,)
     return _answers(list(value) if isinstance(value, tuple) else value)
+
+
+def parse_id_cell(cell: str) -> list[str]:
+    """Read a table's cell of ids: one, several with commas, semicolons, bars or blanks between, or a list.
+
+    Raises:
+        ValueError: a list of something else.
+
+    Example:
+        >>> parse_id_cell("d1; d2"), parse_id_cell("['d1']")
+        (['d1', 'd2'], ['d1'])
+    """
+    if cell.lstrip().startswith("["):
+        return list(parse_answer_cell(cell, must_be_list=True))
+    return [part for part in re.split(r"[,;|\s]+", cell) if part]
 
 
 def _answers(value: Any) -> tuple[str, ...]:

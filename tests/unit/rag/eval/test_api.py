@@ -11,6 +11,7 @@ import rag
 from rag.cli.main import app
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import GoldPassage, Passage, Question
+from rag.data.questions import read_questions
 from rag.eval.api import REPORT_NAME
 
 TEXTS = {
@@ -59,6 +60,30 @@ def test_questions_that_nothing_is_known_of_are_told(index: Path, tmp_path: Path
     bare = [Question("a", "Where does the Danube rise?"), Question("b", "Where does the Rhine end?")]
     found = rag.evaluate(index=index, questions=bare, out=tmp_path / "bare", reader=False)
     assert "no figures: none of 2 questions has answers" in str(found)
+
+
+@pytest.mark.parametrize("options", [{}, {"read-top-k": "0"}, {"profile": "hotpot"}])
+def test_a_set_that_cannot_be_judged_is_told_always(
+    index: Path, tmp_path: Path, options: dict[str, str]
+) -> None:
+    path = tmp_path / "q.csv"
+    path.write_text("Question;Gold\nWhere does the Danube rise?;danube\nWho?;\n")
+    given = [word for name, value in options.items() for word in (f"--{name}", value)]
+    for number in range(2):  # once more from the results that are there
+        command = ["evaluate", "--index", str(index), "-q", str(path), "-o", str(tmp_path / "r"), *given]
+        done = CliRunner().invoke(app, command)
+        assert "no figures: none of 2 questions has answers" in done.output, done.output
+        assert ("not read: gold (1 questions)" in done.output) == (number == 0)
+
+
+@pytest.mark.parametrize("cell", ["danube", "danube;rhine", "danube|rhine", "\"['danube', 'rhine']\""])
+def test_gold_ids_in_a_table_are_read(index: Path, tmp_path: Path, cell: str) -> None:
+    path = tmp_path / "q.csv"
+    path.write_text(f"Question,Gold Passage IDs\nWhere does the Danube rise?,{cell}\n")
+    [question] = read_questions(path)
+    assert question.gold_passage_ids == (("danube", "rhine") if "rhine" in cell else ("danube",))
+    found = rag.evaluate(index=index, questions=path, reader=False)
+    assert found.figures["RR"].value == 1.0
 
 
 def test_the_gold_passages_alone_are_read_without_an_index(tmp_path: Path) -> None:
