@@ -22,12 +22,13 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from indexers.npy import load_npy, read_info, save_npy
+from indexers.ledger import read_info
 from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity, FloatArray, IntArray, PassageEncoder, ReportingEncoder
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import atomic_write_bytes, atomic_write_json, clean_directory, disk_errors, sha256_file
 from rag.core.manifest import differences
+from rag.core.npy import load_npy, save_npy
 from rag.core.progress import Progress
 
 VectorDtype = Literal["float16", "float32"]

@@ -26,7 +26,7 @@ from indexers.exact import (
     sample_rows,
     select_best,
 )
-from indexers.npy import read_info
+from indexers.ledger import read_info
 from indexers.presets import HNSW_EF_CONSTRUCTION, Preset, preset_for
 from indexers.protocols import FloatArray, IntArray, VectorIndex
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rag.core.errors import ArtifactError, DataError, MismatchedArtifactError
+from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, fingerprint, read_json
 from rag.core.manifest import MANIFEST_NAME, differences
 
@@ -80,3 +80,19 @@ class StageLedger:
         # While the build changes, the directory must not look complete.
         (self.path.parent / MANIFEST_NAME).unlink(missing_ok=True)
         atomic_write_json(self.path, self._stages)
+
+
+def read_info(path: Path, check: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    """Read the JSON file that describes a finished stage; `check` reads the fields that are needed.
+
+    Raises:
+        ArtifactError: the file is missing or damaged, or `check` fails on it.
+    """
+    if not path.is_file():
+        raise IncompleteArtifactError(f"{path} is missing", hint="run the stage that builds it")
+    try:
+        info = dict(read_json(path))
+        check(info)
+    except (DataError, KeyError, TypeError, ValueError) as error:
+        raise ArtifactError(f"{path} is damaged: {error}", hint="rebuild the index") from error
+    return info

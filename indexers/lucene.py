@@ -20,7 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from indexers.npy import read_info
+from indexers.ledger import read_info
 from indexers.passages import PassageStore
 from rag.core.errors import (
     ArtifactError,

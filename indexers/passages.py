@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from indexers.npy import load_npy, save_npy
 from rag.core.errors import ArtifactError, DataError, RetrievalError
 from rag.core.files import atomic_path, clean_directory, disk_errors, hash64
+from rag.core.npy import load_npy, save_npy
 from rag.core.types import Location, Passage
 
 BATCH_ROWS = 1024

@@ -18,12 +18,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from indexers.npy import load_npy, save_npy
 from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity, IntArray
 from indexers.token_codec import TRAINING_TOKENS, TokenCodec, centroid_count, train_codec
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_path, atomic_write_json, clean_directory, read_json, sha256_file
+from rag.core.npy import load_npy, save_npy
 from rag.core.progress import Progress
 
 TOKENS_NAME, CENTROIDS_NAME, BUCKETS_NAME = "tokens.json", "centroids.npy", "buckets.npy"

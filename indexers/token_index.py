@@ -21,11 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from indexers.exact import check_queries, select_best
-from indexers.npy import load_npy, read_info
+from indexers.ledger import read_info
 from indexers.protocols import EncoderIdentity, FloatArray, IntArray
 from indexers.token_build import BUCKETS_NAME, CENTROIDS_NAME, ENDS_NAME, LISTS_NAME, TOKENS_NAME, shard_files
 from indexers.token_codec import TokenCodec, code_dtype
 from rag.core.errors import MismatchedArtifactError, RetrievalError
+from rag.core.npy import load_npy
 
 NPROBE = 4
 # Passages for which the smallest number of candidates is enough; the largest multiple of that number.

@@ -24,11 +24,11 @@ from torch import Tensor
 from indexers.embeddings import EmbeddingShards, encode_corpus, probe_texts
 from indexers.exact import FlatIndex
 from indexers.index import Index
-from indexers.npy import load_npy, save_npy
 from indexers.protocols import FloatArray, IntArray, VectorIndex
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, read_json
 from rag.core.log import get_logger
+from rag.core.npy import load_npy, save_npy
 from rag.core.types import Passage, Query
 from rag.joint.pair import part
 from rag.training.claim import claimed
@@ -39,12 +39,12 @@ from rag.training.refresh.exchange import Exchange
 from rag.training.refresh.generations import Generation, Generations
 from rag.training.refresh.processes import Role, refresher_process, trainer_process
 from rag.training.refresh.refresher import Refresher
+from rag.training.refresh.staleness import TOP_K, DriftMeter, Probes, ProbeSet, compare
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training.config import RetrieverTrainConfig
 from retrievers.training.frozen import settings_of
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.run import encoder_form, export_model, load_model
-from retrievers.training.staleness import TOP_K, DriftMeter, Probes, ProbeSet, compare
 
 log = get_logger(__name__)
 

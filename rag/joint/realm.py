@@ -39,7 +39,7 @@ from rag.training.distributed import World
 from rag.training.fit import Loss, fit
 from rag.training.precision import lowered
 from rag.training.refresh.processes import Role
-from rag.training.refresh.schedule import distinct_share, score_entropy
+from rag.training.refresh.staleness import distinct_share, score_entropy
 from readers.generative.marginal import Marginal, answer_log_likelihood
 from retrievers.encoders.tokenization import mask_token
 from retrievers.examples.corpus import open_corpus

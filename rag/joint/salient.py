@@ -19,9 +19,9 @@ import numpy.typing as npt
 import regex
 import torch
 
-from indexers.npy import load_npy, save_npy
 from rag.core.errors import ArtifactError
 from rag.core.files import hash64
+from rag.core.npy import load_npy, save_npy
 from rag.core.types import Passage
 from rag.data.sentences import STARTERS
 from rag.runtime.backbone import loading

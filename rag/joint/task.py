@@ -22,7 +22,7 @@ from rag.joint.together_config import JointTrainConfig
 from rag.runtime.seeds import generator as random_numbers
 from rag.training.distributed import World
 from rag.training.fit import FitHooks, Loss
-from rag.training.refresh.schedule import Staleness, distinct_share, score_entropy
+from rag.training.refresh.staleness import Staleness, distinct_share, score_entropy
 from readers.generative.layout import encode_rows
 from readers.generative.model import Seq2Seq
 from readers.generative.reader import GenerativeReader

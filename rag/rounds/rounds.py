@@ -29,11 +29,11 @@ import numpy as np
 
 from indexers.build import BuildSettings, build_index
 from indexers.index import Index
-from indexers.npy import load_npy, save_npy
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_write_json, directory_lock, read_json, sha256_file
 from rag.core.log import get_logger
 from rag.core.manifest import claim
+from rag.core.npy import load_npy, save_npy
 from rag.core.types import Question
 from rag.data.examples import Candidate, write_examples
 from rag.eval.api import evaluate
@@ -43,7 +43,7 @@ from rag.eval.results import load_evaluation
 from rag.joint.questions import answered, divide, example_of
 from rag.pipeline import Pipeline
 from rag.rounds.config import RoundsConfig
-from rag.training.refresh.schedule import Staleness, distinct_share, top_k_overlap
+from rag.training.refresh.staleness import Staleness, distinct_share, top_k_overlap
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.negatives.blocks import BlockFolder
 from retrievers.open import KINDS, named_kind, parse_kind

@@ -14,11 +14,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from indexers.npy import load_npy, save_npy
 from rag.core.errors import DataError
 from rag.core.files import atomic_path, atomic_write_json, hash64, read_json
 from rag.core.log import get_logger
 from rag.core.manifest import MANIFEST_NAME, read_manifest, write_manifest
+from rag.core.npy import load_npy, save_npy
 from rag.core.types import Passage, Query
 from rag.data.examples import Example
 from rag.data.text import AnswerMatcher, nfd, simple_tokenize

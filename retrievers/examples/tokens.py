@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from indexers.npy import load_npy, save_npy
 from rag.core.files import disk_errors, sha256_file
+from rag.core.npy import load_npy, save_npy
 from rag.core.types import Query
 from retrievers.encoders.layout import PassageLayout
 from retrievers.encoders.settings import EncoderSettings

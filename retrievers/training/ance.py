@@ -23,6 +23,7 @@ from rag.training.fit import FitHooks
 from rag.training.refresh.exchange import Exchange
 from rag.training.refresh.generations import Generation, Generations
 from rag.training.refresh.processes import Role, refresher_process, trainer_process
+from rag.training.refresh.staleness import DriftMeter, ProbeSet
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import RetrieverBatches
 from retrievers.examples.data import TrainingArrays
@@ -33,7 +34,6 @@ from retrievers.training.losses import in_batch_objective, pairwise_objective
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.recipe import BiEncoderRun, contrastive_batches, examples_key, train_bi_encoder
 from retrievers.training.run import encoder_form, export_model
-from retrievers.training.staleness import DriftMeter, ProbeSet
 
 _SHOWN = (
     *("held_out/mrr", "held_out/top1", "held_out/top20"),

@@ -37,7 +37,6 @@ import numpy as np
 from indexers.embeddings import EmbeddingShards, encode_corpus
 from indexers.exact import exact_search
 from indexers.gold import CorpusTexts
-from indexers.npy import load_npy, save_npy
 from indexers.passages import PassageStore
 from indexers.protocols import FloatArray, IntArray
 from indexers.token_build import build_tokens
@@ -45,19 +44,20 @@ from indexers.token_index import TokenIndex
 from rag.core.errors import DataError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, read_json
 from rag.core.log import get_logger
+from rag.core.npy import load_npy, save_npy
 from rag.core.progress import Progress
 from rag.core.types import Query
 from rag.data.examples import Example
 from rag.runtime.seeds import generator
 from rag.training.refresh.generations import Generation, Generations
 from rag.training.refresh.refresher import Refresher
+from rag.training.refresh.staleness import TOP_K, Probes, ProbeSet, compare
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.data import answer_matcher
 from retrievers.examples.tokens import TokenTable, TokenTableWriter
 from retrievers.negatives.select import NegativeFilter
 from retrievers.protocols import TextEncoder
 from retrievers.training.config import AnceTrainConfig
-from retrievers.training.staleness import TOP_K, Probes, ProbeSet, compare
 from retrievers.training.validation import TOP_KS, CorpusSearch, right_rows
 
 _QUESTIONS_AT_ONCE = 2048

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.log import get_logger
-from rag.training.refresh.schedule import Staleness, score_entropy
+from rag.training.refresh.staleness import Staleness, score_entropy
 from retrievers.encoders.vectors import Vectors
 from retrievers.examples.batches import RetrieverBatch
 from retrievers.training.losses import Objective, Score, in_batch_loss

@@ -12,11 +12,11 @@ import pytest
 from rag.training.distributed import World
 from rag.training.refresh.exchange import Exchange
 from rag.training.refresh.generations import Generation, Generations
+from rag.training.refresh.staleness import DriftMeter, Probes
 from retrievers.examples.tokens import TokenTable
 from retrievers.training.ance import negatives_exchange
 from retrievers.training.ance_refresher import MinedNegatives
 from retrievers.training.config import AnceTrainConfig
-from retrievers.training.staleness import DriftMeter, Probes
 
 
 class Batches:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from rag.core.errors import ConfigError, DataError
-from rag.training.refresh.schedule import (
-    RefreshSchedule,
+from rag.training.refresh.schedule import RefreshSchedule
+from rag.training.refresh.staleness import (
     Staleness,
     distinct_share,
     mean_cosine,

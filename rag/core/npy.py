@@ -1,18 +1,17 @@
-"""NumPy files, written atomically, memory-mapped, never unpickled; and the JSON description of a stage."""
+"""NumPy files: written whole, mapped into memory, never unpickled."""
 
 from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError
-from rag.core.files import atomic_path, read_json
+from rag.core.errors import ArtifactError
+from rag.core.files import atomic_path
 
 
 def save_npy(path: Path, values: NDArray[Any]) -> str:
@@ -33,8 +32,11 @@ def save_npy(path: Path, values: NDArray[Any]) -> str:
     return digest.hexdigest()
 
 
-def load_npy(path: Path, *, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
+def load_npy(path: Path, *, dtype: DTypeLike, shape: tuple[int, ...] | None = None) -> NDArray[Any]:
     """Map a `.npy` file read-only and check its header.
+
+    Args:
+        shape: that it must have; None: any.
 
     Raises:
         ArtifactError: the file, named in the message, is missing, truncated, in another format, or of another
@@ -46,27 +48,12 @@ def load_npy(path: Path, *, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray
         raise ArtifactError(f"{path} is missing", hint="restore it or rebuild the index") from error
     except (ValueError, OSError, EOFError) as error:
         raise ArtifactError(f"{path} is damaged: {error}", hint="restore it or rebuild the index") from error
-    if not isinstance(mapped, np.ndarray) or mapped.dtype != np.dtype(dtype) or mapped.shape != shape:
+    fits = isinstance(mapped, np.ndarray) and mapped.dtype == np.dtype(dtype)
+    if not fits or (shape is not None and mapped.shape != shape):
         content = f"{mapped.dtype} {mapped.shape}" if isinstance(mapped, np.ndarray) else "an archive"
         raise ArtifactError(
-            f"{path} holds {content}, expected {np.dtype(dtype)} {shape}",
+            f"{path} holds {content}, expected {np.dtype(dtype)} {shape or ''}",
             hint="restore it or rebuild the index",
         )
     # A plain array over the same pages: indexing a memmap object costs several times more.
     return np.asarray(mapped)
-
-
-def read_info(path: Path, check: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    """Read the JSON file that describes a finished stage; `check` reads the fields that are needed.
-
-    Raises:
-        ArtifactError: the file is missing or damaged, or `check` fails on it.
-    """
-    if not path.is_file():
-        raise IncompleteArtifactError(f"{path} is missing", hint="run the stage that builds it")
-    try:
-        info = dict(read_json(path))
-        check(info)
-    except (DataError, KeyError, TypeError, ValueError) as error:
-        raise ArtifactError(f"{path} is damaged: {error}", hint="rebuild the index") from error
-    return info
