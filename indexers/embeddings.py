@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 from indexers.ledger import read_info
 from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity, FloatArray, IntArray, PassageEncoder, ReportingEncoder
+from indexers.settings import VectorDtype
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import atomic_write_bytes, atomic_write_json, clean_directory, disk_errors, sha256_file
 from rag.core.manifest import differences
 from rag.core.npy import load_npy, save_npy
 from rag.core.progress import Progress
 
-VectorDtype = Literal["float16", "float32"]
 _TEXTS_AT_ONCE = 4096
 _SHARD_ROWS = 16_384
 PROBES_NAME = "probes.npy"

@@ -16,9 +16,9 @@ from typing import Any
 import faiss
 import numpy as np
 
-from indexers.build import BuildSettings
 from indexers.passages import PassageStoreWriter
 from indexers.presets import HNSW_LINKS, Preset, preset_for
+from indexers.settings import BuildSettings
 from indexers.token_codec import TRAINING_TOKENS, centroid_count, code_dtype
 from indexers.token_index import default_ndocs
 from rag.core.errors import ConfigError

@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from indexers.build import EMBEDDINGS_DIR, INDEX_KIND, PASSAGES_DIR
-from indexers.embeddings import EmbeddingShards, VectorDtype
+from indexers.embeddings import EmbeddingShards
 from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity, FloatArray, IntArray, PassageEncoder, ReportingEncoder
+from indexers.settings import VectorDtype
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.manifest import read_manifest, verify_files
 from rag.core.progress import Progress

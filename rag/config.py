@@ -252,12 +252,14 @@ def load_config(
     source: str | Path | None = None,
     *,
     overrides: Mapping[str, Any] | None = None,
+    flags: Mapping[str, str] | None = None,
 ) -> ConfigT:
     """Read and check a configuration.
 
     Args:
         source: a YAML or JSON file, the name of a preset, or None for the defaults.
         overrides: nested values that win over `source`.
+        flags: the command line's options for settings, for messages.
 
     Raises:
         ConfigError: lists every wrong key (with the nearest right one) and every wrong value; or says that
@@ -271,7 +273,7 @@ def load_config(
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        lines = [_explain(kind, issue) for issue in error.errors()]
+        lines = [_explain(kind, issue, flags or {}) for issue in error.errors()]
         where = f"{source}: " if source is not None else ""
         is_missing = source is None and any(issue["type"] == "missing" for issue in error.errors())
         presets = preset_names(recipe) if is_missing and (recipe := getattr(kind, RECIPE_KEY, "")) else ()
@@ -290,12 +292,14 @@ def _check_recipe(kind: type[BaseModel], source: str | Path | None, found: Any) 
     )
 
 
-def _explain(kind: type[BaseModel], issue: Any) -> str:
+def _explain(kind: type[BaseModel], issue: Any, flags: Mapping[str, str]) -> str:
     path = ".".join(str(part) for part in issue["loc"])
     if issue["type"] == "missing":
         if issubclass(kind, Config) and (group := kind.groups().get(path)):
-            path = ", ".join(name for name, field in group.model_fields.items() if field.is_required())
-        return f"{path} is not given, and has no default (--set {path}=…, or its option)"
+            missing = [name for name, field in group.model_fields.items() if field.is_required()]
+        else:
+            missing = [path]
+        return ", ".join(flags.get(name, f"{name} (--set {name}=…)") for name in missing) + " is not given"
     if issue["type"] != "extra_forbidden":
         said = str(issue["msg"]).removeprefix("Value error, ")
         if isinstance(issue.get("input"), Mapping | Config):  # settings that do not go together

@@ -17,9 +17,10 @@ from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any, Literal, overload
 
-from indexers.build import BuildSettings, build_index
+from indexers.build import build_index
 from indexers.index import Index
 from indexers.presets import INDEX_KINDS, IndexKind
+from indexers.settings import BuildSettings
 from rag.config import load_config
 from rag.core.errors import ConfigError, DataError
 from rag.core.log import get_logger
@@ -57,7 +58,7 @@ class Pipeline:
         index_dir: str | FilePath,
         *,
         retriever: str = "auto",
-        encoder: str | None = None,
+        index_encoder: str | None = None,
         reader: str | Literal[False] | None = None,
         reads: bool = True,
         precision: str = "auto",
@@ -72,7 +73,8 @@ class Pipeline:
             index_dir: a directory written by `rag index`.
             retriever: a kind of `retrievers.open`, such as "hybrid" or "hybrid:depth=500"; "auto" takes the
                 best the index has, or the question encoder that the reader brings with it.
-            encoder: another folder or hub name for the same encoder; its weight hash must be the manifest's.
+            index_encoder: another folder or hub name for the index's encoder; its weight hash must be the
+                manifest's.
             reader: folder or hub name of a reader; None for the one in the package, False for none.
             reads: False only searches, if need be with the question encoder that the reader brings with it.
             precision: "auto", "fp32" or "bf16".
@@ -102,15 +104,15 @@ class Pipeline:
             bound = None
         if bound is None:
             searcher = open_retriever(
-                index, retriever, encoder=encoder, precision=precision, fusion=fused, rerank=rerank
+                index, retriever, encoder=index_encoder, precision=precision, fusion=fused, rerank=rerank
             )
         else:
             from retrievers.bound import open_bound
             from retrievers.rerank import reranked
 
-            if encoder is not None or fused is not None:
+            if index_encoder is not None or fused is not None:
                 raise ConfigError(
-                    f"{reader} brings its own question encoder: neither encoder nor fusion can be given",
+                    f"{reader} brings its own question encoder: index_encoder and fusion cannot be given",
                     hint="leave them out, or choose another --retriever",
                 )
             searcher = open_bound(index, FilePath(str(reader)), bound, precision=precision)
@@ -162,7 +164,7 @@ class Pipeline:
 
             passage_encoder = BiEncoder.load(encoder)
         build_index(passages, FilePath(out), encoder=passage_encoder, settings=settings, overwrite=overwrite)
-        pipeline = cls.open(out, retriever=retriever, encoder=encoder, reader=reader)
+        pipeline = cls.open(out, retriever=retriever, index_encoder=encoder, reader=reader)
         pipeline._holder = holder  # keeps a temporary index alive, and removes it with the pipeline
         return pipeline
 

@@ -92,13 +92,18 @@ def train(recipe: str, out: str | Path, *, config: str | Path | None = None, **s
     return Path(load(found.run)(checked))
 
 
-def read_config(kind: type[ConfigT], source: str | Path | None, overrides: Mapping[str, Any]) -> ConfigT:
-    """A recipe's configuration from all its places.
+def read_config(
+    kind: type[ConfigT],
+    source: str | Path | None,
+    overrides: Mapping[str, Any],
+    flags: Mapping[str, str] | None = None,
+) -> ConfigT:
+    """A recipe's configuration from all its places, see `load_config`.
 
     Raises:
         ConfigError: it cannot be read, is not valid, or would choose checkpoints on a test set.
     """
-    config = load_config(kind, source, overrides=overrides)
+    config = load_config(kind, source, overrides=overrides, flags=flags)
     for part in (config, getattr(config, "data", None)):
         validation = getattr(part, "validation_file", None)
         if validation is not None:

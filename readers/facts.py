@@ -3,7 +3,7 @@
 Nothing is learned here. Two passages are chosen that together hold the rare words of the question, that name
 each other, whose titles stand in the question, and in which the reader found its answer; of these two, the
 sentences that do the same. The weights of these signs are a handful of settings, chosen on training questions
-of HotpotQA by `rag evaluate --tune-facts`.
+of HotpotQA by `rag tune facts`.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def reader_kind(source: str | Path | None) -> str:
     raise ArtifactError(
         f"{source}: no reader: found {', '.join(found) or 'a model without a named architecture'}, expected "
         + "; or ".join(kind.describe for kind in KINDS.values()),
-        hint="a bare encoder becomes a reader by `rag train reader --encoder …`",
+        hint="a bare encoder becomes a reader by `rag train reader --from …`",
     )
 
 

@@ -17,8 +17,8 @@ DEFAULT_DEPTH = 200
 def default_fusion(members: int) -> Fusion:
     """Dense scores in standard deviations of the question's list, and 0.6 of BM25's as they are.
 
-    Chosen on 600 training questions each of SQuAD, NQ, HotpotQA, WebQuestions and CuratedTREC; `rag evaluate
-    --tune-fusion` compares settings on one set. Another number of members: scores brought to 0…1, averaged.
+    Chosen on 600 training questions each of SQuAD, NQ, HotpotQA, WebQuestions and CuratedTREC; `rag tune
+    fusion` compares settings on one set. Another number of members: scores brought to 0…1, averaged.
     """
     if members == 2:
         return Fusion("weighted", (1.0, 0.6), normalize="std")

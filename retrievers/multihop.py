@@ -31,7 +31,7 @@ BoolArray = NDArray[np.bool_]
 class LearnedStop:
     """A question is complete after hop t where w_t·E(q) + b_t is above 0.
 
-    Made by `rag train stop`. After a hop that it knows nothing of, nothing is complete. It decides before the
+    Made by `rag tune stop`. After a hop that it knows nothing of, nothing is complete. It decides before the
     next hop is asked: a question of one hop costs no more than single-hop search.
 
     Args:
@@ -61,11 +61,11 @@ class LearnedStop:
             )
         except (DataError, KeyError, TypeError, ValueError) as error:
             raise ArtifactError(
-                f"{path} is no stop rule: {error}", hint="`rag train stop` makes one"
+                f"{path} is no stop rule: {error}", hint="`rag tune stop` makes one"
             ) from error
         if rule.encoder != encoder:
             raise MismatchedArtifactError(
-                f"{path} was learned on another encoder's vectors", hint="run `rag train stop` on this index"
+                f"{path} was learned on another encoder's vectors", hint="run `rag tune stop` on this index"
             )
         return rule
 
@@ -88,7 +88,7 @@ class HopOptions(Config):
         hops: passages in a path at most.
         beam: paths that are kept and continued after each hop.
         first: what finds the first passage: the vectors, the words, or both.
-        stop: when a path is complete before it has `hops` passages: a file of `rag train stop`, "never", or
+        stop: when a path is complete before it has `hops` passages: a file of `rag tune stop`, "never", or
             "auto" for the file `stop.json` in the encoder's folder, if there is one.
     """
 

@@ -16,6 +16,7 @@ from rag.core.errors import ConfigError
 from retrievers.dense import DenseRetriever
 from retrievers.fusion import Fusion
 from retrievers.hybrid import DEFAULT_DEPTH, HybridRetriever
+from retrievers.kinds import KIND_NAMES
 from retrievers.late_interaction import LateInteractionRetriever, TokenSearchOptions
 from retrievers.multihop import STOP_FILE, HopOptions, LearnedStop, MultiHopRetriever
 from retrievers.protocols import Retriever
@@ -136,16 +137,6 @@ KINDS: dict[str, RetrieverKind] = {
 _AUTO = ("hybrid", "dense", "colbert", "bm25")  # the first of which the index has all parts
 
 
-def kind_names() -> str:
-    """The kinds, for people.
-
-    Example:
-        >>> kind_names().split(", ")[:2]
-        ['auto', 'dense']
-    """
-    return ", ".join(["auto", *KINDS])
-
-
 def parse_kind(text: str) -> tuple[str, Config]:
     """A kind of retriever with its options, written `kind` or `kind:key=value,key=value`.
 
@@ -160,7 +151,7 @@ def parse_kind(text: str) -> tuple[str, Config]:
     if name != "auto" and name not in KINDS:
         near = difflib.get_close_matches(name, KINDS, n=1)
         raise ConfigError(
-            f"retriever is {name!r}, expected one of {kind_names()}",
+            f"retriever is {name!r}, expected one of {', '.join(KIND_NAMES)}",
             hint=f"did you mean {near[0]!r}?" if near else "",
         )
     options = KINDS[name].options if name in KINDS else NoOptions

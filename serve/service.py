@@ -63,7 +63,7 @@ def open_pipeline(settings: ServeSettings) -> AnswerService:
         retriever=settings.retriever,
         fusion=settings.fusion,
         rerank=settings.rerank,
-        encoder=settings.encoder,
+        index_encoder=settings.index_encoder,
         reader=settings.reader,
         precision=settings.precision,
         effort=settings.effort,

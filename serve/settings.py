@@ -54,7 +54,9 @@ class ServeSettings(BaseSettings):
         None,
         description="ColBERT or cross-encoder folder that puts the first hits in order, e.g. DIR,depth=50",
     )
-    encoder: str | None = Field(None, description="another folder or hub name for the index's own encoder")
+    index_encoder: str | None = Field(
+        None, description="another folder or hub name for the index's own encoder"
+    )
     reader: str | None = Field(
         None, description="folder or hub name of a reader; the one in the package by default"
     )

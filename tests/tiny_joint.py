@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from transformers import BartForConditionalGeneration
 
-from indexers.build import BuildSettings, build_index
+from indexers.build import build_index
+from indexers.settings import BuildSettings
 from rag.core.types import Passage
 from readers.generative.model import Seq2Seq
 from retrievers.encoders.bi_encoder import BiEncoder

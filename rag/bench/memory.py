@@ -9,9 +9,9 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-from indexers.build import BuildSettings
 from indexers.plan import Plan, plan
 from indexers.presets import PLAID
+from indexers.settings import BuildSettings
 from rag.bench.common import question_texts
 from rag.bench.report import Goal, Report, Table, format_bytes
 from rag.bench.server_process import ServerProcess, memory_of, post_json, server_arguments

@@ -67,7 +67,8 @@ def run_overhead_benchmark(
         ConfigError: `retriever` needs no encoder.
         DataError: the corpus is empty.
     """
-    from indexers.build import BuildSettings, build_index
+    from indexers.build import build_index
+    from indexers.settings import BuildSettings
     from retrievers.encoders.bi_encoder import BiEncoder
 
     if retriever not in ("dense", "hybrid"):

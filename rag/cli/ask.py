@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rag.cli.options import OPENING, IndexDir, adds_options
+from rag.cli.options import OPENING, OUTPUT, IndexDir, Read, adds_options, option
 from rag.cli.show import format_answer_set
 
 
@@ -17,15 +17,17 @@ def ask(
     questions: Annotated[list[str], typer.Argument(help="The question; several are answered in turn.")],
     index: IndexDir,
     opening: dict[str, Any],
-    top_k: Annotated[int, typer.Option(help="Passages to read.")] = 20,
-    n_best: Annotated[int, typer.Option(help="Answers to show at most.")] = 3,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a question.")] = False,
+    read: Read = 20,
+    n_best: Annotated[int, option(min=1, help="Answers to show at most.", panel=OUTPUT)] = 3,
+    as_json: Annotated[
+        bool, option("--json", help="Print one JSON object per question.", panel=OUTPUT)
+    ] = False,
 ) -> None:
     """Ask a question; prints answers with title, highlighted evidence and confidence."""
     from rag.pipeline import Pipeline, check_questions
 
-    check_questions(questions, top_k, n_best)  # before models are loaded
-    results = Pipeline.open(index, **opening).ask(questions, top_k=top_k, n_best=n_best)
+    check_questions(questions, read, n_best)  # before models are loaded
+    results = Pipeline.open(index, **opening).ask(questions, top_k=read, n_best=n_best)
     for result in results:
         if as_json:
             typer.echo(json.dumps(result.to_json(), ensure_ascii=False))

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rag.cli.options import OUTPUT, option
+
 if TYPE_CHECKING:
     from rag.eval.compare import Comparison
 
@@ -26,8 +28,8 @@ def compare(
             "are pooled; p worse is that of losing so much or more."
         ),
     ] = None,
-    report: Annotated[Path | None, typer.Option(help="Write a side-by-side HTML page.")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Write the tables as Markdown.")] = None,
+    report: Annotated[Path | None, option(help="Write a side-by-side HTML page.", panel=OUTPUT)] = None,
+    markdown: Annotated[Path | None, option(help="Write the tables as Markdown.", panel=OUTPUT)] = None,
 ) -> None:
     """Compare systems: paired tests, Holm's correction, wins, ties and losses."""
     from rag.eval.api import compare as run

@@ -7,20 +7,23 @@ from typing import Annotated
 
 import typer
 
-from rag.data.files.convert import FORMATS
+from rag.cli.options import DATA, option
+from rag.data.choices import FileFormat
 
 
 def convert(
     source: Annotated[Path, typer.Argument(help="File or folder to read.")],
     target: Annotated[Path, typer.Argument(help="File or folder to write.")],
-    from_: Annotated[str, typer.Option("--from", help=f"Format of the source: {', '.join(FORMATS)}.")],
-    to: Annotated[str, typer.Option("--to", help="Format of the target, one of these.")],
+    *,
+    from_: Annotated[FileFormat, option("--from", help="Format of the source.", panel="Formats")],
+    to: Annotated[FileFormat, option("--to", help="Format of the target.", panel="Formats")],
     questions: Annotated[
-        Path | None, typer.Option(help="Question set that gives question texts and answers by id.")
+        Path | None,
+        option(help="Question set that gives question texts and answers by id.", panel=DATA),
     ] = None,
-    index: Annotated[str | None, typer.Option(help="Index that gives passage texts by id.")] = None,
+    index: Annotated[str | None, option(help="Index that gives passage texts by id.", panel=DATA)] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse a conversion that loses anything.")
+        bool, option("--strict", help="Refuse a conversion that loses anything.", panel="Formats")
     ] = False,
 ) -> None:
     """Convert between DPR, FiD, pyserini, TREC, KILT, BEIR, HotpotQA, SQuAD and ColBERT files."""

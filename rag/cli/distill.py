@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from rag.cli.options import EncoderSpec, ReaderSpec, RetrieverSpec, adds_options, options_of
-from rag.cli.recipe import Assignments, ConfigSource, Encoder, Out, Threads, load_recipe
+from rag.cli.options import IndexEncoder, ReaderSpec, RetrieverSpec, adds_options, options_of
+from rag.cli.recipe import Assignments, ConfigSource, From, Out, Threads, load_recipe
 from rag.rounds.config import DistillationRoundsConfig
 
 _SETTINGS = options_of(
@@ -32,8 +32,8 @@ def distill(
         typer.Option(help="Train one anew in every round: a preset or file of recipe reader or generator."),
     ] = None,
     retriever: RetrieverSpec = "auto",
-    index_encoder: EncoderSpec = None,
-    encoder: Encoder = None,
+    index_encoder: IndexEncoder = None,
+    from_: From = None,
     config: ConfigSource = "distill-small",
     set_: Assignments = None,
     threads: Threads = None,
@@ -48,11 +48,11 @@ def distill(
     from rag.rounds.rounds import run_rounds, table
 
     training = load_recipe(
-        "distill", config, set_, out=out, train_files=[out / "scored.json"], question_encoder=encoder,
+        "distill", config, set_, out=out, train_files=[out / "scored.json"], question_encoder=from_,
         threads=threads,
     )  # fmt: skip
     settings |= {"out": out, "index": index, "questions": questions, "reader": reader}
-    settings |= {"retriever": retriever, "encoder": index_encoder}
+    settings |= {"retriever": retriever, "index_encoder": index_encoder}
     chosen = read_config(DistillationRoundsConfig, None, settings)
     make = None if train_reader is None else _maker(train_reader, chosen.signal)
     results = run_rounds(chosen, training, DistillationRounds(chosen, make))

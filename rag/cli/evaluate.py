@@ -5,116 +5,80 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from rag.cli.options import OPENING, QuestionFormat, adds_options, options_of
+from rag.cli.options import (
+    DATA,
+    OPENING,
+    OUTPUT,
+    READING,
+    QuestionFile,
+    QuestionFormat,
+    adds_options,
+    option,
+    options_of,
+)
 from rag.eval.settings import EvaluationSettings
 
-if TYPE_CHECKING:
-    from rag.eval.fact_tuning import FactTuning
-    from rag.eval.fusion_tuning import FusionTuning
-
-
-_SETTINGS = options_of(
-    EvaluationSettings, "profile", "read", "limit", "sample", "oracle", "likelihood", "pages", "seed"
-)
+FACTS = "Supporting facts (--profile hotpot)"
+Split = Annotated[
+    Literal["train", "dev", "test"] | None,
+    option(help="Which part of a set the questions are, if the file name does not say.", panel=DATA),
+]
+Facts = Annotated[str, option(help="auto, off, or a file of `rag tune facts`.", panel=FACTS)]
+Sentences = Annotated[
+    str | None,
+    option(help="Corpus the index was built from, for exact sentence numbers.", panel=FACTS),
+]
 
 
 @adds_options("opening", OPENING)
-@adds_options("settings", _SETTINGS)
+@adds_options("figures", options_of(EvaluationSettings, "profile", "pages", "seed", panel="Figures"))
+@adds_options("reading", options_of(EvaluationSettings, "gold", "oracle", "likelihood", panel=READING))
+@adds_options("drawn", options_of(EvaluationSettings, "limit", "sample", panel=DATA))
 def evaluate(
-    questions: Annotated[
-        str, typer.Option("--questions", "-q", help="Question file, or hf:owner/name[:config][:split].")
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Result folder; an unfinished one is continued.")],
-    opening: dict[str, Any],
-    settings: dict[str, Any],
+    *,
     index: Annotated[
         str | None,
-        typer.Option("--index", "-i", help="Directory written by `rag index`; --read gold needs none."),
+        option(*("--index", "-i"), help="Directory written by `rag index`; --gold needs none.", panel=DATA),
     ] = None,
-    read_top_k: Annotated[
-        int, typer.Option(min=0, help="Passages the reader sees; 0 evaluates retrieval only.")
-    ] = 20,
-    ks: Annotated[str, typer.Option(help="Cut-offs of the retrieval figures.")] = "1,5,20,100",
+    questions: QuestionFile,
     format: QuestionFormat = "auto",
-    split: Annotated[
-        str | None, typer.Option(help="train, dev or test, if the file name does not say.")
-    ] = None,
+    split: Split = None,
+    drawn: dict[str, Any],
     train: Annotated[
-        str | None, typer.Option(help="Training questions, to report what was seen before.")
+        str | None, option(help="Training questions, to report what was seen before.", panel=DATA)
     ] = None,
-    facts: Annotated[
-        str, typer.Option(help="Supporting facts (profile hotpot): auto, off, or a file of --tune-facts.")
-    ] = "auto",
-    sentences: Annotated[
-        str | None,
-        typer.Option(help="Corpus the index was built from, for exact sentence numbers of supporting facts."),
-    ] = None,
-    tune_facts: Annotated[
-        bool, typer.Option("--tune-facts", help="Only choose settings for --facts, on training questions.")
-    ] = False,
-    tune_fusion: Annotated[
-        bool, typer.Option("--tune-fusion", help="Only compare settings of --fusion, on training questions.")
-    ] = False,
+    opening: dict[str, Any],
+    read: Annotated[
+        int, option(min=0, help="Passages the reader sees; 0 evaluates retrieval only.", panel=READING)
+    ] = 20,
+    reading: dict[str, Any],
+    figures: dict[str, Any],
+    ks: Annotated[str, option(help="Cut-offs of the retrieval figures.", panel="Figures")] = "1,5,20,100",
+    facts: Facts = "auto",
+    sentences: Sentences = None,
+    out: Annotated[
+        Path, option(*("--out", "-o"), help="Result folder; an unfinished one is continued.", panel=OUTPUT)
+    ],
 ) -> None:
     """Evaluate an index and a reader on a question set."""
-    from rag.config import load_config, parse_numbers
-    from rag.core.errors import ConfigError
+    from rag.config import parse_numbers
     from rag.eval import api
 
-    settings |= {"ks": parse_numbers(ks, "--ks"), "read_top_k": max(read_top_k, 1)}
-    opening |= {"format": format, "split": split}
-    if read_top_k == 0:
+    settings = {**drawn, **reading, **figures, "ks": parse_numbers(ks, "--ks"), "read": max(read, 1)}
+    if read == 0:
         opening["reads"] = False
-    if tune_facts or tune_fusion:
-        if index is None:
-            raise ConfigError("there is nothing to tune without an index", hint="give --index")
-        checked = load_config(EvaluationSettings, overrides=settings)
-        if tune_fusion:
-            _show_fusion(api.choose_fusion(index, questions, out, settings=checked, **opening), out)
-        else:
-            found = api.choose_facts(
-                index, questions, out, facts=facts, sentences=sentences, settings=checked, **opening
-            )
-            _show_facts(*found)
-        return
     command = shlex.join(["rag", *sys.argv[1:]])
     try:
         made = api.evaluate(
-            index, questions, out, train=train, facts=facts, sentences=sentences, command=command,
-            **opening, **settings,
+            index, questions, out, format=format, split=split, train=train, facts=facts, sentences=sentences,
+            command=command, **opening, **settings,
         )  # fmt: skip
     except KeyboardInterrupt:
         typer.echo(f"what was answered is kept in {out}: the same command goes on from there", err=True)
         raise
     typer.echo(str(made))
     typer.echo(f"figures, records, predictions and {api.REPORT_NAME} → {out}")
-
-
-def _show_facts(tuning: FactTuning, path: Path) -> None:
-    for name, (em, f1) in (("before", tuning.before), ("after", tuning.after), ("held out", tuning.held_out)):
-        typer.echo(f"supporting facts, {name:<9} EM {100 * em:5.1f} %   F1 {100 * f1:5.1f} %")
-    typer.echo(f"settings chosen on {tuning.n:,} questions → {path}")
-    if sum(tuning.held_out) <= sum(tuning.before):
-        typer.echo("on questions they were not chosen on they are no better than what the search began with:")
-        typer.echo("  → keep the old settings, or tune on more questions")
-
-
-def _show_fusion(tuning: FusionTuning, out: Path) -> None:
-    right = "gold passage" if tuning.right == "gold" else "passage with an answer"
-    typer.echo(f"first {right} of {tuning.n:,} questions, by {tuning.decided_by} and mrr [95 % interval]")
-    names = list(tuning.rows[0].figures)
-    typer.echo(f"{'fusion':<18}" + "".join(f"{name:>23}" for name in names) + "   p against the default")
-    for row in tuning.rows:
-        cells = (
-            f"{100 * f.value:9.1f} [{100 * f.low:.1f}, {100 * f.high:.1f}]" for f in row.figures.values()
-        )
-        typer.echo(f"{row.name:<18}" + "".join(f"{cell:>23}" for cell in cells) + f"   {row.p_value:.2g}")
-    if tuning.left_out:
-        typer.echo(f"{tuning.left_out:,} questions are left out: nothing is known to judge them by")
-    typer.echo("the first fusion can be given as --fusion, or in --rerank FOLDER,fusion=…, to ask, serve, …")
-    typer.echo("an encoder that was trained on these very questions looks better here than it is")
-    typer.echo(f"all figures → {out / 'fusion.json'}")

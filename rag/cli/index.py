@@ -5,34 +5,39 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from indexers.build import BuildSettings
+from indexers.settings import BuildSettings, Stage
 from rag.cli.options import (
+    OUTPUT,
     CorpusFormat,
     Encoding,
     IdField,
     MaxBadShare,
     PassageIds,
+    Precision,
     TextField,
     TitleField,
     Words,
     Wrap,
     adds_options,
+    option,
     options_of,
 )
+from rag.data import choices
 
 if TYPE_CHECKING:
     from indexers.protocols import PassageEncoder
     from indexers.reuse import KnownVectors
 
 SAMPLE = "sample"
-_SETTINGS = options_of(
-    BuildSettings,
-    *("retriever", "index_type", "token_bits", "dtype", "shard_rows", "k1", "b", "threads", "seed"),
-)
+_ENCODER = "Encoder"
+_SETTINGS = {
+    **options_of(BuildSettings, "retriever", "index_type", "token_bits", "dtype", "k1", "b", panel="Index"),
+    **options_of(BuildSettings, "shard_rows", "threads", "seed", panel="Build"),
+}
 
 
 @adds_options("settings", _SETTINGS)
@@ -41,42 +46,49 @@ def index(
         list[str],
         typer.Argument(help='Files, folders, patterns, hf:owner/name, "-" for stdin, or "sample".'),
     ],
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Index directory; an unfinished one is continued.")
-    ],
-    settings: dict[str, Any],
-    encoder: Annotated[
-        str | None, typer.Option(help="Hub name or folder; default: the embedded one.")
-    ] = None,
-    query_encoder: Annotated[str | None, typer.Option(help="Question tower, if it is another model.")] = None,
+    *,
     format: CorpusFormat = "auto",
-    split: Annotated[
-        str | None,
-        typer.Option(help="words100, sentences or none; default: words100 (none for the sample)."),
-    ] = None,
-    words: Words = 100,
-    wrap: Wrap = True,
-    passage_ids: PassageIds = "document",
     id_field: IdField = None,
     title_field: TitleField = None,
     text_field: TextField = None,
     encoding: Encoding = "utf-8",
     max_bad_share: MaxBadShare = 0.01,
-    precision: Annotated[str, typer.Option(help="Encoder arithmetic: auto, fp32 or bf16.")] = "auto",
-    pooling: Annotated[str, typer.Option(help="auto, cls or mean.")] = "auto",
-    max_length: Annotated[
-        int | None, typer.Option(help="Tokens a passage at most; default: the encoder's.")
+    split: Annotated[
+        choices.SplitMode | None,
+        option(help="How documents are cut; default: words100 (none for the sample).", panel="Passages"),
     ] = None,
+    words: Words = 100,
+    wrap: Wrap = True,
+    passage_ids: PassageIds = "document",
+    encoder: Annotated[
+        str | None, option(help="Hub name or folder; default: the embedded one.", panel=_ENCODER)
+    ] = None,
+    query_encoder: Annotated[
+        str | None, option(help="Question encoder, if it is another model.", panel=_ENCODER)
+    ] = None,
+    precision: Precision = "auto",
+    pooling: Annotated[
+        Literal["auto", "cls", "mean"], option(help="How a vector is made of a text.", panel=_ENCODER)
+    ] = "auto",
+    max_length: Annotated[
+        int | None, option(min=1, help="Most tokens per passage; default: the encoder's.", panel=_ENCODER)
+    ] = None,
+    settings: dict[str, Any],
     reuse: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="An earlier index of this encoder: only passages that it lacks are encoded. Can be repeated."
+        option(
+            help="An earlier index of this encoder: only passages that it lacks are encoded. May be given "
+            "several times.",
+            panel="Build",
         ),
     ] = None,
-    until: Annotated[
-        str | None, typer.Option(help="Stop after this stage: passages, embeddings, dense, tokens, bm25.")
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete what is in --out first.")] = False,
+    until: Annotated[Stage | None, option(help="Stop after this stage.", panel="Build")] = None,
+    out: Annotated[
+        Path, option(*("--out", "-o"), help="Index directory; an unfinished one is continued.", panel=OUTPUT)
+    ],
+    overwrite: Annotated[
+        bool, option("--overwrite", help="Delete what is in --out first.", panel=OUTPUT)
+    ] = False,
 ) -> None:
     """Build an index from a corpus. Run the same command again to continue an interrupted build."""
     from indexers.build import build_index
@@ -110,7 +122,7 @@ def index(
         settings=checked,
         source=_describe(inputs, format, asdict(split_options), asdict(read_options)),
         overwrite=overwrite,
-        until=cast("Any", until),
+        until=until,
     )
     if report.total:
         typer.echo(report.summary())
@@ -134,7 +146,7 @@ def _known_vectors(
 
     if encoder is None or not settings.has_dense:
         raise ConfigError(
-            "--reuse takes over one vector a passage, and this build makes none",
+            "--reuse takes over one vector per passage, and this build makes none",
             hint="leave it out: BM25 and token vectors are made anew",
         )
     if out.resolve() in [path.resolve() for path in reuse]:

@@ -16,25 +16,26 @@ from typer.core import TyperGroup
 
 from rag.core.errors import ConfigError, RagError, ResourceError
 
-_COMMANDS = {
-    "index": "Build an index from a corpus: passages, embeddings, FAISS, BM25, manifest.",
-    "split": "Split documents into a file of passages, to pool corpora.",
-    "ask": "Ask a question; prints answers with their evidence.",
-    "retrieve": "Search for many questions; writes DPR's results JSON or a TREC run.",
-    "mine": "Mine hard negatives: questions and an index to training examples.",
-    "score": "Score training passages by what a reader makes of them.",
-    "serve": "Answer over HTTP, with a web page.",
-    "distill": "Teach a retriever from a reader in rounds, from questions and answers alone.",
-    "train": "Train a retriever or a reader.",
-    "evaluate": "Evaluate an index and a reader on a question set.",
-    "compare": "Compare evaluated systems on the same questions, with significance tests.",
-    "import": "Bring a published checkpoint over, without running what is in it.",
-    "convert": "Convert between the field's file formats.",
-    "plan": "State RAM, disk and time for an index before it is built.",
-    "inspect": "Show what is in an index; --verify checks every checksum.",
-    "doctor": "Check versions, hardware, Java, and what is missing.",
-    "demo": "Index the sample corpus, serve it, ask three questions over HTTP.",
-    "bench": "Measure this system beside its peers on this machine.",
+_COMMANDS = {  # name → panel of the help, summary
+    "index": ("Build", "Build an index from a corpus: passages, embeddings, FAISS, BM25, manifest."),
+    "split": ("Build", "Split documents into a file of passages, to pool corpora."),
+    "plan": ("Build", "State RAM, disk and time for an index before it is built."),
+    "inspect": ("Build", "Show what is in an index; --verify checks every checksum."),
+    "import": ("Build", "Bring a published checkpoint over, without running what is in it."),
+    "convert": ("Build", "Convert between the field's file formats."),
+    "ask": ("Ask", "Ask a question; prints answers with their evidence."),
+    "retrieve": ("Ask", "Search for many questions; writes DPR's results JSON or a TREC run."),
+    "serve": ("Ask", "Answer over HTTP, with a web page."),
+    "demo": ("Ask", "Index the sample corpus, serve it, ask three questions over HTTP."),
+    "mine": ("Train", "Mine hard negatives: questions and an index to training examples."),
+    "score": ("Train", "Score training passages by what a reader makes of them."),
+    "train": ("Train", "Train a retriever or a reader."),
+    "distill": ("Train", "Teach a retriever from a reader in rounds, from questions and answers alone."),
+    "tune": ("Train", "Choose settings of a search or a reader on training questions."),
+    "evaluate": ("Measure", "Evaluate an index and a reader on a question set."),
+    "compare": ("Measure", "Compare evaluated systems on the same questions, with significance tests."),
+    "bench": ("Measure", "Measure this system beside its peers on this machine."),
+    "doctor": ("Measure", "Check versions, hardware, Java, and what is missing."),
 }
 
 
@@ -59,11 +60,11 @@ class _LazyGroup(TyperGroup):
 
 
 def load_command(name: str) -> Any:
-    """The click command, or the group of commands, of this name; imports its module."""
-    own = f"{name}_" if keyword.iskeyword(name) else name
-    module = importlib.import_module(f"rag.cli.{own}")
+    """The command, or the group of commands, of this name; imports its module."""
+    word = f"{name}_" if keyword.iskeyword(name) else name
+    module = importlib.import_module(f"rag.cli.{word}")
     if not hasattr(module, "app"):
-        return _refusing_repeats(_command(name, getattr(module, own)))
+        return _refusing_repeats(_command(name, getattr(module, word)))
     group: Any = typer.main.get_command(module.app)
     group.name = name
     for command in group.commands.values():
@@ -96,12 +97,13 @@ def _refusing_repeats(command: Any) -> Any:
 
 
 def _placeholder(name: str) -> Any:
-    return _command(name, lambda: None, help=_COMMANDS[name])
+    panel, help = _COMMANDS[name]
+    return _command(name, lambda: None, help=help, rich_help_panel=panel)
 
 
-def _command(name: str, function: Callable[..., None], help: str | None = None) -> Any:
+def _command(name: str, function: Callable[..., None], **shown: Any) -> Any:
     single = typer.Typer(add_completion=False)
-    single.command(name, help=help)(function)
+    single.command(name, **shown)(function)
     built = typer.main.get_command(single)
     built.name = name
     return built
@@ -109,7 +111,6 @@ def _command(name: str, function: Callable[..., None], help: str | None = None) 
 
 app = typer.Typer(
     cls=_LazyGroup,
-    add_completion=False,
     pretty_exceptions_enable=False,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -133,6 +134,15 @@ def _root(
     """Open-domain question answering that retrieves: index a corpus, ask with evidence, train, evaluate."""
 
 
+_RENAMED = {
+    "--encoder": "--from (where training starts) or --index-encoder (of an index)",
+    "--model": "--index-encoder of `rag mine`, --from of `rag train generator`",
+    "--depth": "--ranks of `rag mine`, --read of `rag score`",
+    "--tune-facts": "`rag tune facts`",
+    "--tune-fusion": "`rag tune fusion`",
+}
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run `rag`; errors meant for the user become one message and an exit code.
 
@@ -145,6 +155,11 @@ def main(arguments: list[str] | None = None) -> None:
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # in a log file they are clutter
     try:
         app(args=given, prog_name="rag")
+    except SystemExit as stopped:
+        renamed = [name for name in _RENAMED if name in given] if stopped.code == 2 else []
+        for name in renamed:
+            typer.echo(f"{name} is now {_RENAMED[name]}", err=True)
+        raise
     except RagError as error:
         if debug:
             traceback.print_exc()

@@ -7,31 +7,49 @@ from typing import Annotated, Any
 
 import typer
 
-from rag.cli.options import EncoderSpec, IndexDir, QuestionFile, QuestionFormat, adds_options, options_of
-from retrievers.negatives.settings import MiningSettings, parse_depth
-
-_SETTINGS = options_of(
-    MiningSettings,
-    *("source", "hops", "per_question", "pick", "margin", "answer_filter", "regex", "cross_encoder"),
-    *("keep_below", "cross_encoder_depth", "gold", "weak_positives", "seed"),
+from rag.cli.options import (
+    DATA,
+    OUTPUT,
+    SEARCH,
+    IndexDir,
+    IndexEncoder,
+    Limit,
+    QuestionFile,
+    QuestionFormat,
+    adds_options,
+    option,
+    options_of,
 )
+from retrievers.negatives.settings import MiningSettings, parse_ranks
+
+_SETTINGS = {
+    **options_of(MiningSettings, "source", "hops", panel=SEARCH),
+    **options_of(
+        MiningSettings,
+        *("per_question", "pick", "margin", "answer_filter", "regex", "cross_encoder"),
+        *("keep_below", "cross_encoder_depth", "gold", "weak_positives", "seed"),
+        panel="Selection",
+    ),
+}
 
 
 @adds_options("settings", _SETTINGS)
 def mine(
     index: IndexDir,
     questions: QuestionFile,
-    out: Annotated[Path, typer.Option("--out", "-o", help="DPR training JSON; a report goes beside it.")],
+    out: Annotated[
+        Path, option(*("--out", "-o"), help="DPR training JSON; a report goes beside it.", panel=OUTPUT)
+    ],
     settings: dict[str, Any],
-    model: EncoderSpec = None,
-    depth: Annotated[str, typer.Option(help="Ranks to take candidates from, first:last.")] = "1:100",
+    ranks: Annotated[str, option(help="Ranks to take candidates from, first:last.", panel=SEARCH)] = "1:100",
+    index_encoder: IndexEncoder = None,
     merge: Annotated[
-        Path | None, typer.Option(help="Another training file: write the union (second round).")
+        Path | None, option(help="Another training file: write the union (second round).", panel=OUTPUT)
     ] = None,
     format: QuestionFormat = "auto",
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N questions.")] = None,
+    limit: Limit = None,
     sample: Annotated[
-        int | None, typer.Option(min=1, help="Only N questions, drawn at random with --seed.")
+        int | None, option(min=1, help="Only so many questions, drawn at random with --seed.", panel=DATA)
     ] = None,
 ) -> None:
     """Mine hard negatives; needs questions with gold passages, or with answers alone.
@@ -43,10 +61,10 @@ def mine(
     from retrievers.negatives.mine import mine as run
 
     setup_logging("INFO")
-    settings["first_rank"], settings["last_rank"] = parse_depth(depth)
+    settings["first_rank"], settings["last_rank"] = parse_ranks(ranks)
     report = run(
         index, questions, out, load_config(MiningSettings, overrides=settings),
-        encoder=model, format=format, limit=limit, sample=sample, merge=merge,
+        index_encoder=index_encoder, format=format, limit=limit, sample=sample, merge=merge,
     )  # fmt: skip
     typer.echo(
         "\n".join(report.lines())

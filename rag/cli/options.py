@@ -5,54 +5,95 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal
 
 import typer
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
-from retrievers.open import kind_names
+from rag.data import choices
+from retrievers.kinds import KIND_NAMES
 
 REQUIRED = inspect.Parameter.empty
+DATA, SEARCH, READING, TRAINING, OUTPUT = "Data", "Search", "Reading", "Training", "Output"  # help's panels
+
+
+def option(*flags: str, help: str, panel: str | None = None, **more: Any) -> Any:
+    """An option that stands in a panel of the command's help."""
+    return typer.Option(*flags, help=help, rich_help_panel=panel, **more)
+
 
 RetrieverSpec = Annotated[
-    str, typer.Option(help=f"{kind_names()}; options follow a colon, as in hybrid:depth=500.")
+    str,
+    option(
+        help=f"{', '.join(KIND_NAMES)}; options follow a colon, as in hybrid:depth=500.",
+        panel=SEARCH,
+        autocompletion=lambda: list(KIND_NAMES),
+    ),
 ]
 FusionSpec = Annotated[
-    str | None, typer.Option(help='Of hybrid retrieval: "std:DENSE,BM25", "minmax:…", "raw:…" or "rrf60:…".')
+    str | None,
+    option(help='Of hybrid retrieval: "std:DENSE,BM25", "minmax:…", "raw:…" or "rrf60:…".', panel=SEARCH),
 ]
 RerankSpec = Annotated[
     str | None,
-    typer.Option(help="ColBERT or cross-encoder folder that re-ranks: FOLDER,depth=100,fusion=std:1,0.5."),
+    option(
+        help="ColBERT or cross-encoder folder that re-ranks: FOLDER,depth=100,fusion=std:1,0.5.", panel=SEARCH
+    ),
 ]
-EncoderSpec = Annotated[str | None, typer.Option(help="Folder of the index's encoder, if it moved.")]
+IndexEncoder = Annotated[str | None, option(help="Folder of the index's encoder, if it moved.", panel=SEARCH)]
 ReaderSpec = Annotated[
-    str | None, typer.Option(help="Folder or hub name of a reader; default: the shipped one.")
+    str | None, option(help="Folder or hub name of a reader; default: the shipped one.", panel=READING)
 ]
 EffortSpec = Annotated[
-    str | None, typer.Option(help="How much is read: full, or another of the reader's own efforts.")
+    str | None, option(help="How much is read: full, or another of the reader's own efforts.", panel=READING)
 ]
-Precision = Annotated[str, typer.Option(help="auto, fp32 or bf16.")]
-IndexDir = Annotated[str, typer.Option("--index", "-i", help="Directory written by `rag index`.")]
+Read = Annotated[int, option(min=1, help="Passages to read for each question.", panel=READING)]
+Precision = Annotated[
+    Literal["auto", "fp32", "bf16"], option(help="Arithmetic of the models.", panel="Models")
+]
+IndexDir = Annotated[str, option("--index", "-i", help="Directory written by `rag index`.", panel=DATA)]
+Corpus = Annotated[
+    list[str], typer.Argument(help='Files, folders, patterns, hf:owner/name, or "-" for stdin.')
+]
 QuestionFile = Annotated[
-    str, typer.Option("--questions", "-q", help="JSONL, CSV, SQuAD, NQ, DPR, HotpotQA … (.gz too).")
+    str,
+    option(
+        *("--questions", "-q"),
+        help="JSONL, CSV, SQuAD, NQ, DPR, HotpotQA … (.gz too), or hf:owner/name[:config][:split].",
+        panel=DATA,
+    ),
 ]
-QuestionFormat = Annotated[str, typer.Option(help="Format of --questions; auto looks at the file.")]
-CorpusFormat = Annotated[str, typer.Option(help="Corpus format; auto looks at names and first bytes.")]
-IdField = Annotated[str | None, typer.Option(help="Field or column of the document id.")]
-TitleField = Annotated[str | None, typer.Option(help="Field or column of the title.")]
-TextField = Annotated[str | None, typer.Option(help="Field or column of the text.")]
-Encoding = Annotated[str, typer.Option(help="Of text files, such as cp1252 (Excel on Windows).")]
-PassageIds = Annotated[str, typer.Option(help="document (doc-0, doc-1, …) or integer (1, 2, …).")]
-Words = Annotated[int, typer.Option(help="Words a passage, for --split words100.")]
-Wrap = Annotated[bool, typer.Option(help="Fill the last passage with the document's first words.")]
-MaxBadShare = Annotated[float, typer.Option(help="Highest tolerated share of bad records.")]
+QuestionFormat = Annotated[
+    Literal["auto", choices.QuestionFormat],
+    option(help="Format of --questions; auto looks at the file.", panel=DATA),
+]
+CorpusFormat = Annotated[
+    Literal["auto", choices.CorpusFormat],
+    option(help="Of the corpus; auto looks at names and first bytes.", panel=DATA),
+]
+IdField = Annotated[str | None, option(help="Field or column of the document id.", panel=DATA)]
+TitleField = Annotated[str | None, option(help="Field or column of the title.", panel=DATA)]
+TextField = Annotated[str | None, option(help="Field or column of the text.", panel=DATA)]
+Encoding = Annotated[str, option(help="Of text files, such as cp1252 (Excel on Windows).", panel=DATA)]
+Limit = Annotated[int | None, option(min=1, help="Only the first so many questions.", panel=DATA)]
+PassageIds = Annotated[
+    choices.PassageIds, option(help="document: doc-0, doc-1, …; integer: 1, 2, ….", panel="Passages")
+]
+Words = Annotated[int, option(min=1, help="Words per passage, for --split words100.", panel="Passages")]
+Wrap = Annotated[
+    bool, option(help="Fill the last passage with the document's first words.", panel="Passages")
+]
+MaxBadShare = Annotated[
+    float, option(min=0, max=1, help="Highest tolerated share of bad records.", panel=DATA)
+]
 
 Options = Mapping[str, tuple[Any, Any]]  # name → (annotation, default)
-OPENING: Options = {  # what `Pipeline.open` is told
+OPENING: Options = {  # arguments of `Pipeline.open`
     "retriever": (RetrieverSpec, "auto"),
     "fusion": (FusionSpec, None),
     "rerank": (RerankSpec, None),
-    "encoder": (EncoderSpec, None),
+    "index_encoder": (IndexEncoder, None),
     "reader": (ReaderSpec, None),
     "effort": (EffortSpec, None),
     "precision": (Precision, "auto"),
@@ -63,37 +104,47 @@ def adds_options(into: str, options: Options) -> Callable[[Callable[..., None]],
     """Give a command further options, which it gets as one mapping in its parameter `into`."""
 
     def make(function: Callable[..., None]) -> Callable[..., None]:
-        own = parameters_of(function)
+        parameters = parameters_of(function)
 
         def run(**given: Any) -> None:
-            named = {name: given.pop(name) for name in own if name != into}
+            named = {name: given.pop(name) for name in parameters if name != into}
             function(**named, **{into: given})
 
         shown: dict[str, tuple[Any, Any]] = {}
-        for name, option in own.items():
-            shown.update(options if name == into else {name: option})
+        for name, parameter in parameters.items():
+            shown.update(options if name == into else {name: parameter})
         return command_with(shown, run, like=function, help=inspect.getdoc(function) or "")
 
     return make
 
 
-def options_of(settings: type[BaseModel], *names: str) -> dict[str, tuple[Any, Any]]:
+def options_of(settings: type[BaseModel], *names: str, panel: str | None = None) -> Options:
     """Fields of a configuration as options, explained by its docstring or that of the class which it extends.
 
-    Values are checked by the class.
+    Choices and bounds are those of the fields; all else is checked by the class.
     """
-    told: dict[str, str] = {}
+    helps: dict[str, str] = {}
     for base in reversed(settings.__mro__):
-        told |= documented(base)
-    options = {}
-    for name in names:
-        field, help = settings.model_fields[name], told.get(name, "")
-        kind: Any = field.annotation
-        if get_origin(kind) is Literal:
-            values = get_args(kind)
-            help, kind = f"{help} One of: {', '.join(map(str, values))}.", type(values[0])
-        options[name] = (Annotated[kind, typer.Option(help=help)], field.default)
-    return options
+        helps |= documented(base)
+    fields = settings.model_fields
+    return {
+        name: (
+            Annotated[
+                fields[name].annotation,
+                option(help=helps.get(name, ""), panel=panel, **_bounds(fields[name])),
+            ],
+            fields[name].default,
+        )
+        for name in names
+    }
+
+
+def _bounds(field: FieldInfo) -> dict[str, Any]:
+    """Lowest and highest value, both included, of a field that has such."""
+    names = {"ge": "min", "le": "max"}
+    return {
+        names[kind]: getattr(rule, kind) for rule in field.metadata for kind in names if hasattr(rule, kind)
+    }
 
 
 def documented(thing: Any) -> dict[str, str]:
@@ -123,5 +174,5 @@ def command_with(
 
 def parameters_of(function: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
     """The parameters of a function as options."""
-    found = inspect.signature(function, eval_str=True).parameters
-    return {name: (parameter.annotation, parameter.default) for name, parameter in found.items()}
+    parameters = inspect.signature(function, eval_str=True).parameters
+    return {name: (parameter.annotation, parameter.default) for name, parameter in parameters.items()}

@@ -9,33 +9,44 @@ from typing import Annotated, Any
 
 import typer
 
-from indexers.build import BuildSettings
-from rag.cli.options import adds_options, options_of
+from indexers.settings import BuildSettings
+from rag.cli.options import OUTPUT, READING, Read, adds_options, option, options_of
 
 _TOKEN_DIM = 128  # of published ColBERT models; the embedded encoder makes one vector a text
 _WORDS = "the history of the river town where many people met and spoke about trade and weather in old times "
-_SETTINGS = options_of(BuildSettings, "retriever", "index_type", "token_bits", "dtype")
+_SETTINGS = options_of(BuildSettings, "retriever", "index_type", "token_bits", "dtype", panel="Index")
 
 
 @adds_options("settings", _SETTINGS)
 def plan(
-    passages: Annotated[int, typer.Option("--passages", "-n", help="How many passages.")],
+    *,
+    passages: Annotated[int, option(*("--passages", "-n"), min=1, help="How many passages.", panel="Index")],
+    passage_bytes: Annotated[
+        float, option(min=1, help="Mean bytes of title and text.", panel="Index")
+    ] = 650.0,
     settings: dict[str, Any],
+    encoder: Annotated[str | None, option(help="Encoder whose speed is measured.", panel="Encoder")] = None,
     dim: Annotated[
-        int | None, typer.Option(help="Vector size; default: the encoder's, 128 for plaid without one.")
+        int | None,
+        option(
+            min=1, help="Vector size; default: the encoder's, 128 for plaid without one.", panel="Encoder"
+        ),
     ] = None,
-    encoder: Annotated[str | None, typer.Option(help="Encoder whose speed is measured.")] = None,
     encode_per_s: Annotated[
-        float | None, typer.Option(help="Known passages/s; skips the measurement.")
+        float | None, option(help="Known passages/s; skips the measurement.", panel="Encoder")
     ] = None,
-    passage_bytes: Annotated[float, typer.Option(help="Mean bytes of title and text.")] = 650.0,
-    questions: Annotated[int, typer.Option(min=0, help="Questions served when memory is stated.")] = 10_000,
-    top_k: Annotated[int, typer.Option(min=1, help="Passages read a question.")] = 20,
+    measure: Annotated[
+        bool, option("--measure/--no-measure", help="Measure this machine.", panel="Encoder")
+    ] = True,
+    questions: Annotated[
+        int, option(min=0, help="Questions served when memory is stated.", panel=READING)
+    ] = 10_000,
+    read: Read = 20,
     config: Annotated[
-        str | None, typer.Option(help="Preset or file: also what its training needs, as it says itself.")
+        str | None,
+        option(help="Preset or file: also what its training needs, as it says itself.", panel="Training"),
     ] = None,
-    measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Measure this machine.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, option("--json", help="Print JSON.", panel=OUTPUT)] = False,
 ) -> None:
     """State RAM, disk and time for a corpus size, encoder and index type, from rates measured here.
 
@@ -82,7 +93,7 @@ def plan(
     rates = measure_rates(dim or 384) if measure else Rates()
     result = make_plan(
         passages, dim or 0, settings=checked, encode_per_s=encode_per_s, rates=rates,
-        passage_bytes=passage_bytes, model_bytes=model_bytes, questions=questions, top_k=top_k,
+        passage_bytes=passage_bytes, model_bytes=model_bytes, questions=questions, top_k=read,
     )  # fmt: skip
     if as_json:
         more = {"training": training} if training else {}
@@ -101,7 +112,7 @@ def plan(
 
 
 def _encode_rate(encoder: Any, *, n_passages: int = 128) -> float:
-    """Passages of 100 words a second, after a warm-up."""
+    """Passages of 100 words per second, after a warm-up."""
     titles = ["A title"] * n_passages
     texts = [(_WORDS * 6)[: 560 + number % 80] for number in range(n_passages)]
     several = encoder.identity.pooling == "tokens"

@@ -4,49 +4,59 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from rag.cli.options import REQUIRED, command_with, parameters_of
+from rag.cli.options import DATA, OUTPUT, REQUIRED, TRAINING, command_with, option, parameters_of
 
-Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of the run; an unfinished one is resumed.")]
-ConfigSource = Annotated[str | None, typer.Option(help="YAML or JSON file, or the name of a preset.")]
+Out = Annotated[
+    Path, option(*("--out", "-o"), help="Folder of the run; an unfinished one is resumed.", panel=OUTPUT)
+]
+ConfigSource = Annotated[
+    str | None, option(help="YAML or JSON file, or the name of a preset.", panel="Settings")
+]
 Assignments = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Any setting as key=value; wins over --config."),
+    list[str] | None, option("--set", help="Any setting as key=value; wins over --config.", panel="Settings")
 ]
-Threads = Annotated[int | None, typer.Option(help="CPU threads; default: all cores.")]
-HeldOut = Annotated[
-    Path | None, typer.Option(help="The same, held out; default: a share of the training questions.")
+Threads = Annotated[int | None, option(min=1, help="CPU threads; default: all cores.", panel="Settings")]
+Validation = Annotated[
+    Path | None,
+    option(help="Held-out examples of this kind; default: a share of the training questions.", panel=DATA),
 ]
-Encoder = Annotated[str | None, typer.Option(help="Encoder to start from; default: the embedded one.")]
-
+From = Annotated[
+    str | None, option("--from", help="Encoder to start from; default: the embedded one.", panel=TRAINING)
+]
 Refresh = Annotated[
     str | None,
-    typer.Option(help='"never", "every 500", "0:500,2000:2000" (from step:every), "drift>0.05".'),
+    option(help='"never", "every 500", "0:500,2000:2000" (from step:every), "drift>0.05".', panel=TRAINING),
 ]
 
 
 def files(help: str, *flags: str) -> Any:
     """An option for files that may be given several times."""
-    return Annotated[list[Path] | None, typer.Option(*flags, help=f"{help}; may be given several times.")]
+    return Annotated[
+        list[Path] | None, option(*flags, help=f"{help}; may be given several times.", panel=DATA)
+    ]
 
 
 def index(help: str) -> Any:
     """The option for an index."""
-    return Annotated[Path | None, typer.Option("--index", "-i", help=help)]
+    return Annotated[Path | None, option("--index", "-i", help=help, panel=DATA)]
 
 
 _RETRIEVER = {
     "train": files("Training examples of `rag mine` or DPR's JSON (.gz)"),
-    "validation": HeldOut,
+    "validation": Validation,
     "index": index("Its passages are the corpus."),
-    "encoder": Encoder,
+    "from_": From,
 }
-_SETTINGS = {"train": "train_files", "validation": "validation_file", "encoder": "question_encoder"}
+_SETTINGS = {
+    "train": "train_files", "validation": "validation_file",
+    "from_": "question_encoder", "index_encoder": "question_encoder",
+}  # fmt: skip
 _RESUMED = "Ctrl-C or a crash loses at most a few minutes: the same command goes on from the last checkpoint."
 
 
@@ -57,26 +67,44 @@ def trains_retriever(**options: Any) -> Callable[[Callable[..., None]], Callable
     one of the former, to word its help otherwise; None leaves it out). What the function takes beside the
     settings are options too, for itself alone.
     """
-    said = {**_RETRIEVER, **options, "config": ConfigSource, "set_": Assignments, "threads": Threads}
-    kinds = {name: kind for name, kind in said.items() if kind is not None}
+    kinds = {**_RETRIEVER, **options, "config": ConfigSource, "set_": Assignments, "threads": Threads}
+    kinds = {name: kind for name, kind in kinds.items() if kind is not None}
 
     def make(function: Callable[..., None]) -> Callable[..., None]:
-        own = parameters_of(function)
-        own.pop("settings")
+        others = parameters_of(function)
+        others.pop("settings")
 
         def run(config: str | None, set_: list[str] | None, **given: Any) -> None:
-            chosen = {name: given.pop(name) for name in own}
-            named = {_SETTINGS.get(name, name): value for name, value in given.items()}
-            function(load_recipe(function.__name__, config, set_, **named), **chosen)
+            chosen = {name: given.pop(name) for name in others}
+            settings = {name: _SETTINGS.get(name, name) for name in given}
+            flags = {settings[name]: _flag(name, kinds.get(name)) for name in given}
+            named = {settings[name]: value for name, value in given.items()}
+            function(load_recipe(function.__name__, config, set_, flags, **named), **chosen)
 
-        shown = {"out": (Out, REQUIRED), **{name: (kind, None) for name, kind in kinds.items()}, **own}
+        shown = {**{name: (kind, None) for name, kind in kinds.items()}, **others, "out": (Out, REQUIRED)}
         return command_with(shown, run, like=function, help=f"{inspect.getdoc(function)}\n\n{_RESUMED}")
 
     return make
 
 
-def load_recipe(recipe: str, source: str | None, assignments: list[str] | None, **given: Any) -> Any:
+def _flag(name: str, kind: Any) -> str:
+    """The first spelling of an option on the command line."""
+    declared = kind.__metadata__[0].default if kind is not None else ...  # where typer keeps the first one
+    return declared if isinstance(declared, str) else f"--{name.replace('_', '-')}"
+
+
+def load_recipe(
+    recipe: str,
+    source: str | None,
+    assignments: list[str] | None,
+    flags: Mapping[str, str] | None = None,
+    **given: Any,
+) -> Any:
     """The configuration: options of the command line win over --config, --set over both.
+
+    Args:
+        flags: setting → option, for messages.
+        given: settings; None, False and empty ones are left to the other places.
 
     Raises:
         ConfigError: it cannot be read, is not valid, or would choose checkpoints on a test set.
@@ -86,10 +114,10 @@ def load_recipe(recipe: str, source: str | None, assignments: list[str] | None, 
     from rag.recipes import RECIPES, load, read_config
 
     setup_logging("INFO" if os.environ.get("RANK", "0") == "0" else "WARNING")
-    is_number = (int, float)  # 0 was said, False was not
+    is_number = (int, float)  # 0 is a value, False is none
     overrides = {key: _plain(value) for key, value in given.items() if value or type(value) in is_number}
     overrides.update(parse_overrides(assignments or []))
-    return read_config(load(RECIPES[recipe].config), source, overrides)
+    return read_config(load(RECIPES[recipe].config), source, overrides, flags)
 
 
 def run_recipe(recipe: str, settings: Any) -> Path:

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rag.cli.options import OPENING, IndexDir, QuestionFile, QuestionFormat, adds_options
+from rag.cli.options import (
+    DATA,
+    OPENING,
+    OUTPUT,
+    SEARCH,
+    IndexDir,
+    Limit,
+    QuestionFile,
+    QuestionFormat,
+    adds_options,
+    option,
+)
 from rag.core.errors import ConfigError
 from rag.core.progress import Progress
 
@@ -27,14 +38,20 @@ def retrieve(
     questions: QuestionFile,
     out: Annotated[
         Path,
-        typer.Option("--out", "-o", help="*.json: DPR results; *.run or *.trec: a TREC run; *.jsonl: paths."),
+        option(
+            *("--out", "-o"),
+            help="*.json: DPR results; *.run or *.trec: a TREC run; *.jsonl: paths.",
+            panel=OUTPUT,
+        ),
     ],
     opening: dict[str, Any],
-    top_k: Annotated[int, typer.Option(help="Hits a question.")] = 100,
+    top_k: Annotated[int, option(min=1, help="Hits per question.", panel=SEARCH)] = 100,
     format: QuestionFormat = "auto",
-    batch_size: Annotated[int, typer.Option(help="Questions searched at once.")] = 512,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N questions.")] = None,
-    regex: Annotated[bool, typer.Option(help="Answers are regular expressions (CuratedTREC).")] = False,
+    batch_size: Annotated[int, option(min=1, help="Questions searched at once.", panel=SEARCH)] = 512,
+    limit: Limit = None,
+    regex: Annotated[
+        bool, option("--regex", help="Answers are regular expressions (CuratedTREC).", panel=DATA)
+    ] = False,
 ) -> None:
     """Search for many questions; writes DPR's results JSON, a TREC run, or MDR's paths, by extension."""
     from itertools import islice
@@ -52,8 +69,6 @@ def retrieve(
             f"--out {out}: unknown extension .{suffix}",
             hint="use .json (DPR results), .run (TREC) or .jsonl (paths)",
         )
-    if batch_size < 1:
-        raise ConfigError(f"--batch-size is {batch_size}, expected at least 1")
     asked = list(islice(read_questions(questions, format=format), limit))
     pipeline = Pipeline.open(index, reads=False, **opening)
     if suffix == "jsonl" and not isinstance(pipeline.retriever, PathRetriever):

@@ -7,28 +7,37 @@ from typing import Annotated
 
 import typer
 
-from rag.cli.options import Precision
+from rag.cli.options import DATA, OUTPUT, READING, Limit, Precision, option
+from rag.rounds.config import SignalName
 
 
 def score(
     examples: Annotated[
-        Path, typer.Option("--examples", "-e", help="Results of `rag retrieve`, `rag mine`'s or FiD's file.")
+        Path,
+        option(
+            *("--examples", "-e"), help="Results of `rag retrieve`, `rag mine`'s or FiD's file.", panel=DATA
+        ),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The same with targets; a report goes beside it.")],
+    out: Annotated[
+        Path,
+        option(*("--out", "-o"), help="These with targets; a report goes beside it.", panel=OUTPUT),
+    ],
     signal: Annotated[
-        str,
-        typer.Option(
+        SignalName,
+        option(
             help="attention, attention-norm, likelihood, leave-one-out (generative readers); span-likelihood "
-            "(extractive); relevance (extractive, cross-encoder)."
+            "(extractive); relevance (extractive, cross-encoder).",
+            panel=READING,
         ),
     ] = "span-likelihood",
     reader: Annotated[
-        str | None, typer.Option(help="Reader or cross-encoder; default: the reader in the package.")
+        str | None,
+        option(help="Reader or cross-encoder; default: the reader in the package.", panel=READING),
     ] = None,
-    depth: Annotated[
-        int | None, typer.Option(min=2, help="Only a question's first N candidates; default: all.")
+    read: Annotated[
+        int | None, option(min=2, help="Only a question's first candidates; default: all.", panel=READING)
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N questions.")] = None,
+    limit: Limit = None,
     precision: Precision = "auto",
 ) -> None:
     """Score each question's passages by what a reader makes of them; `rag train distill` learns from it.
@@ -41,5 +50,5 @@ def score(
 
     setup_logging("INFO")
     judge = Judge.open(reader, signal, precision=precision)
-    report = score_examples(examples, out, judge, depth=depth, limit=limit)
+    report = score_examples(examples, out, judge, depth=read, limit=limit)
     typer.echo("\n".join(report.lines()) + f"\n→ {out}\ntrain with it: rag train distill --train {out} …")

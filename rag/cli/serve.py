@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
-
-from rag.cli.options import OPENING, adds_options
+from rag.cli.options import DATA, OPENING, adds_options, option
 
 
 @adds_options("opening", {name: (kind, None) for name, (kind, _) in OPENING.items()})
@@ -14,10 +12,14 @@ def serve(
     opening: dict[str, Any],
     index: Annotated[
         str | None,
-        typer.Option("--index", "-i", help="Directory written by `rag index`, or RAG_SERVE_INDEX."),
+        option(*("--index", "-i"), help="Directory written by `rag index`, or RAG_SERVE_INDEX.", panel=DATA),
     ] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on; default 127.0.0.1.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on; default 8000.")] = None,
+    host: Annotated[
+        str | None, option(help="Address to listen on; default 127.0.0.1.", panel="Address")
+    ] = None,
+    port: Annotated[
+        int | None, option(min=0, max=65535, help="Port to listen on; default 8000.", panel="Address")
+    ] = None,
 ) -> None:
     """Answer over HTTP. Limits, keys and batching are set by RAG_SERVE_… variables (see the README)."""
     from serve.run import run_server

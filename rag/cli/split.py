@@ -9,6 +9,9 @@ from typing import Annotated
 import typer
 
 from rag.cli.options import (
+    DATA,
+    OUTPUT,
+    Corpus,
     CorpusFormat,
     Encoding,
     IdField,
@@ -18,29 +21,35 @@ from rag.cli.options import (
     TitleField,
     Words,
     Wrap,
+    option,
 )
+from rag.data import choices
 
 
 def split(
-    corpus: Annotated[
-        list[str], typer.Argument(help='Files, folders, patterns, hf:owner/name, or "-" for stdin.')
-    ],
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="File to write: .jsonl or .tsv (as psgs_w100), .gz after it.")
-    ],
-    mode: Annotated[str, typer.Option("--split", help="words100, sentences or none.")] = "words100",
-    words: Words = 100,
-    wrap: Wrap = True,
-    passage_ids: PassageIds = "document",
-    documents: Annotated[
-        int | None, typer.Option(min=1, help="Only the first N documents; default: all.")
-    ] = None,
+    corpus: Corpus,
+    *,
     format: CorpusFormat = "auto",
     id_field: IdField = None,
     title_field: TitleField = None,
     text_field: TextField = None,
     encoding: Encoding = "utf-8",
     max_bad_share: MaxBadShare = 0.01,
+    documents: Annotated[
+        int | None, option(min=1, help="Only the first so many documents; default: all.", panel=DATA)
+    ] = None,
+    mode: Annotated[
+        choices.SplitMode, option("--split", help="How documents are cut.", panel="Passages")
+    ] = "words100",
+    words: Words = 100,
+    wrap: Wrap = True,
+    passage_ids: PassageIds = "document",
+    out: Annotated[
+        Path,
+        option(
+            *("--out", "-o"), help="File to write: .jsonl or .tsv (as psgs_w100), .gz after it.", panel=OUTPUT
+        ),
+    ],
 ) -> None:
     """Split documents into passages and write them to one file, for `rag index … --split none`."""
     from rag.data.corpus import ReadOptions, ReadReport, read_documents

@@ -8,31 +8,43 @@ from typing import Annotated, Any
 import typer
 
 from rag.cli import train_retrievers as retrievers
-from rag.cli.recipe import Assignments, ConfigSource, Encoder, HeldOut, Out, Threads, load_recipe, run_recipe
+from rag.cli.options import DATA, SEARCH, TRAINING, option
+from rag.cli.recipe import (
+    Assignments,
+    ConfigSource,
+    From,
+    Out,
+    Threads,
+    Validation,
+    load_recipe,
+    run_recipe,
+)
 from rag.cli.train_joint import emdr2, mlm, orqa, rag, realm
 from rag.core.errors import ConfigError
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Train models, one subcommand a recipe.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Train models, one subcommand per recipe.")
 
 
 @app.command()
 def reader(
-    out: Out,
+    *,
     train: Annotated[
         list[Path] | None,
-        typer.Option(help="Questions with answers, of any format; may be given several times."),
+        option(help="Questions with answers, of any format; may be given several times.", panel=DATA),
     ] = None,
     negatives: Annotated[
         list[Path] | None,
-        typer.Option(
+        option(
             help="Results of `rag retrieve` for the questions of the --train in the same place: hard "
-            "negatives, and positives where there are no gold passages."
+            "negatives, and positives where there are no gold passages.",
+            panel=DATA,
         ),
     ] = None,
-    encoder: Encoder = None,
+    from_: From = None,
     config: ConfigSource = None,
     set_: Assignments = None,
     threads: Threads = None,
+    out: Out,
 ) -> None:
     """Train an extractive reader on questions with gold passages, or with retrieved ones that match answers.
 
@@ -46,39 +58,48 @@ def reader(
         )
     for one, path in zip(sets, negatives or (), strict=False):
         one["retrieved"] = str(path)
-    given = {"out": out, "train": sets, "encoder": encoder, "threads": threads}
-    finished = run_recipe("reader", load_recipe("reader", config, set_, **given))
+    given = {"out": out, "train": sets, "encoder": from_, "threads": threads}
+    settings = load_recipe("reader", config, set_, {"train": "--train"}, **given)
+    finished = run_recipe("reader", settings)
     typer.echo(f"reader → {finished}\nuse it: rag ask … --reader {finished}")
 
 
 @app.command()
 def generator(
-    out: Out,
+    *,
     train: Annotated[
         list[Path] | None,
-        typer.Option(
+        option(
             help="Questions with passages: results of `rag retrieve`, FiD's or DPR's files, of `rag mine`; "
-            "with --index any question set. May be given several times."
+            "with --index any question set. May be given several times.",
+            panel=DATA,
         ),
     ] = None,
-    validation: HeldOut = None,
+    validation: Validation = None,
     index: Annotated[
         Path | None,
-        typer.Option(
-            "--index", "-i", help="Passages to denoise, and for questions that come without passages."
+        option(
+            *("--index", "-i"),
+            help="Passages to denoise, and for questions that come without passages.",
+            panel=DATA,
         ),
     ] = None,
-    top_k: Annotated[int, typer.Option(help="Passages to retrieve for each of these.")] = 20,
-    model: Annotated[
-        str | None, typer.Option(help="Sequence-to-sequence checkpoint (BART, T5 …) to train on.")
-    ] = None,
-    encoder: Annotated[
+    top_k: Annotated[int, option(min=1, help="Passages to retrieve for each of these.", panel=SEARCH)] = 20,
+    from_: Annotated[
         str | None,
-        typer.Option(help='Encoder to warm-start from without one; "shipped": that of the shipped reader.'),
+        option("--from", help="Sequence-to-sequence checkpoint (BART, T5 …) to start from.", panel=TRAINING),
+    ] = None,
+    warm_start: Annotated[
+        str | None,
+        option(
+            help='Without one: encoder that gives the first weights; "shipped": that of the shipped reader.',
+            panel=TRAINING,
+        ),
     ] = None,
     config: ConfigSource = None,
     set_: Assignments = None,
     threads: Threads = None,
+    out: Out,
 ) -> None:
     """Train a reader that words its answers: Fusion-in-Decoder, or one passage at a time.
 
@@ -86,12 +107,14 @@ def generator(
     several GPUs: torchrun --nproc-per-node N -m rag.cli.main train generator …
     """
     given: dict[str, Any] = {
-        "out": out, "train_files": train, "validation_file": validation, "index": index, "model": model,
-        "encoder": encoder, "threads": threads,
+        "out": out, "train_files": train, "validation_file": validation, "index": index, "model": from_,
+        "encoder": warm_start, "threads": threads,
     }  # fmt: skip
     if index is not None and train:
         given["train_files"] = [_with_passages(path, index, top_k, out) for path in train]
-    finished = run_recipe("generator", load_recipe("generator", config, set_, **given))
+    finished = run_recipe(
+        "generator", load_recipe("generator", config, set_, {"train_files": "--train"}, **given)
+    )
     typer.echo(f"reader → {finished}\nuse it: rag ask … --reader {finished}")
 
 
@@ -114,7 +137,7 @@ def _with_passages(path: Path, index: Path, top_k: int, out: Path) -> Path:
 
 
 for _command in (
-    *(retrievers.dpr, retrievers.mdr, retrievers.reranker, retrievers.stop),
+    *(retrievers.dpr, retrievers.mdr, retrievers.reranker),
     *(retrievers.ance, retrievers.adore, retrievers.ict, retrievers.distill, retrievers.colbert),
     *(rag, emdr2, orqa, mlm, realm),
 ):

@@ -8,26 +8,27 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from rag.cli.options import DATA, SEARCH, TRAINING, IndexEncoder, option
 from rag.cli.recipe import Refresh, files, index, run_recipe, say_encoder, say_once, trains_retriever
 
 _INDEX = index("Its passages are read; training starts from its encoder.")
-_ENCODER = Annotated[
-    str | None, typer.Option(help="The encoder of the index, if it lies elsewhere than the index says.")
-]
 
 
 @trains_retriever(
     train=files("Questions with answers, of any format; no passages are needed"),
     index=_INDEX,
-    encoder=_ENCODER,
+    from_=None,
+    index_encoder=IndexEncoder,
     answers=Annotated[
-        str | None, typer.Option(help="strings, regex (expressions), or auto: what the set says.")
+        Literal["auto", "strings", "regex"] | None,
+        option(help="Whether answers are regular expressions; auto: what the set says.", panel=DATA),
     ],
 )
 def orqa(
     settings: Any,
     reader: Annotated[
-        str | None, typer.Option(help="Encoder, or reader to go on from; default: the embedded encoder.")
+        str | None,
+        option(help="Encoder, or reader to go on from; default: the embedded encoder.", panel=TRAINING),
     ] = None,
 ) -> None:
     """Train question encoder and span reader together from answers alone; passage vectors stay (ORQA)."""
@@ -40,14 +41,22 @@ def orqa(
 
 _Role = Annotated[
     Literal["both", "trainer", "refresher"],
-    typer.Option(help="both: train and index in turn; or one of two processes that share --out."),
+    option(help="both: train and index in turn; or one of two processes that share --out.", panel=TRAINING),
 ]
 
 
+_Marginal = Annotated[
+    Literal["sequence", "token"] | None,
+    option(help="Passages are summed over for the whole answer, or at each token.", panel=TRAINING),
+]
 _MASKS = {
-    "masks": Annotated[str | None, typer.Option(help="salient (names and dates), random or span.")],
+    "masks": Annotated[
+        Literal["salient", "random", "span"] | None,
+        option(help="What is masked; salient: names and dates.", panel=TRAINING),
+    ],
     "tagger": Annotated[
-        str | None, typer.Option(help="Token classification model that finds names; default: by looks.")
+        str | None,
+        option(help="Token classification model that finds names; default: by looks.", panel=TRAINING),
     ],
 }
 
@@ -56,16 +65,18 @@ _MASKS = {
     train=files("Where sentences are from, an index or files", "--corpus", "--train"),
     validation=None,
     index=None,
-    encoder=None,
+    from_=None,
     **_MASKS,
 )
 def mlm(
     settings: Any,
-    encoder: Annotated[
+    from_: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "--from",
             help='Encoder or folder of `rag train reader` to start from; "shipped": the reader that ships; '
-            "default: the embedded encoder."
+            "default: the embedded encoder.",
+            panel=TRAINING,
         ),
     ] = None,
 ) -> None:
@@ -75,7 +86,7 @@ def mlm(
     """
     from readers.extractive.files import plain_encoder
 
-    start = plain_encoder(encoder or settings.mlm.encoder, settings.out)
+    start = plain_encoder(from_ or settings.mlm.encoder, settings.out)
     finished = run_recipe("mlm", settings.replaced(mlm={"encoder": start}))
     say_once(f"masked language model → {finished}\nuse it: rag train realm … --reader {finished}")
 
@@ -83,15 +94,17 @@ def mlm(
 @trains_retriever(
     train=files("Where sentences are from, an index or files; default: --index", "--corpus", "--train"),
     index=_INDEX,
-    encoder=_ENCODER,
+    from_=None,
+    index_encoder=IndexEncoder,
     **_MASKS,
-    marginal=Annotated[str | None, typer.Option(help="sequence or token.")],
+    marginal=_Marginal,
     refresh=Refresh,
 )
 def realm(
     settings: Any,
     reader: Annotated[
-        str | None, typer.Option(help="Masked language model to start from; default: the embedded encoder.")
+        str | None,
+        option(help="Masked language model to start from; default: the embedded encoder.", panel=TRAINING),
     ] = None,
     role: _Role = "both",
 ) -> None:
@@ -111,19 +124,22 @@ def realm(
 _TOGETHER = {
     "train": files("Question set with answers, of any format; no passages are needed"),
     "index": _INDEX,
-    "encoder": _ENCODER,
+    "from_": None,
+    "index_encoder": IndexEncoder,
     "generator": Annotated[
-        str | None, typer.Option(help="Folder of `rag train generator`, or any BART- or T5-like checkpoint.")
+        str | None,
+        option(help="Folder of `rag train generator`, or any BART- or T5-like checkpoint.", panel=TRAINING),
     ],
     "document_side": Annotated[
-        str | None,
-        typer.Option(
+        Literal["frozen", "reencode", "rerank"] | None,
+        option(
             help="frozen: questions are learned alone; reencode: passages too, the index is made anew while "
-            "training; rerank: passages too, found in the old index and ranked by the new model."
+            "training; rerank: passages too, found in the old index and ranked by the new model.",
+            panel=TRAINING,
         ),
     ],
-    "top_k": Annotated[int | None, typer.Option(help="Passages a question.")],
-    "marginal": Annotated[str | None, typer.Option(help="sequence or token.")],
+    "top_k": Annotated[int | None, option(min=1, help="Passages per question.", panel=SEARCH)],
+    "marginal": _Marginal,
     "refresh": Refresh,
 }
 
@@ -132,8 +148,9 @@ _TOGETHER = {
     **_TOGETHER,
     retriever=Annotated[
         str | None,
-        typer.Option(
-            help="trained, or one that stays as it is (bm25, hybrid, …): the generator learns alone."
+        option(
+            help="trained, or one that stays as it is (bm25, hybrid, …): the generator learns alone.",
+            panel=SEARCH,
         ),
     ],
 )
@@ -151,7 +168,9 @@ def rag(settings: Any, role: _Role = "both") -> None:
 
 @trains_retriever(
     **_TOGETHER,
-    objective=Annotated[str | None, typer.Option(help="The retriever's: emdr2, pdist, loop or adist.")],
+    objective=Annotated[
+        Literal["emdr2", "pdist", "loop", "adist"] | None, option(help="The retriever's.", panel=TRAINING)
+    ],
 )
 def emdr2(settings: Any, role: _Role = "both") -> None:
     """Train a retriever and a Fusion-in-Decoder reader in the same steps (EMDR², PDist, LOOP, ADist).

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from rag.cli.options import RetrieverSpec, parameters_of
+from rag.cli.options import DATA, TRAINING, RetrieverSpec, option, parameters_of
 from rag.cli.recipe import Refresh, files, index, run_recipe, say_encoder, say_once, trains_retriever
 from rag.core.errors import ConfigError
 
@@ -29,7 +29,10 @@ def ance(
     settings: Any,
     role: Annotated[
         Literal["both", "trainer", "inferencer"],
-        typer.Option(help="both: train and mine in turn; or one of the two processes that share --out."),
+        option(
+            help="both: train and mine in turn; or one of the two processes that share --out.",
+            panel=TRAINING,
+        ),
     ] = "both",
 ) -> None:
     """Train a dense retriever with negatives that it finds itself, found anew as it learns (ANCE).
@@ -59,7 +62,8 @@ def adore(settings: Any) -> None:
 @trains_retriever(
     train=files("A built index, or files of documents", "--corpus", "--train"),
     validation=Annotated[
-        Path | None, typer.Option(help="Training examples to score; default: passages that are held out.")
+        Path | None,
+        option(help="Training examples to score; default: passages that are held out.", panel=DATA),
     ],
     index=_SEARCHED,
 )
@@ -89,7 +93,10 @@ def mdr(settings: Any) -> None:
 @trains_retriever(
     train=files("Examples with targets, as `rag score` writes them"),
     index=_SEARCHED,
-    loss=Annotated[str | None, typer.Option(help="kl, kl-per-passage, mse or margin.")],
+    loss=Annotated[
+        Literal["kl", "kl-per-passage", "mse", "margin"] | None,
+        option(help="Between scores and targets.", panel=TRAINING),
+    ],
 )
 def distill(settings: Any) -> None:
     """Train a dense retriever towards a reader's scores of retrieved passages (DKRR and its kin).
@@ -104,7 +111,10 @@ def distill(settings: Any) -> None:
 @trains_retriever(
     train=files("Examples of `rag mine`, or of `rag score` for --loss kl"),
     index=index("Search its passages at every validation; the first of --rounds finds its passages there."),
-    loss=Annotated[str | None, typer.Option(help="softmax, pairwise or kl (towards targets).")],
+    loss=Annotated[
+        Literal["softmax", "pairwise", "kl"] | None,
+        option(help="kl: towards the targets of `rag score`.", panel=TRAINING),
+    ],
 )
 def colbert(
     settings: Any,
@@ -170,11 +180,13 @@ def _refuse_changed(command: Callable[..., None], given: Mapping[str, Any]) -> N
 @trains_retriever(
     train=files("Examples with hard negatives, as `rag mine` writes them"),
     index=None,
-    encoder=Annotated[
+    from_=Annotated[
         str | None,
-        typer.Option(
+        option(
+            "--from",
             help='Encoder, cross-encoder or folder of `rag train reader` to start from; "shipped": the '
-            "reader that ships; default: the embedded encoder."
+            "reader that ships; default: the embedded encoder.",
+            panel=TRAINING,
         ),
     ],
 )
@@ -188,23 +200,3 @@ def reranker(settings: Any) -> None:
     start = plain_encoder(settings.model.question_encoder, settings.out)
     finished = run_recipe("reranker", settings.replaced(question_encoder=start))
     say_once(f"cross-encoder → {finished}\nuse it: rag ask … --rerank {finished}")
-
-
-def stop(
-    train: Annotated[list[Path], typer.Option(help="Question sets of one and of more hops; repeat it.")],
-    encoder: Annotated[str, typer.Option(help="The index's encoder, whose question vectors are judged.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="File of the rule, for multihop:stop=FILE.")],
-    hops: Annotated[int, typer.Option(help="Most hops of the search that it is for.")] = 2,
-    lost: Annotated[
-        float, typer.Option(help="Tolerated share of questions that need more and are stopped.")
-    ] = 0.05,
-    questions: Annotated[int, typer.Option(help="Most questions of each set.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Of the draw of questions.")] = 13,
-) -> None:
-    """Learn which questions need no further hop, so that one-hop questions stay one-hop."""
-    from retrievers.training.stop import learn_stop
-
-    rule, figures = learn_stop(train, encoder, hops=hops, lost=lost, most=questions, seed=seed)
-    rule.save(out)
-    typer.echo("\n".join(map(str, figures)))
-    typer.echo(f"rule → {out}\nuse it: --retriever multihop:hops={hops},stop={out}")

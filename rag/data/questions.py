@@ -14,6 +14,7 @@ import numpy as np
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Question
+from rag.data.choices import QUESTION_FORMATS
 from rag.data.files.benchmarks import is_article, squad_paragraphs, squad_title
 from rag.data.files.delimited import delimiter_of, looks_like_header, named_rows, parquet_rows
 from rag.data.files.huggingface import HF_PREFIX, stream_rows
@@ -32,7 +33,6 @@ from rag.data.files.streams import (
 from rag.data.files.tables import read_qrels
 from rag.data.records import BadRecord
 
-QUESTION_FORMATS = ("jsonl", "json", "csv", "tsv", "parquet", "text", "hf")
 _HEAD_BYTES = 1 << 16
 Item = TypeVar("Item")
 Numbered = Iterator[tuple[str, Question]]  # where it stands, for messages

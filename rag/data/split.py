@@ -8,11 +8,9 @@ from dataclasses import dataclass
 
 from rag.core.errors import ConfigError
 from rag.core.types import Passage
+from rag.data.choices import PASSAGE_IDS, SPLIT_MODES
 from rag.data.records import Document
 from rag.data.sentences import split_sentences
-
-SPLIT_MODES = ("words100", "sentences", "none")
-PASSAGE_IDS = ("document", "integer")
 
 
 @dataclass(frozen=True, slots=True)

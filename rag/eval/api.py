@@ -27,7 +27,8 @@ from rag.eval.guard import check_selection_split
 from rag.eval.report import write_report
 from rag.eval.report_labels import main_figures
 from rag.eval.results import Evaluation, load_evaluation, load_evaluations
-from rag.eval.settings import EvaluationSettings, QuestionSource
+from rag.eval.settings import EvaluationSettings
+from rag.eval.source import QuestionSource
 from rag.eval.systems import GoldReader
 from rag.pipeline import Pipeline
 from readers.open import open_reader
@@ -57,7 +58,7 @@ def evaluate(
     """Ask every question, score every answer.
 
     Args:
-        index: a directory written by `rag index`; None with `read="gold"` for sets that quote their passages.
+        index: a directory written by `rag index`; None with `gold=True` for sets that quote their passages.
         questions: a file, a data set `hf:owner/name[:config][:split]`, or questions.
         out: result folder, continued if an earlier run stopped in it; by default one that is deleted with the
             object returned.
@@ -68,8 +69,8 @@ def evaluate(
         facts: supporting facts (profile "hotpot"): "auto", "off", or a file of settings.
         sentences: corpus the index was built from, for exact sentence numbers.
         command: the command line, for the report.
-        **options: further arguments of `Pipeline.open` (retriever, fusion, encoder, …), and fields of
-            `EvaluationSettings` (profile, limit, sample, ks, read_top_k, read, oracle, …).
+        **options: further arguments of `Pipeline.open` (retriever, fusion, index_encoder, …), and fields of
+            `EvaluationSettings` (profile, limit, sample, ks, read, gold, oracle, …).
 
     Returns:
         The figures with their intervals, and the folder of records, predictions and report.
@@ -85,7 +86,7 @@ def evaluate(
     chosen = load_config(EvaluationSettings, overrides=options)
     finder, reads = None, reader is not False and opening.get("reads", True)
     if chosen.profile == "hotpot" and reads:
-        finder = open_finder(facts, sentences, read_top_k=chosen.read_top_k)
+        finder = open_finder(facts, sentences, read=chosen.read)
     source = _source(questions, format, split)
     unread: Counter[str] = Counter()
     asked: Iterable[Question]
@@ -99,12 +100,12 @@ def evaluate(
         system = Pipeline.open(index, reader=reader, **opening)
         resolver = GoldResolver(system.index.passages)
         asked, lookup = map(resolver, asked), system.passage
-    elif chosen.read == "gold" and reads:
+    elif chosen.gold and reads:
         given = {name: value for name in _OF_READER if (value := opening.get(name))}
         system = GoldReader(open_reader(reader or None, **given))
     else:
         raise ConfigError(
-            "no index was given", hint="give one, or a reader and read='gold' to read the gold passages"
+            "no index was given", hint="give one, or a reader and gold=True to read the gold passages"
         )
     holder = tempfile.TemporaryDirectory(prefix="rag-evaluation-") if out is None else None
     place = Path(holder.name if holder is not None else str(out))
@@ -208,11 +209,9 @@ def choose_facts(
     Raises:
         ConfigError: the questions are a test set, or facts are off.
     """
-    finder = open_finder(facts, sentences, read_top_k=settings.read_top_k)
+    finder = open_finder(facts, sentences, read=settings.read)
     if finder is None or opening.get("reader") is False or not opening.get("reads", True):
-        raise ConfigError(
-            "--tune-facts needs a reader and facts", hint="leave out --facts off and --read-top-k 0"
-        )
+        raise ConfigError("tuning needs a reader and facts", hint="leave out facts=off and reader=False")
     source = QuestionSource.of_file(questions, split=split, format=format)
     check_selection_split(source.path, source.split)
     pipeline = Pipeline.open(index, **opening)
@@ -241,8 +240,8 @@ def choose_fusion(
     pipeline = Pipeline.open(index, **{**opening, "reader": False})
     if not isinstance(pipeline.retriever, HybridRetriever | RerankingRetriever):
         raise ConfigError(
-            "--tune-fusion needs hybrid retrieval or --rerank",
-            hint="build the index with `--retriever hybrid`",
+            "only hybrid retrieval and re-ranking put lists together",
+            hint="build the index with `--retriever hybrid`, or give --rerank",
         )
     given = list(islice(read_questions(questions, format=format), settings.limit))
     if settings.sample is not None:

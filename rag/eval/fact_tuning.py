@@ -17,7 +17,8 @@ from rag.core.types import Question
 from rag.data.text import supporting_fact_overlap
 from rag.eval.facts import FactFinder
 from rag.eval.gold import gold_facts
-from rag.eval.settings import EvaluationSettings, QuestionSource
+from rag.eval.settings import EvaluationSettings
+from rag.eval.source import QuestionSource
 from rag.eval.systems import ReadsPassages, RetrievesPassages, read_paths, retrieve_paths
 from readers.facts import FactSettings, FactSigns, choose_facts
 
@@ -77,7 +78,7 @@ def collect_examples(
     with Progress(settings.limit, "questions", "collect signs") as progress:
         while batch := list(islice(stream, settings.batch_size)):
             texts = [question.text for question in batch]
-            retrieved, paths = retrieve_paths(system, texts, settings.read_top_k)
+            retrieved, paths = retrieve_paths(system, texts, settings.read)
             answers = read_paths(system, texts, retrieved, settings.n_best, paths)
             for question, answer, pairs, own in zip(batch, answers, retrieved, paths, strict=True):
                 signs, _ = finder.signs(question, answer, pairs, own)

@@ -39,12 +39,12 @@ class FactFinder:
         settings: FactSettings | None = None,
         table: SentenceTable | None = None,
         *,
-        read_top_k: int = 20,
+        read: int = 20,
     ) -> None:
         self.settings = settings or FactSettings()
         self.boundaries: Counter[str] = Counter()
         self._table = table
-        self._read_top_k = read_top_k
+        self._read = read
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class FactFinder:
         best = answers.answers[0].evidence if answers.answers else None
         marks = {step.passage_id: step.supporting for own in answers.answers[:1] for step in own.path}
         passages, sources = [], []
-        for hit, passage in retrieved[: self._read_top_k]:
+        for hit, passage in retrieved[: self._read]:
             spans, source = self._spans(question, passage)
             at = None
             if best is not None and best.passage_id == passage.id and (start := best.start) is not None:
@@ -84,7 +84,7 @@ class FactFinder:
             marked = {n for n, (start, end) in enumerate(spans) for m in middles if start <= m < end}
             passages.append(FactPassage(passage.title, texts, hit.score, confidence[passage.id], at, marked))
             sources.append(source)
-        number = {passage.id: n for n, (_, passage) in enumerate(retrieved[: self._read_top_k])}
+        number = {passage.id: n for n, (_, passage) in enumerate(retrieved[: self._read])}
         chains = [[number[p.id] for _, p in path if p.id in number] for path in paths]
         return find_signs(question.text, passages, chains), sources
 
@@ -100,7 +100,7 @@ class FactFinder:
         return sentence_spans(passage.text), "rule"
 
 
-def open_finder(facts: str, sentences: str | Path | None, *, read_top_k: int) -> FactFinder | None:
+def open_finder(facts: str, sentences: str | Path | None, *, read: int) -> FactFinder | None:
     """Open the finder of supporting facts for an evaluation.
 
     Args:
@@ -115,4 +115,4 @@ def open_finder(facts: str, sentences: str | Path | None, *, read_top_k: int) ->
         return None
     settings = load_config(FactSettings, None if facts == "auto" else facts)
     table = SentenceTable.of_corpus(sentences) if sentences else None
-    return FactFinder(settings, table, read_top_k=read_top_k)
+    return FactFinder(settings, table, read=read)

@@ -146,7 +146,8 @@ def _summary(evaluation: Evaluation) -> dict[str, str]:
     read = figures.get("gold_span_em")
     said = [f"{with_interval(figures['em'])} answered exactly right"] if "em" in figures else []
     if read is not None and read["value"] is not None:
-        count = evaluation.metrics["settings"]["read_top_k"]
+        settings = evaluation.metrics["settings"]
+        count = settings.get("read_top_k", settings.get("read"))  # the name of older results first
         said.append(f"an answer stood in the {count} passages that were read for {with_interval(read)}")
     elif tops:
         said.append(

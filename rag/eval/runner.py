@@ -39,7 +39,8 @@ from rag.eval.breakdown import TrainingOverlap
 from rag.eval.gold import PassageLookup, gold_passages
 from rag.eval.predictions import read_records, write_predictions
 from rag.eval.scoring import Facts, QuestionOutcome, score_outcomes
-from rag.eval.settings import EvaluationSettings, QuestionSource
+from rag.eval.settings import EvaluationSettings
+from rag.eval.source import QuestionSource
 from rag.eval.systems import Paths, ReadsPassages, Retrieved, RetrievesPassages, read_paths, retrieve_paths
 from readers.paths import search_scores
 from readers.protocols import TellsLikelihood
@@ -133,9 +134,9 @@ class _Asker:
         can_read = isinstance(system, ReadsPassages) and getattr(system, "reader", system) is not None
         self.reading = system if can_read and isinstance(system, ReadsPassages) else None
         self.searching = system if isinstance(system, RetrievesPassages) else None
-        if self.searching is None and settings.read == "retrieved":
+        if self.searching is None and not settings.gold:
             raise ConfigError(f"{type(system).__name__} has no `retrieve`: there is nothing to evaluate")
-        if (settings.oracle or settings.read == "gold") and self.reading is None:
+        if (settings.oracle or settings.gold) and self.reading is None:
             raise ConfigError(
                 "reading gold passages needs a system that can read given passages",
                 hint="evaluate with a reader, or leave the gold passages out",
@@ -153,19 +154,19 @@ class _Asker:
         paths: Sequence[Paths] = [()] * len(batch)
         golds = [gold_passages(question, self.lookup) for question in batch]
         retrieved: Sequence[Retrieved]
-        if self.searching is None or settings.read == "gold":
+        if self.searching is None or settings.gold:
             retrieved = [_as_retrieved(question, gold) for question, gold in zip(batch, golds, strict=True)]
         else:
             retrieved, paths = retrieve_paths(self.searching, texts, settings.retrieve_top_k)
         searched = time.perf_counter()
         answers: Sequence[AnswerSet | None] = [None] * len(batch)
-        shown = [pairs[: settings.read_top_k] for pairs in retrieved]
+        shown = [pairs[: settings.read] for pairs in retrieved]
         if self.reading is not None:
             answers = read_paths(self.reading, texts, shown, settings.n_best, paths)
         ended = time.perf_counter()
         share_ms = 1000.0 / len(batch)
         timings_ms = {"total": (ended - started) * share_ms}
-        if settings.read != "gold":
+        if not settings.gold:
             timings_ms["retrieve"] = (searched - started) * share_ms
         if self.reading is not None:
             timings_ms["read"] = (ended - searched) * share_ms

@@ -69,7 +69,7 @@ def score_outcomes(
     Returns:
         One JSON-ready record per question; `record["scores"]` holds the figures, None where undefined.
     """
-    is_searched = settings.read == "retrieved"  # given gold passages are no result of a retriever
+    is_searched = not settings.gold  # given gold passages are no result of a retriever
     measured = _measures(outcomes, settings) if is_searched else {}
     texts = [_first_text(outcome.answers, settings) for outcome in outcomes]
     accepted = [_accepted(outcome.question, settings) for outcome in outcomes]
@@ -103,7 +103,7 @@ def score_outcomes(
             found = rank_figures([first_rank], settings.ks)
             scores |= {name: float(value[0]) for name, value in found.items()}
         if findable and outcome.answers is not None:
-            scores["gold_span_em"] = float(any(flags[: settings.read_top_k]))
+            scores["gold_span_em"] = float(any(flags[: settings.read]))
         if is_searched:
             scores |= _coverage(outcome, settings)
         scores |= {name: values.get(question.id) for name, values in measured.items()}
@@ -116,7 +116,7 @@ def score_outcomes(
             "question": question.text,
             "answers": list(question.answers),
             "scores": scores,
-            "stage": _stage(scores, any(flags[: settings.read_top_k]), findable),
+            "stage": _stage(scores, any(flags[: settings.read]), findable),
             "first_rank": first_rank,
             "groups": groups,
             "hits": _hits_json(outcome, flags, settings.kept_texts),

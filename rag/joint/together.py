@@ -14,8 +14,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from indexers.build import BuildSettings, build_index
+from indexers.build import build_index
 from indexers.index import Index
+from indexers.settings import BuildSettings
 from rag.core.log import get_logger
 from rag.core.types import Question
 from rag.joint.finding import FixedFinder, LearningFinder

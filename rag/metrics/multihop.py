@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from rag.core.errors import DataError
-from rag.metrics.ranking import check_ks, first_true
+from rag.metrics.cutoffs import check_ks
+from rag.metrics.ranking import first_true
 
 
 def multihop_scores(retrieved: Sequence[str], gold: Collection[str], ks: Iterable[int]) -> dict[str, float]:

@@ -11,22 +11,10 @@ import numpy.typing as npt
 
 from rag.core.errors import ConfigError, DataError
 from rag.data.text import AnswerMatcher, MatchMode
+from rag.metrics.cutoffs import DEFAULT_MEASURES, check_ks
 
 Floats = npt.NDArray[np.float64]
 _QUESTIONS = 256  # questions scored at once
-DEFAULT_MEASURES = ("R@5", "R@20", "R@100", "RR", "AP", "nDCG@10")
-
-
-def check_ks(ks: Iterable[int]) -> tuple[int, ...]:
-    """Sorted distinct cut-offs.
-
-    Raises:
-        ConfigError: there are none, or one is below 1.
-    """
-    cutoffs = tuple(sorted(set(ks)))
-    if not cutoffs or cutoffs[0] < 1:
-        raise ConfigError(f"cut-offs k are {list(cutoffs)}, expected at least one, each 1 or more")
-    return cutoffs
 
 
 def answer_flags(answers: Iterable[str], texts: Iterable[str], mode: MatchMode = "tokens") -> list[bool]:

@@ -31,7 +31,7 @@ class GuidedRoundsConfig(RoundsConfig):
     """
 
     restart: bool = True
-    index_type: IndexType | Literal["plaid"] = "plaid"
+    index_type: Literal[IndexType, "plaid"] = "plaid"
     guidance: GuidanceSettings = GuidanceSettings()
 
     @model_validator(mode="after")

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from indexers.presets import IndexType
 from rag.config import Config
+from rag.data.text import Profile
+
+SignalName = Literal[
+    "attention", "attention-norm", "likelihood", "leave-one-out", "span-likelihood", "relevance"
+]  # fmt: skip
+SIGNAL_NAMES: tuple[SignalName, ...] = get_args(SignalName)
 
 
 class RoundsConfig(Config):
@@ -26,7 +32,7 @@ class RoundsConfig(Config):
             are to tell what training gained, not what BM25 adds.
         next_retriever: how later indexes are searched, for figures and for what the next round learns from;
             "auto" is their vectors alone, or the first one's hybrid again where round 0 is judged by that.
-        encoder: of the first index, if it moved.
+        index_encoder: of the first index, if it moved.
         top_k: passages retrieved a question.
         rounds: most that are run; fewer if one gains nothing beyond noise.
         restart: train every round's retriever from the first encoder; otherwise from the last round's.
@@ -45,13 +51,13 @@ class RoundsConfig(Config):
     train_questions: int = Field(default=0, ge=0)
     retriever: str = "auto"
     next_retriever: str = "auto"
-    encoder: str | None = None
+    index_encoder: str | None = None
     top_k: int = Field(default=100, ge=2, le=1000)
     rounds: int = Field(default=4, ge=1)
     restart: bool = False
     figure: Literal["top1", "top5", "top20", "top100"] = "top20"
-    profile: str = "nq_open"
-    index_type: IndexType | Literal["plaid"] = "flat"
+    profile: Profile = "nq_open"
+    index_type: Literal[IndexType, "plaid"] = "flat"
 
 
 class DistillationRoundsConfig(RoundsConfig):
@@ -63,12 +69,4 @@ class DistillationRoundsConfig(RoundsConfig):
     """
 
     reader: str | None = None
-    signal: str = "span-likelihood"
-
-    @model_validator(mode="after")
-    def _cross_check_distillation(self) -> DistillationRoundsConfig:
-        from rag.rounds.signals import signal_names  # the networks behind them take seconds to import
-
-        if self.signal not in signal_names():
-            raise ValueError(f"signal {self.signal} is unknown: use one of {', '.join(signal_names())}")
-        return self
+    signal: SignalName = "span-likelihood"

@@ -27,8 +27,9 @@ from typing import Any
 
 import numpy as np
 
-from indexers.build import BuildSettings, build_index
+from indexers.build import build_index
 from indexers.index import Index
+from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_write_json, directory_lock, read_json, sha256_file
 from rag.core.log import get_logger
@@ -155,7 +156,7 @@ def run_rounds(
         _claim(config, training, method.claims())
         questions, held_out = _questions(config)
         first, judged, later = _retrievers(config)
-        searched = Searched(config.index, first, config.encoder)
+        searched = Searched(config.index, first, config.index_encoder)
         start, judges = Round(config.out, 0), replace(searched, retriever=judged)
         figures = start.stage("evaluate", lambda: _evaluate(config, judges, start.folder, held_out))
         results = [RoundResult(0, figures, facts={"searched": judged})]
@@ -264,7 +265,7 @@ def _evaluate(
 ) -> dict[str, float]:
     found = evaluate(
         searched.index, list(held_out), folder / "evaluation", reader=False, profile=config.profile,
-        split="dev", retriever=searched.retriever, encoder=searched.encoder,
+        split="dev", retriever=searched.retriever, index_encoder=searched.encoder,
     ).figures  # fmt: skip
     return {name: 100.0 * found[name].value for name in _FIGURES if name in found}
 
@@ -274,7 +275,7 @@ def _retrieve(
 ) -> dict[str, Any]:
     """Write what is found for the training questions as examples; returns what is worth knowing of it."""
     pipeline = Pipeline.open(
-        searched.index, reader=False, retriever=searched.retriever, encoder=searched.encoder
+        searched.index, reader=False, retriever=searched.retriever, index_encoder=searched.encoder
     )
     told = {"questions": len(questions), "top_k": config.top_k}  # all else the folder of the rounds claims
     blocks = BlockFolder(current.folder / "found", told)

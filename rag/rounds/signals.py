@@ -26,6 +26,7 @@ from rag.data.examples import Example
 from rag.data.text import AnswerMatcher
 from rag.joint.losses import SIGNALS, Signal
 from rag.joint.questions import most_matched
+from rag.rounds.config import SIGNAL_NAMES
 from rag.runtime.model_files import model_folder, read_config, weights_sha256
 from readers.extractive.files import SHIPPED_READER
 from readers.extractive.likelihood import passage_relevance, span_log_likelihood
@@ -122,16 +123,6 @@ _MEASURES: Mapping[str, Mapping[str, Measure]] = {
 }
 
 
-def signal_names() -> list[str]:
-    """All signals.
-
-    Example:
-        >>> signal_names()
-        ['attention', 'attention-norm', 'likelihood', 'leave-one-out', 'span-likelihood', 'relevance']
-    """
-    return list(dict.fromkeys(name for measures in _MEASURES.values() for name in measures))
-
-
 def check_signal(kind: str, signal: str, name: str, mode: str | None = None) -> None:
     """Refuse what can never judge, before anything long begins.
 
@@ -142,8 +133,8 @@ def check_signal(kind: str, signal: str, name: str, mode: str | None = None) -> 
     Raises:
         ConfigError: there is no such signal, or such a reader cannot give it: says which it can.
     """
-    if signal not in signal_names():
-        raise ConfigError(f"unknown signal {signal!r}", hint=f"use one of: {', '.join(signal_names())}")
+    if signal not in SIGNAL_NAMES:
+        raise ConfigError(f"unknown signal {signal!r}", hint=f"use one of: {', '.join(SIGNAL_NAMES)}")
     if kind not in _MEASURES:
         raise ConfigError(
             f"{name} is read through its words alone ({kind}): it gives no signal",
@@ -166,7 +157,7 @@ class Judge:
     Args:
         kind: a kind of reader that `readers.open` knows, or "cross-encoder".
         model: the reader.
-        signal: one of `signal_names`.
+        signal: one of `rag.rounds.config.SIGNAL_NAMES`.
         identity: name and hash of its weights, for provenance.
 
     Raises:
@@ -190,7 +181,7 @@ class Judge:
 
         Args:
             source: a reader as `open_reader` takes it (None: the shipped one), or a cross-encoder.
-            signal: one of `signal_names`.
+            signal: one of `rag.rounds.config.SIGNAL_NAMES`.
             precision, device: as for `open_reader`; "int8" for extractive readers.
 
         Raises:

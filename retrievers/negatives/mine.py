@@ -81,7 +81,7 @@ def mine(
     out: str | Path,
     settings: MiningSettings,
     *,
-    encoder: str | None = None,
+    index_encoder: str | None = None,
     format: str = "auto",
     limit: int | None = None,
     sample: int | None = None,
@@ -96,7 +96,7 @@ def mine(
         index_dir: the corpus as `rag index` built it.
         questions: whatever `read_questions` reads from files.
         out: the result; `OUT.report.json` beside it says how it was made.
-        encoder: the index's encoder, if it is not where the index says.
+        index_encoder: the index's encoder, if it is not where the index says.
         format: of the questions.
         limit: only the first so many questions.
         sample: only so many of them, drawn at random with the settings' seed, in the order of the set.
@@ -118,7 +118,7 @@ def mine(
 
     with ExitStack() as stack:
         index = stack.enter_context(Index.open(index_dir))
-        search = MiningSearch(index, settings, encoder=encoder)
+        search = MiningSearch(index, settings, encoder=index_encoder)
         judge = None if settings.cross_encoder is None else CrossEncoder.load(settings.cross_encoder)
         stack.enter_context(directory_lock(work))
         run = {

@@ -76,21 +76,21 @@ class MiningSettings(Config):
         return max(self.last_rank, WEAK_DEPTH if self.weak_positives else 0)
 
 
-def parse_depth(text: str) -> tuple[int, int]:
+def parse_ranks(text: str) -> tuple[int, int]:
     """First and last rank of "first:last", or of "last".
 
     Raises:
         ConfigError: it is neither.
 
     Example:
-        >>> parse_depth("5:100"), parse_depth("30")
+        >>> parse_ranks("5:100"), parse_ranks("30")
         ((5, 100), (1, 30))
     """
     first, _, last = text.rpartition(":")
     try:
         ranks = int(first or 1), int(last)
     except ValueError as error:
-        raise ConfigError(f"depth {text!r}: expected first:last, for example 5:100") from error
+        raise ConfigError(f"ranks {text!r}: expected first:last, for example 5:100") from error
     if not 1 <= ranks[0] <= ranks[1]:
-        raise ConfigError(f"depth {text!r}: ranks start at 1, and the first is not behind the last")
+        raise ConfigError(f"ranks {text!r}: they start at 1, and the first is not behind the last")
     return ranks

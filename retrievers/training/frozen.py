@@ -54,7 +54,7 @@ def settings_of(config: ConfigT, index: Index, *, started: bool = False) -> Conf
         elif its.weights_sha256 != identity.weights_sha256:
             log.warning(
                 "questions start from %s, and the vectors of %s were made by %s: set question_encoder "
-                "(--encoder) to that, unless this is meant", given, config.index, identity.name,
+                "to that, unless this is meant", given, config.index, identity.name,
             )  # fmt: skip
     passages, _, questions = identity.name.partition(TOWER_SEPARATOR)
     of_passages, of_questions = tower_folders(model_folder(passages))

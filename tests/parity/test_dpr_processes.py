@@ -44,7 +44,7 @@ def _run(
     }  # fmt: skip
     if recipe == "mdr":
         settings |= {"queue_size": 30, "momentum": 0.5, "query_tokens": 24}
-    arguments = ["train", recipe, "--train", str(train), "--out", str(out), "--encoder", str(encoder)]
+    arguments = ["train", recipe, "--train", str(train), "--out", str(out), "--from", str(encoder)]
     arguments += [f"--set={key}={value}" for key, value in settings.items()]
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     done = subprocess.run(

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indexers.embeddings import EmbeddingShards, EmbeddingWriter, VectorDtype
+from indexers.embeddings import EmbeddingShards, EmbeddingWriter
 from indexers.exact import FlatIndex, exact_search, select_best
 from indexers.faiss_index import _faiss_threads, build_faiss, open_dense, recall_at
 from indexers.presets import INDEX_TYPES
 from indexers.protocols import EncoderIdentity, FloatArray
+from indexers.settings import VectorDtype
 from rag.core.errors import ConfigError, MismatchedArtifactError, RetrievalError
 
 ROWS, DIM = 3000, 24

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexers.build import BuildSettings, build_index
+from indexers.build import build_index
 from indexers.protocols import EncoderIdentity, FloatArray
+from indexers.settings import BuildSettings
 from rag.core.manifest import verify_files
 from rag.core.types import Passage
 from rag.data.examples import Example, write_examples

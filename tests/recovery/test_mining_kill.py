@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from indexers.build import BuildSettings, build_index
+from indexers.build import build_index
+from indexers.settings import BuildSettings
 from rag.core.types import Passage
 from retrievers.negatives import mine as module
 from retrievers.negatives.mine import mine

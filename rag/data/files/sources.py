@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rag.core.errors import ConfigError, DataError
+from rag.data.choices import CORPUS_FORMATS
 from rag.data.files.huggingface import HF_PREFIX
 from rag.data.files.streams import (
     COMPRESSED_SUFFIXES,
@@ -20,7 +21,6 @@ from rag.data.files.streams import (
 )
 from rag.data.records import ReadReport
 
-CORPUS_FORMATS = ("jsonl", "json", "tsv", "csv", "parquet", "wikiextractor", "hotpot", "beir", "text", "hf")
 _BY_SUFFIX = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".tsv": "tsv", ".csv": "csv",
     ".parquet": "parquet", ".pq": "parquet", ".txt": "text", ".md": "text", ".markdown": "text",

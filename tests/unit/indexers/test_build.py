@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexers.build import BuildSettings, build_index
+from indexers.build import build_index
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity
+from indexers.settings import BuildSettings
 from rag.core.errors import (
     ArtifactError,
     ConfigError,

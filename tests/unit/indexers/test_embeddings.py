@@ -7,8 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from indexers.embeddings import EmbeddingShards, EmbeddingWriter, VectorDtype
+from indexers.embeddings import EmbeddingShards, EmbeddingWriter
 from indexers.protocols import EncoderIdentity, FloatArray
+from indexers.settings import VectorDtype
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
 
 WHO = EncoderIdentity("toy", "aa", dim=5)

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexers.build import BuildSettings, build_index
+from indexers.build import build_index
 from indexers.plan import TOKEN_BYTES, Rates, measure_rates, plan
 from indexers.presets import INDEX_TYPES
+from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError
 from rag.core.types import Passage
 

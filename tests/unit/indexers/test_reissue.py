@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indexers.build import BuildSettings, build_index
+from indexers.build import build_index
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity
 from indexers.reissue import reissue_index
+from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.types import Passage
 

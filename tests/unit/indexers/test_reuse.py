@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexers.build import BuildSettings, build_index
+from indexers.build import build_index
 from indexers.index import Index
 from indexers.protocols import FloatArray
 from indexers.reuse import KnownVectors
+from indexers.settings import BuildSettings
 from rag.core.errors import ArtifactError, ConfigError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.types import Passage
 

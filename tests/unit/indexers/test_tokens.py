@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from indexers import token_build
-from indexers.build import BuildSettings, build_index
+from indexers.build import build_index
 from indexers.index import Index
 from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity
+from indexers.settings import BuildSettings
 from indexers.token_build import build_tokens, shard_files
 from indexers.token_codec import _Finder, centroid_count, train_codec
 from indexers.token_index import TokenIndex, _best_rows, _max_sim

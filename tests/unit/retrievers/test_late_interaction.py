@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexers.build import BuildSettings, build_index
+from indexers.build import build_index
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity
+from indexers.settings import BuildSettings
 from indexers.token_index import TokenIndex
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.progress import StageTimer

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from indexers.build import BuildSettings, build_index
+from indexers.build import build_index
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity
+from indexers.settings import BuildSettings
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.core.progress import StageTimer
 from rag.core.types import Hit, Passage, Query

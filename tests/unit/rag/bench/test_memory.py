@@ -3,8 +3,9 @@ from typing import Any
 
 import pytest
 
-from indexers.build import BuildSettings, build_index
+from indexers.build import build_index
 from indexers.plan import plan
+from indexers.settings import BuildSettings
 from rag.bench import memory
 from rag.bench.memory import fill_memory, plan_of_serving
 from rag.bench.report import Report

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexers.build import BuildSettings, build_index
+from indexers.build import build_index
 from indexers.passages import PassageStore
+from indexers.settings import BuildSettings
 from rag.bench.tokens import StoredTokens, exhaustive, run_tokens_benchmark
 from rag.core.errors import ConfigError, MissingDependencyError
 from rag.core.types import Passage

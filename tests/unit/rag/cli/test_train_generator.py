@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from indexers.build import BuildSettings, build_index
+from indexers.build import build_index
+from indexers.settings import BuildSettings
 from rag.cli import retrieve
 from rag.cli.train import _with_passages
 from rag.core.types import Passage

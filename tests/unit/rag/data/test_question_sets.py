@@ -18,7 +18,7 @@ from rag.data.files.question_fields import question_from_mapping
 from rag.data.files.question_shapes import official_shape, rows_of_columns
 from rag.data.questions import read_questions
 from rag.eval.gold import gold_facts, gold_keys, gold_passages, needs_all
-from rag.eval.settings import QuestionSource
+from rag.eval.source import QuestionSource
 
 HOTPOT = {
     "id": "h1",

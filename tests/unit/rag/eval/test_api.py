@@ -87,34 +87,33 @@ def test_gold_ids_in_a_table_are_read(index: Path, tmp_path: Path, cell: str) ->
 
 
 def test_the_gold_passages_alone_are_read_without_an_index(tmp_path: Path) -> None:
-    found = rag.evaluate(questions=QUESTIONS, read="gold")
+    found = rag.evaluate(questions=QUESTIONS, gold=True)
     assert found.figures["em"].value == 1.0
-    assert found.metrics["settings"]["read"] == "gold"
+    assert found.metrics["settings"]["gold"]
     assert not {"R@5", "AP", "top1", "mrr"} & set(found.figures)  # nothing was searched
     assert set(found.metrics["latency_ms"]) == {"total", "read"}
     assert found.place.is_dir()
     found.holder.cleanup()  # what happens when the object goes
     assert not found.place.exists()
     with pytest.raises(DataError, match="'bare' comes without its gold passage"):
-        rag.evaluate(questions=[Question("bare", "why?", ("x",))], read="gold")
+        rag.evaluate(questions=[Question("bare", "why?", ("x",))], gold=True)
 
 
 def test_what_does_not_fit_is_refused(index: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no index was given"):
         rag.evaluate(questions=QUESTIONS)
     with pytest.raises(ConfigError, match="reads the gold passages alone"):
-        rag.evaluate(questions=QUESTIONS, read="gold", oracle=True)
+        rag.evaluate(questions=QUESTIONS, gold=True, oracle=True)
     with pytest.raises(ConfigError, match="iterator"):
         rag.evaluate(index=index, questions=iter(QUESTIONS), reader=False)
     with pytest.raises(ConfigError, match="colour"):
         rag.evaluate(index=index, questions=QUESTIONS, colour="blue")
     path = tmp_path / "test.jsonl"
     path.write_text("")
-    common = ["-q", str(path), "-o", str(tmp_path / "out"), "--tune-fusion"]
-    result = CliRunner().invoke(app, ["evaluate", *common, "-i", str(index)])
+    common = ["-q", str(path), "-o", str(tmp_path / "out"), "-i", str(index)]
+    result = CliRunner().invoke(app, ["tune", "fusion", *common])
     assert isinstance(result.exception, ConfigError)
     assert "test set" in str(result.exception)
-    assert isinstance(CliRunner().invoke(app, ["evaluate", *common]).exception, ConfigError)
     path = path.rename(tmp_path / "train.jsonl")
-    result = CliRunner().invoke(app, ["evaluate", "-q", str(path), "-i", str(index), *common[2:]])
-    assert "needs hybrid retrieval" in str(result.exception)
+    result = CliRunner().invoke(app, ["tune", "fusion", "-q", str(path), *common[2:]])
+    assert "only hybrid retrieval" in str(result.exception)

@@ -17,7 +17,8 @@ from rag.eval.report_labels import describe, with_interval
 from rag.eval.report_questions import answer_pieces, marked, read_pieces, worst_records
 from rag.eval.results import Evaluation, load_evaluation, load_evaluations, short_names
 from rag.eval.runner import evaluate
-from rag.eval.settings import EvaluationSettings, QuestionSource
+from rag.eval.settings import EvaluationSettings
+from rag.eval.source import QuestionSource
 
 NASTY = '<script>alert("x")</script>'
 
@@ -35,7 +36,7 @@ class Silent:
 def run(
     system: Any, questions: list[Question], out: Path, name: str | None = None, **changes: Any
 ) -> Evaluation:
-    settings = EvaluationSettings(ks=(1, 3), read_top_k=3, resamples=1000, oracle=True, **changes)
+    settings = EvaluationSettings(ks=(1, 3), read=3, resamples=1000, oracle=True, **changes)
     evaluate(
         system,
         questions,
@@ -221,7 +222,7 @@ def test_report_of_retrieval_alone(tmp_path: Path, system: Any, questions: list[
     class Retrieval:
         retrieve = system.retrieve
 
-    settings = EvaluationSettings(ks=(1, 3), read_top_k=3, resamples=1000)
+    settings = EvaluationSettings(ks=(1, 3), read=3, resamples=1000)
     evaluate(Retrieval(), questions, tmp_path, settings, source=QuestionSource("toy"))
     text = render_report([load_evaluation(tmp_path)])
     check_page(text)

@@ -20,7 +20,8 @@ from rag.eval.report import render_report, report_environment
 from rag.eval.results import load_evaluation
 from rag.eval.runner import evaluate
 from rag.eval.sentence_table import SentenceTable
-from rag.eval.settings import EvaluationSettings, QuestionSource
+from rag.eval.settings import EvaluationSettings
+from rag.eval.source import QuestionSource
 from rag.metrics.kilt import gold_page, page_of
 from readers.facts import FactPassage, FactSettings, find_signs
 
@@ -102,7 +103,7 @@ def test_the_table_gives_back_every_sentence(corpus: Path) -> None:
 
 def test_boundaries_come_from_corpus_then_context_then_rule(corpus: Path, retrieved: Any) -> None:
     expected = [("Silent Harbour", 2), ("Ada Moss", 0)]
-    finder = open_finder("auto", corpus, read_top_k=20)
+    finder = open_finder("auto", corpus, read=20)
     assert finder is not None
     assert finder(QUESTION, answers(retrieved), retrieved) == expected
     assert finder.boundaries == {"corpus": 2}
@@ -118,7 +119,7 @@ def test_boundaries_come_from_corpus_then_context_then_rule(corpus: Path, retrie
 
 
 def test_only_passages_that_were_read_count(retrieved: Any) -> None:
-    finder = FactFinder(read_top_k=1)
+    finder = FactFinder(read=1)
     assert {title for title, _ in finder(QUESTION, answers(retrieved), retrieved)} == {"Silent Harbour"}
 
 
@@ -144,15 +145,15 @@ def test_a_sentence_that_the_reader_marked_counts(retrieved: Any) -> None:
 
 
 def test_settings_are_read_from_a_file(tmp_path: Path) -> None:
-    assert open_finder("off", None, read_top_k=20) is None
+    assert open_finder("off", None, read=20) is None
     path = tmp_path / "facts.json"
     path.write_text('{"threshold": 2.5}')
-    finder = open_finder(str(path), None, read_top_k=20)
+    finder = open_finder(str(path), None, read=20)
     assert finder is not None
     assert finder.identity["settings"]["threshold"] == 2.5
     path.write_text('{"thresh": 2.5}')
     with pytest.raises(ConfigError, match="thresh"):
-        open_finder(str(path), None, read_top_k=20)
+        open_finder(str(path), None, read=20)
 
 
 def test_sp_and_joint_figures_of_an_evaluation(tmp_path: Path, corpus: Path, retrieved: Any) -> None:
@@ -160,9 +161,9 @@ def test_sp_and_joint_figures_of_an_evaluation(tmp_path: Path, corpus: Path, ret
         Reads(retrieved),  # type: ignore[arg-type]
         [QUESTION],
         tmp_path / "out",
-        EvaluationSettings(profile="hotpot", ks=(1, 2), read_top_k=2, resamples=1000),
+        EvaluationSettings(profile="hotpot", ks=(1, 2), read=2, resamples=1000),
         source=QuestionSource("toy", split="dev"),
-        facts=open_finder("auto", corpus, read_top_k=2),
+        facts=open_finder("auto", corpus, read=2),
     )
     assert all(metrics["figures"][name]["value"] == 1.0 for name in ("em", "sp_em", "joint_em", "joint_f1"))
     assert metrics["breakdowns"]["question type"][0]["figures"]["joint_f1"]["value"] == 1.0
@@ -196,7 +197,7 @@ def test_tuning_finds_better_settings(tmp_path: Path, corpus: Path, retrieved: A
     assert tuning.after == tuning.held_out == (1.0, 1.0)
     assert tune_facts(examples, finder.settings, steps=60) == tuning
     path = write_tuning(tuning, tmp_path / "tuned", QuestionSource("toy", split="train"), {"index": "v"})
-    found = open_finder(str(path), None, read_top_k=2)
+    found = open_finder(str(path), None, read=2)
     assert found is not None
     assert found.settings == tuning.settings
     assert json.loads((tmp_path / "tuned" / "tuning.json").read_text())["figures"]["n"] == 4
@@ -227,7 +228,7 @@ def test_r_precision_at_page_level(tmp_path: Path, retrieved: Any, pages: Any, e
         Reads(titled),  # type: ignore[arg-type]
         [Question("k", "Where?", ("Norway",), provenance=gold)],
         tmp_path / "evaluation",
-        EvaluationSettings(profile="kilt", ks=(1, 2), read_top_k=2, resamples=1000, pages=pages),
+        EvaluationSettings(profile="kilt", ks=(1, 2), read=2, resamples=1000, pages=pages),
         source=QuestionSource("toy"),
     )
     assert metrics["figures"]["r_precision"]["value"] == expected

@@ -15,7 +15,8 @@ from rag.core.types import GoldPassage, Passage, Question
 from rag.eval.breakdown import TrainingOverlap
 from rag.eval.predictions import read_records
 from rag.eval.runner import evaluate
-from rag.eval.settings import EvaluationSettings, QuestionSource
+from rag.eval.settings import EvaluationSettings
+from rag.eval.source import QuestionSource
 
 SOURCE = QuestionSource("toy", "toy-dev.jsonl", "dev", "0" * 64)
 
@@ -23,7 +24,7 @@ SOURCE = QuestionSource("toy", "toy-dev.jsonl", "dev", "0" * 64)
 def settings(**changes: Any) -> EvaluationSettings:
     base = {
         "ks": (1, 3),
-        "read_top_k": 3,
+        "read": 3,
         "batch_size": 2,
         "shard_size": 2,
         "resamples": 1000,

@@ -13,7 +13,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from indexers.build import BuildSettings, build_index
+from indexers.build import build_index
+from indexers.settings import BuildSettings
 from rag.config import load_config, preset_names
 from rag.core.errors import DataError, MismatchedArtifactError
 from rag.core.types import Passage

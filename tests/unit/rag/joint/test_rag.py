@@ -13,7 +13,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from indexers.build import BuildSettings, build_index
+from indexers.build import build_index
+from indexers.settings import BuildSettings
 from rag.config import load_config, preset_names
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage
@@ -105,7 +106,7 @@ def test_evaluation_searches_with_the_readers_own_questions_and_tells_likelihood
     with pytest.raises(ConfigError, match="no question encoder in it"):
         evaluate(**searched, reader=world["reader"]["generator"], reads=False)
     assert evaluate(**searched, reader=False, precision="fp32").figures["top1"].value < own["top1"].value
-    read = evaluate(**searched, reader=str(frozen), likelihood=True, read_top_k=5, precision="fp32")
+    read = evaluate(**searched, reader=str(frozen), likelihood=True, read=5, precision="fp32")
     assert read.figures["nll"].value == pytest.approx(figures["nll"], rel=1e-3)
     assert "nats" in str(read)
     with pytest.raises(ConfigError, match="needs a generative reader"):
@@ -116,7 +117,7 @@ def test_held_out_questions_are_judged_without_smoothing(world: dict[str, Any], 
     reader = train_rag(config(RagTrainConfig, world, tmp_path / "run", max_steps=1, smoothing=0.3))
     figures = json.loads((reader / "figures.json").read_text())
     searched = {"index": world["index"], "questions": world["validation_file"], "precision": "fp32"}
-    read = evaluate(**searched, reader=str(reader), likelihood=True, read_top_k=5)
+    read = evaluate(**searched, reader=str(reader), likelihood=True, read=5)
     assert figures["nll"] == pytest.approx(read.figures["nll"].value, rel=1e-3)
 
 
@@ -167,7 +168,7 @@ def test_another_index_or_question_encoder_is_refused(
     with pytest.raises(MismatchedArtifactError, match="trained over passages encoded by"):
         Pipeline.open(tmp_path / "index", reader=str(frozen))
     with pytest.raises(ConfigError, match="brings its own question encoder"):
-        Pipeline.open(world["index"], reader=str(frozen), encoder=str(frozen / "question_encoder"))
+        Pipeline.open(world["index"], reader=str(frozen), index_encoder=str(frozen / "question_encoder"))
     broken = Path(shutil.copytree(frozen, tmp_path / "broken"))
     said = json.loads((broken / READER_FILE).read_text())
     said["retriever"]["questions_sha256"] = "0" * 64
@@ -236,7 +237,7 @@ def test_a_generator_learns_over_bm25_and_answers_over_it(
     assert shown[-1]["loss"] < shown[0]["loss"]
     figures = json.loads((reader / "figures.json").read_text())
     searched = {"index": tmp_path / "index", "questions": tmp_path / "dev.jsonl", "retriever": "bm25"}
-    read = evaluate(**searched, reader=str(reader), likelihood=True, read_top_k=2, precision="fp32").figures
+    read = evaluate(**searched, reader=str(reader), likelihood=True, read=2, precision="fp32").figures
     assert read["nll"].value == pytest.approx(figures["nll"], rel=1e-3)
     assert 100 * read["em"].value == pytest.approx(figures["em"], abs=0.1)
     assert figures["top1"] == 100
@@ -266,7 +267,7 @@ def test_a_reader_is_told_the_scores_that_its_prior_is_made_of(
     for judge in (None, "backwards"):  # all passages are read: their order is of no matter
         given: dict[str, Any] = {"reader": str(frozen), "precision": "fp32", "rerank": judge}
         answers = Pipeline.open(world["index"], **given).ask("tower q q how", top_k=30).answers
-        asked = {"questions": world["validation_file"], "likelihood": True, "limit": 8, "read_top_k": 30}
+        asked = {"questions": world["validation_file"], "likelihood": True, "limit": 8, "read": 30}
         nll = evaluate(index=world["index"], **asked, **given).figures["nll"].value
         found.append({"nll": nll, **answers[0].weights})
     assert answers[0].evidence.first_stage is not None

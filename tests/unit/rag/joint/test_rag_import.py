@@ -12,7 +12,8 @@ import torch
 from transformers import DPRConfig, DPRContextEncoder, DPRQuestionEncoder, RagConfig, RagTokenForGeneration
 from typer.testing import CliRunner
 
-from indexers.build import BuildSettings, build_index
+from indexers.build import build_index
+from indexers.settings import BuildSettings
 from rag.cli.main import app
 from rag.core.errors import ArtifactError, MismatchedArtifactError
 from rag.core.types import Passage

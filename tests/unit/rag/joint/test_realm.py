@@ -13,8 +13,9 @@ import torch
 from pydantic import ValidationError
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from indexers.build import BuildSettings, build_index
+from indexers.build import build_index
 from indexers.index import Index
+from indexers.settings import BuildSettings
 from rag.config import load_config, preset_names
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from indexers.build import BuildSettings, build_index
+from indexers.build import build_index
 from indexers.index import Index
+from indexers.settings import BuildSettings
 from rag.cli.main import main
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.pipeline import Pipeline

@@ -277,7 +277,7 @@ def test_a_checkpoint_is_trained_further_from_the_command_line(tmp_path: Path) -
     options = [
         "--train",
         str(train),
-        "--model",
+        "--from",
         str(model),
         "--config",
         str(config),
@@ -309,7 +309,7 @@ def test_questions_without_passages_get_them_from_an_index(tmp_path: Path) -> No
     index = ["index", str(corpus), "--encoder", encoder, "--out", str(tmp_path / "index"), "--split", "none"]
     assert runner.invoke(app, index).exit_code == 0
     options = ["--train", str(questions), "--index", str(tmp_path / "index"), "--top-k", "3"]
-    options += ["--encoder", encoder, "--config", str(config), "--out", str(tmp_path / "o")]
+    options += ["--warm-start", encoder, "--config", str(config), "--out", str(tmp_path / "o")]
     result = runner.invoke(app, ["train", "generator", *options])
     assert result.exit_code == 0, result.output
     [retrieved] = (tmp_path / "o" / "retrieved").iterdir()

@@ -13,7 +13,8 @@ from transformers import (
     XLMRobertaForSequenceClassification,
 )
 
-from indexers.build import BuildSettings, build_index
+from indexers.build import build_index
+from indexers.settings import BuildSettings
 from rag.core.errors import ArtifactError, ConfigError, DataError
 from rag.core.types import Passage
 from rag.data.examples import read_examples

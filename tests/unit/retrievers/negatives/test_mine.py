@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from indexers.build import BuildSettings, build_index
+from indexers.build import build_index
 from indexers.index import Index
+from indexers.settings import BuildSettings
 from rag.cli.main import main
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Hit, Passage
@@ -17,7 +18,7 @@ from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.negatives import mine as module
 from retrievers.negatives.mine import mine
 from retrievers.negatives.select import below_margin, candidates_by_rank, choose
-from retrievers.negatives.settings import MiningSettings, parse_depth
+from retrievers.negatives.settings import MiningSettings, parse_ranks
 
 RIVERS = ("Danube", "Rhine", "Elbe", "Oder", "Main", "Neckar", "Isar", "Inn", "Spree", "Havel")
 
@@ -202,8 +203,8 @@ def test_what_cannot_be_done_is_said(index_dir, questions, tmp_path):
     with pytest.raises(ConfigError, match="standard input"):
         mine(bm25, "-", tmp_path / "o.json", MiningSettings())
     for wrong in ("x", "5:", "9:3", "0:4"):
-        with pytest.raises(ConfigError, match="depth"):
-            parse_depth(wrong)
+        with pytest.raises(ConfigError, match="ranks"):
+            parse_ranks(wrong)
     with pytest.raises(ValidationError, match="ranks 9 to 3 are none"):
         MiningSettings(first_rank=9, last_rank=3)
 
@@ -212,7 +213,7 @@ def test_the_command(index_dir, questions, tmp_path, capsys):
     out = tmp_path / "negatives.json"
     command = ["mine", "-i", str(index_dir), "-q", str(questions), "-o", str(out), "--source", "both"]
     with pytest.raises(SystemExit) as stop:
-        main([*command, "--depth", "2:9", "--per-question", "3", "--margin", "0.999"])
+        main([*command, "--ranks", "2:9", "--per-question", "3", "--margin", "0.999"])
     assert stop.value.code == 0
     printed = capsys.readouterr().out
     assert "7 questions, 6 with a positive" in printed
@@ -221,7 +222,7 @@ def test_the_command(index_dir, questions, tmp_path, capsys):
     report = json.loads((tmp_path / "negatives.json.report.json").read_text())
     assert report["settings"]["first_rank"] == 2
     with pytest.raises(SystemExit) as stop:
-        main([*command, "--depth", "9:2"])
+        main([*command, "--ranks", "9:2"])
     assert stop.value.code == 2
 
 

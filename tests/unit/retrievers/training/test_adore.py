@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexers.build import BuildSettings, build_index
+from indexers.build import build_index
 from indexers.index import Index
+from indexers.settings import BuildSettings
 from rag.config import load_config, preset_names
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage

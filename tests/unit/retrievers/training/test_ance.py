@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexers.build import BuildSettings, build_index
+from indexers.build import build_index
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity, FloatArray
+from indexers.settings import BuildSettings
 from rag.cli.main import main
 from rag.config import load_config, preset_names
 from rag.core.errors import ConfigError, MismatchedArtifactError

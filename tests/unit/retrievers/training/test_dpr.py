@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexers.build import BuildSettings, build_index
+from indexers.build import build_index
 from indexers.index import Index
+from indexers.settings import BuildSettings
 from rag.cli.main import main
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError, RagError
 from rag.data.examples import read_examples

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from indexers.build import BuildSettings, build_index
+from indexers.build import build_index
+from indexers.settings import BuildSettings
 from rag.config import load_config, preset_names
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage

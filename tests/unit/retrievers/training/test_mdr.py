@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from indexers.build import BuildSettings, build_index
+from indexers.build import build_index
 from indexers.index import Index
+from indexers.settings import BuildSettings
 from rag.config import load_config, preset_names
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage

@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from indexers.build import BuildSettings, build_index
+from indexers.build import build_index
+from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError
 from rag.core.types import GoldPassage, Passage, Question
 from retrievers.encoders.bi_encoder import BiEncoder

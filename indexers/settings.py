@@ -1,0 +1,93 @@
+"""How an index is built: the settings, apart from what builds, so that a command's help can show them."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from pydantic import Field, model_validator
+
+from indexers.presets import INDEX_KINDS, PLAID, IndexKind, IndexType
+from rag.config import Config
+
+VectorDtype = Literal["float16", "float32"]
+Stage = Literal["passages", "embeddings", "dense", "tokens", "bm25"]
+STAGES: tuple[Stage, ...] = get_args(Stage)  # each has a folder of its name
+
+
+class BuildSettings(Config):
+    """Settings of an index build; stored in the manifest.
+
+    Attributes:
+        retriever: what can be searched afterwards.
+        index_type: FAISS type, see `indexers.presets`; "plaid" is for an encoder with one vector per token
+            (ColBERT).
+        dtype: embeddings on disk; "auto" is float32 for `flat`, which searches them, else float16.
+        token_bits: bits per number of a token's vector, for `plaid`.
+        shard_rows: passages per embedding shard, the most a killed run can lose.
+        k1: BM25's term saturation.
+        b: BM25's length normalisation.
+        probes: queries on which recall is measured.
+        recall_target: recall@1, @10 and @100 that a lossy index type is tuned for.
+        seed: of sampling and clustering.
+        threads: cores for FAISS and Lucene; default: all.
+        reproducible: same bytes every time, at the price of a slower `hnsw` build.
+    """
+
+    retriever: IndexKind = "dense"
+    index_type: Literal[IndexType, "plaid"] = "flat"
+    token_bits: Literal[1, 2, 4] = 2
+    dtype: Literal["auto", "float16", "float32"] = "auto"
+    shard_rows: int = Field(default=16_384, ge=1)
+    k1: float = Field(default=0.9, ge=0)
+    b: float = Field(default=0.4, ge=0, le=1)
+    probes: int = Field(default=256, ge=1)
+    recall_target: float = Field(default=0.98, gt=0, le=1)
+    seed: int = Field(default=0, ge=0)
+    threads: int | None = Field(default=None, ge=1)
+    reproducible: bool = True
+    java_heap_mib: int = Field(default=2048, ge=64)
+
+    @model_validator(mode="after")
+    def _check(self) -> BuildSettings:
+        if self.index_type == "flat" and self.dtype == "float16":
+            raise ValueError(
+                "flat searches the embeddings directly and needs dtype float32; fp16 is half its size"
+            )
+        if self.index_type == PLAID and not self.has_tokens:
+            raise ValueError(
+                f"index_type plaid stores token vectors, which retriever {self.retriever} does not use"
+            )
+        if self.index_type == PLAID and self.dtype != "auto":
+            raise ValueError(f"dtype ({self.dtype}) applies to embeddings; for plaid set token_bits")
+        if self.index_type != PLAID and self.token_bits != 2:
+            raise ValueError(
+                f"token_bits ({self.token_bits}) applies to plaid alone, and index_type is {self.index_type}"
+            )
+        return self
+
+    @property
+    def has_encoder(self) -> bool:
+        """Whether passages are encoded."""
+        return "dense" in INDEX_KINDS[self.retriever]
+
+    @property
+    def has_dense(self) -> bool:
+        """Whether embeddings and FAISS are built."""
+        return self.has_encoder and not self.has_tokens
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether token vectors are built."""
+        return self.has_encoder and self.index_type == PLAID
+
+    @property
+    def has_bm25(self) -> bool:
+        """Whether Lucene is built."""
+        return "bm25" in INDEX_KINDS[self.retriever]
+
+    @property
+    def stored_dtype(self) -> VectorDtype:
+        """The dtype "auto" stands for."""
+        if self.dtype == "auto":
+            return "float32" if self.index_type == "flat" else "float16"
+        return self.dtype

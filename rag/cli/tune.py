@@ -1,0 +1,130 @@
+"""`rag tune`: choose settings of a search or a reader on training questions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rag.cli.evaluate import Facts, Sentences, Split
+from rag.cli.options import (
+    DATA,
+    OPENING,
+    OUTPUT,
+    SEARCH,
+    IndexDir,
+    QuestionFile,
+    QuestionFormat,
+    Read,
+    adds_options,
+    option,
+    options_of,
+)
+from rag.eval.settings import EvaluationSettings
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Choose settings of a search or a reader on training questions.",
+)
+_SEARCHING = {name: OPENING[name] for name in ("retriever", "rerank", "index_encoder", "precision")}
+
+
+@app.command()
+@adds_options("opening", OPENING)
+@adds_options("drawn", options_of(EvaluationSettings, "limit", "seed", panel=DATA))
+def facts(
+    index: IndexDir,
+    questions: QuestionFile,
+    out: Annotated[
+        Path, option(*("--out", "-o"), help="Folder for facts.json, which --facts takes.", panel=OUTPUT)
+    ],
+    drawn: dict[str, Any],
+    opening: dict[str, Any],
+    read: Read = 20,
+    format: QuestionFormat = "auto",
+    split: Split = None,
+    facts: Facts = "auto",
+    sentences: Sentences = None,
+) -> None:
+    """Choose how supporting facts are told from other sentences (HotpotQA), for `rag evaluate --facts`."""
+    from rag.config import load_config
+    from rag.eval.api import choose_facts
+
+    tuning, path = choose_facts(
+        index, questions, out, facts=facts, sentences=sentences, format=format, split=split,
+        settings=load_config(EvaluationSettings, overrides={**drawn, "read": read}), **opening,
+    )  # fmt: skip
+    for name, (em, f1) in (("before", tuning.before), ("after", tuning.after), ("held out", tuning.held_out)):
+        typer.echo(f"supporting facts, {name:<9} EM {100 * em:5.1f} %   F1 {100 * f1:5.1f} %")
+    typer.echo(f"settings chosen on {tuning.n:,} questions → {path}")
+    if sum(tuning.held_out) <= sum(tuning.before):
+        typer.echo("on questions they were not chosen on they are no better than what the search began with:")
+        typer.echo("  → keep the old settings, or tune on more questions")
+
+
+@app.command()
+@adds_options("opening", _SEARCHING)
+@adds_options("drawn", options_of(EvaluationSettings, "limit", "sample", "seed", panel=DATA))
+def fusion(
+    index: IndexDir,
+    questions: QuestionFile,
+    out: Annotated[Path, option(*("--out", "-o"), help="Folder for fusion.json.", panel=OUTPUT)],
+    drawn: dict[str, Any],
+    opening: dict[str, Any],
+    ks: Annotated[str, option(help="Cut-offs of the figures.", panel="Figures")] = "1,5,20,100",
+    format: QuestionFormat = "auto",
+    split: Split = None,
+) -> None:
+    """Compare how two lists of hits can be put together, for --fusion or --rerank FOLDER,fusion=…."""
+    from rag.config import load_config, parse_numbers
+    from rag.eval.api import choose_fusion
+
+    settings = load_config(EvaluationSettings, overrides={**drawn, "ks": parse_numbers(ks, "--ks")})
+    tuning = choose_fusion(index, questions, out, format=format, split=split, settings=settings, **opening)
+    right = "gold passage" if tuning.right == "gold" else "passage with an answer"
+    typer.echo(f"first {right} of {tuning.n:,} questions, by {tuning.decided_by} and mrr [95 % interval]")
+    names = list(tuning.rows[0].figures)
+    typer.echo(f"{'fusion':<18}" + "".join(f"{name:>23}" for name in names) + "   p against the default")
+    for row in tuning.rows:
+        cells = (
+            f"{100 * f.value:9.1f} [{100 * f.low:.1f}, {100 * f.high:.1f}]" for f in row.figures.values()
+        )
+        typer.echo(f"{row.name:<18}" + "".join(f"{cell:>23}" for cell in cells) + f"   {row.p_value:.2g}")
+    if tuning.left_out:
+        typer.echo(f"{tuning.left_out:,} questions are left out: nothing is known to judge them by")
+    typer.echo("the first fusion can be given as --fusion, or in --rerank FOLDER,fusion=…, to ask, serve, …")
+    typer.echo("an encoder that was trained on these very questions looks better here than it is")
+    typer.echo(f"all figures → {out / 'fusion.json'}")
+
+
+@app.command()
+def stop(
+    train: Annotated[
+        list[Path],
+        option(help="Question sets of one and of more hops; may be given several times.", panel=DATA),
+    ],
+    index_encoder: Annotated[
+        str, option(help="Folder of the index's encoder, whose question vectors are judged.", panel=SEARCH)
+    ],
+    out: Annotated[
+        Path, option(*("--out", "-o"), help="File of the rule, for multihop:stop=FILE.", panel=OUTPUT)
+    ],
+    hops: Annotated[int, option(min=2, help="Most hops of the search that it is for.", panel=SEARCH)] = 2,
+    lost: Annotated[
+        float,
+        option(
+            min=0, max=1, help="Tolerated share of questions that need more and are stopped.", panel=SEARCH
+        ),
+    ] = 0.05,
+    limit: Annotated[int, option(min=1, help="Most questions of each set.", panel=DATA)] = 1000,
+    seed: Annotated[int, option(min=0, help="Of the draw of questions.", panel=DATA)] = 13,
+) -> None:
+    """Learn which questions need no further hop, so that one-hop questions stay one-hop."""
+    from retrievers.training.stop import learn_stop
+
+    rule, figures = learn_stop(train, index_encoder, hops=hops, lost=lost, most=limit, seed=seed)
+    rule.save(out)
+    typer.echo("\n".join(map(str, figures)))
+    typer.echo(f"rule → {out}\nuse it: --retriever multihop:hops={hops},stop={out}")

@@ -1,0 +1,24 @@
+"""What a setting of reading, splitting and converting can be; light, so that a command's help can show it."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+CorpusFormat = Literal[
+    "jsonl", "json", "tsv", "csv", "parquet", "wikiextractor", "hotpot", "beir", "text", "hf"
+]  # fmt: skip
+CORPUS_FORMATS: tuple[CorpusFormat, ...] = get_args(CorpusFormat)
+
+QuestionFormat = Literal["jsonl", "json", "csv", "tsv", "parquet", "text", "hf"]
+QUESTION_FORMATS: tuple[QuestionFormat, ...] = get_args(QuestionFormat)
+
+SplitMode = Literal["words100", "sentences", "none"]
+SPLIT_MODES: tuple[SplitMode, ...] = get_args(SplitMode)
+
+PassageIds = Literal["document", "integer"]
+PASSAGE_IDS: tuple[PassageIds, ...] = get_args(PassageIds)
+
+FileFormat = Literal[
+    "dpr-results", "dpr-train", "fid", "pyserini", "nq-open", "trec-run", "trec-qrels", "kilt", "beir",
+    "hotpot", "squad", "colbert",
+]  # fmt: skip

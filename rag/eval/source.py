@@ -1,0 +1,79 @@
+"""Where the questions of an evaluation come from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rag.core.files import fingerprint, sha256_file
+from rag.core.types import Question
+from rag.data.files.huggingface import HF_PREFIX, parse_name, revision_of
+from rag.data.files.streams import strip_compression
+from rag.data.questions import question_files
+from rag.eval.guard import guess_split
+
+_PLAIN_WORDS = frozenset({"a", "b", "data", "queries", "query", "question", "questions", "qa", "set", "v"})
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionSource:
+    """Source of the questions: part of the report, and compared when an evaluation is resumed.
+
+    Attributes:
+        path: file, or data-set name.
+        split: "train", "dev", "test" or None if unknown.
+        sha256: checksum of the file; empty without a file.
+        revision: commit of a data set of the hub; empty for files.
+        total: number of questions if known, for the progress display.
+    """
+
+    name: str
+    path: str = ""
+    split: str | None = None
+    sha256: str = ""
+    revision: str = ""
+    total: int | None = None
+
+    @classmethod
+    def of_file(cls, path: str | Path, *, split: str | None = None, format: str = "auto") -> QuestionSource:
+        """Describe a question file, or a data set `hf:owner/name[:config][:split]`; the split is guessed from
+        its name if not given. With the format "hf" the prefix may be left out.
+
+        Raises:
+            DataError: there is no such file or data set.
+            ResourceError: the hub cannot be reached.
+        """
+        if format == "hf" or str(path).startswith(HF_PREFIX):
+            full = HF_PREFIX + str(path).removeprefix(HF_PREFIX)
+            place, configuration, part = parse_name(full)
+            shown = f"{place} ({configuration})" if configuration else place
+            marked = split or (guess_split(part) if part else None)
+            return cls(shown, full, marked, revision=revision_of(full))
+        file, files = Path(path), question_files(path)
+        digests = [sha256_file(part) for part in files]
+        digest = digests[0] if len(digests) == 1 else fingerprint(digests)
+        return cls(_set_name(file), str(path), split or guess_split(files[-1]), digest)
+
+    @classmethod
+    def of_questions(cls, questions: Sequence[Question], *, split: str | None = None) -> QuestionSource:
+        """Describe questions that were given as objects."""
+        digest = fingerprint([[q.id, q.text, q.answers, q.gold_passage_ids] for q in questions])
+        return cls("questions", split=split, sha256=digest, total=len(questions))
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict ready for `json.dumps`; only data sets have a revision."""
+        left_out = {"total"} if self.revision else {"total", "revision"}
+        return {key: value for key, value in asdict(self).items() if key not in left_out}
+
+
+def _set_name(file: Path) -> str:
+    """The file's name without endings, preceded by its folder's if it is general ("dev", "questions")."""
+    stem = strip_compression(file.name)
+    stem = stem.removesuffix(Path(stem).suffix).removesuffix(".qa")
+    words = re.findall(r"[a-z]+", stem.lower())
+    says_little = all(word in _PLAIN_WORDS or guess_split(word) for word in words)
+    folder = file.resolve().parent.name
+    return f"{folder}/{stem}" if says_little and folder else stem
