@@ -160,9 +160,9 @@ class Pipeline:
             out = FilePath(holder.name) / "index"
         passage_encoder = None
         if "dense" in INDEX_KINDS[retriever]:
-            from retrievers.encoders.bi_encoder import BiEncoder
+            from retrievers.encoders.open import load_encoder
 
-            passage_encoder = BiEncoder.load(encoder)
+            passage_encoder = load_encoder(encoder)
         build_index(passages, FilePath(out), encoder=passage_encoder, settings=settings, overwrite=overwrite)
         pipeline = cls.open(out, retriever=retriever, index_encoder=encoder, reader=reader)
         pipeline._holder = holder  # keeps a temporary index alive, and removes it with the pipeline

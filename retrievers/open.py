@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from indexers.index import Index
     from indexers.protocols import EncoderIdentity
     from retrievers.encoders.bi_encoder import BiEncoder
+    from retrievers.encoders.static import StaticEncoder
 
 
 class NoOptions(Config):
@@ -55,7 +56,7 @@ class Opening:
 
     index: Index
     options: Any
-    encoder: str | Path | BiEncoder | None
+    encoder: str | Path | BiEncoder | StaticEncoder | None
     precision: str
     device: str
     fusion: Fusion | None
@@ -71,7 +72,9 @@ class Opening:
         assert self.index.tokens is not None
         loaded = open_encoder(self.index, encoder=self.encoder, precision=self.precision, device=self.device)
         options = self.options if isinstance(self.options, TokenSearchOptions) else None
-        return LateInteractionRetriever(self.index.tokens, self.index.passages, loaded, options)
+        return LateInteractionRetriever(
+            self.index.tokens, self.index.passages, cast("BiEncoder", loaded), options
+        )
 
     def bm25(self) -> SparseRetriever:
         """The index's words."""
@@ -227,26 +230,26 @@ def _missing(kind: str, index: Index) -> list[Part]:
 def open_encoder(
     index: Index,
     *,
-    encoder: str | Path | BiEncoder | None = None,
+    encoder: str | Path | BiEncoder | StaticEncoder | None = None,
     precision: str = "auto",
     device: str = "auto",
-) -> BiEncoder:
-    """The bi-encoder an index was built with, with the same pooling, prefixes and lengths.
+) -> BiEncoder | StaticEncoder:
+    """The encoder an index was built with, with the same pooling, prefixes and lengths.
 
     Raises:
         MismatchedArtifactError: what is loaded is not what the index was built with.
         ArtifactError: it cannot be found under the name the index knows.
     """
-    from retrievers.encoders.bi_encoder import BiEncoder
+    from retrievers.encoders.open import load_like
 
     identity = index.encoder_identity
     if identity is None:
         raise ConfigError(
             "this index has no dense part", hint="build it with `rag index … --retriever dense`"
         )
-    if isinstance(encoder, BiEncoder):
-        loaded = encoder
+    if encoder is None or isinstance(encoder, str | Path):
+        loaded = load_like(identity, encoder, precision=precision, device=device)
     else:
-        loaded = BiEncoder.load_like(identity, encoder, precision=precision, device=device)
+        loaded = encoder
     index.check_encoder(loaded.identity)
     return loaded

@@ -109,9 +109,9 @@ def index(
     documents = read_documents(inputs, format=format, options=read_options, report=report)
     loaded: PassageEncoder | None = None
     if checked.has_encoder and until != "passages":
-        from retrievers.encoders.bi_encoder import BiEncoder
+        from retrievers.encoders.open import load_encoder
 
-        loaded = BiEncoder.load(
+        loaded = load_encoder(
             encoder, query_encoder=query_encoder, precision=precision, pooling=pooling, max_length=max_length
         )
     known = _known_vectors(reuse, loaded, checked, out) if reuse and until != "passages" else None

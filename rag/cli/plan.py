@@ -73,14 +73,14 @@ def plan(
     from rag.bench.memory import loaded_model_bytes
 
     @cache
-    def load_encoder() -> Any:
-        from retrievers.encoders.bi_encoder import BiEncoder
+    def encoder_once() -> Any:
+        from retrievers.encoders.open import load_encoder
 
-        return BiEncoder.load(encoder)
+        return load_encoder(encoder)
 
-    model_bytes = loaded_model_bytes(load_encoder if checked.has_encoder else None)
+    model_bytes = loaded_model_bytes(encoder_once if checked.has_encoder else None)
     if checked.has_encoder and (dim is None or (encode_per_s is None and measure)):
-        loaded = load_encoder()
+        loaded = encoder_once()
         dim = dim or loaded.dim
         if encode_per_s is None and measure:
             encode_per_s = _encode_rate(loaded)

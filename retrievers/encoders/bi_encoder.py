@@ -21,6 +21,7 @@ from rag.runtime.fast.packing import plan_batches
 from rag.runtime.hardware import resolve_device, resolve_precision
 from rag.runtime.model_files import (
     EMBEDDED_ENCODER_NAMES,
+    TOWER_SEPARATOR,
     model_folder,
     tower_folders,
     weight_files,
@@ -35,7 +36,6 @@ from retrievers.encoders.vectors import Vectors
 WINDOW_ROWS = 8192  # passages that are sorted by length together
 CPU_BATCH_TOKENS = 2048  # what one core works on at a time; more does not fit its cache
 GPU_BATCH_TOKENS = 1 << 16
-TOWER_SEPARATOR = " + "
 
 log = get_logger(__name__)
 

@@ -20,9 +20,9 @@ from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.log import get_logger
 from rag.core.manifest import MANIFEST_NAME
 from rag.data.examples import Example
-from rag.runtime.model_files import model_folder, tower_folders
+from rag.runtime.model_files import TOWER_SEPARATOR, model_folder, tower_folders
 from rag.training.fit import FitHooks, FitResult
-from retrievers.encoders.bi_encoder import TOWER_SEPARATOR, BiEncoder
+from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.config import RetrieverTrainConfig
 from retrievers.training.model import BiEncoderModel

@@ -1,0 +1,72 @@
+"""From a name to an encoder, whatever its kind: a bi-encoder's networks, or a static encoder's vectors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from indexers.protocols import EncoderIdentity
+from rag.core.errors import ConfigError
+from rag.runtime.model_files import TOWER_SEPARATOR, model_folder
+from retrievers.encoders.static import POOLING, StaticEncoder, is_static
+
+if TYPE_CHECKING:
+    from retrievers.encoders.bi_encoder import BiEncoder
+
+SHIPPED_STATIC = "static"  # name of the static encoder in this package
+STATIC_DIR = Path(__file__).parent / "weights"
+
+
+def load_encoder(name_or_path: str | Path | None = None, **options: Any) -> BiEncoder | StaticEncoder:
+    """Load an encoder by folder or name; None is the embedded all-MiniLM-L6-v2, "static" the static one.
+
+    Args:
+        options: see `BiEncoder.load`; a static encoder has no precision, device or pooling to choose.
+
+    Raises:
+        ConfigError: a static encoder was given a pooling or a question encoder of its own.
+        ArtifactError: nothing there is an encoder.
+    """
+    if name_or_path == SHIPPED_STATIC and not Path(SHIPPED_STATIC).exists():
+        folder = STATIC_DIR
+    elif name_or_path is None or TOWER_SEPARATOR in str(name_or_path):
+        folder = None
+    else:
+        folder = model_folder(name_or_path)
+    if folder is None or not is_static(folder):
+        from retrievers.encoders.bi_encoder import BiEncoder
+
+        return BiEncoder.load(name_or_path, **options)
+    if options.get("query_encoder") is not None:
+        raise ConfigError(f"{name_or_path} is a static encoder: it reads questions too")
+    if options.get("pooling", "auto") not in ("auto", POOLING):
+        raise ConfigError(f"pooling is {options['pooling']!r}: a static encoder takes the mean of its tokens")
+    known = ("normalize", "max_length", "query_prefix", "passage_prefix", "layout")
+    loaded = StaticEncoder.load(folder, **{name: options[name] for name in known if name in options})
+    if folder == STATIC_DIR:
+        loaded.identity = EncoderIdentity(**{**loaded.identity.to_json(), "name": SHIPPED_STATIC})
+    return loaded
+
+
+def load_like(
+    identity: EncoderIdentity,
+    name_or_path: str | Path | None = None,
+    *,
+    precision: str = "auto",
+    device: str = "auto",
+) -> BiEncoder | StaticEncoder:
+    """Load the encoder an artefact was made with, from another place if given, with the same settings.
+
+    The caller compares identities: the weights may be others.
+    """
+    return load_encoder(
+        name_or_path if name_or_path is not None else identity.name,
+        precision=precision,
+        device=device,
+        pooling=identity.pooling,
+        normalize=identity.normalize,
+        max_length=identity.max_length,
+        query_prefix=identity.query_prefix,
+        passage_prefix=identity.passage_prefix,
+        layout=identity.layout,
+    )

@@ -1,0 +1,303 @@
+"""Static encoders: a vector per token, looked up and averaged; no network runs, and no torch is imported.
+
+A text's vector is the mean of its tokens' vectors, of unit length where the folder says so. Two kinds of
+folder are read: those of sentence-transformers whose `modules.json` begins with StaticEmbedding, and those of
+model2vec (`model_type` "model2vec"). `write_static` writes one folder that both libraries open.
+
+Source:
+    Tulkens and van Dongen 2024, "Model2Vec: Fast State-of-the-Art Static Embeddings" (layout and weighting);
+    Arora et al. 2017, "A Simple but Tough-to-Beat Baseline for Sentence Embeddings" (weights by frequency).
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_matrix
+from tokenizers import Tokenizer
+
+from indexers.protocols import EncoderIdentity, FloatArray
+from rag.core.errors import ArtifactError, ConfigError, DataError
+from rag.core.files import atomic_write_json, atomic_write_text, read_json
+from rag.core.types import Query
+from rag.runtime.model_files import model_folder, weight_files, weights_sha256
+from retrievers.encoders.layout import PassageLayout, render_queries
+
+POOLING = "static"
+MAX_LENGTH = 512  # tokens of a text that count: the mean over a long text says little
+_TEXTS_AT_ONCE = 1024  # what one call to the tokenizer and one matrix product take
+_LAYOUT = "{title} {text}"
+
+
+class StaticEncoder:
+    """Looks up the vectors of a text's tokens and averages them.
+
+    Made by `load`. Implements `indexers.protocols.PassageEncoder`. Safe to use from several threads. The
+    vector of a text depends on that text alone.
+
+    Attributes:
+        identity: everything that decides which vector a text gets.
+        precision, query_precision: "fp32".
+        device: "cpu".
+    """
+
+    precision = query_precision = "fp32"
+    device = "cpu"
+    is_fast = True
+
+    def __init__(self, vectors: FloatArray, tokenizer: Any, identity: EncoderIdentity) -> None:
+        self.identity = identity
+        self._vectors, self._tokenizer = vectors, tokenizer  # (V, D)
+        self._layout = PassageLayout(identity.layout)
+        self._done: Callable[[int], None] = lambda count: None
+
+    @classmethod
+    def load(
+        cls,
+        name_or_path: str | Path,
+        *,
+        normalize: bool | str = "auto",
+        max_length: int | None = None,
+        query_prefix: str | None = None,
+        passage_prefix: str | None = None,
+        layout: str | None = None,
+    ) -> StaticEncoder:
+        """Load a static encoder.
+
+        Args:
+            name_or_path: a folder or a Hugging Face name.
+            normalize: True, False, or "auto": what the folder says.
+            max_length: tokens after which texts are cut.
+            query_prefix, passage_prefix: put before every question or passage; default: the folder's prompts.
+            layout: a template of title and text.
+
+        Raises:
+            ArtifactError: the folder lacks a file, or its parts do not fit together.
+            ConfigError: `max_length` is below 1.
+        """
+        folder = model_folder(name_or_path)
+        inner, stated = _parts(folder)
+        if max_length is not None and max_length < 1:
+            raise ConfigError(f"max_length is {max_length}, expected at least 1")
+        vectors = _read_vectors(inner)
+        tokenizer = _read_tokenizer(inner, len(vectors))
+        length = max_length or int(stated.get("max_length") or MAX_LENGTH)
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(length)
+        unit = stated["normalize"] if normalize == "auto" else bool(normalize)
+        identity = EncoderIdentity(
+            name=str(folder.resolve()) if Path(name_or_path).is_dir() else str(name_or_path),
+            weights_sha256=weights_sha256(weight_files(inner)),
+            dim=vectors.shape[1],
+            pooling=POOLING,
+            normalize=unit,
+            query_prefix=stated["query"] if query_prefix is None else query_prefix,
+            passage_prefix=stated["passage"] if passage_prefix is None else passage_prefix,
+            max_length=length,
+            similarity="cosine" if unit else "dot",
+            layout=layout or stated["layout"],
+        )
+        return cls(vectors, tokenizer, identity)
+
+    @property
+    def dim(self) -> int:
+        """Vector size D."""
+        return self.identity.dim
+
+    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
+        """Vectors (n, D) float32 of passages, in order.
+
+        Raises:
+            DataError: titles and texts differ in number.
+        """
+        if len(titles) != len(texts):
+            raise DataError(
+                f"{len(titles)} titles for {len(texts)} texts, expected one title per text (it may be empty)"
+            )
+        vectors = np.empty((len(texts), self.dim), np.float32)
+        for start in range(0, len(texts), _TEXTS_AT_ONCE):
+            part = slice(start, start + _TEXTS_AT_ONCE)
+            first, second = self._layout.render(
+                titles[part], texts[part], prefix=self.identity.passage_prefix
+            )
+            if second is not None:
+                first = [f"{one} {other}".strip() for one, other in zip(first, second, strict=True)]
+            vectors[part] = self._encode(first)
+            self._done(len(first))
+        return vectors
+
+    def encode_questions(self, questions: Sequence[str]) -> FloatArray:
+        """Vectors (n, D) float32 of questions, in order."""
+        return self.encode_queries([Query(question) for question in questions])
+
+    def encode_queries(self, queries: Sequence[Query]) -> FloatArray:
+        """Vectors (n, D) float32 of questions with the passages retrieved for them so far, in order."""
+        first, second = render_queries(queries, prefix=self.identity.query_prefix)
+        texts = [f"{one} {other}".strip() for one, other in zip(first, second, strict=True)]
+        parts = [self._encode(texts[n : n + _TEXTS_AT_ONCE]) for n in range(0, len(texts), _TEXTS_AT_ONCE)]
+        return np.concatenate(parts) if parts else np.empty((0, self.dim), np.float32)
+
+    def _encode(self, texts: list[str]) -> FloatArray:
+        ids = [each.ids for each in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+        flat = np.fromiter((token for each in ids for token in each), np.int32, int(lengths.sum()))
+        shares = np.repeat(1.0 / np.maximum(lengths, 1), lengths).astype(np.float32)
+        bounds = np.concatenate([[0], np.cumsum(lengths)])
+        bags = csr_matrix((shares, flat, bounds), shape=(len(ids), len(self._vectors)))
+        vectors: FloatArray = np.asarray(bags @ self._vectors, np.float32)  # (n, D)
+        if self.identity.normalize:
+            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        return vectors
+
+    def reporting(self, done: Callable[[int], None]) -> StaticEncoder:
+        """This encoder, but calling `done` with the number of texts of every batch it has finished."""
+        copied = copy.copy(self)
+        copied._done = done
+        return copied
+
+    def close(self) -> None:
+        """Nothing to end: there are no worker threads."""
+
+
+def is_static(folder: Path) -> bool:
+    """Whether a folder holds a static encoder."""
+    modules = _json(folder / "modules.json")
+    if isinstance(modules, list) and modules:
+        return str(modules[0].get("type", "")).endswith("StaticEmbedding")
+    config = _json(folder / "config.json")
+    return isinstance(config, dict) and config.get("model_type") == "model2vec"
+
+
+def write_static(
+    folder: Path, vectors: FloatArray, tokenizer: Any, *, max_length: int = MAX_LENGTH, card: str = ""
+) -> Path:
+    """Write a static encoder, int8 rows with a float32 scale each, for this system, sentence-transformers and
+    model2vec.
+
+    Args:
+        folder: to be written.
+        vectors: (V, D), row t that of token t.
+        tokenizer: a `tokenizers.Tokenizer` of V tokens.
+        max_length: tokens of a text that count.
+        card: the model card, in Markdown.
+
+    Raises:
+        DataError: there is not one vector per token, or one is not finite.
+    """
+    from safetensors.numpy import save_file
+
+    size = tokenizer.get_vocab_size()
+    if vectors.ndim != 2 or len(vectors) != size or not np.isfinite(vectors).all():
+        raise DataError(f"vectors have shape {vectors.shape}, expected ({size}, D) finite numbers")
+    scales = np.abs(vectors).max(axis=1) / 127.0  # (V,)
+    rows = np.rint(vectors / np.where(scales > 0, scales, 1.0)[:, None]).astype(np.int8)
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f".model.safetensors.partial-{os.getpid()}"
+    save_file({"embeddings": rows, "weights": scales.astype(np.float32)}, temporary)
+    os.replace(temporary, folder / "model.safetensors")
+    plain = Tokenizer.from_str(tokenizer.to_str())
+    plain.no_padding()
+    plain.no_truncation()
+    atomic_write_text(folder / "tokenizer.json", plain.to_str())
+    atomic_write_json(
+        folder / "config.json",
+        {
+            "model_type": "model2vec", "architectures": ["StaticModel"], "normalize": True,
+            "hidden_dim": vectors.shape[1], "max_length": max_length, "passage_layout": _LAYOUT,
+        },
+    )  # fmt: skip
+    library = "sentence_transformers.models"
+    atomic_write_json(
+        folder / "config_sentence_transformers.json",
+        {"model_type": "SentenceTransformer", "similarity_fn_name": "cosine", "prompts": {}},
+    )
+    if card:
+        atomic_write_text(folder / "README.md", card)
+    atomic_write_json(  # last: with it the folder is complete
+        folder / "modules.json",
+        [
+            {"idx": 0, "name": "0", "path": "", "type": f"{library}.StaticEmbedding"},
+            {"idx": 1, "name": "1", "path": "1_Normalize", "type": f"{library}.Normalize"},
+        ],
+    )
+    return folder
+
+
+def _parts(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """The folder of weights and tokenizer; whether vectors are normalised, prompts, layout and length."""
+    modules, config = _json(folder / "modules.json"), _json(folder / "config.json") or {}
+    inner, unit = folder, bool(config.get("normalize", False)) if isinstance(config, dict) else False
+    if isinstance(modules, list) and modules:
+        kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
+        if kinds not in (["StaticEmbedding"], ["StaticEmbedding", "Normalize"]):
+            raise ArtifactError(
+                f"{folder}/modules.json has the modules {', '.join(kinds)}, expected StaticEmbedding, "
+                "then nothing or Normalize",
+                hint="use a static encoder made of these modules",
+            )
+        inner, unit = folder / str(modules[0].get("path") or ""), "Normalize" in kinds
+    said = _json(folder / "config_sentence_transformers.json") or {}
+    prompts = {str(name): str(text) for name, text in (said.get("prompts") or {}).items() if text}
+    return inner, {
+        "normalize": unit or said.get("similarity_fn_name") == "cosine",
+        "query": prompts.get("query", ""),
+        "passage": next((prompts[n] for n in ("document", "passage", "corpus") if n in prompts), ""),
+        "layout": str(config.get("passage_layout") or _LAYOUT),
+        "max_length": config.get("max_length"),
+    }
+
+
+def _read_vectors(folder: Path) -> FloatArray:
+    """(V, D) float32: row t is what token t adds to a text.
+
+    model2vec's `mapping` says which row a token has, its `weights` by how much it counts.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    tensors: dict[str, Any] = {}
+    for file in weight_files(folder):
+        try:
+            with safe_open(file, framework="numpy") as opened:
+                tensors |= {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError, TypeError) as error:
+            raise ArtifactError(
+                f"{file} cannot be read: {error}", hint="copy or download it again"
+            ) from error
+    vectors = tensors.get("embedding.weight", tensors.get("embeddings"))
+    if vectors is None or vectors.ndim != 2:
+        raise ArtifactError(
+            f"{folder}/model.safetensors holds {', '.join(sorted(tensors)) or 'nothing'}, expected a matrix "
+            "called embedding.weight (sentence-transformers) or embeddings (model2vec)",
+            hint="give the folder of a static encoder",
+        )
+    vectors = vectors.astype(np.float32)
+    if (mapping := tensors.get("mapping")) is not None:
+        vectors = vectors[mapping.astype(np.int64)]
+    if (weights := tensors.get("weights")) is not None:
+        vectors *= weights.astype(np.float32)[:, None]
+    return np.ascontiguousarray(vectors)
+
+
+def _read_tokenizer(folder: Path, rows: int) -> Any:
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        raise ArtifactError(f"{file} is missing", hint="copy the whole folder of the encoder")
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # the Rust side raises plain Exception
+        raise ArtifactError(f"{file} cannot be read: {error}", hint="copy or download it again") from error
+    if tokenizer.get_vocab_size() > rows:
+        raise ArtifactError(
+            f"{file} knows {tokenizer.get_vocab_size()} tokens, the weights beside it have {rows} rows",
+            hint="tokenizer.json and model.safetensors belong to different encoders",
+        )
+    return tokenizer
+
+
+def _json(path: Path) -> Any:
+    return read_json(path) if path.is_file() else None

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import Lowercase
+from tokenizers.pre_tokenizers import Whitespace
+
+from indexers.build import BuildSettings, build_index
+from rag.core.errors import ArtifactError, ConfigError, DataError
+from rag.core.types import Passage, Query
+from rag.pipeline import Pipeline
+from retrievers.encoders.open import load_encoder
+from retrievers.encoders.static import StaticEncoder, is_static, write_static
+
+WORDS = ["[UNK]", "danube", "rhine", "river", "black", "forest", "sea", "##s", "rises", "the", "in"]
+TEXTS = ["The Danube rises in the Black Forest", "rivers", "", "unknown words and the sea"]
+
+
+def tokenizer() -> Tokenizer:
+    made = Tokenizer(WordPiece({word: n for n, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    made.normalizer, made.pre_tokenizer = Lowercase(), Whitespace()
+    return made
+
+
+@pytest.fixture
+def vectors() -> np.ndarray:
+    return np.random.default_rng(3).normal(size=(len(WORDS), 8)).astype(np.float32)
+
+
+def by_hand(vectors: np.ndarray, texts: list[str], *, unit: bool = True) -> np.ndarray:
+    rows = []
+    for text in texts:
+        ids = tokenizer().encode(text, add_special_tokens=False).ids
+        mean = vectors[ids].mean(axis=0) if ids else np.zeros(vectors.shape[1])
+        rows.append(mean / max(np.linalg.norm(mean), 1e-12) if unit else mean)
+    return np.array(rows)
+
+
+def test_vectors_are_those_of_sentence_transformers(tmp_path: Path, vectors: np.ndarray) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
+
+    theirs = library.SentenceTransformer(
+        modules=[StaticEmbedding(tokenizer(), embedding_weights=vectors), Normalize()], device="cpu"
+    )
+    theirs.save(str(tmp_path / "theirs"))
+    assert is_static(tmp_path / "theirs")
+    encoder = load_encoder(tmp_path / "theirs")
+    assert isinstance(encoder, StaticEncoder)
+    wanted = theirs.encode(TEXTS)
+    np.testing.assert_allclose(encoder.encode_questions(TEXTS), wanted, atol=1e-6)
+    np.testing.assert_allclose(encoder.encode_passages([""] * len(TEXTS), TEXTS), wanted, atol=1e-6)
+
+    write_static(tmp_path / "ours", vectors, tokenizer())  # and they read what is written here
+    reopened = library.SentenceTransformer(str(tmp_path / "ours"), device="cpu")
+    again = load_encoder(tmp_path / "ours")
+    np.testing.assert_allclose(reopened.encode(TEXTS), again.encode_questions(TEXTS), atol=1e-6)
+    np.testing.assert_allclose(again.encode_questions(TEXTS), wanted, atol=0.02)  # int8
+
+
+def test_mapping_and_weights_of_model2vec(tmp_path: Path, vectors: np.ndarray) -> None:
+    mapping = np.random.default_rng(0).integers(0, 5, len(WORDS))
+    weights = np.linspace(0.1, 2.0, len(WORDS))
+    save_file(
+        {"embeddings": vectors[:5].astype(np.float16), "mapping": mapping, "weights": weights},
+        tmp_path / "model.safetensors",
+    )
+    tokenizer().save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "model2vec", "normalize": False}))
+    encoder = StaticEncoder.load(tmp_path)
+    full = vectors[:5].astype(np.float16).astype(np.float32)[mapping] * weights[:, None]
+    np.testing.assert_allclose(encoder.encode_questions(TEXTS), by_hand(full, TEXTS, unit=False), atol=1e-6)
+    assert encoder.identity.similarity == "dot"
+
+
+def test_a_text_is_its_title_and_its_first_tokens(tmp_path: Path, vectors: np.ndarray) -> None:
+    write_static(tmp_path, vectors, tokenizer(), max_length=3)
+    encoder = StaticEncoder.load(tmp_path, query_prefix="sea ")
+    both = encoder.encode_passages(["Danube", ""], ["river in the sea", "danube river in"])
+    np.testing.assert_array_equal(both[0], both[1])
+    alone = StaticEncoder.load(tmp_path).encode_questions(["sea river"])
+    np.testing.assert_array_equal(encoder.encode_questions(["river"]), alone)
+    hop = Query("river", (Passage("1", "", "danube"),))
+    np.testing.assert_array_equal(
+        encoder.encode_queries([hop]), StaticEncoder.load(tmp_path).encode_questions(["sea river danube"])
+    )
+
+
+def test_bad_folders_and_settings_are_refused(tmp_path: Path, vectors: np.ndarray) -> None:
+    place = write_static(tmp_path / "a", vectors, tokenizer())
+    with pytest.raises(ConfigError, match="pooling is 'cls'"):
+        load_encoder(place, pooling="cls")
+    with pytest.raises(DataError, match="finite"):
+        write_static(tmp_path / "b", vectors * np.nan, tokenizer())
+    with pytest.raises(DataError, match=r"shape \(4, 8\)"):
+        write_static(tmp_path / "b", vectors[:4], tokenizer())
+    save_file({"embeddings": vectors[:4]}, place / "model.safetensors")
+    with pytest.raises(ArtifactError, match="11 tokens, the weights beside it have 4 rows"):
+        load_encoder(place)
+    save_file({"other": vectors}, place / "model.safetensors")
+    with pytest.raises(ArtifactError, match=r"holds other, expected a matrix"):
+        load_encoder(place)
+
+
+def test_an_index_is_built_and_searched_without_torch(tmp_path: Path, vectors: np.ndarray) -> None:
+    place = write_static(tmp_path / "encoder", vectors, tokenizer())
+    passages = [Passage("d", "Danube", "rises in the Black Forest"), Passage("r", "", "rhine sea")]
+    build_index(
+        passages, tmp_path / "index", encoder=load_encoder(place),
+        settings=BuildSettings(retriever="dense", probes=2),
+    )  # fmt: skip
+    pipeline = Pipeline.open(tmp_path / "index", reader=False)
+    hits: Any = pipeline.retrieve("danube black forest", top_k=1)
+    assert hits[0][0].passage_id == "d"
+    (tmp_path / "questions.jsonl").write_text('{"id": "q", "question": "rhine", "answers": ["sea"]}\n')
+    script = (
+        "import sys; from rag.cli.main import app; code = 0\n"
+        "try: app(sys.argv[1:])\n"
+        "except SystemExit as error: code = error.code\n"
+        "heavy = {'torch', 'transformers'} & set(sys.modules); assert not heavy, heavy; sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "retrieve", "--index", str(tmp_path / "index"), "--questions",
+         str(tmp_path / "questions.jsonl"), "--out", str(tmp_path / "run.json"), "--top-k", "1"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads((tmp_path / "run.json").read_text())[0]["ctxs"][0]["id"] == "r"
