@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
+from torch.nn.functional import layer_norm
+from transformers import AutoModel
 
 from indexers.build import build_index
 from indexers.index import Index
@@ -30,6 +33,8 @@ from retrievers.training.mdr import MdrTrainConfig, index_step, train_mdr
 from retrievers.training.model import BiEncoderModel
 from retrievers.training.momentum import MomentumQueue
 from retrievers.training.step import contrastive_step
+from tests.published import published_encoder
+from tests.tiny_reader import tiny_roberta_tokenizer
 from tests.unit.retrievers.conftest import cipher_examples
 
 _SMALL: dict[str, Any] = {
@@ -64,6 +69,14 @@ def records(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
 
 
+def passages_of(train: Path) -> list[Passage]:
+    return [
+        Passage(f"{record['_id']}-{place}", title, "".join(sentences))
+        for record in json.loads(train.read_text())
+        for place, (title, sentences) in enumerate(record["context"])
+    ]
+
+
 def right_paths(directory: Path, train: Path) -> float:
     """Share of the questions whose passages are one of the best ten paths."""
     asked = json.loads(train.read_text())
@@ -80,15 +93,11 @@ def right_paths(directory: Path, train: Path) -> float:
 def test_both_hops_are_learned_in_the_batch_and_then_against_an_index(
     tmp_path: Path, tiny_bert: Path, bridges: Path
 ) -> None:
-    passages = [
-        Passage(f"{record['_id']}-{place}", title, "".join(sentences))
-        for record in json.loads(bridges.read_text())
-        for place, (title, sentences) in enumerate(record["context"])
-    ]
-
     def index_with(encoder: Path, name: str) -> Path:
         loaded = BiEncoder.load(encoder, pooling="mean", normalize=True, precision="fp32")
-        return build_index(passages, tmp_path / name, encoder=loaded, settings=BuildSettings(probes=8))
+        return build_index(
+            passages_of(bridges), tmp_path / name, encoder=loaded, settings=BuildSettings(probes=8)
+        )
 
     one = mdr(tmp_path / "one", bridges, tiny_bert, epochs=12, learning_rate=3e-3)
     shares = [right_paths(index_with(tiny_bert, "raw"), bridges)]
@@ -119,6 +128,41 @@ def test_both_hops_are_learned_in_the_batch_and_then_against_an_index(
     losses = [record["loss"] for record in records(three.out) if "loss" in record]
     assert losses[-1] < losses[1]
     assert right_paths(three.out / "index", bridges) > shares[1]  # the vectors are the index's, as before
+
+
+def test_the_published_head_is_trained_in_both_stages(tmp_path: Path, bridges: Path) -> None:
+    """LayerNorm(Linear(first token)) of a RoBERTa; the second stage goes on with the layers of the first."""
+    start = published_encoder(tmp_path / "roberta", "roberta-base")
+    tiny = {
+        "projection_dim": 32, "question_tokens": 16, "passage_tokens": 24, "query_tokens": 40, "epochs": 1,
+        "precision": "fp32", "batch_size": 16, "hard_negatives": 0, "validation_fraction": 0.1, "threads": 1,
+    }  # fmt: skip
+    stages = []
+    for stage, given in enumerate([{}, {"negatives": "index", "shared": False, "index": tmp_path / "index"}]):
+        named = {"question_encoder": str(stages[0] if stages else start), "train_files": (bridges,)}
+        config = load_config(
+            MdrTrainConfig, "mdr-hotpot", overrides={**tiny, "out": tmp_path / f"{stage}", **named, **given}
+        )
+        stages.append(train_mdr(config))
+        encoder = BiEncoder.load(stages[-1], precision="fp32")
+        if not stage:
+            settings = BuildSettings(probes=4)
+            build_index(passages_of(bridges), tmp_path / "index", encoder=encoder, settings=settings)
+    layers = [load_file(file) for file in sorted(stages[0].glob("*_*/model.safetensors"))]
+    tokens = tiny_roberta_tokenizer()(["who wrote the river"], return_tensors="pt")
+    encoder = BiEncoder.load(stages[0], precision="fp32")
+    with torch.no_grad():
+        hidden = AutoModel.from_pretrained(stages[0])(**tokens)[0][:, 0]
+        for layer in layers:
+            (kind,) = {name.partition(".")[0] for name in layer}
+            weight, bias = layer[f"{kind}.weight"], layer[f"{kind}.bias"]
+            linear = weight.ndim == 2
+            hidden = hidden @ weight.T + bias if linear else layer_norm(hidden, (32,), weight, bias)
+    assert [tensor.ndim for layer in layers for name, tensor in layer.items() if "weight" in name] == [2, 1]
+    found = encoder.encode_questions(["who wrote the river"])
+    assert found == pytest.approx(hidden.numpy(), abs=1e-4)
+    published = load_config(MdrTrainConfig, "mdr-hotpot", overrides={"out": "o", "train_files": ["t"]}).model
+    assert (published.pooling, published.projection_dim, published.projection_norm) == ("cls", 768, True)
 
 
 def test_a_run_killed_between_saves_goes_on_with_the_same_queue(
