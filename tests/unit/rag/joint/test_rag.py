@@ -405,3 +405,5 @@ def test_presets_are_whole(name: str, tmp_path: Path) -> None:
     read = load_config(kind, name, overrides=given)
     assert read.name == name
     assert read.reader.generator == "bart"
+    if name == "emdr2-nq":  # inner products of 768 numbers over their root, as published
+        assert read.model.temperature_of("dot") == pytest.approx(768**0.5, rel=1e-5)
