@@ -109,7 +109,7 @@ class ReaderModelConfig(Config):
             zero-shot models"); with others, "model soups".
         dropout: of hidden states and attention weights.
         freeze_word_embeddings: leave the word embedding matrix as it is.
-        question_tokens, title_tokens: cuts of over-long questions and titles.
+        question_tokens, title_tokens: cuts of over-long questions and titles, of the finished reader too.
     """
 
     encoder: str | None = None
@@ -118,7 +118,7 @@ class ReaderModelConfig(Config):
     average: dict[str, float] = Field(default_factory=dict)
     dropout: float = Field(default=0.0, ge=0, lt=1)
     freeze_word_embeddings: bool = True
-    question_tokens: int = Field(default=40, ge=4, le=128)
+    question_tokens: int = Field(default=64, ge=4, le=128)
     title_tokens: int = Field(default=16, ge=0, le=64)
 
     @field_validator("average")

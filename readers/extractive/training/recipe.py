@@ -88,6 +88,8 @@ def _train(config: ReaderTrainConfig, device: str) -> Path:
     )
     settings = ReaderSettings(
         max_tokens=min(384, position_limit(read_config(model_folder(config.model.encoder)))),
+        question_tokens=config.model.question_tokens,
+        title_tokens=config.model.title_tokens,
         select=config.objective.normalisation == "passage",
         answer_types=config.model.answer_types,
         skim_layer=model.skim_layer,

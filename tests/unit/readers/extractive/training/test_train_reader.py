@@ -18,6 +18,7 @@ from rag.core.types import Passage
 from readers.extractive.files import load_parts
 from readers.extractive.model import LogitsModel
 from readers.extractive.reader import ExtractiveReader
+from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.config import (
     ObjectiveConfig,
     ReaderModelConfig,
@@ -81,6 +82,7 @@ def test_the_finished_reader_is_whole(run: tuple[Path, dict[str, Any]]) -> None:
     assert str(folder) not in card
     reader = ExtractiveReader.load(out)
     assert reader.calibration.questions > 24
+    assert (reader.settings.question_tokens, reader.settings.title_tokens) == (32, 8)  # as it was trained
     passages = [
         Passage("1", "River", "the river is near the city."),
         Passage("2", "Tower", "the tower is 57 high."),
@@ -89,6 +91,11 @@ def test_the_finished_reader_is_whole(run: tuple[Path, dict[str, Any]]) -> None:
     assert (result.answers[0].text, result.answers[0].passage_index) == ("57", 1)
     [nothing] = reader.read(["how many meters has the tower 1 1?"], [passages[:1]], [[1.0]])
     assert nothing.no_answer_confidence > result.no_answer_confidence
+
+
+def test_questions_are_read_as_long_as_they_are_trained_on_by_default() -> None:
+    trained, read = ReaderModelConfig(), ReaderSettings()
+    assert (trained.question_tokens, trained.title_tokens) == (read.question_tokens, read.title_tokens)
 
 
 def test_a_finished_run_is_recognised_and_a_foreign_one_refused(run: tuple[Path, dict[str, Any]]) -> None:
