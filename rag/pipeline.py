@@ -247,7 +247,11 @@ class Pipeline:
         """The same and, for each question, the paths that its retriever finds, best first; maybe none."""
         self._require_open()
         check_questions(questions, top_k)
-        timer = timer or StageTimer()
+        return self._search(questions, top_k, timer or StageTimer())
+
+    def _search(
+        self, questions: Sequence[str], top_k: int, timer: StageTimer
+    ) -> tuple[list[Found], list[list[Found]]]:
         paths: list[list[Path]] = [[] for _ in questions]
         if isinstance(self.retriever, PathRetriever):
             hit_lists, paths = self.retriever.search_both(questions, top_k, timer=timer)
@@ -311,7 +315,7 @@ class Pipeline:
         check_questions(batch, top_k, n_best)
         timer = StageTimer()
         with timer("total"):
-            found, paths = self.retrieve_paths(batch, top_k, timer=timer)
+            found, paths = self._search(batch, top_k, timer)
             with timer("read"):
                 read = self.read(batch, found, n_best, paths)
         results = [

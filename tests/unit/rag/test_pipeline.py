@@ -110,6 +110,14 @@ def test_bad_questions_and_settings(pipeline: Pipeline) -> None:
     assert len(pipeline.retrieve(["q"], 2)[0]) == 2
 
 
+def test_questions_are_checked_once(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[Sequence[str]] = []
+    monkeypatch.setattr("rag.pipeline.check_questions", lambda questions, *_: checked.append(questions))
+    pipeline.ask(["one", "two"])
+    pipeline.retrieve("one", 1)
+    assert checked == [["one", "two"], ["one"]]
+
+
 def test_passages_by_id(pipeline: Pipeline) -> None:
     assert pipeline.passage("danube") == PASSAGES[0]
     assert pipeline.passage("elbe") is None
