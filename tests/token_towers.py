@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 from torch.nn.utils.rnn import pad_sequence
 
 from retrievers.encoders.vectors import Vectors
-from retrievers.training.model import BiEncoderModel
+from retrievers.training.bi_encoder import BiEncoderModel
 
 
 class _TokenTower(torch.nn.Module):

@@ -60,13 +60,14 @@ def make_step(settings: Mapping[str, Any]) -> Callable[[], float]:
 
 def _ours(settings: Mapping[str, Any], examples: list[Example]) -> Callable[[], float]:
     from rag.config import load_config
-    from rag.runtime.hardware import bound_kernel_caches, keep_freed_memory
+    from rag.runtime.hardware import bound_kernel_caches, keep_freed_memory, resolve_precision
     from rag.training.distributed import World
+    from rag.training.precision import MasterWeights
     from retrievers.examples.batches import Epochs, RetrieverBatches
     from retrievers.examples.data import TrainingArrays
     from retrievers.examples.tokens import RetrieverTokenizer
+    from retrievers.training.bi_encoder import load_model
     from retrievers.training.config import DprTrainConfig
-    from retrievers.training.run import load_model
     from retrievers.training.step import contrastive_step
 
     bound_kernel_caches()  # as `rag.training.fit.fit` does
@@ -78,7 +79,8 @@ def _ours(settings: Mapping[str, Any], examples: list[Example]) -> Callable[[], 
     }  # fmt: skip
     paths = {"out": "unused", "train_files": [settings["train_file"]]}
     config = load_config(DprTrainConfig, overrides=paths | read)
-    model, master = load_model(config, _DEVICE)
+    model = load_model(config, _DEVICE)
+    master = MasterWeights.lowering(model, resolve_precision(config.optim.precision, _DEVICE))
     tokenizer = RetrieverTokenizer(model.settings.question, model.settings.passage)
     data = TrainingArrays.build(_first_negative(examples), tokenizer, match_answers=False)
     epochs = Epochs(len(data), settings["batch_size"], epochs=1000, seed=settings["seed"])

@@ -19,8 +19,8 @@ from rag.core.types import Passage, Query, Question
 from rag.joint.live_index import HeldIndex
 from rag.joint.together_config import JointTrainConfig
 from retrievers.protocols import Passages, Retriever
+from retrievers.training.bi_encoder import BiEncoderModel
 from retrievers.training.frozen import listed_scores, score_rows
-from retrievers.training.model import BiEncoderModel
 
 log = get_logger(__name__)
 

@@ -10,12 +10,10 @@ A published index holds `embeddings/` (float32, searched exactly), `probe_rows.n
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -31,20 +29,23 @@ from rag.core.log import get_logger
 from rag.core.npy import load_npy, save_npy
 from rag.core.types import Passage, Query
 from rag.joint.pair import part
-from rag.training.claim import claimed
 from rag.training.config import RefreshedConfig
 from rag.training.distributed import World
 from rag.training.precision import MasterWeights
 from rag.training.refresh.exchange import Exchange
 from rag.training.refresh.generations import Generation, Generations
-from rag.training.refresh.processes import Role, refresher_process, trainer_process
+from rag.training.refresh.processes import Role, refresher_process
 from rag.training.refresh.refresher import Refresher
 from rag.training.refresh.staleness import TOP_K, DriftMeter, Probes, ProbeSet, compare
 from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.training.bi_encoder import (
+    BiEncoderModel,
+    adopt_index,
+    encoder_form,
+    export_model,
+    load_model,
+)
 from retrievers.training.config import RetrieverTrainConfig
-from retrievers.training.frozen import settings_of
-from retrievers.training.model import BiEncoderModel
-from retrievers.training.run import encoder_form, export_model, load_model
 
 log = get_logger(__name__)
 
@@ -59,26 +60,6 @@ class HeldConfig(RefreshedConfig, RetrieverTrainConfig):
     index: Path
 
 
-ConfigT = TypeVar("ConfigT", bound=HeldConfig)
-
-
-@contextmanager
-def held_run(config: ConfigT, role: Role) -> Iterator[tuple[ConfigT, World, Index]]:
-    """The configuration with all that the index decides, the processes, and the index, while a run trains.
-
-    Raises:
-        MismatchedArtifactError: `config.out` holds a run with another configuration, or the index was built
-            with another encoder.
-        ConfigError: the index has no vectors.
-    """
-    with (
-        claimed(config) as world,
-        trainer_process(config.out, world, role),
-        Index.open(config.index) as index,
-    ):
-        yield settings_of(config, index, started=True), world, index
-
-
 def refresh_index(config: HeldConfig) -> Path:
     """Make the index anew with every newer snapshot of the trainer in `config.out`, until it has finished.
 
@@ -89,10 +70,12 @@ def refresh_index(config: HeldConfig) -> Path:
         MismatchedArtifactError: the run there has another configuration, corpus or index.
         ResourceError: another refresher works there, or the trainer was killed or is stopped.
     """
-    with refresher_process(config) as finished, Index.open(config.index) as index:
-        model, _ = load_model(settings_of(config, index, started=True), "cpu")
-        refresher = IndexRefresher(config, index, temperature=model.temperature)
-        refreshes = refresher.watch(finished)
+    with Index.open(config.index) as index:
+        config = adopt_index(config, index, same_encoder=True)
+        with refresher_process(config) as finished:
+            temperature = load_model(config, "cpu").temperature
+            refresher = IndexRefresher(config, index, temperature=temperature)
+            refreshes = refresher.watch(finished)
     log.info("the trainer has finished; made the index anew %d times", refreshes)
     return config.out / "indexes"
 

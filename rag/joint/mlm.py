@@ -13,6 +13,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -20,33 +21,24 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from indexers.protocols import IntArray
-from rag.config import Config
-from rag.core.files import atomic_write_json
-from rag.core.log import get_logger
 from rag.joint.masked import MaskedReader, MaskedSentence, MlmConfig, SentenceBatches
 from rag.joint.salient import Masks, open_tagger
-from rag.runtime.hardware import resolve_precision
-from rag.training.claim import claimed
-from rag.training.config import OptimConfig, RunConfig
+from rag.training.card import Card
+from rag.training.config import TrainConfig
 from rag.training.distributed import World
-from rag.training.fit import Loss, fit
-from rag.training.precision import MasterWeights, lowered
+from rag.training.fit import Loss
+from rag.training.run import Method, Run, train
 from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
 from retrievers.training.ict import CorpusDataConfig, held_out_rows
-from retrievers.training.run import final_figures
-
-log = get_logger(__name__)
 
 _AT_ONCE = 32  # held-out sentences
 
 
-class MlmTrainConfig(Config):
+class MlmTrainConfig(TrainConfig):
     """Everything `train_mlm` reads.
 
     Attributes:
-        out: folder of the run.
         train_files: the corpus: a built index, or files of documents of any format.
         masks: what is masked: "salient" (names and dates), "random" words or a random "span".
         tagger: token classification model that finds names; None: by looks and by the corpus's titles.
@@ -56,8 +48,8 @@ class MlmTrainConfig(Config):
     """
 
     recipe: ClassVar[str] = "mlm"
+    measured: ClassVar[tuple[str, ...]] = ("nll", "utility", "utility_after")
 
-    out: Path
     name: str = "masked-lm"
     train_files: tuple[Path, ...] = Field(min_length=1)
     masks: Masks = "salient"
@@ -65,14 +57,10 @@ class MlmTrainConfig(Config):
     recurring: bool = True
     data: CorpusDataConfig = CorpusDataConfig(batch_size=32, validation_questions=400)
     mlm: MlmConfig = MlmConfig()
-    optim: OptimConfig = OptimConfig()
-    run: RunConfig = RunConfig()
 
 
 def train_mlm(config: MlmTrainConfig) -> Path:
-    """Train as `config` says, or resume the run that `config.out` holds.
-
-    Writes into `config.out`: `config.json`, `metrics.jsonl`, `checkpoints/`, `figures.json`, and `mlm/`.
+    """Train as `config` says, or resume the run that `config.out` holds; see `rag.training.run.train`.
 
     Returns:
         The folder of the masked language model, `config.out / "mlm"`, which `rag train realm` starts from.
@@ -80,58 +68,38 @@ def train_mlm(config: MlmTrainConfig) -> Path:
     Raises:
         DataError: the corpus has nothing to mask.
         ConfigError: the encoder cannot be one.
-        MismatchedArtifactError: `config.out` holds a run with another configuration.
     """
-    with claimed(config) as world:
-        return _train(config, world)
+    return train(config, partial(_method, config), "mlm")
 
 
-def _train(config: MlmTrainConfig, world: World) -> Path:
+def _method(config: MlmTrainConfig, run: Run) -> Method:
     # model
-    reader = MaskedReader.of(config.mlm, world.device, fresh=True)
-    full = lowered(reader, resolve_precision(config.optim.precision, world.device))
-    master = MasterWeights(reader, full)
+    reader = MaskedReader.of(config.mlm, run.device, fresh=True)
+    master = run.master(reader)
 
     # data
-    with world.main_first():  # it cuts the corpus and collects its titles
-        store, _ = open_corpus(config.train_files, config.out / "data", config.data.split)
-        tagger = open_tagger(config.masks, config.tagger, store, config.out / "data", world.device)
-    optim, data, seed = config.optim, config.data, config.run.seed
-    held_rows = held_out_rows(data, len(store), seed)
+    store, _ = open_corpus(config.train_files, run.out / "data", config.data.split)
+    tagger = open_tagger(config.masks, config.tagger, store, run.out / "data", run.device)
+    held_rows = held_out_rows(config.data, len(store), config.run.seed)
     rows = np.setdiff1d(np.arange(len(store)), held_rows)
-
-    def drawn(rows: IntArray, examples: Epochs) -> SentenceBatches:
-        return SentenceBatches(
-            store, reader.tokenizer, masks=config.masks, tagger=tagger, min_words=data.min_words,
-            sentence_tokens=config.mlm.sentence_tokens, examples=examples, rows=rows,
-            recurring=config.recurring,
-        )  # fmt: skip
-
-    batches = drawn(
-        rows,
-        Epochs(len(rows), data.batch_size, epochs=optim.epochs, max_batches=optim.max_batches, seed=seed),
-    )
+    draw = partial(
+        SentenceBatches, store, reader.tokenizer, masks=config.masks, tagger=tagger,
+        sentence_tokens=config.mlm.sentence_tokens, min_words=config.data.min_words,
+        recurring=config.recurring,
+    )  # fmt: skip
+    batches = draw(rows=rows, examples=Epochs.of(config, len(rows)))
     held_out: list[MaskedSentence] = []
     if len(held_rows):
-        watched = drawn(held_rows, Epochs(len(held_rows), min(_AT_ONCE, len(held_rows)), seed=seed))
+        once = Epochs(len(held_rows), min(_AT_ONCE, len(held_rows)), seed=config.run.seed)
+        watched = draw(rows=held_rows, examples=once)
         held_out = [sentence for number in range(len(watched)) for sentence in watched[number]]
-    log.info("%d passages, %d sentences held out, %d batches", len(rows), len(held_out), len(batches))
-
-    # fit
-    def evaluate(_: torch.nn.Module) -> dict[str, float]:
-        return held_out_figures(reader, held_out)
-
-    result = fit(
-        reader, master, batches, lambda _, batch: masked_loss(reader, batch, world), optim, config.run,
-        config.out, evaluate=evaluate if held_out else None, world=world,
+    return Method(
+        reader, master, batches, lambda batch: masked_loss(reader, batch, run.world),
+        export=lambda trained: reader.save(run.out / "mlm", trained.weights),
+        card=Card("rag.joint", "mlm.md", {"start": config.mlm.encoder}),
+        evaluate=partial(held_out_figures, reader, held_out) if held_out else None,
+        facts={"passages": len(rows), "held-out sentences": len(held_out)},
     )  # fmt: skip
-
-    # export
-    if world.is_main:
-        reader.save(config.out / "mlm", result.weights)
-        figures = final_figures(config, result.chosen_step)
-        atomic_write_json(config.out / "figures.json", {"step": result.chosen_step, "figures": figures})
-    return config.out / "mlm"
 
 
 def masked_loss(reader: MaskedReader, batch: Sequence[MaskedSentence], world: World) -> Loss:

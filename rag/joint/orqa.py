@@ -21,13 +21,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from indexers.index import Index
 from indexers.protocols import IntArray
@@ -38,14 +39,12 @@ from rag.core.types import Query, Question
 from rag.data.text import exact_match
 from rag.joint.live_index import HeldIndex
 from rag.joint.orqa_config import OrqaTrainConfig
-from rag.joint.pair import paired, part
+from rag.joint.pair import part
 from rag.joint.questions import answer_rank, example_of, questions_key, questions_of
-from rag.runtime.hardware import resolve_precision
 from rag.runtime.model_files import position_limit
 from rag.runtime.seeds import generator
-from rag.training.claim import claimed
-from rag.training.distributed import World
-from rag.training.fit import Loss, fit
+from rag.training.fit import Loss
+from rag.training.run import Method, Run, Trained, train
 from readers.extractive.inference import row_tensors, span_scores
 from readers.extractive.layout import RowLayout, pair_template, rows_of_pairs
 from readers.extractive.model import SpanModel
@@ -56,13 +55,13 @@ from readers.extractive.training.export import export_int8
 from readers.extractive.training.losses import marginal_loss
 from readers.extractive.training.start import start_model
 from readers.manifest import Calibration
+from retrievers.examples.batches import Epochs
 from retrievers.examples.data import TrainingArrays, answer_matcher
 from retrievers.examples.masks import answer_mask
 from retrievers.examples.tokens import RetrieverTokenizer
-from retrievers.training.frozen import FrozenIndex, finish_questions, score_rows, settings_of
-from retrievers.training.model import BiEncoderModel
-from retrievers.training.recipe import epochs_of
-from retrievers.training.run import load_model
+from retrievers.training.bi_encoder import BiEncoderModel, adopt_index, load_model
+from retrievers.training.frozen import FrozenIndex, score_rows
+from retrievers.training.recipe import encoder_card, export_frozen, frozen_form
 from retrievers.training.validation import retrieval_scores
 
 log = get_logger(__name__)
@@ -116,18 +115,19 @@ def train_orqa(config: OrqaTrainConfig) -> Path:
         MismatchedArtifactError: `config.out` holds a run with another configuration, or the index was built
             with another encoder.
     """
-    with claimed(config) as world, Index.open(config.index) as index:
-        world.refuse_several("only questions are encoded")
-        return _train(settings_of(config, index, started=True), world, index)
+    with Index.open(config.index) as index:
+        adopted = adopt_index(config, index, same_encoder=True)
+        return train(
+            adopted, partial(_method, adopted, index), "encoder", one_process="only questions are encoded"
+        )
 
 
-def _train(config: OrqaTrainConfig, world: World, index: Index) -> Path:
+def _method(config: OrqaTrainConfig, index: Index, run: Run) -> Method:
     # model
-    retriever, own = load_model(config, world.device, freeze_passages=True)
+    retriever = load_model(config, run.device, freeze_passages=True)
     reader, tokenizer = start_model(config.reader, longest=config.reader.max_tokens, seed=config.run.seed)
-    full = {name: tensor.clone() for name, tensor in reader.state_dict().items()}
-    reader.to(world.device).to_compute(resolve_precision(config.optim.precision, world.device))
-    module, master = paired(retriever, own, reader, full)
+    module = nn.ModuleDict({"retriever": retriever, "reader": reader.to(run.device)})
+    master = run.master(module)
 
     # data
     regex = None if config.answers == "auto" else config.answers == "regex"
@@ -137,34 +137,34 @@ def _train(config: OrqaTrainConfig, world: World, index: Index) -> Path:
         map(example_of, asked),
         RetrieverTokenizer(sides.question, sides.passage),
         corpus=index.passages,
-        folder=config.out / "data",
-        key=_key(asked, index),
+        folder=run.out / "data",
+        key=fingerprint([questions_key(asked), index.manifest["passages"]]),
     )
     task = _Task(config, retriever, reader, tokenizer, index, asked, tables)
     found = task.found_share()
-    batches = epochs_of(config, len(asked))
-    log.info("%d questions, %d held out, %d batches", len(asked), len(held_out), len(batches))
 
-    # fit
-    result = fit(
-        module, master, batches, lambda _, chosen: task.loss(chosen), config.optim, config.run, config.out,
-        evaluate=(lambda _: task.measure(held_out)) if held_out else None,
-        hooks=FrozenIndex(index.version), world=world,
-    )  # fmt: skip
+    def export(trained: Trained) -> None:
+        export_int8(
+            run.out / "reader", reader, part(trained.weights, "reader"), tokenizer,
+            name=f"{config.name}-reader", settings=task.settings,
+            calibration=Calibration(null_bias=_NEVER),
+        )  # fmt: skip
+        export_frozen(config, index, retriever, part(trained.weights, "retriever"))
 
-    # export
-    export_int8(
-        config.out / "reader", reader, {**full, **part(result.weights, "reader")}, tokenizer,
-        name=f"{config.name}-reader", settings=task.settings, calibration=Calibration(null_bias=_NEVER),
+    return Method(
+        module, master, Epochs.of(config, len(asked)), task.loss, export,
+        encoder_card(config, frozen_form(config, retriever)),
+        evaluate=partial(task.measure, held_out) if held_out else None,
+        hooks=FrozenIndex(index.version),
+        facts={
+            "training questions": len(asked),
+            "held-out questions": len(held_out),
+            "of a sample, questions with an answer among the first passages, in percent":
+                round(100 * found, 1),
+            "passages of the index": len(index.passages),
+            "reader": "trained with it, see the folder beside this one",
+        },
     )  # fmt: skip
-    described = {
-        "training questions": len(asked),
-        "of a sample, questions with an answer among the first passages, in percent": round(100 * found, 1),
-        "passages of the index": len(index.passages),
-        "reader": "trained with it, see the folder beside this one",
-    }
-    finish_questions(config, retriever, replace(result, weights=part(result.weights, "retriever")), described)
-    return config.out / "encoder"
 
 
 class _Task:
@@ -305,7 +305,3 @@ class _Task:
             for question, result in zip(questions, read, strict=True)
         )
         return {"em": 100.0 * right / len(questions), **{k: v for k, v in figures.items() if k != "top100"}}
-
-
-def _key(asked: Sequence[Question], index: Index) -> str:
-    return fingerprint([questions_key(asked), index.manifest["passages"]])

@@ -17,39 +17,41 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import torch
 from pydantic import Field, model_validator
-from torch import Tensor
+from torch import Tensor, nn
 
 from indexers.index import Index
 from indexers.protocols import IntArray
-from rag.core.log import get_logger
 from rag.core.types import Passage, Query
-from rag.joint.live_index import HeldConfig, HeldIndex, held_run, index_exchange
+from rag.joint.live_index import HeldConfig, HeldIndex, index_exchange
 from rag.joint.masked import MaskedReader, MaskedSentence, MlmConfig, SentenceBatches
-from rag.joint.pair import paired, part
+from rag.joint.pair import part
 from rag.joint.salient import Masks, open_tagger
-from rag.runtime.hardware import resolve_precision
 from rag.training.distributed import World
-from rag.training.fit import Loss, fit
-from rag.training.precision import lowered
+from rag.training.fit import Loss
 from rag.training.refresh.processes import Role
 from rag.training.refresh.staleness import distinct_share, score_entropy
+from rag.training.run import Method, Run, Trained, train
 from readers.generative.marginal import Marginal, answer_log_likelihood
 from retrievers.encoders.tokenization import mask_token
+from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
+from retrievers.training.bi_encoder import (
+    BiEncoderModel,
+    adopt_index,
+    encoder_form,
+    export_model,
+    load_model,
+)
 from retrievers.training.frozen import listed_scores
 from retrievers.training.ict import CorpusDataConfig
-from retrievers.training.model import BiEncoderModel
-from retrievers.training.recipe import epochs_of
-from retrievers.training.run import encoder_form, finish_run, load_model
-
-log = get_logger(__name__)
+from retrievers.training.recipe import encoder_card
 
 _SPARE = 8  # passages found beyond those wanted, for those that are excluded
 
@@ -119,51 +121,43 @@ def train_realm(config: RealmTrainConfig, role: Role = "both") -> Path:
         MismatchedArtifactError: `config.out` holds a run with another configuration, or the index was built
             with another encoder.
     """
-    with held_run(config, role) as (known, world, index):
-        return _train(known, role, world, index)
+    with Index.open(config.index) as index:
+        adopted = adopt_index(config, index, same_encoder=True)
+        return train(adopted, partial(_method, adopted, role, index), "encoder", role=role)
 
 
-def _train(config: RealmTrainConfig, role: Role, world: World, index: Index) -> Path:
+def _method(config: RealmTrainConfig, role: Role, index: Index, run: Run) -> Method:
     # model
-    retriever, own = load_model(config, world.device)
-    said = config.mlm
-    reader = MaskedReader.of(said, world.device)
-    full = lowered(reader, resolve_precision(config.optim.precision, world.device))
-    module, master = paired(retriever, own, reader, full)
+    retriever, reader = load_model(config, run.device), MaskedReader.of(config.mlm, run.device)
+    module = nn.ModuleDict({"retriever": retriever, "reader": reader})
+    master = run.master(module)
 
     # data
-    with world.main_first():  # it cuts the corpus and collects its titles
-        store, _ = open_corpus(config.train_files or (config.index,), config.out / "data", config.data.split)
-        tagger = open_tagger(config.masks, config.tagger, index.passages, config.out / "data", world.device)
-        batches = SentenceBatches(
-            store, reader.tokenizer, masks=config.masks, tagger=tagger, sentence_tokens=said.sentence_tokens,
-            min_words=config.data.min_words, examples=epochs_of(config, len(store)),
-            mask_token=mask_token(retriever.settings.question.weights_dir),
-        )  # fmt: skip
-    log.info(
-        "%d passages with sentences, %d to find, %d batches", len(store), len(index.passages), len(batches)
-    )
-
-    # fit
-    held = HeldIndex(index)
-    task = RealmTask(config, retriever, reader, held, world)
-    result = fit(
-        module, master, batches, lambda _, batch: task.loss(batch), config.optim, config.run, config.out,
-        hooks=index_exchange(config, held, index, retriever, master, world=world, role=role), world=world,
+    store, _ = open_corpus(config.train_files or (config.index,), run.out / "data", config.data.split)
+    tagger = open_tagger(config.masks, config.tagger, index.passages, run.out / "data", run.device)
+    batches = SentenceBatches(
+        store, reader.tokenizer, masks=config.masks, tagger=tagger, min_words=config.data.min_words,
+        sentence_tokens=config.mlm.sentence_tokens, examples=Epochs.of(config, len(store)),
+        mask_token=mask_token(retriever.settings.question.weights_dir),
     )  # fmt: skip
+    held = HeldIndex(index)
+    task = RealmTask(config, retriever, reader, held, run.world)
+    form = encoder_form(config, retriever)
 
-    # export
-    if world.is_main:
-        described = {
+    def export(trained: Trained) -> None:
+        reader.save(run.out / "mlm", part(trained.weights, "reader"))
+        export_model(run.out / "encoder", retriever, part(trained.weights, "retriever"), form)
+
+    return Method(
+        module, master, batches, task.loss, export, encoder_card(config, form),
+        hooks=index_exchange(config, held, index, retriever, master, world=run.world, role=role),
+        facts={
             "passages with sentences": len(store),
             "of them with something to mask, in percent": round(100 * batches.usable, 1),
-            "passages that are found": len(index.passages),
+            "passages of the index": len(index.passages),
             "index": f"made anew {config.refresh}",
-        }
-        reader.save(config.out / "mlm", part(result.weights, "reader"))
-        found = replace(result, weights=part(result.weights, "retriever"))
-        finish_run(config, retriever, found, encoder_form(config, retriever), described)
-    return config.out / "encoder"
+        },
+    )  # fmt: skip
 
 
 class RealmTask:

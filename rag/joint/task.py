@@ -28,8 +28,8 @@ from readers.generative.model import Seq2Seq
 from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorSettings
 from readers.generative.training.finish import answer_scores
+from retrievers.examples.batches import Epochs
 from retrievers.examples.data import answer_matcher
-from retrievers.training.recipe import epochs_of
 from retrievers.training.validation import retrieval_scores
 
 Objective = Callable[[Seq2Seq, list[list[list[int]]], list[list[int]], Tensor], JointLoss]
@@ -56,7 +56,7 @@ class JointBatches:
 
     def __init__(self, config: JointTrainConfig, questions: list[Question], targets: list[list[str]]) -> None:
         self.questions, self._targets, self._seed = questions, targets, config.run.seed
-        self._epochs = epochs_of(config, len(questions))
+        self._epochs = Epochs.of(config, len(questions))
 
     def __len__(self) -> int:
         return len(self._epochs)
@@ -145,10 +145,8 @@ class JointTask:
         Raises:
             ConfigError: there are fewer questions than processes.
         """
-        world, total = self.world, len(batch.numbers)
-        if total < world.size:
-            raise ConfigError(f"batches of {total} questions cannot be shared by {world.size} processes")
-        mine = slice(world.rank, None, world.size)
+        total = len(batch.numbers)
+        mine = self.world.share(total)
         asked = [questions[number] for number in batch.numbers[mine].tolist()]
         found = self.finder.find(asked)
         learned = self._read(asked, found, batch.answers[mine])

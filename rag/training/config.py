@@ -1,18 +1,19 @@
-"""The groups of settings that every training recipe has: `optim`, how it learns, and `run`, how it goes.
+"""What every training recipe's configuration has: `optim`, how it learns, and `run`, how it goes.
 
-A recipe's configuration nests them beside its own groups, with its own defaults:
+A recipe adds groups and defaults:
 
-    class MyTrainConfig(Config):
-        out: Path
+    class MyTrainConfig(TrainConfig):
+        recipe: ClassVar[str] = "mine"
+        name: str = "mine"
         optim: OptimConfig = OptimConfig(learning_rate=1e-4)
-        run: RunConfig = RunConfig()
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -90,6 +91,36 @@ class RunConfig(Config):
     def _check_early_stop(self) -> RunConfig:
         if self.early_stop and (self.select_by == "last" or not self.validate_every_steps):
             raise ValueError("early_stop needs select_by other than last, and validate_every_steps above 0")
+        return self
+
+
+class TrainConfig(Config):
+    """What every recipe reads.
+
+    Attributes:
+        recipe: its name.
+        measured: figures of held-out data that `run.select_by` may name.
+        out: folder of the run.
+        name: of what is made.
+        notes: a paragraph for the model card: what the configuration does not say.
+        optim, run: see there.
+    """
+
+    recipe: ClassVar[str]
+    measured: ClassVar[tuple[str, ...]] = ()
+    free: ClassVar[frozenset[str]] = frozenset({"name", "notes"})
+
+    out: Path
+    name: str = Field(min_length=1)
+    notes: str = ""
+    optim: OptimConfig = OptimConfig()
+    run: RunConfig = RunConfig()
+
+    @model_validator(mode="after")
+    def _cross_check_selection(self) -> Self:
+        known, select_by = ("last", *self.measured), self.run.select_by
+        if select_by not in known:
+            raise ValueError(f"select_by={select_by} is not measured here: choose one of {', '.join(known)}")
         return self
 
 

@@ -111,6 +111,15 @@ class World:
                 f"{self.size} processes were started, one is enough: {why}", hint="start it without torchrun"
             )
 
+    def share(self, count: int, unit: str = "questions") -> slice:
+        """Which of a batch's `count` texts are this process's.
+
+        Raises:
+            ConfigError: there are fewer than processes.
+        """
+        check_share(count, self.size, unit)
+        return slice(self.rank, None, self.size)
+
     @property
     def is_main(self) -> bool:
         """Whether this is the process that logs, validates and writes files."""
@@ -193,6 +202,19 @@ class World:
     def shared_seed(self) -> int:
         """A number from torch's global generator of the main process, the same in every process."""
         return int(self.broadcast_object(int(torch.randint(1 << 62, (1,), dtype=torch.int64))))
+
+
+def check_share(count: int, processes: int, unit: str = "questions") -> None:
+    """Refuse a batch that gives some process nothing to do.
+
+    Raises:
+        ConfigError: it is smaller than the number of processes.
+    """
+    if count < processes:
+        raise ConfigError(
+            f"a batch of {count} {unit} cannot be shared by {processes} processes",
+            hint="raise batch_size, or start fewer processes",
+        )
 
 
 def _sum_bucket(tensors: Sequence[Tensor]) -> None:

@@ -17,13 +17,6 @@ from rag.core.errors import ConfigError
 _TALL = 4096  # rows from which on a matrix is taken for a table of embeddings
 
 
-def lowered(model: torch.nn.Module, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Turn a model to its compute dtype; its parameters as they were, which `MasterWeights` starts from."""
-    full = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    model.to(dtype)
-    return full
-
-
 class MasterWeights:
     """fp32 copies of a model's trainable parameters; the model may hold another dtype.
 
@@ -32,7 +25,23 @@ class MasterWeights:
     Args:
         model: module already in its compute dtype.
         full: optional fp32 state dict to start from (otherwise the model's own weights, widened).
+
+    Attributes:
+        frozen: fp32 values of parameters that are not trained, on the CPU; of `lowering` alone.
     """
+
+    @classmethod
+    def lowering(cls, model: torch.nn.Module, dtype: torch.dtype) -> MasterWeights:
+        """Turn a model to its compute dtype and keep its weights as they were before.
+
+        A module with a method `to_compute` decides itself which of its parts compute in `dtype`.
+        """
+        full = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        _to_compute(model, dtype)
+        master = cls(model, full)
+        trained = set(master.names)
+        master.frozen = {name: full[name].cpu() for name in full if name not in trained}
+        return master
 
     def __init__(self, model: torch.nn.Module, full: dict[str, torch.Tensor] | None = None) -> None:
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
@@ -45,6 +54,7 @@ class MasterWeights:
         self._rounded = [(master, p) for master, p in pairs if master is not p]
         self._own = [p for master, p in pairs if master is p]
         self._hidden: list[torch.Tensor] = []  # what `_own` held before `show`
+        self.frozen: dict[str, torch.Tensor] = {}
         if full is not None:
             self.load(full)
 
@@ -138,6 +148,14 @@ class MasterWeights:
     def state(self) -> dict[str, torch.Tensor]:
         """Name → fp32 copy."""
         return {name: master.detach() for name, master in zip(self.names, self.master, strict=True)}
+
+
+def _to_compute(model: torch.nn.Module, dtype: torch.dtype) -> None:
+    if isinstance(model, torch.nn.ModuleDict):
+        for part in model.values():
+            _to_compute(part, dtype)
+    else:
+        getattr(model, "to_compute", model.to)(dtype)
 
 
 def _rows_with_gradient(gradient: torch.Tensor) -> torch.Tensor | None:

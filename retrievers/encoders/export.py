@@ -80,7 +80,7 @@ def replaced_folder(folder: Path) -> Iterator[Path]:
 
 
 def write_encoder(
-    folder: Path, question: TowerWeights, passage: TowerWeights | None, form: EncoderForm, *, card: str
+    folder: Path, question: TowerWeights, passage: TowerWeights | None, form: EncoderForm
 ) -> Path:
     """Write a bi-encoder; what `folder` held before is replaced.
 
@@ -99,7 +99,6 @@ def write_encoder(
         else:
             _write_sentence_tower(temporary / "query_encoder", question, form)
             _write_sentence_tower(temporary / "passage_encoder", passage, form)
-        (temporary / "README.md").write_text(card, encoding="utf-8")
     return folder
 
 

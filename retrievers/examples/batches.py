@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,7 @@ import numpy.typing as npt
 from rag.core.errors import ConfigError, DataError
 from rag.core.log import get_logger
 from rag.runtime.seeds import generator
+from rag.training.distributed import check_share
 from retrievers.examples.data import TrainingArrays
 from retrievers.examples.masks import false_negatives
 from retrievers.examples.tokens import TokenTable
@@ -81,12 +83,8 @@ class RetrieverBatch:
             [1, 2]
         """
         questions, passages = self.ignored.shape
-        if min(questions, passages) < world_size:
-            raise ConfigError(
-                f"a batch of {questions} questions and {passages} passages cannot be shared by {world_size} "
-                "processes",
-                hint="raise batch_size, or start fewer processes",
-            )
+        check_share(questions, world_size)
+        check_share(passages, world_size, "passages")
         start, stop = questions * rank // world_size, questions * (rank + 1) // world_size
         first, last = passages * rank // world_size, passages * (rank + 1) // world_size
         return replace(
@@ -135,6 +133,14 @@ class Epochs:
         self._length = wanted if max_batches is None else min(wanted, max_batches)
         self._count, self.seed = count, seed
         self._order: tuple[int, Int64] = (-1, np.zeros(0, np.int64))
+
+    @classmethod
+    def of(cls, config: Any, count: int) -> Epochs:
+        """Those of a run over `count` examples, by a recipe's configuration."""
+        return cls(
+            count, config.data.batch_size, epochs=config.optim.epochs,
+            max_batches=config.optim.max_batches, seed=config.run.seed,
+        )  # fmt: skip
 
     def __len__(self) -> int:
         return self._length

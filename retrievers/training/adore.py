@@ -16,14 +16,16 @@ from indexers.protocols import IntArray
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.data.examples import Example
-from rag.training.claim import claimed
 from rag.training.fit import Loss
+from rag.training.run import Method
+from retrievers.examples.batches import Epochs
+from retrievers.examples.split import split_examples
 from retrievers.examples.tokens import TokenTable
+from retrievers.training.bi_encoder import BiEncoderModel, adopt_index
 from retrievers.training.config import AdoreTrainConfig
-from retrievers.training.frozen import score_rows, settings_of
+from retrievers.training.frozen import score_rows
 from retrievers.training.losses import ranknet_loss
-from retrievers.training.model import BiEncoderModel
-from retrievers.training.recipe import BiEncoderRun, Method, epochs_of, train_model
+from retrievers.training.recipe import BiEncoderRun, train_model
 from retrievers.training.validation import TOP_KS, CorpusSearch, right_rows
 
 log = get_logger(__name__)
@@ -68,10 +70,14 @@ def train_adore(config: AdoreTrainConfig) -> Path:
     Note:
         Search is as exact as the index is: build it with index type flat or fp16 for the published recipe.
     """
-    with claimed(config) as world, Index.open(config.index) as index:
-        world.refuse_several("only questions are encoded")
-        known = settings_of(config, index)
-        return train_model(known, world, lambda run: _method(known, run, index), bank=index)
+    with Index.open(config.index) as index:
+        adopted = adopt_index(config, index)
+        return train_model(
+            adopted,
+            lambda run: _method(adopted, run, index),
+            bank=index,
+            one_process="only questions are encoded",
+        )
 
 
 def _method(config: AdoreTrainConfig, run: BiEncoderRun, index: Index) -> Method:
@@ -79,8 +85,8 @@ def _method(config: AdoreTrainConfig, run: BiEncoderRun, index: Index) -> Method
     search, model = index.dense, run.model
 
     # data
-    texts = CorpusTexts(index.passages)
-    examples, right = _answerable(list(run.split.training()), texts, index)
+    split, texts = split_examples(config, run.out / "data"), CorpusTexts(index.passages)
+    examples, right = _answerable(list(split.training()), texts, index)
     questions = TokenTable.of(run.tokenizer.queries([example.query for example in examples]))
 
     # objective
@@ -94,7 +100,7 @@ def _method(config: AdoreTrainConfig, run: BiEncoderRun, index: Index) -> Method
         return Loss(value, examples=len(asked), tokens=sum(map(len, asked)))
 
     # validation
-    held_out = run.split.held_out
+    held_out = split.held_out
     judge = CorpusSearch(index.passages, held_out, texts=texts) if held_out else None
     asked = run.tokenizer.queries([example.query for example in held_out])
 
@@ -106,8 +112,8 @@ def _method(config: AdoreTrainConfig, run: BiEncoderRun, index: Index) -> Method
         model.train()
         return judge.judge(found)
 
-    described = {"training questions": len(examples), "passages of the index": len(index.passages)}
-    return Method(epochs_of(config, len(examples)), compute_loss, evaluate, described=described)
+    facts = {"training questions": len(examples), "passages of the index": len(index.passages)}
+    return run.method(Epochs.of(config, len(examples)), compute_loss, held_out, evaluate, facts=facts)
 
 
 def _answerable(

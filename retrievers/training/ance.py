@@ -18,22 +18,20 @@ from indexers.protocols import FloatArray
 from rag.core.errors import ConfigError
 from rag.core.log import get_logger
 from rag.data.examples import Candidate
-from rag.training.claim import claimed
 from rag.training.fit import FitHooks
 from rag.training.refresh.exchange import Exchange
 from rag.training.refresh.generations import Generation, Generations
-from rag.training.refresh.processes import Role, refresher_process, trainer_process
+from rag.training.refresh.processes import Role, refresher_process
 from rag.training.refresh.staleness import DriftMeter, ProbeSet
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import RetrieverBatches
 from retrievers.examples.data import TrainingArrays
 from retrievers.examples.split import ExampleSplit, split_examples
 from retrievers.training.ance_refresher import Inferencer, MinedNegatives
+from retrievers.training.bi_encoder import BiEncoderModel, encoder_form, export_model
 from retrievers.training.config import AnceTrainConfig
 from retrievers.training.losses import in_batch_objective, pairwise_objective
-from retrievers.training.model import BiEncoderModel
 from retrievers.training.recipe import BiEncoderRun, contrastive_batches, examples_key, train_bi_encoder
-from retrievers.training.run import encoder_form, export_model
 
 _SHOWN = (
     *("held_out/mrr", "held_out/top1", "held_out/top20"),
@@ -59,19 +57,17 @@ def train_ance(config: AnceTrainConfig, *, role: Role = "both") -> Path:
     Note:
         The optimiser is AdamW, not LAMB, and the learning rate is warmed up once, not at every refresh.
     """
-    with (
-        claimed(config) as world,
-        trainer_process(config.out, world, role),
-        Index.open(config.index) as index,
-    ):
+    with Index.open(config.index) as index:
         return train_bi_encoder(
             config,
-            world,
             make_batches=contrastive_batches,
             objective=pairwise_objective if config.loss == "pairwise" else in_batch_objective,
             corpus=index,
-            make_hooks=lambda run, data, batches: _exchange(config, role, run, data, batches, index),
-            described={"negatives": f"mined anew with the model itself, {config.refresh}"},
+            make_hooks=lambda run, split, data, batches: _exchange(
+                config, role, run, split, data, batches, index
+            ),
+            role=role,
+            facts={"negatives": f"mined anew with the model itself, {config.refresh}"},
         )
 
 
@@ -97,6 +93,7 @@ def _exchange(
     config: AnceTrainConfig,
     role: Role,
     run: BiEncoderRun,
+    split: ExampleSplit,
     data: TrainingArrays,
     batches: RetrieverBatches,
     index: Index,
@@ -114,9 +111,9 @@ def _exchange(
         config,
         batches,
         lambda folder: export_model(folder, run.model, run.master.state(), form),
-        key=examples_key(run.split, index),
+        key=examples_key(split, index),
         world=run.world,
-        refresher=_inferencer(config, index, run.split, run.world.device) if mines else None,
+        refresher=_inferencer(config, index, split, run.world.device) if mines else None,
         in_line=in_line,
         drift=_drift_meter(config, run.model, data) if config.schedule_of_refresh.watches_drift else None,
     )

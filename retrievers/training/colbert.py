@@ -10,7 +10,6 @@ from pydantic import Field, model_validator
 
 from rag.core.errors import ConfigError
 from rag.data.examples import Needed
-from rag.training.claim import claimed
 from retrievers.examples.batches import Epochs
 from retrievers.examples.data import TrainingArrays
 from retrievers.training.config import ContrastConfig, ModelConfig, RetrieverTrainConfig
@@ -112,11 +111,8 @@ def train_colbert(config: ColbertTrainConfig) -> Path:
         raise ConfigError(
             "there are no training examples", hint="give --train, or --rounds with --questions and --index"
         )
-    with claimed(config) as world:
-        return train_bi_encoder(
-            config, world, make_batches=_batches, objective=config.objective,
-            held_out_objective=config.objective,
-        )  # fmt: skip
+    objective = config.objective
+    return train_bi_encoder(config, make_batches=_batches, objective=objective, held_out_objective=objective)
 
 
 def _batches(config: Any, data: TrainingArrays, examples: Epochs) -> Batches:

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from rag.config import Config
 from rag.data.examples import Needed
-from rag.training.config import OptimConfig, RefreshedConfig, RunConfig
+from rag.training.config import RefreshedConfig, TrainConfig
 
 SEARCHED = ("mrr", "top1", "top5", "top20", "top100")
 
@@ -107,6 +107,11 @@ class ModelConfig(Config):
     dropout: float | None = Field(default=None, ge=0, lt=1)
     reset_layers: int = Field(default=0, ge=0)
 
+    @property
+    def as_indexed(self) -> bool:
+        """Whether the passages' vectors may be those of an index: their tower stays as it came."""
+        return self.frozen == "passage" and self.passage_encoder is None
+
     def temperature_of(self, similarity: str) -> float:
         """`temperature` as a number, for vectors that are compared by "dot", "cosine" or "maxsim"."""
         if self.temperature == "auto":
@@ -134,34 +139,27 @@ class ModelConfig(Config):
         return self
 
 
-class RetrieverTrainConfig(Config):
+class RetrieverTrainConfig(TrainConfig):
     """What every recipe that trains a bi-encoder reads.
 
     Attributes:
-        out: folder of the run: configuration, metrics, curves, checkpoints and the finished encoder.
         train_files: training examples (DPR's training JSON, FiD's, JSONL, .gz); several are read one after
             another.
         validation_file: examples that are never trained on; None cuts `validation_fraction` out of training.
         index: built index whose passages are searched at each validation; None leaves retrieval unmeasured.
-        name: of the finished encoder.
-        notes: a paragraph for the model card: what the configuration does not say.
-        data, model, optim, run: see there.
+        data, model: see there.
     """
 
     recipe: ClassVar[str] = "retriever"
     measured: ClassVar[tuple[str, ...]] = ("nll", "average_rank", *SEARCHED)  # on held-out questions
     free: ClassVar[frozenset[str]] = frozenset({"name", "notes", "index"})
 
-    out: Path
     train_files: tuple[Path, ...] = Field(min_length=1)
     validation_file: Path | None = None
     index: Path | None = None
     name: str = Field(default="bi-encoder", min_length=1)
-    notes: str = ""
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
-    optim: OptimConfig = OptimConfig()
-    run: RunConfig = RunConfig()
 
     @property
     def needs(self) -> Needed:
@@ -186,9 +184,6 @@ class RetrieverTrainConfig(Config):
     @model_validator(mode="after")
     def _cross_check(self) -> RetrieverTrainConfig:
         select_by = self.run.select_by
-        known = ("last", *self.measured)
-        if select_by not in known:
-            raise ValueError(f"select_by={select_by} is not measured here: choose one of {', '.join(known)}")
         if select_by != "last" and not self.validates:
             raise ValueError(f"select_by={select_by} needs held-out questions: set validation_fraction")
         if select_by in SEARCHED and self.index is None:

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from rag.data.examples import Needed
-from rag.training.claim import claimed
 from rag.training.fit import FitHooks
 from retrievers.examples.batches import Epochs, TargetBatches
 from retrievers.examples.data import TrainingArrays
@@ -94,15 +93,13 @@ def train_distill(config: DistillTrainConfig) -> Path:
         section 3; Izacard et al. 2022, "Atlas", section 2.2, for other signals and temperatures.
     """
     monitor = ListMonitor()
-    with claimed(config) as world:
-        return train_bi_encoder(
-            config,
-            world,
-            make_batches=target_batches,
-            objective=config.objective(monitor),
-            held_out_objective=config.objective(),
-            make_hooks=lambda *_: _Hooks(monitor),
-        )
+    return train_bi_encoder(
+        config,
+        make_batches=target_batches,
+        objective=config.objective(monitor),
+        held_out_objective=config.objective(),
+        make_hooks=lambda *_: _Hooks(monitor),
+    )
 
 
 def target_batches(config: Any, data: TrainingArrays, examples: Epochs) -> TargetBatches:

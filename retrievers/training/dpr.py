@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rag.training.claim import claimed
 from retrievers.training.config import DprTrainConfig
 from retrievers.training.losses import in_batch_objective
 from retrievers.training.recipe import contrastive_batches, train_bi_encoder
@@ -23,5 +22,4 @@ def train_dpr(config: DprTrainConfig) -> Path:
         Unlike the paper, passages that answer a question are left out of its negatives
         (`mask_false_negatives`).
     """
-    with claimed(config) as world:
-        return train_bi_encoder(config, world, make_batches=contrastive_batches, objective=in_batch_objective)
+    return train_bi_encoder(config, make_batches=contrastive_batches, objective=in_batch_objective)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -12,22 +13,21 @@ from pydantic import Field, model_validator
 
 from indexers.passages import PassageStore
 from rag.core.errors import DataError
-from rag.core.files import fingerprint
 from rag.core.log import get_logger
 from rag.core.types import Passage, Query
 from rag.data.examples import Example, read_examples
 from rag.data.sentences import split_sentences
 from rag.runtime.seeds import generator
-from rag.training.claim import claimed
+from rag.training.run import Method
 from retrievers.examples.batches import Epochs, Int64, RetrieverBatch, RetrieverBatches
 from retrievers.examples.corpus import open_corpus
 from retrievers.examples.data import TrainingArrays
-from retrievers.examples.split import ExampleSplit
 from retrievers.examples.tokens import Int32, RetrieverTokenizer
 from retrievers.training.config import DataConfig, RetrieverTrainConfig
 from retrievers.training.losses import in_batch_objective
-from retrievers.training.recipe import BiEncoderRun, HeldOut, Method, epochs_of, train_model
+from retrievers.training.recipe import BiEncoderRun, train_model
 from retrievers.training.step import contrastive_step
+from retrievers.training.validation import HeldOutScores
 
 log = get_logger(__name__)
 
@@ -193,12 +193,7 @@ def train_ict(config: IctTrainConfig) -> Path:
     Note:
         In the published code a passage of one sentence is used where that sentence stays in it; here never.
     """
-    with claimed(config) as world:
-        with world.main_first():  # it cuts files into passages
-            store, key = open_corpus(config.train_files, config.out / "data", config.data.split)
-        return train_model(
-            config, world, partial(_method, config, store), divide=partial(_divide, store=store, key=key)
-        )
+    return train_model(config, partial(_method, config))
 
 
 def held_out_rows(data: CorpusDataConfig, passages: int, seed: int) -> Int64:
@@ -207,42 +202,38 @@ def held_out_rows(data: CorpusDataConfig, passages: int, seed: int) -> Int64:
     return np.sort(generator(seed, 32).choice(passages, count, replace=False))
 
 
-def _held_rows(config: IctTrainConfig, store: PassageStore) -> Int64:
+def _held_out(config: IctTrainConfig, store: PassageStore) -> tuple[Int64, list[Example]]:
+    """Rows of the corpus that are never trained on, and what is measured: their sentences, or a file's."""
+    data, seed = config.data, config.run.seed
     if config.validation_file is not None:
-        return np.zeros(0, np.int64)
-    return held_out_rows(config.data, len(store), config.run.seed)
-
-
-def _divide(config: RetrieverTrainConfig, _: Path, *, store: PassageStore, key: str) -> ExampleSplit:
-    assert isinstance(config, IctTrainConfig)
-    if config.validation_file is not None:
-        read = list(read_examples(config.validation_file))
-        return ExampleSplit(key, tuple(read[: config.data.validation_questions]))
-    rows = _held_rows(config, store)
-    found = draw_pairs(store.get_many(rows), config.data, config.run.seed, 33)
-    held_out = [
+        examples = islice(read_examples(config.validation_file), data.validation_questions)
+        return np.zeros(0, np.int64), list(examples)
+    rows = held_out_rows(data, len(store), seed)
+    return rows, [
         Example.labelled(passage.id, sentence, (), [Passage(passage.id, passage.title, rest)])
-        for passage, sentence, rest in found
+        for passage, sentence, rest in draw_pairs(store.get_many(rows), data, seed, 33)
     ]
-    return ExampleSplit(fingerprint([key, rows.tolist(), config.run.seed]), tuple(held_out))
 
 
-def _method(config: IctTrainConfig, store: PassageStore, run: BiEncoderRun) -> Method:
+def _method(config: IctTrainConfig, run: BiEncoderRun) -> Method:
+    store, _ = open_corpus(config.train_files, run.out / "data", config.data.split)
     usable = _usable_share(store, config)
-    held_rows = _held_rows(config, store)
-    examples = epochs_of(config, len(store) - len(held_rows))
-    batches = IctBatches(store, held_rows, run.tokenizer, config.data, examples)
-    held_out = None
-    if run.world.is_main and run.split.held_out:
-        held_out = HeldOut(config, run.split, run.tokenizer, _held_out_batches, in_batch_objective)
-    return Method(
+    held_rows, held_out = _held_out(config, store)
+    batches = IctBatches(
+        store, held_rows, run.tokenizer, config.data, Epochs.of(config, len(store) - len(held_rows))
+    )
+    scores = None
+    if run.world.is_main and held_out:
+        scores = HeldOutScores(config, held_out, run.tokenizer, _held_out_batches, in_batch_objective)
+    return run.method(
         batches,
         lambda batch: contrastive_step(run.model, batch, run.world, config.data.chunk_size),
         held_out,
-        described={
+        scores,
+        facts={
             "passages": len(store),
             "passages with a sentence to take, in percent": round(100 * usable, 1),
-            **({} if held_out is None else held_out.described()),
+            **({} if scores is None else scores.facts()),
         },
     )
 

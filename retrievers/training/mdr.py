@@ -20,20 +20,19 @@ from rag.core.files import fingerprint, sha256_file
 from rag.core.types import Question
 from rag.data.examples import Example, write_examples
 from rag.data.questions import draw_sample, read_questions
-from rag.training.claim import claimed
-from rag.training.distributed import World
 from rag.training.fit import Loss
+from rag.training.run import Method
 from retrievers.examples.batches import Int64, RetrieverBatch
 from retrievers.examples.data import TrainingArrays
 from retrievers.examples.hops import HopEpochs, PassageFinder, hop_examples, mined_hops, passage_finder
 from retrievers.examples.split import ExampleSplit, split_examples
+from retrievers.training.bi_encoder import BiEncoderModel, adopt_index
 from retrievers.training.config import ContrastConfig, RetrieverTrainConfig
-from retrievers.training.frozen import known_vectors, score_rows, settings_of
+from retrievers.training.frozen import score_rows
 from retrievers.training.losses import in_batch_loss, in_batch_objective
-from retrievers.training.model import BiEncoderModel
 from retrievers.training.momentum import MomentumQueue
 from retrievers.training.path_scores import PathScores
-from retrievers.training.recipe import BiEncoderRun, Method, contrastive_batches, train_model
+from retrievers.training.recipe import BiEncoderRun, contrastive_batches, known_vectors, train_model
 from retrievers.training.step import contrastive_step
 
 _MOST_EXAMPLES = 24  # of one question: four orders of six hops
@@ -126,29 +125,22 @@ def train_mdr(config: MdrTrainConfig) -> Path:
         follows from the passages (`hop_orders`). Its second stage trains the question encoder against a bank
         of passage vectors that does not change: that is negatives "index", with the whole corpus as the bank.
     """
-    with claimed(config) as world:
-        if config.index is None:
-            return _train(config, world, None, None)
-        with Index.open(config.index) as index:
-            if not config.keeps_index:
-                return _train(config, world, index, None)
-            world.refuse_several("only questions are encoded")
-            return _train(settings_of(config, index), world, index, index)
+    if config.index is None:
+        return train_model(config, partial(_method, config, index=None))
+    with Index.open(config.index) as index:
+        if not config.keeps_index:
+            return train_model(config, partial(_method, config, index=index))
+        adopted = adopt_index(config, index)
+        return train_model(
+            adopted, partial(_method, adopted, index=index), bank=index,
+            one_process="only questions are encoded",
+        )  # fmt: skip
 
 
-def _train(config: MdrTrainConfig, world: World, index: Index | None, bank: Index | None) -> Path:
-    return train_model(
-        config,
-        world,
-        lambda run: _method(config, run, bank),
-        bank=bank,
-        divide=lambda _, folder: split_hops(config, folder, index),
-    )
-
-
-def _method(config: MdrTrainConfig, run: BiEncoderRun, bank: Index | None) -> Method:
+def _method(config: MdrTrainConfig, run: BiEncoderRun, *, index: Index | None) -> Method:
     """What the passages are told from: what is found in the index, or the batch, perhaps with a queue."""
-    said, world, model, split = config.data, run.world, run.model, run.split
+    said, world, model, bank = config.data, run.world, run.model, run.bank
+    split = split_hops(config, run.out / "data", index)
     asked = bank if said.negatives == "index" else None
     if bank is not None and asked is None:
         model.known = known_vectors(bank, split.training(), run.tokenizer)
@@ -157,7 +149,7 @@ def _method(config: MdrTrainConfig, run: BiEncoderRun, bank: Index | None) -> Me
         run.tokenizer,
         corpus=() if asked is None else asked.passages,
         match_answers=said.mask_false_negatives and asked is None,
-        folder=config.out / "data",
+        folder=run.out / "data",
         key=split.key if asked is None else f"{split.key} {asked.version}",
     )
     examples = HopEpochs(
@@ -168,13 +160,10 @@ def _method(config: MdrTrainConfig, run: BiEncoderRun, bank: Index | None) -> Me
     if world.is_main and split.held_out:
         searched = None if bank is None or bank.dense is None else (bank.dense, bank.passages)
         scores = PathScores(run.tokenizer, split.held_out, most=said.validation_questions, index=searched)
-    described = {
-        "training examples (hops)": len(data),
-        "held-out questions": 0 if scores is None else len(scores.examples),
-    }
+    facts = {"training examples (hops)": len(data)}
     if asked is not None:
         step = partial(index_step, model, data, index=asked, depth=said.depth)
-        return Method(examples, step, scores, described=described)
+        return run.method(examples, step, split.held_out, scores, facts=facts)
     batches = contrastive_batches(config, data, examples)
     queue = None
     if said.queue_size:
@@ -189,7 +178,7 @@ def _method(config: MdrTrainConfig, run: BiEncoderRun, bank: Index | None) -> Me
             queue.push(batch)
         return loss
 
-    return Method(batches, batch_step, scores, queue, described)
+    return run.method(batches, batch_step, split.held_out, scores, queue, facts)
 
 
 def index_step(

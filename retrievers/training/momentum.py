@@ -16,8 +16,8 @@ from rag.training.precision import MasterWeights
 from retrievers.encoders.vectors import Vectors
 from retrievers.examples.batches import Int32, RetrieverBatch
 from retrievers.examples.data import TrainingArrays
+from retrievers.training.bi_encoder import BiEncoderModel
 from retrievers.training.losses import Score, in_batch_loss
-from retrievers.training.model import BiEncoderModel
 
 
 class MomentumQueue(FitHooks):

@@ -17,7 +17,7 @@ from retrievers.examples.hops import order_of
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.multihop import MultiHopRetriever
 from retrievers.protocols import Passages
-from retrievers.training.model import BiEncoderModel
+from retrievers.training.bi_encoder import BiEncoderModel
 
 _QUESTIONS = 64
 _PATHS = 10

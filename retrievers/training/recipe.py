@@ -1,37 +1,54 @@
 """The body that the recipes of bi-encoders share; each brings its batches, its objective and its hooks.
 
-model → data → batches → objective → fit → export
+model → data → batches → objective → export
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
+from torch import Tensor
 
+from indexers.gold import CorpusTexts
 from indexers.index import Index
-from rag.core.errors import DataError
+from indexers.protocols import EncoderIdentity
+from indexers.reissue import reissue_index
 from rag.core.files import fingerprint
-from rag.core.log import get_logger
+from rag.core.manifest import MANIFEST_NAME
+from rag.data.examples import Example
+from rag.training.card import Card
 from rag.training.distributed import World
-from rag.training.fit import BatchSource, FitHooks, Loss, fit
+from rag.training.fit import BatchSource, FitHooks, Loss
 from rag.training.precision import MasterWeights
+from rag.training.refresh.processes import Role
+from rag.training.run import Method, Run, Trained, train
 from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.encoders.layout import PAIR
+from retrievers.encoders.settings import EncoderForm
 from retrievers.examples.batches import Epochs, RetrieverBatches
 from retrievers.examples.data import TrainingArrays
 from retrievers.examples.split import ExampleSplit, split_examples
 from retrievers.examples.tokens import RetrieverTokenizer
+from retrievers.training.bi_encoder import (
+    BiEncoderModel,
+    adopt_index,
+    encoder_form,
+    export_model,
+    load_model,
+)
 from retrievers.training.config import RetrieverTrainConfig
-from retrievers.training.frozen import FrozenIndex, finish_questions, known_vectors, settings_of
-from retrievers.training.losses import Objective, in_batch_objective, own_negatives, pairwise_objective
-from retrievers.training.model import BiEncoderModel
-from retrievers.training.run import encoder_form, export_model, finish_run, load_model
+from retrievers.training.frozen import FrozenIndex
+from retrievers.training.losses import Objective, in_batch_objective
 from retrievers.training.step import contrastive_step
-from retrievers.training.validation import TOP_KS, CorpusSearch, pool_rank
+from retrievers.training.validation import HeldOutScores
 
 
 class Batches(BatchSource[Any], Protocol):
@@ -49,37 +66,64 @@ class BiEncoderRun:
     """What a recipe is made of.
 
     Attributes:
+        config: of the run.
+        out: its folder.
         world: the processes.
         model: in its compute dtype.
         master: its weights in fp32.
         tokenizer: of both sides, as the model reads texts.
-        split: which examples are trained on, which are held out.
+        bank: an index whose vectors stay as they are: questions alone are learned.
     """
 
+    config: RetrieverTrainConfig
+    out: Path
     world: World
     model: BiEncoderModel
     master: MasterWeights
     tokenizer: RetrieverTokenizer
-    split: ExampleSplit
+    bank: Index | None
 
+    def method(
+        self,
+        batches: Batches,
+        loss: Callable[[Any], Loss],
+        held_out: Sequence[Example],
+        evaluate: Callable[[BiEncoderModel], Mapping[str, float]] | None = None,
+        hooks: FitHooks | None = None,
+        facts: Mapping[str, object] | None = None,
+    ) -> Method:
+        """The method of a recipe that makes `encoder/`, and with `bank` also `index/`.
 
-@dataclass(frozen=True, slots=True)
-class Method:
-    """What a recipe does.
+        Args:
+            held_out: examples that are never trained on.
+            evaluate: scores the model on held-out questions; needed in the main process alone.
+            facts: for the log and the model card, as name → value.
+        """
+        config, model, bank = self.config, self.model, self.bank
+        form = encoder_form(config, model)
+        if bank is not None:
+            form = frozen_form(config, model)
+            hooks = hooks or FrozenIndex(bank.version)
 
-    Attributes:
-        batches: of the whole run.
-        compute_loss: of one batch.
-        evaluate: scores the model on held-out questions, in the main process.
-        hooks: what is done inside the fit loop.
-        described: for the model card, as name → value.
-    """
+        def export(trained: Trained) -> None:
+            if bank is None:
+                export_model(self.out / "encoder", model, trained.weights, form)
+            else:
+                export_frozen(config, bank, model, trained.weights)
 
-    batches: Batches
-    compute_loss: Callable[[Any], Loss]
-    evaluate: Callable[[BiEncoderModel], Mapping[str, float]] | None
-    hooks: FitHooks | None = None
-    described: Mapping[str, object] = field(default_factory=dict)
+        scores = dict if evaluate is None else partial(evaluate, model)
+        return Method(
+            model, self.master, batches, loss, export, encoder_card(config, form),
+            evaluate=scores if held_out else None,
+            hooks=hooks or FitHooks(),
+            facts={
+                **(facts or {}),
+                "held-out questions": len(held_out),
+                "questions per step": batches.batch_size,
+                "temperature": model.temperature,
+                **({} if bank is None else {"passage encoder": "that of the index, unchanged"}),
+            },
+        )  # fmt: skip
 
 
 def contrastive_batches(config: Any, data: TrainingArrays, examples: Epochs) -> RetrieverBatches:
@@ -90,97 +134,47 @@ def contrastive_batches(config: Any, data: TrainingArrays, examples: Epochs) -> 
     )  # fmt: skip
 
 
-def epochs_of(config: RetrieverTrainConfig, count: int) -> Epochs:
-    """Which of `count` examples each batch of the run holds."""
-    return Epochs(
-        count, config.data.batch_size, epochs=config.optim.epochs, max_batches=config.optim.max_batches,
-        seed=config.run.seed,
-    )  # fmt: skip
-
-
 def train_model(
     config: RetrieverTrainConfig,
-    world: World,
-    prepare: Callable[[BiEncoderRun], Method],
+    recipe: Callable[[BiEncoderRun], Method],
     *,
     bank: Index | None = None,
-    divide: Callable[[RetrieverTrainConfig, Path], ExampleSplit] = split_examples,
+    one_process: str = "",
+    role: Role | None = None,
 ) -> Path:
-    """Train a bi-encoder inside `claimed`, or resume the run that `config.out` holds.
+    """Train a bi-encoder, or resume the run that `config.out` holds; see `rag.training.run.train`.
 
-    Under torchrun every process calls this; the batch is shared among them, and the gradients are those of
-    one process.
-
-    Writes into `config.out`: `config.json`, `metrics.jsonl`, `curves.svg`, `data/` (divided and tokenised),
-    `checkpoints/`, `figures.json`, and `encoder/`, the finished encoder with its model card.
+    Writes beside what every run writes `data/` (divided and tokenised) and `encoder/`, the finished encoder.
 
     Args:
-        prepare: the recipe; processes run it one after the other, the main one first.
         bank: an index whose vectors stay as they are: questions alone are learned, and `config.out / "index"`
             is the index for the trained encoder, without a copy of the vectors where the file system allows
-            it. The configuration is that of `settings_of`.
-        divide: which examples are trained on, which are held out.
+            it. The configuration is that of `adopt_index`.
+        one_process, role: see `rag.training.run.train`.
 
     Returns:
         The folder of the finished encoder, `config.out / "encoder"`.
-
-    Raises:
-        DataError: an input file is wrong, or holds nothing to learn from or to be judged by.
-        ConfigError: the configuration cannot work.
     """
-    # model
-    model, master = load_model(config, world.device, freeze_passages=bank is not None)
-    sides = model.settings
-    tokenizer = RetrieverTokenizer(sides.question, sides.passage, query_tokens=config.query_tokens)
 
-    # data, batches, objective
-    with world.main_first():  # it divides and tokenises
-        split = divide(config, config.out / "data")
-        method = prepare(BiEncoderRun(world, model, master, tokenizer, split))
-    get_logger(__name__).info(
-        "%d questions held out; %d batches of %d questions; %s",
-        *(len(split.held_out), len(method.batches), method.batches.batch_size),
-        ", ".join(f"{name}: {value}" for name, value in method.described.items()),
-    )
+    def prepare(run: Run) -> Method:
+        model = load_model(config, run.device, freeze_passages=bank is not None)
+        master, sides = run.master(model), model.settings
+        tokenizer = RetrieverTokenizer(sides.question, sides.passage, query_tokens=config.query_tokens)
+        return recipe(BiEncoderRun(config, run.out, run.world, model, master, tokenizer, bank))
 
-    # fit
-    evaluate = method.evaluate
-    result = fit(
-        model, master, method.batches, lambda _, batch: method.compute_loss(batch),
-        config.optim, config.run, config.out,
-        evaluate=None if not split.held_out else lambda _: {} if evaluate is None else evaluate(model),
-        hooks=method.hooks if bank is None or method.hooks is not None else FrozenIndex(bank.version),
-        world=world,
-    )  # fmt: skip
-
-    # export
-    if world.is_main:
-        described = {
-            **method.described,
-            "held-out questions": len(split.held_out),
-            "files": ", ".join(path.name for path in config.train_files),
-            "steps": result.chosen_step,
-            "questions a step": method.batches.batch_size,
-            "temperature": model.temperature,
-        }
-        if bank is None:
-            finish_run(config, model, result, encoder_form(config, model), described)
-        else:
-            finish_questions(config, model, result, described)
-    world.barrier()
-    return config.out / "encoder"
+    return train(config, prepare, "encoder", one_process=one_process, role=role)
 
 
 def train_bi_encoder(
     config: RetrieverTrainConfig,
-    world: World,
     *,
     make_batches: BatchMaker = contrastive_batches,
     objective: Objective = in_batch_objective,
     held_out_objective: Objective = in_batch_objective,
     corpus: Index | None = None,
-    make_hooks: Callable[[BiEncoderRun, TrainingArrays, Any], FitHooks] | None = None,
-    described: Mapping[str, object] | None = None,
+    make_hooks: Callable[[BiEncoderRun, ExampleSplit, TrainingArrays, Any], FitHooks] | None = None,
+    facts: Mapping[str, object] | None = None,
+    role: Role | None = None,
 ) -> Path:
     """Train by an objective over the vectors of whole batches; see `train_model`.
 
@@ -191,43 +185,76 @@ def train_bi_encoder(
         objective: what is minimised.
         held_out_objective: what `nll` measures on held-out questions.
         corpus: an index whose passages come first in the training set, so that its rows are theirs.
-        make_hooks: what the recipe does inside the fit loop, with its training set and batches.
-        described: more for the model card, as name → value.
+        make_hooks: what the recipe does inside the fit loop, with its examples, training set and batches.
+        facts: more for the model card, as name → value.
+        role: see `rag.training.run.train`.
     """
-    bank, said = None, config.model
-    as_indexed = said.frozen == "passage" and said.passage_encoder is None and corpus is None
-    if as_indexed and config.index is not None:
-        bank = Index.open(config.index)
-        config = settings_of(config, bank, started=True)
 
-    def prepare(run: BiEncoderRun) -> Method:
+    def recipe(run: BiEncoderRun) -> Method:
+        bank, world, folder = run.bank, run.world, run.out / "data"
+        split = split_examples(run.config, folder)
         if bank is not None:
-            listed = chain(run.split.training(), run.split.held_out)
+            listed = chain(split.training(), split.held_out)
             run.model.known = known_vectors(bank, listed, run.tokenizer)
         data = TrainingArrays.build(
-            run.split.training(), run.tokenizer,
+            split.training(), run.tokenizer,
             corpus=() if corpus is None else corpus.passages,
-            match_answers=config.matches_answers,
-            folder=config.out / "data",
-            key=run.split.key if corpus is None else examples_key(run.split, corpus),
+            match_answers=run.config.matches_answers,
+            folder=folder,
+            key=split.key if corpus is None else examples_key(split, corpus),
         )  # fmt: skip
-        batches = make_batches(config, data, epochs_of(config, len(data)))
-        said = {"training questions": len(data), "passages": len(data.passages), **(described or {})}
+        batches = make_batches(run.config, data, Epochs.of(run.config, len(data)))
         held_out = None
-        if world.is_main and run.split.held_out:
-            held_out = HeldOut(config, run.split, run.tokenizer, make_batches, held_out_objective, bank)
-            said |= held_out.described()
-        return Method(
+        if world.is_main and split.held_out:
+            held_out = HeldOutScores(
+                run.config, split.held_out, run.tokenizer, make_batches, held_out_objective, bank
+            )
+        chunk = run.config.data.chunk_size
+        return run.method(
             batches,
-            lambda batch: contrastive_step(
-                run.model, batch, world, config.data.chunk_size, objective=objective
-            ),
+            lambda batch: contrastive_step(run.model, batch, world, chunk, objective=objective),
+            split.held_out,
             held_out,
-            None if make_hooks is None else make_hooks(run, data, batches),
-            said,
-        )
+            None if make_hooks is None else make_hooks(run, split, data, batches),
+            {
+                "training questions": len(data), "passages": len(data.passages), **(facts or {}),
+                **({} if held_out is None else held_out.facts()),
+            },
+        )  # fmt: skip
 
-    return train_model(config, world, prepare, bank=bank)
+    if config.index is None or corpus is not None or not config.model.as_indexed:
+        return train_model(config, recipe, role=role)
+    with Index.open(config.index) as bank:
+        return train_model(adopt_index(config, bank, same_encoder=True), recipe, bank=bank)
+
+
+def encoder_card(config: RetrieverTrainConfig, form: EncoderForm) -> Card:
+    """What the model card says of a bi-encoder that lays texts out in this form."""
+    return Card("retrievers.training", "bi_encoder.md", {"form": form, "is_pair": form.layout == PAIR})
+
+
+def frozen_form(config: RetrieverTrainConfig, model: BiEncoderModel) -> EncoderForm:
+    """How an encoder reads texts whose passages' vectors stay those of an index: as that was encoded."""
+    return replace(encoder_form(config, model), max_length=config.model.passage_tokens)
+
+
+def export_frozen(
+    config: RetrieverTrainConfig, index: Index, model: BiEncoderModel, weights: Mapping[str, Tensor]
+) -> None:
+    """Write `encoder/`, and `index/`: the index for it, made anew unless it is there already.
+
+    Args:
+        config: as `adopt_index` gives it.
+        weights: of both towers.
+    """
+    folder = export_model(config.out / "encoder", model, weights, frozen_form(config, model))
+    encoder, target = BiEncoder.load(folder), config.out / "index"
+    if target.exists():
+        if (target / MANIFEST_NAME).exists() and _identity(target) == encoder.identity:
+            return
+        shutil.rmtree(target)
+    reissue_index(index.directory, target, encoder, seed=config.run.seed)
+    encoder.close()
 
 
 def examples_key(split: ExampleSplit, index: Index) -> str:
@@ -235,81 +262,20 @@ def examples_key(split: ExampleSplit, index: Index) -> str:
     return fingerprint([split.key, index.manifest["passages"]])
 
 
-class HeldOut:
-    """Scores the model on held-out questions: loss, average rank, retrieval over a corpus.
+def known_vectors(
+    index: Index, examples: Iterable[Example], tokenizer: RetrieverTokenizer
+) -> dict[bytes, Tensor]:
+    """The index's vectors of the passages in examples that it holds, by their token ids' bytes."""
+    assert index.embeddings is not None
+    texts = CorpusTexts(index.passages)
+    listed = {c.passage.text: c.passage for example in examples for c in example.candidates}
+    rows = np.unique([row for passage in listed.values() for row in texts.find(passage)]).astype(np.int64)
+    passages = index.passages.get_many(rows)
+    ids = tokenizer.passages([p.title for p in passages], [p.text for p in passages])
+    vectors = torch.from_numpy(index.embeddings.rows(rows))
+    return {np.array(row, np.int32).tobytes(): vector for row, vector in zip(ids, vectors, strict=True)}
 
-    Raises:
-        DataError: no held-out question has what the objective is made of.
-    """
 
-    def __init__(
-        self,
-        config: RetrieverTrainConfig,
-        split: ExampleSplit,
-        tokenizer: RetrieverTokenizer,
-        make_batches: BatchMaker,
-        objective: Objective,
-        bank: Index | None = None,
-    ) -> None:
-        self.config, self.objective, self.bank = config, objective, bank
-        self.judged = [example for example in split.held_out if example.positives]
-        data = TrainingArrays.build(split.held_out, tokenizer, match_answers=config.matches_answers)
-        once = Epochs(len(data), config.data.batch_size, seed=config.run.seed)
-        self.batches = make_batches(config, data, once)
-        self.numbers = list(range(len(self.batches)))  # of those that can be measured
-        if objective is pairwise_objective:
-            self.numbers = [n for n in self.numbers if len(own_negatives(self.batches[n])[0])]
-        if not self.numbers:
-            raise DataError(
-                f"no held-out question ({config.validation_file or 'of the training files'}) has a hard "
-                "negative, which loss=pairwise is measured by",
-                hint="mine negatives for them as well (rag mine), or train without validation: "
-                "validation_fraction=0 and no validation file",
-            )
-        self.search = None
-        if config.index is not None:
-            self.search = CorpusSearch(
-                (bank or Index.open(config.index)).passages,
-                split.held_out,
-                limit=config.data.validation_passages,
-                seed=config.run.seed,
-            )
-
-    def described(self) -> dict[str, object]:
-        """How passages are judged, for the model card."""
-        if self.search is None:
-            return {}
-        return {
-            "a searched passage is right if it": {"positive": "is a positive", "answer": "holds an answer"}[
-                self.search.kind
-            ],
-            "held-out questions whose positives are not in the index": self.search.missing,
-        }
-
-    def __call__(self, model: BiEncoderModel) -> dict[str, float]:
-        """{"nll", "average_rank"} and, with an index, {"mrr", "top1", …} in percent."""
-        scores = {"nll": self._loss(model)}
-        folder = self.config.out / "validation"  # measured as a finished encoder is used, on its fast path
-        export_model(folder, model, {}, encoder_form(self.config, model))
-        encoder = BiEncoder.load(folder, device=model.device, precision=self.config.optim.precision)
-        if self.judged and encoder.identity.pooling != "tokens":
-            scores["average_rank"] = pool_rank(encoder, self.judged)
-        if self.search is not None and self.bank is not None and self.bank.dense is not None:
-            asked = encoder.encode_queries([example.query for example in self.search.examples])
-            scores |= self.search.judge(self.bank.dense.search(asked, TOP_KS[-1])[1])
-        elif self.search is not None:
-            scores |= self.search.measure(encoder)
-        encoder.close()
-        return scores
-
-    @torch.no_grad()
-    def _loss(self, model: BiEncoderModel) -> float:
-        model.eval()
-        world, chunk = World.single(model.device), self.config.data.chunk_size
-        with torch.random.fork_rng(devices=[]):
-            steps = [
-                contrastive_step(model, self.batches[number], world, chunk, objective=self.objective)
-                for number in self.numbers
-            ]
-        model.train()
-        return sum(float(loss.value) for loss in steps) / len(steps)
+def _identity(directory: Path) -> EncoderIdentity | None:
+    with Index.open(directory, verify="none") as index:
+        return index.encoder_identity

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,25 +19,19 @@ from pydantic import Field, model_validator
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
-from rag.core.errors import ConfigError, DataError
-from rag.core.files import atomic_write_json
-from rag.core.log import get_logger
+from rag.core.errors import DataError
 from rag.core.types import Passage
 from rag.data.examples import Example
-from rag.runtime.hardware import resolve_precision
 from rag.runtime.seeds import generator
-from rag.training.claim import claimed
+from rag.training.card import Card
 from rag.training.distributed import World
-from rag.training.fit import Loss, fit
-from rag.training.precision import MasterWeights, lowered
-from retrievers.encoders.card import reranker_card
+from rag.training.fit import Loss
+from rag.training.run import Method, Run, train
 from retrievers.encoders.cross_encoder import PairModel, load_pair_model
 from retrievers.encoders.export import replaced_folder
 from retrievers.examples.batches import Epochs
 from retrievers.examples.split import split_examples
 from retrievers.training.config import DataConfig, ModelConfig, RetrieverTrainConfig
-from retrievers.training.recipe import epochs_of
-from retrievers.training.run import final_figures
 
 Group = tuple[str, list[Passage]]
 """A question and passages, the positive first."""
@@ -108,7 +103,7 @@ class GroupBatches:
 def train_reranker(config: RerankerTrainConfig) -> Path:
     """Train a cross-encoder as `config` says, or resume the run that `config.out` holds.
 
-    Under torchrun the questions of a batch are shared among the processes; see `train_model`.
+    Under torchrun the questions of a batch are shared among the processes; see `rag.training.run.train`.
 
     Returns:
         The folder of the finished model, `config.out / "cross-encoder"`: a sequence-classification model of
@@ -122,54 +117,48 @@ def train_reranker(config: RerankerTrainConfig) -> Path:
         Gao, Dai and Callan 2021, "Rethink Training of BERT Rerankers in Multi-Stage Retrieval Pipeline",
         equation 4 (localised contrastive estimation); Nogueira and Cho 2019, "Passage Re-ranking with BERT".
     """
-    with claimed(config) as world:
-        model = load_pair_model(
-            config.model.question_encoder, max_length=config.model.passage_tokens,
-            layout=config.model.layout, dropout=config.model.dropout,
-            train_on=world.device, seed=config.run.seed,
-        )  # fmt: skip
-        network = model.network.to(world.device)
-        full = lowered(network, resolve_precision(config.optim.precision, world.device))
-        master = MasterWeights(network, full)
-        with world.main_first():  # it divides
-            split = split_examples(config, config.out / "data")
-        examples = [cut for example in split.training() if (cut := _cut(example, config.data.depth))]
-        held_out = [cut for example in split.held_out if (cut := _cut(example, config.data.depth))]
-        if not examples:
-            raise DataError(
-                "no training example has hard negatives, and there is nothing else to tell a positive from",
-                hint="mine some: rag mine --index INDEX --questions FILE --out mined.json",
-            )
-        if config.validates and not held_out:
-            raise DataError(
-                f"none of {len(split.held_out)} held-out questions has a positive and hard negatives: "
-                f"nothing can be measured, nor a checkpoint chosen (select_by={config.run.select_by})",
-                hint="mine negatives for the validation file as well (rag mine), or give none and set "
-                "validation_fraction=0",
-            )
-        chosen = epochs_of(config, len(examples))
-        if chosen.batch_size < world.size:
-            raise ConfigError(f"a batch of {chosen.batch_size} questions cannot be shared by {world.size}")
-        get_logger(__name__).info(
-            "%d questions with hard negatives, %d held out; %d batches of %d questions and up to %d passages",
-            *(len(examples), len(held_out), len(chosen), chosen.batch_size, 1 + config.data.hard_negatives),
+    return train(config, partial(_method, config), "cross-encoder")
+
+
+def _method(config: RerankerTrainConfig, run: Run) -> Method:
+    # model
+    model = load_pair_model(
+        config.model.question_encoder, max_length=config.model.passage_tokens,
+        layout=config.model.layout, dropout=config.model.dropout,
+        train_on=run.device, seed=config.run.seed,
+    )  # fmt: skip
+    network = model.network.to(run.device)
+    master = run.master(network)
+
+    # data
+    split = split_examples(config, run.out / "data")
+    examples = [cut for example in split.training() if (cut := _cut(example, config.data.depth))]
+    held_out = [cut for example in split.held_out if (cut := _cut(example, config.data.depth))]
+    if not examples:
+        raise DataError(
+            "no training example has hard negatives, and there is nothing else to tell a positive from",
+            hint="mine some: rag mine --index INDEX --questions FILE --out mined.json",
         )
-        result = fit(
-            network, master, GroupBatches(examples, chosen, config.data.hard_negatives),
-            lambda _, batch: _step(model, batch, world), config.optim, config.run, config.out,
-            evaluate=None if not held_out else lambda _: _measure(model, held_out), world=world,
-        )  # fmt: skip
-        if world.is_main:
-            figures = final_figures(config, result.chosen_step)
-            atomic_write_json(config.out / "figures.json", {"step": result.chosen_step, "figures": figures})
-            data = {
-                "questions": len(examples),
-                "held-out questions": len(held_out),
-                "steps": result.chosen_step,
-            }
-            _export(config, model, result.weights, reranker_card(config, data=data, figures=figures))
-        world.barrier()
-    return config.out / "cross-encoder"
+    if config.validates and not held_out:
+        raise DataError(
+            f"none of {len(split.held_out)} held-out questions has a positive and hard negatives: "
+            f"nothing can be measured, nor a checkpoint chosen (select_by={config.run.select_by})",
+            hint="mine negatives for the validation file as well (rag mine), or give none and set "
+            "validation_fraction=0",
+        )
+    chosen = Epochs.of(config, len(examples))
+    return Method(
+        network, master, GroupBatches(examples, chosen, config.data.hard_negatives),
+        lambda batch: _step(model, batch, run.world),
+        export=lambda trained: _export(run.out / "cross-encoder", model, trained.weights),
+        card=Card("retrievers.training", "reranker.md"),
+        evaluate=partial(_measure, model, held_out) if held_out else None,
+        facts={
+            "questions with hard negatives": len(examples),
+            "held-out questions": len(held_out),
+            "questions per step": chosen.batch_size,
+        },
+    )  # fmt: skip
 
 
 def list_loss(scores: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
@@ -196,7 +185,7 @@ def _cut(example: Example, depth: int) -> Example | None:
 
 
 def _step(model: PairModel, batch: Sequence[Group], world: World) -> Loss:
-    own = batch[world.rank :: world.size]
+    own = batch[world.share(len(batch))]
     scores, tokens = _scores(model, own)
     value = list_loss(scores, [len(passages) for _, passages in own]) / len(batch)
     return Loss(value, len(own), tokens)
@@ -226,11 +215,9 @@ def _measure(model: PairModel, held_out: Sequence[Example]) -> Mapping[str, floa
     }
 
 
-def _export(config: RerankerTrainConfig, model: PairModel, weights: Mapping[str, Any], card: str) -> None:
+def _export(folder: Path, model: PairModel, weights: Mapping[str, torch.Tensor]) -> None:
     network: Any = model.network.float()
     network.load_state_dict(dict(weights), strict=False)
-    folder = config.out / "cross-encoder"
     with replaced_folder(folder) as temporary:
         network.save_pretrained(temporary)
         model.tokenizer.save_pretrained(temporary)
-        (temporary / "README.md").write_text(card, encoding="utf-8")

@@ -36,8 +36,8 @@ from rag.training.distributed import World
 from rag.training.fit import Loss
 from retrievers.encoders.vectors import Vectors
 from retrievers.examples.batches import RetrieverBatch
+from retrievers.training.bi_encoder import BiEncoderModel
 from retrievers.training.losses import Objective, in_batch_objective
-from retrievers.training.model import BiEncoderModel
 
 ItemT = TypeVar("ItemT")
 

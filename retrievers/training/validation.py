@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from indexers.exact import select_best
 from indexers.gold import CorpusTexts
+from indexers.index import Index
 from indexers.passages import PassageStore
 from indexers.protocols import FloatArray, IntArray
 from rag.core.errors import DataError
@@ -19,9 +21,17 @@ from rag.data.examples import Example
 from rag.data.text import AnswerMatcher
 from rag.metrics.ranking import average_rank, first_true, rank_figures
 from rag.runtime.seeds import generator
+from rag.training.distributed import World
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.scoring import score
+from retrievers.examples.batches import Epochs
+from retrievers.examples.data import TrainingArrays
+from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.protocols import TextEncoder
+from retrievers.training.bi_encoder import BiEncoderModel, encoder_form, export_model
+from retrievers.training.config import RetrieverTrainConfig
+from retrievers.training.losses import Objective, own_negatives, pairwise_objective
+from retrievers.training.step import contrastive_step
 
 TOP_KS = (1, 5, 20, 100)
 POOL_NEGATIVES, POOL_QUESTIONS = 30, 10_000  # of the published average rank
@@ -178,3 +188,83 @@ def _scorer(
 def right_rows(texts: CorpusTexts, examples: Sequence[Example]) -> list[frozenset[int]]:
     """Rows of each question's positives, by text up to white space: a corpus may hold a passage twice."""
     return [frozenset(row for passage in e.positives for row in texts.find(passage)) for e in examples]
+
+
+class HeldOutScores:
+    """Scores the model on held-out questions: loss, average rank, retrieval over a corpus.
+
+    Raises:
+        DataError: no held-out question has what the objective is made of.
+    """
+
+    def __init__(
+        self,
+        config: RetrieverTrainConfig,
+        held_out: Sequence[Example],
+        tokenizer: RetrieverTokenizer,
+        make_batches: Callable[[Any, TrainingArrays, Epochs], Any],
+        objective: Objective,
+        bank: Index | None = None,
+    ) -> None:
+        self.config, self.objective, self.bank = config, objective, bank
+        self.judged = [example for example in held_out if example.positives]
+        data = TrainingArrays.build(held_out, tokenizer, match_answers=config.matches_answers)
+        once = Epochs(len(data), config.data.batch_size, seed=config.run.seed)
+        self.batches = make_batches(config, data, once)
+        self.numbers = list(range(len(self.batches)))  # of those that can be measured
+        if objective is pairwise_objective:
+            self.numbers = [n for n in self.numbers if len(own_negatives(self.batches[n])[0])]
+        if not self.numbers:
+            raise DataError(
+                f"no held-out question ({config.validation_file or 'of the training files'}) has a hard "
+                "negative, which loss=pairwise is measured by",
+                hint="mine negatives for them as well (rag mine), or train without validation: "
+                "validation_fraction=0 and no validation file",
+            )
+        self.search = None
+        if config.index is not None:
+            self.search = CorpusSearch(
+                (bank or Index.open(config.index)).passages,
+                held_out,
+                limit=config.data.validation_passages,
+                seed=config.run.seed,
+            )
+
+    def facts(self) -> dict[str, object]:
+        """How passages are judged, for the model card."""
+        if self.search is None:
+            return {}
+        return {
+            "a searched passage is right if it": {"positive": "is a positive", "answer": "holds an answer"}[
+                self.search.kind
+            ],
+            "held-out questions whose positives are not in the index": self.search.missing,
+        }
+
+    def __call__(self, model: BiEncoderModel) -> dict[str, float]:
+        """{"nll", "average_rank"} and, with an index, {"mrr", "top1", …} in percent."""
+        scores = {"nll": self._loss(model)}
+        folder = self.config.out / "validation"  # measured as a finished encoder is used, on its fast path
+        export_model(folder, model, {}, encoder_form(self.config, model))
+        encoder = BiEncoder.load(folder, device=model.device, precision=self.config.optim.precision)
+        if self.judged and encoder.identity.pooling != "tokens":
+            scores["average_rank"] = pool_rank(encoder, self.judged)
+        if self.search is not None and self.bank is not None and self.bank.dense is not None:
+            asked = encoder.encode_queries([example.query for example in self.search.examples])
+            scores |= self.search.judge(self.bank.dense.search(asked, TOP_KS[-1])[1])
+        elif self.search is not None:
+            scores |= self.search.measure(encoder)
+        encoder.close()
+        return scores
+
+    @torch.no_grad()
+    def _loss(self, model: BiEncoderModel) -> float:
+        model.eval()
+        world, chunk = World.single(model.device), self.config.data.chunk_size
+        with torch.random.fork_rng(devices=[]):
+            steps = [
+                contrastive_step(model, self.batches[number], world, chunk, objective=self.objective)
+                for number in self.numbers
+            ]
+        model.train()
+        return sum(float(loss.value) for loss in steps) / len(steps)

@@ -19,9 +19,9 @@ from rag.training.distributed import World
 from rag.training.fit import Loss, fit
 from rag.training.precision import MasterWeights
 from retrievers.examples.batches import RetrieverBatch
-from retrievers.training import model as model_module
+from retrievers.training import bi_encoder as model_module
+from retrievers.training.bi_encoder import BiEncoderModel
 from retrievers.training.losses import in_batch_objective, pairwise_objective
-from retrievers.training.model import BiEncoderModel
 from retrievers.training.step import contrastive_step
 from tests.conftest import TinyModels
 from tests.token_towers import token_model

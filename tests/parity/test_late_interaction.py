@@ -20,9 +20,8 @@ from retrievers.encoders.interaction import Interaction
 from retrievers.encoders.scoring import score
 from retrievers.encoders.settings import read_settings
 from retrievers.encoders.vectors import Vectors
+from retrievers.training.bi_encoder import BiEncoderModel, encoder_form, export_model
 from retrievers.training.config import DprTrainConfig
-from retrievers.training.model import BiEncoderModel
-from retrievers.training.run import encoder_form, export_model
 
 QUESTIONS = ["who wrote the text?", "danube", "the river " * 20, ""]
 TITLES = ["Danube", "", "River", "!"]

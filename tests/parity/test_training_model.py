@@ -13,7 +13,7 @@ from transformers import AutoModel, DPRContextEncoder, DPRQuestionEncoder
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.tokenization import TextTokenizer
 from retrievers.examples.batches import RetrieverBatch
-from retrievers.training.model import BiEncoderModel
+from retrievers.training.bi_encoder import BiEncoderModel
 from retrievers.training.step import contrastive_step
 from tests.conftest import TinyModels
 

@@ -18,7 +18,7 @@ from rag.training.distributed import World
 from rag.training.fit import Loss, fit
 from rag.training.precision import MasterWeights
 from retrievers.examples.batches import RetrieverBatch
-from retrievers.training.model import BiEncoderModel
+from retrievers.training.bi_encoder import BiEncoderModel
 from retrievers.training.step import contrastive_step
 from tests.worlds import run_world, start_process
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from rag.config import Config
-from rag.training.config import OptimConfig, RunConfig
+from rag.training.config import OptimConfig, RunConfig, TrainConfig
 from readers.extractive.training.losses import Normalisation, SpanObjective
 
 
@@ -165,16 +165,13 @@ _RECIPE = (
 )
 
 
-class ReaderTrainConfig(Config):
+class ReaderTrainConfig(TrainConfig):
     """Everything `train_reader` reads.
 
     Attributes:
-        out: folder of the run: configuration, metrics, checkpoints and the finished reader.
         train: question sets, with mixing weights.
         calibrate: further sets on which ranking and calibration are fitted, and nothing is learnt.
         test_file: questions with gold passages that the finished reader is scored on, for the card only.
-        name: of the finished reader.
-        notes: a paragraph for the model card: what the configuration does not say.
         stages: parts of the run, one after the other.
         validation_questions: how many held-out questions are scored during training.
         calibration_questions: how many of each set ranking and calibration are fitted on.
@@ -185,16 +182,15 @@ class ReaderTrainConfig(Config):
     """
 
     recipe: ClassVar[str] = "reader"
+    measured: ClassVar[tuple[str, ...]] = ("em", "f1")
     free: ClassVar[frozenset[str]] = frozenset(
         {"name", "notes", "calibrate", "test_file", "calibration_questions", "effort_sets", "effort"}
     )
 
-    out: Path
     train: tuple[TrainingSet, ...] = Field(min_length=1)
     calibrate: tuple[TrainingSet, ...] = ()
     test_file: Path | None = None
     name: str = "reader"
-    notes: str = ""
     model: ReaderModelConfig = ReaderModelConfig()
     objective: ObjectiveConfig = ObjectiveConfig()
     stages: tuple[ReaderStage, ...] = Field(default=_RECIPE, min_length=1)

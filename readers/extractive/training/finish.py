@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from rag.core.files import atomic_write_json, atomic_write_text, fingerprint, read_json
+from rag.core.files import atomic_write_json, fingerprint, read_json
 from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.text import f1
 from rag.runtime.seeds import generator
+from rag.training.card import Card
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderManifest, ReaderSettings
 from readers.extractive.training.calibrate import too_few, tune
-from readers.extractive.training.card import model_card
 from readers.extractive.training.config import ReaderTrainConfig, TrainingSet
 from readers.extractive.training.data import Example, is_right, read_set
 from readers.extractive.training.export import add_ranges, export_int8, export_trained
@@ -49,8 +49,8 @@ def finish(
     tokenizer: Any,
     held_out: Mapping[str, Sequence[Example]],
     settings: ReaderSettings,
-) -> Path:
-    """Write `trained/`, `reader/` and `figures.json` into `config.out`; what was measured is not redone.
+) -> dict[str, Any]:
+    """Write `trained/` and `reader/` into `config.out`; what `measured.json` has is not measured again.
 
     Args:
         weights: the trained fp32 weights by the model's names.
@@ -58,7 +58,7 @@ def finish(
         settings: what the ranking is tuned from.
 
     Returns:
-        The folder of the finished reader.
+        Figures by name.
     """
     trained, finished = config.out / "trained", config.out / "reader"
     export_trained(trained, model, weights, tokenizer)
@@ -75,7 +75,7 @@ def finish(
         return ExtractiveReader.load(finished, precision=config.optim.precision)
 
     reader = export(settings, Calibration())
-    figures = _Figures(config.out / "figures.json", load_manifest(ReaderManifest, finished).weights_sha256)
+    figures = _Figures(config.out / "measured.json", load_manifest(ReaderManifest, finished).weights_sha256)
     for label, examples in held_out.items():
         shown = draw(examples, config.validation_questions, config, 4)
         if shown:
@@ -102,12 +102,16 @@ def finish(
         source = f"{config.test_file} {fingerprint(figures.notes.get('choice'))[:16]}"
         figures.once("gold passages, test, shipped weights", source, partial(reading_scores, reader, test))
         full = model.to_compute(torch.float32).cpu()
-        full.load_state_dict(weights)
+        full.load_state_dict(weights, strict=False)
         exact = ExtractiveReader(full, tokenizer, reader.settings, reader.calibration)
         figures.once("gold passages, test, weights in fp32", source, partial(reading_scores, exact, test))
-    card = model_card(config, load_manifest(ReaderManifest, finished), figures.values)
-    atomic_write_text(finished / "README.md", card)
-    return finished
+    return figures.values
+
+
+def reader_card(config: ReaderTrainConfig) -> Card:
+    """What the model card says of the finished reader."""
+    manifest = partial(load_manifest, ReaderManifest, config.out / "reader")
+    return Card("readers.extractive.training", "reader.md", {"load_manifest": manifest})
 
 
 def _source(config: ReaderTrainConfig, sets: Mapping[str, Sequence[Example]]) -> str:
@@ -141,7 +145,7 @@ def _serving(
 
 
 class _Figures:
-    """figures.json: what was measured on which weights, saved after each measurement, with notes beside."""
+    """What was measured on which weights, saved after each measurement, with notes beside."""
 
     def __init__(self, path: Path, weights_sha256: str) -> None:
         self._path, self._sha = path, weights_sha256

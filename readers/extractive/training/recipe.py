@@ -2,53 +2,49 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from rag.core.log import get_logger
 from rag.data.questions import hold_out
-from rag.runtime.hardware import resolve_precision
 from rag.runtime.model_files import model_folder, position_limit, read_config
-from rag.training.claim import claimed
-from rag.training.fit import Loss, fit
-from rag.training.precision import MasterWeights
+from rag.training.fit import Loss
+from rag.training.run import Method, Run, Trained, train
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.average import averaged, other_readers
 from readers.extractive.training.batches import ReaderBatch, ReaderBatches
 from readers.extractive.training.config import ReaderTrainConfig
 from readers.extractive.training.data import Example, load_examples, read_set
-from readers.extractive.training.finish import check_held_out, draw, finish, reading_scores
+from readers.extractive.training.finish import (
+    check_held_out,
+    draw,
+    finish,
+    reader_card,
+    reading_scores,
+)
 from readers.extractive.training.losses import fact_loss, selection_loss, skim_loss, span_loss
 from readers.extractive.training.start import start_model
 
 
 def train_reader(config: ReaderTrainConfig) -> Path:
-    """Train a reader as `config` says, or resume the run that `config.out` holds.
+    """Train a reader as `config` says, or resume the run in `config.out`; see `rag.training.run.train`.
 
-    Writes into `config.out`: `config.json`, `metrics.jsonl`, `checkpoints/`, `trained/` (fp32 weights,
-    loadable by `AutoModelForQuestionAnswering`), `figures.json`, and `reader/`, the finished int8 reader
-    with its model card.
+    Writes `trained/` (fp32 weights, loadable by `AutoModelForQuestionAnswering`) and `reader/`, the finished
+    int8 reader.
 
     Returns:
         The folder of the finished reader, `config.out / "reader"`.
 
     Raises:
-        DataError: if an input file is wrong.
         ArtifactError: if the encoder cannot be loaded, or its tokenizer does not fit it.
-        ConfigError: if the configuration cannot work, or several processes were started.
-        MismatchedArtifactError: if `config.out` holds a run with another configuration.
     """
-    with claimed(config) as world:
-        world.refuse_several("a reader is trained by one")
-        return _train(config, world.device)
+    return train(config, partial(_method, config), "reader", one_process="a reader is trained by one")
 
 
-def _train(config: ReaderTrainConfig, device: str) -> Path:
-    log = get_logger(__name__)
-
+def _method(config: ReaderTrainConfig, run: Run) -> Method:
     # model
     model, tokenizer = start_model(
         config.model,
@@ -58,34 +54,26 @@ def _train(config: ReaderTrainConfig, device: str) -> Path:
         fact_head=config.objective.fact_weight > 0,
     )
     others = other_readers(config.model.average, model.state_dict())
-    model.to(device)
-    full = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    model.to_compute(resolve_precision(config.optim.precision, device))
-    master = MasterWeights(model, full)
+    master = run.master(model.to(run.device))
 
     # data
-    train: list[Example] = []
+    learnt: list[Example] = []
     held_out: dict[str, list[Example]] = {}
     for number, one in enumerate(config.train):
         kept, held_out[one.label] = hold_out(
             read_set(one, number), one.held_out, config.run.seed, lambda example: example.group
         )
-        train += kept
+        learnt += kept
     check_held_out(config, held_out)
     examples = load_examples(
-        train,
+        learnt,
         config.train,
         tokenizer,
         answer_types=config.model.answer_types,
         negatives_top_k=config.negatives_top_k,
     )
-    del train
-    batches = ReaderBatches(examples, config)
+    del learnt
     watched = draw([e for found in held_out.values() for e in found], config.validation_questions, config, 4)
-    log.info(
-        "%d questions to train on, %d held out, %d passages, %d steps",
-        *(len(examples), sum(map(len, held_out.values())), len(examples.texts), len(batches)),
-    )
     settings = ReaderSettings(
         max_tokens=min(384, position_limit(read_config(model_folder(config.model.encoder)))),
         question_tokens=config.model.question_tokens,
@@ -96,22 +84,23 @@ def _train(config: ReaderTrainConfig, device: str) -> Path:
         paths=model.fact_head is not None,
     )
 
-    def evaluate(_: torch.nn.Module) -> dict[str, float]:
-        return reading_scores(ExtractiveReader(model, tokenizer, settings, device=device), watched)
+    def evaluate() -> dict[str, float]:
+        return reading_scores(ExtractiveReader(model, tokenizer, settings, device=run.device), watched)
 
-    # optimisation
-    result = fit(
-        model,
-        master,
-        batches,
-        lambda module, batch: reader_loss(module, batch, config, device),
-        config.optim,
-        config.run,
-        config.out,
+    def export(trained: Trained) -> dict[str, Any]:
+        return finish(config, model, averaged(trained.weights, others), tokenizer, held_out, settings)
+
+    return Method(
+        model, master, ReaderBatches(examples, config),
+        lambda batch: reader_loss(model, batch, config, run.device), export, reader_card(config),
         evaluate=evaluate if watched else None,
-    )
-    weights = averaged({**full, **result.weights}, others)
-    return finish(config, model, weights, tokenizer, held_out, settings)
+        facts={
+            "sets": ", ".join(one.label for one in config.train),
+            "training questions": len(examples),
+            "held-out questions": sum(map(len, held_out.values())),
+            "passages": len(examples.texts),
+        },
+    )  # fmt: skip
 
 
 def reader_loss(module: torch.nn.Module, batch: ReaderBatch, config: ReaderTrainConfig, device: str) -> Loss:

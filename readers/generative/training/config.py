@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from rag.config import Config
-from rag.training.config import OptimConfig, RunConfig
+from rag.training.config import OptimConfig, TrainConfig
 from readers.generative.settings import FID_TEMPLATE
 
 
@@ -38,14 +38,13 @@ class GeneratorStage(Config):
     masked: float = Field(default=0.3, gt=0, lt=1)
 
 
-class GeneratorTrainConfig(Config):
+class GeneratorTrainConfig(TrainConfig):
     """Everything `train_generator` reads.
 
     Attributes:
         train_files: questions with passages: results of `rag retrieve`, FiD's files, training examples of
             `rag mine` or DPR's. Passages of a question that is in several files are put together, positives
             first.
-        out: folder of the run: configuration, metrics, checkpoints and the finished reader.
         validation_file: the same, held out; None: `validation_questions` of the training questions.
         index: its passages are denoised; None: those of the training files.
         model: sequence-to-sequence checkpoint to train on; None warm-starts one from `encoder`.
@@ -55,7 +54,6 @@ class GeneratorTrainConfig(Config):
         pointer: begin by looking where the encoder's reader looks and saying what stands there; for the
             encoders of extractive readers.
         dropout: replaces the model's.
-        name: of the finished reader.
         mode, template, question_tokens, answer_tokens: as in `GeneratorSettings`.
         beams: of the finished reader.
         no_answer: what is to be said where the passages hold no answer; None: never trained.
@@ -71,10 +69,10 @@ class GeneratorTrainConfig(Config):
     """
 
     recipe: ClassVar[str] = "generator"
-    free: ClassVar[frozenset[str]] = frozenset({"name", "beams", "batch_tokens"})
+    measured: ClassVar[tuple[str, ...]] = ("em", "f1", "silent")
+    free: ClassVar[frozenset[str]] = frozenset({"name", "notes", "beams", "batch_tokens"})
 
     train_files: tuple[Path, ...] = Field(min_length=1)
-    out: Path
     validation_file: Path | None = None
     index: Path | None = None
     model: str | None = None
@@ -97,7 +95,6 @@ class GeneratorTrainConfig(Config):
     validation_questions: int = Field(default=300, ge=1)
     validation_passages: int | None = Field(default=None, ge=1)
     optim: OptimConfig = OptimConfig(learning_rate=1e-4, weight_decay=0.01, clip_norm=1.0)
-    run: RunConfig = RunConfig()
 
     @model_validator(mode="after")
     def _cross_check(self) -> GeneratorTrainConfig:

@@ -6,20 +6,20 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from rag.core.files import atomic_path, atomic_write_json, atomic_write_text
+from rag.core.files import atomic_path
 from rag.core.types import Passage
 from rag.data.text import f1
 from rag.metrics.answers import score_answers
 from rag.metrics.calibration import calibration as measure_calibration
+from rag.training.card import Card
 from readers.calibration import fit_calibration
 from readers.generative.model import Seq2Seq
 from readers.generative.reader import GenerativeReader
-from readers.generative.settings import GeneratorManifest
+from readers.generative.settings import GeneratorManifest, GeneratorSettings
 from readers.generative.training.data import GeneratorExample
 from readers.manifest import Calibration
 from readers.ranking import Ranked, confidences
@@ -110,58 +110,41 @@ def calibrate(
     return calibration, figures
 
 
+@torch.no_grad()
+def set_weights(seq2seq: Seq2Seq, weights: Mapping[str, torch.Tensor]) -> None:
+    """Give the model these weights, rounded to its own dtype, and end its training."""
+    parameters = dict(seq2seq.model.named_parameters())
+    for name, tensor in weights.items():
+        parameters[name].copy_(tensor)
+    seq2seq.model.eval()
+
+
 def save_reader(
     folder: Path,
     seq2seq: Seq2Seq,
     weights: Mapping[str, torch.Tensor],
     manifest: GeneratorManifest,
-    figures: Mapping[str, Any],
     *,
-    recipe: str,
     add: Callable[[Path], object] = lambda _: None,
 ) -> None:
-    """Write a folder that transformers opens, with `reader.json` and a card; it appears whole.
+    """Write a folder that transformers opens, with `reader.json`; it appears whole.
 
     Args:
         folder: replaced if it exists.
         seq2seq: its model is made fp32 and given `weights`.
         manifest: content of `reader.json`.
-        figures: for the card and `figures.json`.
-        recipe: that trained it.
         add: puts more into the folder before it appears.
     """
     model = seq2seq.model.float()
-    parameters = dict(model.named_parameters())
-    with torch.no_grad():
-        for name, tensor in weights.items():
-            parameters[name].copy_(tensor)
+    set_weights(seq2seq, weights)
     with atomic_path(folder) as temporary:
         model.save_pretrained(temporary)
         seq2seq.tokenizer.save_pretrained(temporary)
-        atomic_write_json(temporary / "figures.json", dict(figures))
-        atomic_write_text(temporary / "README.md", _card(manifest, figures, recipe))
         manifest.save(temporary)
         add(temporary)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-_HOW = {
-    "fid": "Fusion-in-Decoder",
-    "single": "one passage at a time",
-    "rag-sequence": "RAG-Sequence",
-    "rag-token": "RAG-Token",
-}
-
-
-def _card(manifest: GeneratorManifest, figures: Mapping[str, Any], recipe: str) -> str:
-    shown = "\n".join(f"| {name} | {value} |" for name, value in figures.items())
-    return f"""# {manifest.name}
-
-A generative reader ({_HOW[manifest.settings.mode]}), trained by `rag train {recipe}`.
-`rag ask "…" --index DIR --reader FOLDER` reads with it; transformers opens it with `AutoModelForSeq2SeqLM`.
-Input rows: `{manifest.settings.template}`.
-
-| held-out questions | |
-|---|---|
-{shown}
-"""
+def reader_card(settings: GeneratorSettings) -> Card:
+    """What the model card says of a reader with these settings."""
+    return Card("readers.generative.training", "generator.md", {"reader": settings})

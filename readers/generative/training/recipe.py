@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,14 @@ from transformers import AutoModel, AutoTokenizer
 
 from indexers.passages import PassageStore
 from rag.core.errors import ConfigError
-from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.questions import hold_out
 from rag.runtime.backbone import attention_for, loading
-from rag.runtime.hardware import resolve_precision
 from rag.runtime.model_files import embedded_encoder_dir
 from rag.runtime.seeds import seed_everything
-from rag.training.claim import claimed
 from rag.training.distributed import World
-from rag.training.fit import Loss, fit
-from rag.training.precision import MasterWeights, lowered
+from rag.training.fit import Loss
+from rag.training.run import Method, Run, Trained, train
 from readers.extractive.files import load_span_model
 from readers.generative.files import check_rows, load_seq2seq
 from readers.generative.layout import encode_rows
@@ -31,7 +29,14 @@ from readers.generative.settings import GeneratorManifest, GeneratorSettings
 from readers.generative.training.batches import GeneratorBatch, GeneratorBatches
 from readers.generative.training.config import GeneratorTrainConfig
 from readers.generative.training.data import GeneratorExample, read_examples
-from readers.generative.training.finish import answer_scores, calibrate, read_examples_with, save_reader
+from readers.generative.training.finish import (
+    answer_scores,
+    calibrate,
+    read_examples_with,
+    reader_card,
+    save_reader,
+    set_weights,
+)
 from readers.generative.warm_start import start_as_pointer, warm_start
 
 _SEEN = 128  # questions whose passages a pointer starts from
@@ -39,38 +44,30 @@ _WATCHED = 200  # held-out questions that a validation while training reads
 
 
 def train_generator(config: GeneratorTrainConfig) -> Path:
-    """Train a reader as `config` says, or resume the run that `config.out` holds.
+    """Train a reader as `config` says, or resume the run in `config.out`; see `rag.training.run.train`.
 
-    Writes into `config.out`: `config.json`, `metrics.jsonl`, `checkpoints/`, and `reader/`: a folder that
-    transformers opens with `AutoModelForSeq2SeqLM`, with tokenizer, `reader.json` and a card. Several
-    processes (torchrun) share every batch.
+    Writes `reader/`: a folder that transformers opens with `AutoModelForSeq2SeqLM`, with tokenizer and
+    `reader.json`. Several processes (torchrun) share every batch.
 
     Returns:
         The folder of the finished reader, `config.out / "reader"`.
 
     Raises:
-        DataError: an input file is wrong.
-        ArtifactError: the model or encoder to start from is.
-        ConfigError: the configuration cannot work.
-        MismatchedArtifactError: `config.out` holds a run with another configuration.
+        ArtifactError: the model or encoder to start from is wrong.
     """
-    with claimed(config) as world:
-        return _train(config, world)
+    return train(config, partial(_method, config), "reader")
 
 
-def _train(config: GeneratorTrainConfig, world: World) -> Path:
-    log = get_logger(__name__)
-    run, device = config.run, str(world.device)
-
+def _method(config: GeneratorTrainConfig, run: Run) -> Method:
     # data
     examples = read_examples(config.train_files)
     if config.validation_file is None:
-        examples, held_out = hold_out(examples, config.validation_questions, run.seed)
+        examples, held_out = hold_out(examples, config.validation_questions, config.run.seed)
     else:
         held_out = read_examples([config.validation_file])[: config.validation_questions]
 
     # model
-    seq2seq, span_head = _start(config, device)
+    seq2seq, span_head = _start(config, run.device)
     settings = GeneratorSettings(
         mode=config.mode,
         template=config.template,
@@ -92,50 +89,35 @@ def _train(config: GeneratorTrainConfig, world: World) -> Path:
         seen = [(e.question, e.passages[:1]) for e in examples[:_SEEN]]
         rows = encode_rows(seq2seq.tokenizer, settings, [q for q, _ in seen], [p for _, p in seen])
         start_as_pointer(seq2seq, span_head.weight[0], [row for [row] in rows])
-    log.info(
-        "%d questions to train on, %d held out, %d batches, %.1f million parameters",
-        *(len(examples), len(held_out), len(batches), seq2seq.model.num_parameters() / 1e6),
-    )
-    model = seq2seq.model.to(device)
+    model = seq2seq.model.to(run.device)
     _freeze(model, config.frozen)
-    full = lowered(model, resolve_precision(config.optim.precision, device))
+    master = run.master(model)
     if config.checkpoint_layers:
         model.gradient_checkpointing_enable()
-    master = MasterWeights(model, full)
     shown = config.validation_passages or config.stages[-1].passages
 
-    def evaluate(_: torch.nn.Module) -> dict[str, float]:
+    def evaluate() -> dict[str, float]:
         model.eval()
-        reader = GenerativeReader(seq2seq, settings)
-        watched = held_out[:_WATCHED]
+        reader, watched = GenerativeReader(seq2seq, settings), held_out[:_WATCHED]
         return answer_scores(read_examples_with(reader, watched, shown), [e.answers for e in watched])
 
-    # optimisation
-    result = fit(
-        model,
-        master,
-        batches,
-        lambda _, batch: batch_loss(seq2seq, batch, config.batch_tokens, world),
-        config.optim,
-        run,
-        config.out,
-        evaluate=evaluate,
-        world=world,
-    )
+    def export(trained: Trained) -> dict[str, float]:
+        final = settings.model_copy(update={"beams": config.beams})
+        set_weights(seq2seq, trained.weights)
+        calibration, figures = calibrate(GenerativeReader(seq2seq, final), held_out, shown)
+        manifest = GeneratorManifest(name=config.name, settings=final, calibration=calibration)
+        save_reader(run.out / "reader", seq2seq, trained.weights, manifest)
+        return figures
 
-    # finish
-    folder = config.out / "reader"
-    if world.is_main:
-        settings = settings.model_copy(update={"beams": config.beams})
-        master.load({name: tensor.to(device) for name, tensor in result.weights.items()})
-        model.eval()
-        calibration, figures = calibrate(GenerativeReader(seq2seq, settings), held_out, shown)
-        log.info("held out: %s", figures)
-        manifest = GeneratorManifest(name=config.name, settings=settings, calibration=calibration)
-        weights = {**full, **result.weights}
-        figures["steps"] = result.chosen_step
-        save_reader(folder, seq2seq, weights, manifest, figures, recipe=config.recipe)
-    return folder
+    return Method(
+        model, master, batches, lambda batch: batch_loss(seq2seq, batch, config.batch_tokens, run.world),
+        export, reader_card(settings), evaluate=evaluate,
+        facts={
+            "training questions": len(examples),
+            "held-out questions": len(held_out),
+            "parameters, in millions": round(model.num_parameters() / 1e6, 1),
+        },
+    )  # fmt: skip
 
 
 def batch_loss(seq2seq: Seq2Seq, batch: GeneratorBatch, batch_tokens: int, world: World) -> Loss:
@@ -146,9 +128,7 @@ def batch_loss(seq2seq: Seq2Seq, batch: GeneratorBatch, batch_tokens: int, world
     Raises:
         ConfigError: fewer rows than processes.
     """
-    if len(batch.targets) < world.size:
-        raise ConfigError(f"batches of {len(batch.targets)} rows cannot be shared by {world.size} processes")
-    mine = slice(world.rank, None, world.size)
+    mine = world.share(len(batch.targets), "rows")
     rows, targets = batch.passages[mine], batch.targets[mine]
     extra = 1 + len(seq2seq.prefix)
     everything = sum(len(target) + extra for target in batch.targets)

@@ -34,7 +34,7 @@ def test_a_cross_encoder_starts_from_the_encoder_of_the_reader_that_ships(tmp_pa
     assert len(CrossEncoder.load(tmp_path / "run" / "cross-encoder").score(["a"], [right])) == 1
     card = (tmp_path / "run" / "cross-encoder" / "README.md").read_text()
     assert "It started from shipped." in card
-    assert "--set question_encoder=shipped " in card
+    assert '"question_encoder": "shipped"' in card
     again = CliRunner().invoke(app, command)  # finished: the same settings
     assert again.exit_code == 0, again.output
 

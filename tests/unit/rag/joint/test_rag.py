@@ -64,7 +64,7 @@ def test_rag_learns_from_answers_alone(frozen: Path) -> None:
     assert last["loss"] < 0.5 * first["loss"]
     assert last["p_gold"] > first["p_gold"] + 0.15  # the question encoder
     assert last["posterior_gold"] >= last["p_gold"] - 0.02  # it learns from what the generator makes of it
-    figures = json.loads((frozen / "figures.json").read_text())
+    figures = json.loads((frozen.parent / "figures.json").read_text())["figures"]
     assert figures["em"] >= 40
     assert figures["top1"] >= 40  # of five passages about a thing one is right
     assert {"found", "entropy", "distinct", "index_version"} <= last.keys()
@@ -77,7 +77,7 @@ def test_a_trained_rag_is_one_folder_that_answers_over_its_index(
     asked = [json.loads(line) for line in Path(world["validation_file"]).read_text().splitlines()]
     found = pipeline.ask([record["question"] for record in asked], top_k=5, n_best=1)
     right = [a.answers[0].text in q["answers"] for a, q in zip(found, asked, strict=True)]
-    figures = json.loads((frozen / "figures.json").read_text())
+    figures = json.loads((frozen.parent / "figures.json").read_text())["figures"]
     assert 100 * sum(right) / len(right) == pytest.approx(figures["em"], abs=4)
     best = found[0].answers[0]
     assert sum(best.weights.values()) == pytest.approx(1, abs=1e-4)
@@ -98,7 +98,7 @@ def test_a_trained_rag_is_one_folder_that_answers_over_its_index(
 def test_evaluation_searches_with_the_readers_own_questions_and_tells_likelihoods(
     frozen: Path, world: dict[str, Any]
 ) -> None:
-    figures = json.loads((frozen / "figures.json").read_text())
+    figures = json.loads((frozen.parent / "figures.json").read_text())["figures"]
     searched: dict[str, Any] = {"index": world["index"], "questions": world["validation_file"], "ks": (1, 5)}
     own = evaluate(**searched, reader=str(frozen), reads=False, precision="fp32").figures
     assert 100 * own["top1"].value == pytest.approx(figures["top1"], abs=0.01)
@@ -115,7 +115,7 @@ def test_evaluation_searches_with_the_readers_own_questions_and_tells_likelihood
 
 def test_held_out_questions_are_judged_without_smoothing(world: dict[str, Any], tmp_path: Path) -> None:
     reader = train_rag(config(RagTrainConfig, world, tmp_path / "run", max_steps=1, smoothing=0.3))
-    figures = json.loads((reader / "figures.json").read_text())
+    figures = json.loads((reader.parent / "figures.json").read_text())["figures"]
     searched = {"index": world["index"], "questions": world["validation_file"], "precision": "fp32"}
     read = evaluate(**searched, reader=str(reader), likelihood=True, read=5)
     assert figures["nll"] == pytest.approx(read.figures["nll"].value, rel=1e-3)
@@ -235,7 +235,7 @@ def test_a_generator_learns_over_bm25_and_answers_over_it(
     assert "1 of 13 questions left out: nothing is found for them" in caplog.text
     shown = records(tmp_path / "run")
     assert shown[-1]["loss"] < shown[0]["loss"]
-    figures = json.loads((reader / "figures.json").read_text())
+    figures = json.loads((reader.parent / "figures.json").read_text())["figures"]
     searched = {"index": tmp_path / "index", "questions": tmp_path / "dev.jsonl", "retriever": "bm25"}
     read = evaluate(**searched, reader=str(reader), likelihood=True, read=2, precision="fp32").figures
     assert read["nll"].value == pytest.approx(figures["nll"], rel=1e-3)

@@ -27,8 +27,7 @@ from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
-from retrievers.training.frozen import settings_of
-from retrievers.training.model import BiEncoderModel
+from retrievers.training.bi_encoder import BiEncoderModel, adopt_index
 from tests.conftest import TinyModels
 from tests.tiny_reader import tiny_roberta, tiny_roberta_tokenizer
 from tests.unit.retrievers.training.test_ict import write_corpus
@@ -217,8 +216,8 @@ def test_what_is_read_with_a_sentence(world: Path, tmp_path: Path) -> None:
     encoder = BiEncoder.load(world / "encoder", **READ)
     build_index(passages, tmp_path / "index", encoder=encoder, settings=BuildSettings(probes=4))
     with Index.open(tmp_path / "index") as index:
-        config = settings_of(settings(world, index=tmp_path / "index"), index)
-        retriever, _ = realm.load_model(config, "cpu")
+        config = adopt_index(settings(world, index=tmp_path / "index"), index)
+        retriever = realm.load_model(config, "cpu")
         reader = MaskedReader.load(world / "mlm", max_tokens=60)
         task = RealmTask(config, retriever, reader, realm.HeldIndex(index), realm.World.single("cpu"))
         one = MaskedSentence(

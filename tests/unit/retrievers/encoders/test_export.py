@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +12,21 @@ import torch
 from transformers import AutoModel, AutoTokenizer, DPRContextEncoder, DPRQuestionEncoder
 
 from rag.cli.recipe import say_encoder
-from rag.config import parse_overrides
+from rag.config import load_config
+from rag.training.card import render_card
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.encoders.card import model_card
 from retrievers.encoders.export import TowerWeights, write_encoder
 from retrievers.encoders.head import Linear, linear_of
 from retrievers.encoders.interaction import Interaction
 from retrievers.encoders.layout import PAIR
 from retrievers.encoders.settings import EncoderForm
 from retrievers.training.config import DprTrainConfig
+from retrievers.training.recipe import encoder_card
+
+
+def _card(config: DprTrainConfig, form: EncoderForm) -> str:
+    return render_card(config, encoder_card(config, form), {}, {})
+
 
 _QUESTIONS = ["who wrote the text", "the river"]
 _TITLES = ["danube", ""]
@@ -59,7 +63,7 @@ def test_a_shared_tower_is_the_same_for_all_three(
     library = pytest.importorskip("sentence_transformers")
     tower = _tower(tiny_bert, projection=projection)
     form = EncoderForm(pooling, normalize, 48, "{title} {text}", query_prefix="the ")
-    folder = write_encoder(tmp_path / "encoder", tower, None, form, card="# card\n")
+    folder = write_encoder(tmp_path / "encoder", tower, None, form)
 
     ours = BiEncoder.load(folder, precision="fp32")
     assert ours.identity.max_length == 48
@@ -88,7 +92,7 @@ def test_a_shared_tower_is_the_same_for_all_three(
 def test_two_bert_towers_become_dprs_layout(tmp_path: Path, tiny: Any, projection: Any) -> None:
     towers = [_tower(tiny.bert(tmp_path / str(n), seed=n), projection=projection, seed=n) for n in (1, 2)]
     form = EncoderForm("cls", False, 64, PAIR)
-    folder = write_encoder(tmp_path / "encoder", *towers, form, card="# card\n")
+    folder = write_encoder(tmp_path / "encoder", *towers, form)
 
     ours = BiEncoder.load(folder, precision="fp32")
     assert ours.identity.layout == PAIR
@@ -117,7 +121,7 @@ def test_other_pairs_of_towers_become_two_folders(
     tmp_path: Path, tiny: Any, form: EncoderForm, layout: str
 ) -> None:
     towers = [_tower(tiny.bert(tmp_path / str(n), seed=n)) for n in (1, 2)]
-    folder = write_encoder(tmp_path / "encoder", *towers, form, card="# card\n")
+    folder = write_encoder(tmp_path / "encoder", *towers, form)
     identity = BiEncoder.load(folder, precision="fp32").identity
     assert (identity.layout, identity.pooling, identity.normalize) == (layout, form.pooling, form.normalize)
     assert (identity.query_prefix, identity.passage_prefix) == (form.query_prefix, form.passage_prefix)
@@ -133,12 +137,10 @@ def test_equal_weights_give_equal_bytes_and_replace_what_was_there(tmp_path: Pat
     form = EncoderForm("mean", True, 48, "{title} {text}")
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "old").write_text("old")
-    folders = [
-        write_encoder(tmp_path / name, _tower(tiny_bert), None, form, card="# card\n") for name in "ab"
-    ]
+    folders = [write_encoder(tmp_path / name, _tower(tiny_bert), None, form) for name in "ab"]
     files = [{p.relative_to(f): p.read_bytes() for p in f.rglob("*") if p.is_file()} for f in folders]
     assert files[0] == files[1]
-    assert {"modules.json", "model.safetensors", "README.md", "tokenizer.json"} <= set(map(str, files[0]))
+    assert {"modules.json", "model.safetensors", "tokenizer.json"} <= set(map(str, files[0]))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]  # nothing temporary is left
 
 
@@ -148,14 +150,18 @@ def test_the_card_says_what_was_done_and_no_path(tmp_path: Path) -> None:
         question_encoder=str(tmp_path), notes="Seen once.", layout="{text} {title}", query_prefix="",
     )  # fmt: skip
     form = EncoderForm("mean", True, 48, "{title} {text}", "query: ")
-    card = model_card(config, form, data={"questions": 12}, figures={"nll": 0.123456, "top": {"1": 0.5}})
+    card = render_card(
+        config, encoder_card(config, form), {"questions": 12}, {"nll": 0.123456, "top": {"1": 0.5}}
+    )
     assert str(tmp_path) not in card
-    stated = shlex.split(card.partition("```\nrag train dpr")[2].partition("```")[0].replace("\\\n", " "))
-    overrides = parse_overrides([text for flag, text in itertools.pairwise(stated) if flag == "--set"])
-    assert overrides == {"question_encoder": tmp_path.name, "layout": "{text} {title}", "query_prefix": ""}
-    for words in ("# mine", "rag train dpr", "--train train.json", "--index INDEX", "| nll | 0.1235 |",
-                  "| questions | 12 |", "Seen once.", "`query: ` before every question"):  # fmt: skip
+    for words in ("# mine", "rag train dpr --config FILE", "| nll | 0.1235 |", "| top | 1 0.5 |",
+                  "| questions | 12 |", "Seen once.", "reads `query: ` before every question"):  # fmt: skip
         assert words in card, words
+    (tmp_path / "FILE.json").write_text(card.partition("```json")[2].partition("```")[0])
+    stated = load_config(DprTrainConfig, tmp_path / "FILE.json", overrides={"out": "run"})
+    assert stated.train_files == (Path("train.json"),)
+    assert stated.model == config.model.replaced(question_encoder=tmp_path.name)
+    assert (stated.data, stated.optim) == (config.data, config.optim)
 
 
 @pytest.mark.parametrize("last", ["encoder", "cross-encoder"])
@@ -163,9 +169,9 @@ def test_the_card_names_the_run_where_every_run_has_such_a_folder(tmp_path: Path
     start = tmp_path / "first" / last
     start.mkdir(parents=True)
     config = DprTrainConfig(out=tmp_path / "run", train_files=(tmp_path / "t",), question_encoder=str(start))
-    card = model_card(config, EncoderForm("mean", True, 48), data={}, figures={})
+    card = _card(config, EncoderForm("mean", True, 48))
     assert f"started from first/{last}." in card
-    assert f"--set question_encoder=first/{last} " in card
+    assert f'"question_encoder": "first/{last}"' in card
 
 
 def test_late_interaction_is_indexed_by_its_own_type(
@@ -173,10 +179,8 @@ def test_late_interaction_is_indexed_by_its_own_type(
 ) -> None:
     config = DprTrainConfig(out=tmp_path / "run", train_files=(tmp_path / "t",))
     form = EncoderForm("tokens", True, 48, interaction=Interaction(12))
-    assert "--index-type plaid" not in model_card(config, EncoderForm("mean", True, 48), data={}, figures={})
-    card = model_card(config, form, data={}, figures={})
+    assert "--index-type plaid" not in _card(config, EncoderForm("mean", True, 48))
+    card = _card(config, form)
     assert "--index-type plaid --out INDEX" in card
-    say_encoder(
-        write_encoder(tmp_path / "c", _tower(tiny_bert, projection=(8, False)), None, form, card=card)
-    )
+    say_encoder(write_encoder(tmp_path / "c", _tower(tiny_bert, projection=(8, False)), None, form))
     assert capsys.readouterr().out.endswith("--index-type plaid\n")

@@ -17,9 +17,8 @@ from rag.core.errors import ConfigError
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.scoring import score
 from retrievers.encoders.settings import read_settings
+from retrievers.training.bi_encoder import BiEncoderModel, encoder_form, export_model
 from retrievers.training.config import DprTrainConfig
-from retrievers.training.model import BiEncoderModel
-from retrievers.training.run import encoder_form, export_model
 
 TEXTS = ["the danube rises in the black forest", "a river", "who wrote the text"]
 

@@ -24,10 +24,10 @@ from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.tower import TowerModel
 from retrievers.examples.split import split_examples
 from retrievers.training.adore import candidates, train_adore
+from retrievers.training.bi_encoder import adopt_index
 from retrievers.training.config import AdoreTrainConfig, DprTrainConfig
 from retrievers.training.distill import DistillTrainConfig, train_distill
 from retrievers.training.dpr import train_dpr
-from retrievers.training.frozen import settings_of
 from retrievers.training.mdr import MdrTrainConfig
 from retrievers.training.validation import CorpusSearch
 from tests.conftest import TinyModels
@@ -114,12 +114,12 @@ def test_questions_that_start_elsewhere_are_told(
     with Index.open(warm[1]) as index, caplog.at_level(logging.WARNING):
         identity = index.encoder_identity
         assert identity is not None
-        same = settings_of(config.replaced(question_encoder=identity.name), index)
+        same = adopt_index(config.replaced(question_encoder=identity.name), index)
         assert not caplog.text
         assert (
-            same.model.question_encoder == settings_of(config, index).model.question_encoder == identity.name
+            same.model.question_encoder == adopt_index(config, index).model.question_encoder == identity.name
         )
-        settings_of(config.replaced(question_encoder=str(tiny.bert(tmp_path / "other", seed=5))), index)
+        adopt_index(config.replaced(question_encoder=str(tiny.bert(tmp_path / "other", seed=5))), index)
     assert "questions start from" in caplog.text
     assert identity.name in caplog.text
 

@@ -29,8 +29,8 @@ from retrievers.examples.data import TrainingArrays
 from retrievers.examples.hops import HopEpochs
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.open import open_retriever
+from retrievers.training.bi_encoder import BiEncoderModel
 from retrievers.training.mdr import MdrTrainConfig, index_step, train_mdr
-from retrievers.training.model import BiEncoderModel
 from retrievers.training.momentum import MomentumQueue
 from retrievers.training.step import contrastive_step
 from tests.published import published_encoder

@@ -11,10 +11,9 @@ import torch
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.training.precision import MasterWeights
 from retrievers.examples.batches import RetrieverBatch
+from retrievers.training.bi_encoder import BiEncoderModel, load_model
 from retrievers.training.config import DprTrainConfig
 from retrievers.training.losses import pairwise_objective
-from retrievers.training.model import BiEncoderModel
-from retrievers.training.run import load_model
 from retrievers.training.step import contrastive_step
 from tests.conftest import TinyModels
 
@@ -119,10 +118,13 @@ def test_vectors_of_a_frozen_tower_are_without_dropout(tiny_bert: Path) -> None:
 def test_each_side_can_be_frozen_and_has_a_learning_rate_of_its_own(tiny_bert: Path, tmp_path: Path) -> None:
     given = {"out": tmp_path, "train_files": (tmp_path,), "question_encoder": str(tiny_bert)}
     short = {"question_tokens": 16, "passage_tokens": 32, "projection_dim": 4, "shared": False}
-    _, master = load_model(DprTrainConfig(**given, **short, frozen="question"), "cpu")
+    frozen = load_model(DprTrainConfig(**given, **short, frozen="question"), "cpu")
+    master = MasterWeights.lowering(frozen, torch.bfloat16)
     assert {name.partition(".")[0] for name in master.names} == {"passage"}
-    _, master = load_model(DprTrainConfig(**given, **short), "cpu")
-    groups = master.groups(1e-3, rates={"question": 1e-5, "passage.head": 1e-2})
+    assert {name.partition(".")[0] for name in master.frozen} == {"question"}
+    assert {tensor.dtype for tensor in master.frozen.values()} == {torch.float32}  # as it came
+    both = MasterWeights(load_model(DprTrainConfig(**given, **short), "cpu"))
+    groups = both.groups(1e-3, rates={"question": 1e-5, "passage.head": 1e-2})
     assert {group["peak"] for group in groups} == {1e-3, 1e-5, 1e-2}
     with pytest.raises(ValueError, match="set shared=false"):
         DprTrainConfig(**given, frozen="passage")

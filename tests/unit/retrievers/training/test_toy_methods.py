@@ -26,8 +26,8 @@ from retrievers.encoders.vectors import Vectors
 from retrievers.examples.batches import Epochs, RetrieverBatch, RetrieverBatches, TargetBatches
 from retrievers.examples.data import TrainingArrays
 from retrievers.examples.tokens import RetrieverTokenizer
+from retrievers.training.bi_encoder import BiEncoderModel
 from retrievers.training.losses import in_batch_objective
-from retrievers.training.model import BiEncoderModel
 from retrievers.training.step import ChunkedEncoding, contrastive_step
 from retrievers.training.target_losses import kl_loss, target_objective
 from tests.token_towers import token_model

@@ -1,32 +1,41 @@
-"""The bi-encoder as it is trained: one tower or two over any encoder, and the score between them."""
+"""The bi-encoder as it is trained, one tower or two over any encoder: loaded, scored, exported."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import copy
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from indexers.index import Index
 from rag.core.errors import ConfigError, MismatchedArtifactError
+from rag.core.log import get_logger
 from rag.core.types import Passage, Query
 from rag.runtime.backbone import reset_layers
 from rag.runtime.fast.packing import plan_batches
-from rag.runtime.model_files import model_folder, tower_folders
+from rag.runtime.model_files import TOWER_SEPARATOR, model_folder, read_config, tower_folders
+from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.encoders.export import TowerWeights, write_encoder
+from retrievers.encoders.head import find_weight, read_weight
 from retrievers.encoders.scoring import score
-from retrievers.encoders.settings import EncoderSettings, read_settings
+from retrievers.encoders.settings import EncoderForm, EncoderSettings, read_settings
 from retrievers.encoders.tower import TowerModel
 from retrievers.encoders.vectors import Vectors
 from retrievers.examples.tokens import Int32, RetrieverTokenizer
-from retrievers.training.config import ModelConfig
+from retrievers.training.config import ModelConfig, RetrieverTrainConfig
 
+ConfigT = TypeVar("ConfigT", bound=RetrieverTrainConfig)
 TokenIds = Int32 | Sequence[int]
 _CPU_CHUNK = (64, 1 << 13)  # texts, tokens
 _GPU_CHUNK = (1024, 1 << 16)
+
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,3 +245,95 @@ class BiEncoderModel(nn.Module):
         yield "question.", self.question
         if not self.shared:
             yield "passage.", self.passage
+
+
+def load_model(config: RetrieverTrainConfig, device: str, *, freeze_passages: bool = False) -> BiEncoderModel:
+    """The model that training starts from, in fp32."""
+    model = BiEncoderModel.from_folder(**dict(config.model), seed=config.run.seed, device=device)
+    return model.freeze("passage") if freeze_passages else model
+
+
+def encoder_form(config: RetrieverTrainConfig, model: BiEncoderModel) -> EncoderForm:
+    """How the finished encoder reads texts: as in training, longer ones where its start reads longer ones."""
+    settings = model.settings.passage
+    source = config.model.passage_encoder or config.model.question_encoder
+    started = read_settings(tower_folders(model_folder(source))[0])
+    said = started.max_length if started.kind == "sentence-transformers" else 0
+    length = max(said, config.query_tokens)
+    return replace(settings, max_length=min(length, settings.max_length_limit()))
+
+
+def export_model(
+    folder: Path,
+    model: BiEncoderModel,
+    weights: Mapping[str, Tensor],
+    form: EncoderForm,
+    *,
+    only: Literal["question"] | None = None,
+) -> Path:
+    """Write the encoder with these weights; see `write_encoder` for the layouts.
+
+    Args:
+        folder: to be written; what it held is replaced.
+        model: gives configuration, tokenizers and the weights that are not in `weights`.
+        weights: fp32, by the model's parameter names; empty takes the model's present ones.
+        only: write this tower alone, as an encoder of its own.
+    """
+    with torch.no_grad():
+        chosen = list(model.towers())[: 1 if only else 2]
+        towers = [_tower_weights(tower, weights, prefix) for prefix, tower in chosen]
+    return write_encoder(folder, towers[0], towers[1] if len(towers) > 1 else None, form)
+
+
+def _tower_weights(tower: TowerModel, weights: Mapping[str, Tensor], prefix: str) -> TowerWeights:
+    stated = read_config(tower.folder)  # as the folder states it: dropout may be another in training
+    config: dict[str, Any] = {k: v for k, v in stated.items() if k != "projection_dim"}
+    if config["model_type"] == "dpr":
+        config["model_type"] = "bert"
+    config["architectures"] = [type(tower.encoder).__name__]
+    pooler = find_weight(tower.folder, "pooler.dense.weight")  # unused, but without it transformers warns
+    unused = {}
+    for name in () if pooler is None else (pooler, pooler.removesuffix("weight") + "bias"):
+        unused["pooler.dense." + name.rpartition(".")[2]] = read_weight(tower.folder, name)
+    head = copy.deepcopy(tower.head)
+    head.load_state_dict(tower.bare("head", weights, prefix))
+    state = {**unused, **tower.bare("encoder", weights, prefix)}
+    return TowerWeights(config, state, tower.folder, tuple(head.layers))  # type: ignore[arg-type]
+
+
+def adopt_index(config: ConfigT, index: Index, *, same_encoder: bool = False) -> ConfigT:
+    """The configuration with everything that is decided by an index whose vectors stand for passages.
+
+    Args:
+        same_encoder: an encoder that the configuration names must be the one of the index.
+
+    Raises:
+        ConfigError: the index has no vectors, or two towers where one is to be trained.
+        MismatchedArtifactError: its encoder is not the one it was built with any more, or not that of the
+            configuration.
+    """
+    identity = index.encoder_identity
+    if identity is None:
+        raise ConfigError(f"{config.index} has no vectors", hint="build it with --retriever dense")
+    index.check_encoder(BiEncoder.load_like(identity, precision="fp32").identity)
+    if (given := config.model.question_encoder) is not None:
+        its = BiEncoder.load_like(identity, given, precision="fp32").identity
+        if same_encoder:
+            index.check_encoder(its)
+        elif its.weights_sha256 != identity.weights_sha256:
+            log.warning(
+                "questions start from %s, and the vectors of %s were made by %s: set question_encoder "
+                "to that, unless this is meant", given, config.index, identity.name,
+            )  # fmt: skip
+    passages, _, questions = identity.name.partition(TOWER_SEPARATOR)
+    of_passages, of_questions = tower_folders(model_folder(passages))
+    if config.model.shared and (questions or of_passages != of_questions):
+        raise ConfigError(f"{identity.name} has two towers", hint="set shared=false")
+    decided = {
+        "question_encoder": config.model.question_encoder or questions or passages,
+        "passage_encoder": passages,
+        "passage_tokens": identity.max_length,
+        **{name: getattr(identity, name) for name in ("pooling", "normalize", "layout")},
+        **{name: getattr(identity, name) for name in ("query_prefix", "passage_prefix")},
+    }
+    return config.model_copy(update={"model": config.model.replaced(**decided)})

@@ -1,0 +1,86 @@
+"""The model card of whatever was trained: what it is, data, command, settings, figures, licence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from rag.config import RECIPE_KEY
+from rag.runtime.model_files import EMBEDDED_ENCODER_NAMES
+from rag.training.config import RunConfig, TrainConfig
+
+_FOLDERS = ("encoder", "cross-encoder", "reader", "trained", "query_encoder", "passage_encoder")  # of any run
+_LEFT_OUT: Any = {"out": True, "name": True, "notes": True, "run": set(RunConfig.free)}
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What a model card says of one kind of model.
+
+    Attributes:
+        package: whose folder `templates` has the template; it extends `card.md` of this package.
+        template: file name.
+        values: what the template names beside `config`, `facts` and `figures`.
+    """
+
+    package: str
+    template: str
+    values: Mapping[str, object] = field(default_factory=dict)
+
+
+def render_card(
+    config: TrainConfig, card: Card, facts: Mapping[str, object], figures: Mapping[str, object]
+) -> str:
+    """Markdown with a YAML head. No folder of this machine is named.
+
+    Args:
+        facts: of the data and the run, as name → value.
+        figures: what was measured, as name → value or table of values.
+    """
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader(card.package), PackageLoader("rag.training")]),
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+    )  # fmt: skip
+    environment.filters |= {"cell": _cell, "model": model_name}
+    settings = {RECIPE_KEY: config.recipe, **_nameless(config.model_dump(exclude=_LEFT_OUT))}
+    return environment.get_template(card.template).render(
+        **card.values, config=config, facts=facts, figures=figures,
+        settings=json.dumps(settings, indent=2, ensure_ascii=False),
+    )  # fmt: skip
+
+
+def model_name(given: str | Path | None) -> str:
+    """Of a folder its last part, or as many as tell it from others: a card does not say where it lay.
+
+    Example:
+        >>> model_name("/data/runs/first/encoder"), model_name("owner/name"), model_name(None)
+        ('first/encoder', 'owner/name', 'all-MiniLM-L6-v2')
+    """
+    if given is None:
+        return EMBEDDED_ENCODER_NAMES[0]
+    if not (isinstance(given, Path) or given.startswith((".", "/")) or Path(given).exists()):
+        return given
+    parts = Path(given).absolute().parts
+    common = len(list(takewhile(_FOLDERS.__contains__, reversed(parts))))
+    return "/".join(parts[-1 - common :])
+
+
+def _nameless(value: Any) -> Any:
+    """As JSON has it: what is set, with the names of files and folders in place of their paths."""
+    if isinstance(value, Mapping):
+        return {model_name(k): _nameless(v) for k, v in value.items() if v not in (None, (), {})}
+    if isinstance(value, list | tuple):
+        return [_nameless(item) for item in value]
+    return model_name(value) if isinstance(value, str | Path) and value != "" else value
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_cell(number)}" for key, number in value.items())
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

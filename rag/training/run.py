@@ -1,0 +1,163 @@
+"""One training run, the same for every recipe: it brings a `Method`, and all else stands here.
+
+claim → model, batches, loss (the recipe's) → fit → figures → export → model card
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from rag.core.files import atomic_write_json, atomic_write_text
+from rag.core.log import get_logger
+from rag.runtime.hardware import resolve_precision
+from rag.training.card import Card, render_card
+from rag.training.claim import claimed
+from rag.training.config import TrainConfig
+from rag.training.distributed import World
+from rag.training.fit import BatchSource, FitHooks, Loss, fit
+from rag.training.precision import MasterWeights
+from rag.training.refresh.processes import Role, trainer_process
+from rag.training.run_log import read_metrics
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What a run has learned, for its export.
+
+    Attributes:
+        weights: fp32, by the model's parameter names: all of them, also those that were not trained.
+        figures: of held-out data, at the step that the weights are of.
+    """
+
+    weights: dict[str, Tensor]
+    figures: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """What a recipe does.
+
+    Attributes:
+        model: in its compute dtype.
+        master: its weights in fp32, see `Run.master`.
+        batches: of the whole run.
+        loss: of one batch; with several processes this one's share.
+        export: writes what is finished, in the main process; returns the figures of what it
+            wrote, or None where those of the training run say it.
+        card: of the folder that the run returns.
+        evaluate: scores the model on held-out data, in the main process; None in all processes where nothing
+            is held out.
+        hooks: what is done inside the fit loop.
+        facts: what the log and the model card say of the data, as name → value.
+    """
+
+    model: nn.Module
+    master: MasterWeights
+    batches: BatchSource[Any]
+    loss: Callable[[Any], Loss]
+    export: Callable[[Trained], Mapping[str, Any] | None]
+    card: Card
+    evaluate: Callable[[], Mapping[str, float]] | None = None
+    hooks: FitHooks = field(default_factory=FitHooks)
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a recipe is given.
+
+    Attributes:
+        out: folder of the run.
+        world: the processes.
+        precision: of the computations.
+    """
+
+    out: Path
+    world: World
+    precision: str
+
+    @property
+    def device(self) -> str:
+        """Where this process computes."""
+        return self.world.device
+
+    def master(self, model: nn.Module) -> MasterWeights:
+        """The weights in fp32, which the optimiser works on; the model computes in the run's precision."""
+        return MasterWeights.lowering(model, resolve_precision(self.precision, self.device))
+
+
+def train(
+    config: TrainConfig,
+    recipe: Callable[[Run], Method],
+    made: str,
+    *,
+    one_process: str = "",
+    role: Role | None = None,
+) -> Path:
+    """Train as `config` says, or resume the run that `config.out` holds.
+
+    Under torchrun every process calls this; a batch is shared among them.
+
+    Writes into `config.out`: `config.json`, `inputs.json`, `metrics.jsonl`, `curves.svg`, `checkpoints/`,
+    `figures.json`, what the recipe exports, and a model card for it.
+
+    Args:
+        config: everything that decides the run: it is claimed as it is.
+        recipe: processes call it one after the other, the main one first, which writes what the others read.
+        made: the folder in `config.out` that is returned.
+        one_process: why several processes have no use; empty where they have.
+        role: where something is made anew with snapshots of the model, whether in line.
+
+    Returns:
+        `config.out / made`.
+
+    Raises:
+        DataError: an input file is wrong, or holds nothing to learn from or to be judged by.
+        ConfigError: the configuration cannot work.
+        MismatchedArtifactError: `config.out` holds a run with another configuration, or of other data.
+        ResourceError: another process trains there.
+    """
+    finished = config.out / made
+    with ExitStack() as stack:
+        world = stack.enter_context(claimed(config))
+        if one_process:
+            world.refuse_several(one_process)
+        if role is not None:
+            stack.enter_context(trainer_process(config.out, world, role))
+        with world.main_first():
+            method = recipe(Run(config.out, world, config.optim.precision))
+        stated = "".join(f"; {name}: {value}" for name, value in method.facts.items())
+        log.info("%d batches%s", len(method.batches), stated)
+        evaluate = method.evaluate
+        result = fit(
+            method.model, method.master, method.batches, lambda _, batch: method.loss(batch),
+            config.optim, config.run, config.out, hooks=method.hooks, world=world,
+            evaluate=None if evaluate is None else lambda _: evaluate(),
+        )  # fmt: skip
+        if world.is_main:
+            step = result.chosen_step
+            measured = measured_at(config.out, step)
+            weights = {**method.master.frozen, **result.weights}
+            figures = method.export(Trained(weights, measured)) or measured
+            atomic_write_json(config.out / "figures.json", {"step": step, "figures": figures})
+            card = render_card(config, method.card, {**method.facts, "steps": step}, figures)
+            atomic_write_text(finished / "README.md", card)
+        world.barrier()
+    return finished
+
+
+def measured_at(out: Path, step: int) -> dict[str, float]:
+    """What was measured on held-out data at `step` of the run in `out`, from metrics.jsonl."""
+    figures: dict[str, float] = {}
+    for record in read_metrics(out / "metrics.jsonl"):
+        if record.get("step") == step:
+            figures |= {k.removeprefix("eval/"): v for k, v in record.items() if k.startswith("eval/")}
+    return figures
