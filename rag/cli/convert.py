@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rag.cli.options import DATA, option
-from rag.data.choices import FileFormat
+from rag.data.choices import FileFormat, WrittenFormat
 
 
 def convert(
@@ -16,7 +16,7 @@ def convert(
     target: Annotated[Path, typer.Argument(help="File or folder to write.")],
     *,
     from_: Annotated[FileFormat, option("--from", help="Format of the source.", panel="Formats")],
-    to: Annotated[FileFormat, option("--to", help="Format of the target.", panel="Formats")],
+    to: Annotated[WrittenFormat, option("--to", help="Format of the target.", panel="Formats")],
     questions: Annotated[
         Path | None,
         option(help="Question set that gives question texts and answers by id.", panel=DATA),
@@ -26,7 +26,7 @@ def convert(
         bool, option("--strict", help="Refuse a conversion that loses anything.", panel="Formats")
     ] = False,
 ) -> None:
-    """Convert between DPR, FiD, pyserini, TREC, KILT, BEIR, HotpotQA, SQuAD and ColBERT files."""
+    """Convert to DPR, FiD, NQ-open, TREC and BEIR files, also from pyserini, ColBERT and question sets."""
     from contextlib import ExitStack
 
     from indexers.index import Index

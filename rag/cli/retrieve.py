@@ -25,7 +25,7 @@ from rag.core.progress import Progress
 
 if TYPE_CHECKING:
     from rag.core.types import Passage, Question
-    from rag.data.files.record import Record
+    from rag.data.examples import Example
     from rag.pipeline import Found
 
 
@@ -56,9 +56,9 @@ def retrieve(
     """Search for many questions; writes DPR's results JSON, a TREC run, or MDR's paths, by extension."""
     from itertools import islice
 
-    from rag.data.files.dpr_family import DPR_RESULTS
+    from rag.data.files.dpr_family import write_results
     from rag.data.files.results import write_paths
-    from rag.data.files.tables import TREC_RUN
+    from rag.data.files.tables import write_run
     from rag.data.questions import read_questions
     from rag.pipeline import Pipeline
     from retrievers.protocols import PathRetriever
@@ -88,8 +88,8 @@ def retrieve(
     if suffix == "jsonl":
         write_paths(out, ((question, list(map(_as_path, paths))) for question, _, paths in results()))
     else:
-        records = (_as_record(question, found, regex) for question, found, _ in results())
-        (DPR_RESULTS if suffix == "json" else TREC_RUN).write(out, records)
+        examples = (_as_example(question, found, regex) for question, found, _ in results())
+        (write_results if suffix == "json" else write_run)(out, examples)
     typer.echo(f"{len(asked):,} questions × top {top_k} → {out}")
 
 
@@ -97,19 +97,18 @@ def _as_path(steps: Found) -> tuple[float, list[Passage]]:
     return sum(hit.score for hit, _ in steps), [passage for _, passage in steps]
 
 
-def _as_record(question: Question, found: Found, regex: bool) -> Record:
-    from rag.data.files.record import Context, Record
+def _as_example(question: Question, found: Found, regex: bool) -> Example:
+    from rag.data.examples import Candidate, Example
     from rag.data.text import AnswerMatcher
 
     regex = regex or question.answers_are_regex
     matcher = AnswerMatcher(question.answers, "regex" if regex else "tokens") if question.answers else None
-    contexts = (
-        Context(
-            *(p.id, p.title, p.text, hit.score),
-            None if matcher is None else matcher.matches(p.text),
-            {} if p.location is None else {"location": p.location.to_json()},
+    candidates = (
+        Candidate(
+            passage, "retrieved", score=hit.score,
+            has_answer=None if matcher is None else matcher.matches(passage.text),
+            extra={} if passage.location is None else {"location": passage.location.to_json()},
         )
-        for hit, p in found
-    )
-    said = {"answers_are_regex": True} if regex else {}  # `rag score` asks
-    return Record(question.id, question.text, question.answers, tuple(contexts), meta=said)
+        for hit, passage in found
+    )  # fmt: skip
+    return Example(question.id, question.text, question.answers, tuple(candidates), answers_are_regex=regex)

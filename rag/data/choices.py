@@ -18,7 +18,5 @@ SPLIT_MODES: tuple[SplitMode, ...] = get_args(SplitMode)
 PassageIds = Literal["document", "integer"]
 PASSAGE_IDS: tuple[PassageIds, ...] = get_args(PassageIds)
 
-FileFormat = Literal[
-    "dpr-results", "dpr-train", "fid", "pyserini", "nq-open", "trec-run", "trec-qrels", "kilt", "beir",
-    "hotpot", "squad", "colbert",
-]  # fmt: skip
+WrittenFormat = Literal["dpr-results", "dpr-train", "fid", "nq-open", "trec-run", "trec-qrels", "beir"]
+FileFormat = Literal[WrittenFormat, "pyserini", "colbert", "kilt", "hotpot", "squad", "questions"]

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from rag.core.errors import DataError
 from rag.core.log import get_logger
-from rag.core.types import Passage, Query
-from rag.data.files.dpr_family import TRAINING_ROLES, training_record
-from rag.data.files.fields import QUESTION_ID_FIELDS, first_of
-from rag.data.files.record import Context, write_json_list
-from rag.data.files.streams import first_mark, iter_json_array, json_lines, open_binary
+from rag.core.types import Passage, Query, Question
+from rag.data.files.fields import PASSAGE_ID_FIELDS, QUESTION_ID_FIELDS, first_of, passage_of
+from rag.data.files.record import finite, json_records, strings, write_json_list
+from rag.data.files.streams import is_json_lines, json_lines, json_values, open_binary
 from rag.data.records import BadRecord, Problem, ReadReport
+from rag.data.sentences import Spans
 
-Role = Literal["positive", "negative", "retrieved"]
-Needed = Literal["positives", "targets", "questions"]
+Role = Literal["positive", "hard_negative", "negative", "retrieved"]
+Needed = Literal["positives", "targets", "passages", "questions"]
 
-_ROLES = {**TRAINING_ROLES, "ctxs": "contexts", "query_ctxs": "query_contexts"}
+ROLES: Mapping[str, Role] = {
+    "positive_ctxs": "positive",
+    "hard_negative_ctxs": "hard_negative",
+    "negative_ctxs": "negative",
+    "ctxs": "retrieved",
+}
+"""The lists of passages in DPR's and FiD's records, and what stands in them."""
+
+_OF_CANDIDATES = frozenset(
+    {*PASSAGE_ID_FIELDS, "title", "text", "source", "rank", "score", "target", "has_answer"}
+)
 _MAX_BAD_SHARE = 0.001
 _SHOWN = 3
 _SHAPE = (
@@ -30,6 +40,7 @@ _SHAPE = (
 _NEEDED = {
     "positives": ("a positive passage", _SHAPE),
     "targets": ("two passages whose targets differ", "`rag score` writes targets that do"),
+    "passages": ("a passage", _SHAPE),
     "questions": ("a text", _SHAPE),
 }
 
@@ -39,13 +50,17 @@ class Candidate:
     """A passage beside a question, and what is known of the two together.
 
     Attributes:
-        passage: its id is "" if the file has none.
-        role: "positive" answers the question, "negative" should score low, "retrieved" is unjudged.
+        passage: its id, title or text is "" where the file gives none.
+        role: "positive" answers the question, "hard_negative" looks as if it did, "negative" is any other
+            passage that does not, "retrieved" is unjudged.
         source: what found it, for example "bm25", "dense" or "bm25+dense"; "" if unknown.
         rank: 1-based rank in that search, if known.
         score: score of that search, if known; larger is better.
-        target: what a retriever should learn to score it, on any scale, for example a reader's verdict; None
-            if nobody said.
+        target: what a retriever should learn to score it, on any scale, for example a reader's verdict.
+        has_answer: whether it holds an answer; None if nobody looked.
+        sentences: start and end of its sentences, where it is known which of them support the answer.
+        facts: for each of these whether it does.
+        extra: what else the file says about it.
     """
 
     passage: Passage
@@ -54,11 +69,15 @@ class Candidate:
     rank: int | None = None
     score: float | None = None
     target: float | None = None
+    has_answer: bool | None = None
+    sentences: Spans = ()
+    facts: tuple[bool, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One question to train a retriever on.
+    """A question, and the passages that a retriever or a reader learns from.
 
     Attributes:
         id: unique in its file.
@@ -69,12 +88,15 @@ class Example:
         context: passages that the query brings along, in the order in which they were found: those of the
             hops before this one.
         answers_are_regex: the answers are regular expressions, as CuratedTREC's.
+        answer_starts: first character of each annotated answer in the first positive, with repetitions.
+        target_answer: the one answer that a generator should give, where the file names it; else "".
+        meta: what else the file says about the question.
 
     Example:
         >>> one, other = Passage("1", "Danube", "A river."), Passage("2", "Rhine", "Another.")
         >>> example = Example.labelled("q", "which river?", ("Danube",), [one], [other])
         >>> [(candidate.role, candidate.passage.title) for candidate in example.candidates]
-        [('positive', 'Danube'), ('negative', 'Rhine')]
+        [('positive', 'Danube'), ('hard_negative', 'Rhine')]
     """
 
     id: str
@@ -83,6 +105,9 @@ class Example:
     candidates: tuple[Candidate, ...] = ()
     context: tuple[Passage, ...] = ()
     answers_are_regex: bool = False
+    answer_starts: tuple[int, ...] = ()
+    target_answer: str = ""
+    meta: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def labelled(
@@ -95,8 +120,16 @@ class Example:
     ) -> Example:
         """An example of passages that are right and passages that are not."""
         right = (Candidate(passage, "positive") for passage in positives)
-        wrong = (n if isinstance(n, Candidate) else Candidate(n, "negative") for n in negatives)
+        wrong = (n if isinstance(n, Candidate) else Candidate(n, "hard_negative") for n in negatives)
         return cls(id, question, tuple(answers), (*right, *wrong))
+
+    @classmethod
+    def of(cls, question: Question, candidates: Iterable[Candidate] = ()) -> Example:
+        """A question of a question set with its candidates."""
+        return cls(
+            question.id, question.text, question.answers, tuple(candidates),
+            answers_are_regex=question.answers_are_regex, answer_starts=question.answer_starts,
+        )  # fmt: skip
 
     @property
     def query(self) -> Query:
@@ -104,40 +137,67 @@ class Example:
         return Query(self.question, self.context)
 
     @property
+    def passages(self) -> tuple[Passage, ...]:
+        """Those of all candidates, in their order."""
+        return tuple(candidate.passage for candidate in self.candidates)
+
+    @property
+    def scores(self) -> list[float]:
+        """Those of all candidates; NaN where unknown."""
+        return [math.nan if candidate.score is None else candidate.score for candidate in self.candidates]
+
+    @property
     def positives(self) -> tuple[Passage, ...]:
         """The passages that answer it, the gold one first."""
-        return tuple(c.passage for c in self.candidates if c.role == "positive")
+        return tuple(candidate.passage for candidate in self.of_role("positive"))
 
     @property
     def negatives(self) -> tuple[Candidate, ...]:
         """The hard negatives, hardest first."""
-        return tuple(c for c in self.candidates if c.role == "negative")
+        return self.of_role("hard_negative")
+
+    def of_role(self, *roles: Role) -> tuple[Candidate, ...]:
+        """The candidates in one of these roles."""
+        return tuple(candidate for candidate in self.candidates if candidate.role in roles)
+
+    @property
+    def article(self) -> str:
+        """Title of the first positive, or the question where there is none: what must not stand on both
+        sides of a hold-out by article."""
+        return next((passage.title for passage in self.positives[:1] if passage.title), self.question)
 
     @property
     def answer_mode(self) -> Literal["regex", "tokens"]:
         """How `AnswerMatcher` takes the answers."""
         return "regex" if self.answers_are_regex else "tokens"
 
+    @property
+    def answer_profile(self) -> Literal["squad", "trec_search"]:
+        """By which rules an answer is compared with them, where nobody asks for others."""
+        return "trec_search" if self.answers_are_regex else "squad"
+
     def has(self, needed: Needed) -> bool:
         """Whether a method that needs this can use the example."""
         if needed == "targets":
             return len({c.target for c in self.candidates if c.target is not None}) > 1
-        return needed == "questions" or any(c.role == "positive" for c in self.candidates)
+        return needed == "questions" or bool(self.candidates if needed == "passages" else self.positives)
 
 
 def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool = False) -> Iterator[Example]:
-    """Stream training examples; only one record is held at a time.
+    """Stream examples to learn from; only one record is held at a time.
 
     Read are DPR's training JSON (a list; passages named by `passage_id` or `psg_id`), the files of FiD and of
-    DPR's retrieval results (their `ctxs` are unjudged), and the same records one a line. `hard_negative_ctxs`
-    are preferred, `negative_ctxs` are taken where there are none of them. Any passage may carry a `target`;
-    `query_ctxs` are passages that belong to the query. Questions without what the method needs are left out
-    and counted, as DPR leaves out those without a positive; empty passages are bad records.
+    DPR's or pyserini's retrieval results (their passages are unjudged), and such records one a line.
+    `hard_negative_ctxs` are preferred, `negative_ctxs` are taken where there are none of them. Any passage
+    may carry a `target`; `query_ctxs` are passages that belong to the query. Questions without what the
+    method needs are left out and counted, as DPR leaves out those without a positive; empty passages are bad
+    records.
 
     Args:
         path: the file (also .gz, .bz2, .zst, .xz).
         needs: "positives": one at least; "targets": two at least that differ, of candidates in any role;
-            "questions": nothing more.
+            "passages": one at least in any role, where negatives of both kinds are taken and empty passages
+            passed over; "questions": nothing more.
         quiet: do not warn of what is left out: an earlier reading did.
 
     Raises:
@@ -153,26 +213,26 @@ def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool 
         >>> next(read_examples(path)).positives[0].text
         'x is'
     """
-    counts, left_out, untold = ReadReport(), 0, 0
-    name, found, first_left_out = str(path), 0, []
+    counts, left_out, without_target = ReadReport(), 0, 0
+    name, usable, first_left_out = str(path), 0, []
     with open_binary(path) as stream:
-        is_list = first_mark(stream) == "["
-        records: Iterator[tuple[int, Any]] = iter_json_array(stream, name) if is_list else json_lines(stream)
+        is_lines = is_json_lines(stream.peek(1 << 16))
+        records = json_lines(stream) if is_lines else json_values(stream, name)
         for number, record in records:
             try:
-                example = example_from_json(_good(record), f"q{number}")
+                example = _to_learn_from(example_from_json(record, f"q{number}"), needs)
             except (ValueError, DataError) as error:
-                unit = "record" if is_list else "line"
+                unit = "line" if is_lines else "record"
                 counts.add_bad(Problem(name, number, unit, "malformed record", str(error)))
                 counts.check(_MAX_BAD_SHARE, at_end=False, hint=_SHAPE)
                 continue
             counts.add_good()
             if not example.has(needs):
                 left_out += 1
-                untold += all(candidate.target is None for candidate in example.candidates)
+                without_target += all(candidate.target is None for candidate in example.candidates)
                 first_left_out += [f"{name}:{number}"] if left_out <= _SHOWN else []
                 continue
-            found += 1
+            usable += 1
             yield example
     counts.check(_MAX_BAD_SHARE, at_end=True, hint=_SHAPE)
     log = get_logger(__name__)
@@ -182,25 +242,23 @@ def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool 
     if left_out and not quiet:
         places = ", ".join(first_left_out)
         log.warning("%s: %d questions without %s left out (%s …)", name, left_out, what, places)
-    if not found:
-        told = f"; {untold} have no target, {left_out - untold} targets that are all alike"
-        raise DataError(f"{name}: no question with {what}" + (told if needs == "targets" else ""), hint=hint)
+    if not usable:
+        detail = f"; {without_target} have no target, {left_out - without_target} targets that are all alike"
+        raise DataError(
+            f"{name}: no question with {what}" + (detail if needs == "targets" else ""), hint=hint
+        )
 
 
-def first_record(path: Path) -> Any:
-    """The first record of a JSON list or of JSON Lines, as it is; None if the file holds neither."""
-    with open_binary(path) as stream:
-        is_list = first_mark(stream) == "["
-        try:
-            return next(iter_json_array(stream, str(path)) if is_list else json_lines(stream), (0, None))[1]
-        except DataError:
-            return None
+def first_record(path: Path) -> Mapping[str, Any]:
+    """The first record of a file of JSON objects; empty where the file holds something else."""
+    try:
+        return next(json_records(path), ("", {}))[1]
+    except DataError:
+        return {}
 
 
 def write_examples(path: str | Path, examples: Iterable[Example]) -> int:
     """Write DPR's training JSON, an example a line of the list; the file appears whole. Returns how many.
-
-    Passages carry what is known of them as the keys `source`, `rank`, `score` and `target`.
 
     Raises:
         ResourceError: the disk is full or not writable.
@@ -208,94 +266,116 @@ def write_examples(path: str | Path, examples: Iterable[Example]) -> int:
     return write_json_list(Path(path), map(example_to_json, examples))
 
 
-def example_from_json(record: Any, fallback_id: str) -> Example:
-    """Read one record; it may have no candidates.
+def example_from_json(record: Any, fallback_id: str = "") -> Example:
+    """Read one record of DPR's, FiD's or pyserini's files; fields of others go to `meta` and `extra`.
 
     Raises:
-        ValueError: it has another shape; says what was found.
+        ValueError, DataError: it has another shape; says what was found.
     """
+    if isinstance(record, BadRecord):
+        raise ValueError(f"{record.reason}: {record.detail}")
     if not isinstance(record, Mapping):
         raise ValueError(f"expected an object, found {type(record).__name__}")
-    if not _ROLES.keys() & record.keys() and {"data", "context"} & record.keys():
+    if not ROLES.keys() & record.keys() and {"data", "paragraphs", "context"} & record.keys():
         raise ValueError(
             "a question set such as SQuAD's or HotpotQA's: `rag mine` makes training examples of it"
         )
-    answers = record.get("answers", record.get("answer", record.get("target"))) or ()
-    found = training_record({**record, "answers": answers}, _ROLES)
-    if not (found.question or "").strip():
-        raise ValueError("the question is missing or empty")
-    key, identifier = first_of(record, QUESTION_ID_FIELDS)
-    candidates = (
-        *(_candidate(context, "positive") for context in found.positives),
-        *(_candidate(context, "negative") for context in found.hard_negatives or found.negatives),
-        *(_candidate(context, "retrieved") for context in found.contexts),
-    )
+    rest = dict(record)
+    question, target = rest.pop("question", None), rest.pop("target", None)
+    if not isinstance(question, str) or not question.strip():
+        raise ValueError("no question, or an empty one")
+    if not isinstance(target, str | None):
+        raise ValueError(f"the target of {question!r:.60} is not text ({target!r:.40})")
+    key, identifier = first_of(rest, QUESTION_ID_FIELDS)
+    if key is not None:
+        del rest[key]
+    given = [rest.pop(name) for name in ("answers", "answer") if name in rest]
+    if "ctxs" not in rest and "contexts" in rest:  # pyserini's: what has no id is a `docid` too
+        listed = rest.pop("contexts") or ()
+        rest["ctxs"] = [{"docid": "", **c} if isinstance(c, Mapping) else c for c in listed]
     return Example(
         fallback_id if key is None else str(identifier),
-        str(found.question),
-        found.answers or (),
-        candidates,
-        context=tuple(map(_passage, found.query_contexts)),
-        answers_are_regex=record.get("answers_are_regex") is True,
+        question,
+        strings((given[0] if given else target) or (), "the question"),
+        tuple(_candidate(value, role) for name, role in ROLES.items() for value in _listed(rest, name)),
+        tuple(_candidate(value, "retrieved").passage for value in _listed(rest, "query_ctxs")),
+        answers_are_regex=rest.pop("answers_are_regex", None) is True,
+        target_answer=target or "",
+        meta=rest,
     )
 
 
 def example_to_json(example: Example) -> dict[str, Any]:
     """The record that `example_from_json` reads back."""
-    by_role: dict[Role, list[dict[str, Any]]] = {"positive": [], "negative": [], "retrieved": []}
-    for candidate in example.candidates:
-        by_role[candidate.role].append(_candidate_json(candidate))
     lists = {
-        "positive_ctxs": by_role["positive"],
-        "negative_ctxs": [],
-        "hard_negative_ctxs": by_role["negative"],
-        **({"ctxs": by_role["retrieved"]} if by_role["retrieved"] else {}),
+        name: [candidate_to_json(c) for c in example.of_role(ROLES[name])]
+        for name in ("positive_ctxs", "negative_ctxs", "hard_negative_ctxs", "ctxs")
     }
+    if not lists["ctxs"]:
+        del lists["ctxs"]
     if example.context:
-        lists["query_ctxs"] = [_passage_json(passage) for passage in example.context]
-    head: dict[str, Any] = {"id": example.id, "question": example.question, "answers": [*example.answers]}
-    if example.answers_are_regex:
-        head["answers_are_regex"] = True
-    return {**head, **lists}
+        lists["query_ctxs"] = [candidate_to_json(Candidate(p, "retrieved")) for p in example.context]
+    return {**head_to_json(example), **lists, **example.meta}
 
 
-def _good(record: Any) -> Any:
-    if isinstance(record, BadRecord):
-        raise ValueError(f"{record.reason}: {record.detail}")
-    return record
+def head_to_json(example: Example) -> dict[str, Any]:
+    """What a record says about the question itself."""
+    head: dict[str, Any] = {"id": example.id} if example.id else {}
+    head |= {"question": example.question, "answers": [*example.answers]}
+    head |= {"answers_are_regex": True} if example.answers_are_regex else {}
+    return head | ({"target": example.target_answer} if example.target_answer else {})
 
 
-def _passage(context: Context) -> Passage:
-    title, text = context.title, context.text or ""
-    if not text.strip():
-        raise ValueError(f"a passage has no text ({text!r})")
-    try:
-        (text + title).encode()
-    except UnicodeEncodeError as error:
-        raise ValueError("a passage is not valid Unicode") from error
-    return Passage(context.id, title, text)
-
-
-def _candidate(context: Context, role: Role) -> Candidate:
-    rank, target = context.extra.get("rank"), context.extra.get("target")
-    try:
-        place, wanted = None if rank is None else int(rank), None if target is None else float(target)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"rank or target of a passage is not a number ({rank!r}, {target!r})") from error
-    if wanted is not None and not math.isfinite(wanted):
-        raise ValueError(f"the target of a passage is {wanted}, expected a finite number")
-    source = str(context.extra.get("source") or "")
-    return Candidate(_passage(context), role, source, place, context.score, wanted)
-
-
-def _passage_json(passage: Passage) -> dict[str, Any]:
-    head = {"passage_id": passage.id} if passage.id else {}
-    return {**head, "title": passage.title, "text": passage.text}
-
-
-def _candidate_json(candidate: Candidate) -> dict[str, Any]:
-    fields: dict[str, Any] = _passage_json(candidate.passage)
-    for key in ("source", "rank", "score", "target"):
+def candidate_to_json(candidate: Candidate, id_name: str = "passage_id") -> dict[str, Any]:
+    """What a record says about a passage; `id_name` is what the format calls its id."""
+    passage = candidate.passage
+    fields: dict[str, Any] = {id_name: passage.id} if passage.id else {}
+    fields |= {"title": passage.title, "text": passage.text}
+    for key in ("source", "rank", "score", "target", "has_answer"):
         if (value := getattr(candidate, key)) not in (None, ""):
             fields[key] = value
-    return fields
+    return {**fields, **candidate.extra}
+
+
+def _listed(record: dict[str, Any], name: str) -> Sequence[Any]:
+    values = record.pop(name, None) or ()
+    if not isinstance(values, list | tuple):
+        raise ValueError(f"{name} is not a list")
+    return values
+
+
+def _candidate(value: Any, role: Role) -> Candidate:
+    passage = passage_of(value)
+    try:
+        (passage.text + passage.title).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("a passage is not valid Unicode") from error
+    rank, score, target = (value.get(name) for name in ("rank", "score", "target"))
+    has_answer = value.get("has_answer")
+    try:
+        rank, target = None if rank is None else int(rank), None if target is None else float(target)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"rank or target of a passage is not a number ({rank!r}, {target!r})") from error
+    if target is not None and not math.isfinite(target):
+        raise ValueError(f"the target of a passage is {target}, expected a finite number")
+    return Candidate(
+        passage, role, str(value.get("source") or ""), rank,
+        None if score is None else finite(score, "a passage"), target,
+        None if has_answer is None else bool(has_answer),
+        extra={name: known for name, known in value.items() if name not in _OF_CANDIDATES},
+    )  # fmt: skip
+
+
+def _to_learn_from(example: Example, needs: Needed) -> Example:
+    """With passages that have a text, and hard negatives alone, or the others in their place."""
+    if needs == "passages":
+        return replace(example, candidates=tuple(c for c in example.candidates if c.passage.text.strip()))
+    for passage in (*example.passages, *example.context):
+        if not passage.text.strip():
+            raise ValueError(f"a passage has no text ({passage.text!r})")
+    others = example.of_role("negative")
+    if not others:
+        return example
+    hard = example.negatives or tuple(replace(candidate, role="hard_negative") for candidate in others)
+    candidates = (*example.of_role("positive"), *hard, *example.of_role("retrieved"))
+    return replace(example, candidates=candidates)

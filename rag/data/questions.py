@@ -15,12 +15,12 @@ import numpy as np
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Question
 from rag.data.choices import QUESTION_FORMATS
-from rag.data.files.benchmarks import is_article, squad_paragraphs, squad_title
 from rag.data.files.delimited import delimiter_of, looks_like_header, named_rows, parquet_rows
 from rag.data.files.huggingface import HF_PREFIX, stream_rows
 from rag.data.files.question_fields import parse_answer_cell, parse_id_cell, question_from_mapping
 from rag.data.files.record import good
 from rag.data.files.sources import in_folder
+from rag.data.files.squad import is_article, squad_paragraphs, squad_title
 from rag.data.files.streams import (
     STDIN,
     is_json_lines,
@@ -124,8 +124,8 @@ def _judged(queries: Path, qrels: Path) -> Iterator[Question]:
     grades = {record.id: record for record in read_qrels(qrels)}
     for question in _read(str(queries), "auto"):
         if (record := grades.get(question.id)) is not None:
-            relevant = sorted(record.positives, key=lambda context: -context.extra["grade"])
-            yield replace(question, gold_passage_ids=tuple(context.id for context in relevant))
+            relevant = sorted(record.of_role("positive"), key=lambda judged: -judged.extra["grade"])
+            yield replace(question, gold_passage_ids=tuple(judged.passage.id for judged in relevant))
 
 
 def draw_sample(questions: Iterable[Question], count: int, seed: int) -> list[Question]:

@@ -9,9 +9,11 @@ from typing import Any
 from rag.core.errors import DataError
 from rag.core.files import atomic_write_json
 from rag.core.log import get_logger
-from rag.data.files.record import Context, Record, good, write_json_lines
+from rag.core.types import Passage
+from rag.data.examples import Candidate, Example
+from rag.data.files.record import good, write_json_lines
 from rag.data.files.streams import json_lines, open_binary
-from rag.data.files.tables import TREC_RUN
+from rag.data.files.tables import write_run
 
 _LOG = get_logger(__name__)
 
@@ -46,8 +48,7 @@ def write_predictions(records_path: Path, out: Path, profile: str) -> list[str]:
 
     names: list[str] = []
     try:
-        hits = ((r["id"], (Context(hit["id"], score=hit["score"]) for hit in r["hits"])) for r in records())
-        TREC_RUN.write(out / "run.trec", (Record(name, contexts=tuple(found)) for name, found in hits))
+        write_run(out / "run.trec", map(_ranking, records()))
         names.append("run.trec")
     except DataError as error:
         _LOG.warning("run.trec is not written: %s", error.message)
@@ -71,3 +72,8 @@ def write_predictions(records_path: Path, out: Path, profile: str) -> list[str]:
         write_json_lines(out / "predictions.kilt.jsonl", outputs)
         names.append("predictions.kilt.jsonl")
     return names
+
+
+def _ranking(record: dict[str, Any]) -> Example:
+    hits = (Candidate(Passage(h["id"], "", ""), "retrieved", score=h["score"]) for h in record["hits"])
+    return Example(record["id"], "", candidates=tuple(hits))

@@ -36,11 +36,12 @@ from rag.core.errors import DataError
 from rag.core.files import fingerprint
 from rag.core.log import get_logger
 from rag.core.types import Query, Question
+from rag.data.examples import Example
 from rag.data.text import exact_match
 from rag.joint.live_index import HeldIndex
 from rag.joint.orqa_config import OrqaTrainConfig
 from rag.joint.pair import part
-from rag.joint.questions import answer_rank, example_of, questions_key, questions_of
+from rag.joint.questions import answer_rank, questions_key, questions_of
 from rag.runtime.model_files import position_limit
 from rag.runtime.seeds import generator
 from rag.training.fit import Loss
@@ -134,7 +135,7 @@ def _method(config: OrqaTrainConfig, index: Index, run: Run) -> Method:
     asked, held_out = questions_of(config, is_regex=regex)
     sides = retriever.settings
     tables = TrainingArrays.build(
-        map(example_of, asked),
+        map(Example.of, asked),
         RetrieverTokenizer(sides.question, sides.passage),
         corpus=index.passages,
         folder=run.out / "data",

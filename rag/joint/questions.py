@@ -10,7 +10,6 @@ from pathlib import Path
 from rag.core.errors import DataError
 from rag.core.files import fingerprint
 from rag.core.types import Passage, Question
-from rag.data.examples import Candidate, Example
 from rag.data.questions import draw_sample, hold_out, read_questions
 from rag.data.text import AnswerMatcher
 from rag.metrics.ranking import first_true
@@ -69,14 +68,6 @@ def divide(
 def questions_key(asked: Sequence[Question]) -> str:
     """Fingerprint of what is asked, what is right, and the order."""
     return fingerprint([[q.text, q.answers, q.answers_are_regex] for q in asked])
-
-
-def example_of(question: Question, found: Iterable[Candidate] = ()) -> Example:
-    """A question to train a retriever on, with what was found for it."""
-    return Example(
-        question.id, question.text, question.answers, tuple(found),
-        answers_are_regex=question.answers_are_regex,
-    )  # fmt: skip
 
 
 def most_matched(matcher: AnswerMatcher, texts: Iterable[str]) -> str:

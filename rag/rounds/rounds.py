@@ -36,12 +36,12 @@ from rag.core.log import get_logger
 from rag.core.manifest import claim
 from rag.core.npy import load_npy, save_npy
 from rag.core.types import Question
-from rag.data.examples import Candidate, write_examples
+from rag.data.examples import Candidate, Example, write_examples
 from rag.eval.api import evaluate
 from rag.eval.compare import compare_evaluations
 from rag.eval.guard import check_selection_split
 from rag.eval.results import load_evaluation
-from rag.joint.questions import answered, divide, example_of
+from rag.joint.questions import answered, divide
 from rag.pipeline import Pipeline
 from rag.rounds.config import RoundsConfig
 from rag.training.refresh.staleness import Staleness, distinct_share, top_k_overlap
@@ -292,7 +292,7 @@ def _retrieve(
                 Candidate(passage, "retrieved", "", rank, round(hit.score, 5))
                 for rank, (hit, passage) in enumerate(pairs, start=1)
             )
-            yield example_of(question, listed)
+            yield Example.of(question, listed)
         save_npy(rows_of(blocks.finished), rows)
 
     blocks.fill(questions, search, total=len(questions), size=_BATCH, unit="questions", verb="retrieve")

@@ -17,7 +17,7 @@ import numpy as np
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_write_json, directory_lock, sha256_file
 from rag.data.examples import Example, read_examples, write_examples
-from rag.rounds.signals import Asked, Judge, asked_of
+from rag.rounds.signals import Judge, matcher_of, to_judge
 from retrievers.negatives.blocks import BlockFolder
 
 _BLOCK = 64  # questions that a killed run loses at most
@@ -122,8 +122,8 @@ def score_block(
     examples: Sequence[Example], judge: Judge, depth: int | None, counts: Counter[str]
 ) -> Iterator[Example]:
     """The examples with targets; what `ScoreReport.counts` says is added to `counts`."""
-    asked = [asked_of(example, depth) for example in examples]
-    able = [bool(one.passages) and (bool(one.answer) or not judge.needs_answers) for one in asked]
+    asked = [to_judge(example, depth) for example in examples]
+    able = [bool(one.candidates) and (bool(one.target_answer) or not judge.needs_answers) for one in asked]
     found = iter(judge.judge([one for one, can in zip(asked, able, strict=True) if can]))
     scored = []
     counts["questions"] += len(examples)
@@ -139,12 +139,13 @@ def score_block(
     return iter(scored)
 
 
-def _count(one: Asked, targets: Sequence[float], needs_answers: bool, counts: Counter[str]) -> None:
+def _count(one: Example, targets: Sequence[float], needs_answers: bool, counts: Counter[str]) -> None:
     given = [target for target in targets if np.isfinite(target)]
     counts["passages"] += len(given)
     counts["unreadable"] += len(targets) - len(given)
-    counts["short"] += len(one.passages) < 2
+    counts["short"] += len(one.candidates) < 2
     counts["constant"] += len(given) > 1 and len(set(given)) == 1
-    counts["without answers"] += needs_answers and not one.answer
-    if one.answer:
-        counts["no passage holds an answer"] += not any(one.answers.matches(p.text) for p in one.passages)
+    counts["without answers"] += needs_answers and not one.target_answer
+    if one.target_answer:
+        matches = matcher_of(one).matches
+        counts["no passage holds an answer"] += not any(matches(p.text) for p in one.passages)

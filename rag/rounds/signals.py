@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ import numpy as np
 import torch
 
 from rag.core.errors import ArtifactError, ConfigError, DataError, RagError
-from rag.core.types import Passage
 from rag.data.examples import Example
 from rag.data.text import AnswerMatcher
 from rag.joint.losses import SIGNALS, Signal
@@ -44,71 +43,61 @@ _FUSED = frozenset({"attention", "attention-norm", "leave-one-out"})
 _SMALLEST = 1e-4  # probability of an answer that does not stand in a passage: a target must be finite
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A question with the passages that are judged.
+def to_judge(example: Example, depth: int | None = None) -> Example:
+    """The example with its first `depth` candidates, and what a generator should say as `target_answer`.
 
-    Attributes:
-        question: its text.
-        passages: at least one.
-        answers: finds its answers in texts.
-        answer: what a generator should say; "" if nothing is known.
+    That is the first answer. Of regular expressions it is what they match most often in these passages; ""
+    if nothing is known.
     """
-
-    question: str
-    passages: list[Passage]
-    answers: AnswerMatcher
-    answer: str
-
-
-def asked_of(example: Example, depth: int | None = None) -> Asked:
-    """What is asked about an example's first `depth` candidates.
-
-    A generator should say the first answer. Of regular expressions it is what they match most often in these
-    passages.
-    """
-    passages = [candidate.passage for candidate in example.candidates[:depth]]
-    matcher = answer_matcher(example.answers, example.answer_mode)
+    candidates = example.candidates[:depth]
     answer = next(iter(example.answers), "")
     if example.answers_are_regex:
-        answer = most_matched(matcher, (passage.text for passage in passages))
-    return Asked(example.question, passages, matcher, answer)
+        answer = most_matched(matcher_of(example), (candidate.passage.text for candidate in candidates))
+    return replace(example, candidates=candidates, target_answer=answer)
 
 
-Measure = Callable[[Any, Sequence[Asked]], list[Floats]]
+def matcher_of(example: Example) -> AnswerMatcher:
+    """Finds an example's answers in texts."""
+    return answer_matcher(example.answers, example.answer_mode)
+
+
+Measure = Callable[[Any, Sequence[Example]], list[Floats]]
 
 
 def _of_memory(use: Signal) -> Measure:
     """A signal of a generative reader: questions one by one, their passages encoded once."""
 
-    def measure(reader: Any, asked: Sequence[Asked]) -> list[Floats]:
+    def measure(reader: Any, examples: Sequence[Example]) -> list[Floats]:
         seq2seq, settings, found = reader.seq2seq, reader.settings, []
-        for one in asked:
+        for one in examples:
             rows = encode_rows(seq2seq.tokenizer, settings, [one.question], [one.passages])
             with torch.inference_mode():
                 memory = seq2seq.encode(rows, settings.batch_tokens)
-                values = use(seq2seq, memory, [seq2seq.answer_ids(one.answer)])
+                values = use(seq2seq, memory, [seq2seq.answer_ids(one.target_answer)])
             found.append(np.asarray(values[0].double().cpu()))
         return found
 
     return measure
 
 
-def _span_likelihood(reader: Any, asked: Sequence[Asked]) -> list[Floats]:
+def _span_likelihood(reader: Any, examples: Sequence[Example]) -> list[Floats]:
     found = span_log_likelihood(
-        reader, [a.question for a in asked], [a.passages for a in asked], [a.answers for a in asked]
+        reader,
+        [e.question for e in examples],
+        [e.passages for e in examples],
+        list(map(matcher_of, examples)),
     )
     return [np.logaddexp(values, np.log(_SMALLEST)) for values in found]
 
 
-def _relevance(reader: Any, asked: Sequence[Asked]) -> list[Floats]:
-    return passage_relevance(reader, [a.question for a in asked], [a.passages for a in asked])
+def _relevance(reader: Any, examples: Sequence[Example]) -> list[Floats]:
+    return passage_relevance(reader, [e.question for e in examples], [e.passages for e in examples])
 
 
-def _cross_encoded(judge: CrossEncoder, asked: Sequence[Asked]) -> list[Floats]:
-    pairs = [(a.question, passage) for a in asked for passage in a.passages]
+def _cross_encoded(judge: CrossEncoder, examples: Sequence[Example]) -> list[Floats]:
+    pairs = [(e.question, passage) for e in examples for passage in e.passages]
     odds = judge.score([q for q, _ in pairs], [p for _, p in pairs]).astype(np.float64)
-    return np.split(np.clip(odds, -_SURE, _SURE), np.cumsum([len(a.passages) for a in asked])[:-1])
+    return np.split(np.clip(odds, -_SURE, _SURE), np.cumsum([len(e.candidates) for e in examples])[:-1])
 
 
 _MEASURES: Mapping[str, Mapping[str, Measure]] = {
@@ -205,14 +194,14 @@ class Judge:
         """Whether the signal is about a known answer."""
         return self.signal in NEED_ANSWERS
 
-    def judge(self, asked: Sequence[Asked]) -> list[Floats]:
+    def judge(self, examples: Sequence[Example]) -> list[Floats]:
         """For each question one number a passage, larger is better; −inf where a passage cannot be read.
 
         Raises:
             DataError: the reader gave a number that is none.
         """
-        found = self._measure(self.model, asked) if asked else []
-        for one, values in zip(asked, found, strict=True):
+        found = self._measure(self.model, examples) if examples else []
+        for one, values in zip(examples, found, strict=True):
             if np.isnan(values).any() or (values == np.inf).any():
                 raise DataError(
                     f"{self.identity['name']} gives {self.signal} {values[~np.isfinite(values)][0]} for a "

@@ -93,7 +93,7 @@ def hop_examples(
         if not golds:
             continue
         negatives = [item.passage for item in question.context if item.passage.text]
-        wrong = tuple(Candidate(passage, "negative", "question set") for passage in negatives)
+        wrong = tuple(Candidate(passage, "hard_negative", "question set") for passage in negatives)
         if question.gold_are_alternatives:
             orders, ends = [tuple(range(len(golds)))], 1
         else:
@@ -140,7 +140,7 @@ def mined_hops(path: Path, *, find: PassageFinder | None = None) -> Iterator[Exa
         DataError: a passage is not in the corpus that `find` looks into.
     """
     first = first_record(path)
-    named = first.get("id") if isinstance(first, dict) and "positive_ctxs" in first else None
+    named = first.get("id") if "positive_ctxs" in first else None
     if not re.fullmatch(r".*#\d+\.\d+", str(named)):
         return None
 

@@ -15,13 +15,7 @@ from rag.core.files import atomic_write_json, read_json, remove_temporaries
 from rag.core.log import get_logger
 from rag.core.manifest import claim
 from rag.core.progress import Progress
-from rag.data.examples import (
-    Candidate,
-    Example,
-    example_from_json,
-    example_to_json,
-    read_examples,
-)
+from rag.data.examples import Candidate, Example, Role, example_from_json, example_to_json, read_examples
 from rag.data.files.record import json_records, write_json_lines
 
 _RUN = "run.json"
@@ -142,8 +136,9 @@ def _union(same: Sequence[Example]) -> Example:
     if len(same) == 1:
         return same[0]
     found: dict[tuple[str, str], Candidate] = {}
-    for role in ("positive", "negative", "retrieved"):  # a passage has the best role that anyone gives it
-        for candidate in (c for example in same for c in example.candidates if c.role == role):
+    roles: tuple[Role, ...] = ("positive", "hard_negative", "retrieved")
+    for role in roles:  # a passage has the best role that anyone gives it
+        for candidate in (c for example in same for c in example.of_role(role)):
             found.setdefault((candidate.passage.title, candidate.passage.text), candidate)
     answers = dict.fromkeys(answer for example in same for answer in example.answers)
     return replace(same[0], answers=tuple(answers), candidates=tuple(found.values()))

@@ -122,7 +122,7 @@ def guided_examples(
         for number, positive in enumerate(right):
             draw = generator(settings.draw_seed, number, *example.id.encode())
             wrong: list[Candidate] = [
-                replace(listed[place], role="negative") for place in _drawn(rest, settings, draw)
+                replace(listed[place], role="hard_negative") for place in _drawn(rest, settings, draw)
             ]
             counts["negatives"] += len(wrong)
             others = (other for other in right if other is not positive)

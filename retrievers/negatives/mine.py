@@ -226,7 +226,7 @@ def mine_hops(
         found = {source: lists[number] for source, lists in hits.items()}
         ids = [passage.id for passage in (*hop.positives, *hop.context)]
         rows = tuple(row for name in ids if (row := search.index.passages.row_of(name)) is not None)
-        right = replace(hop, candidates=tuple(c for c in hop.candidates if c.role == "positive"))
+        right = replace(hop, candidates=hop.of_role("positive"))
         candidates = candidates_by_rank(found, settings.first_rank, settings.last_rank)
         matcher = answer_matcher(hop.answers, "regex" if settings.regex else "tokens")
         vector = None if vectors is None else vectors[number]
@@ -300,7 +300,7 @@ def _with_negatives(
         if settings.pick == "random":
             draw = generator(settings.seed, *item.example.id.encode())
         negatives = tuple(
-            Candidate(passage, "negative", candidate.source, candidate.rank, round(candidate.score, 5))
+            Candidate(passage, "hard_negative", candidate.source, candidate.rank, round(candidate.score, 5))
             for candidate, passage in choose(kept, settings.per_question, draw)
         )
         examples.append(replace(item.example, candidates=(*item.example.candidates, *negatives)))

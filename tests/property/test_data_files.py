@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rag.core.types import Passage
+from rag.data.examples import Candidate, Example
 from rag.data.files.delimited import read_rows, split_row
-from rag.data.files.dpr_family import DPR_RESULTS
-from rag.data.files.record import Context, Record
-from rag.data.files.results import read_dpr_results
-from rag.data.files.tables import TREC_RUN
+from rag.data.files.dpr_family import DPR_RESULTS, write_results
+from rag.data.files.tables import TREC_RUN, write_run
 
 lines = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20)
 ids = st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=6)
@@ -25,11 +25,8 @@ scores = st.floats(allow_nan=False, allow_infinity=False, width=32)
 cells = st.text(alphabet='ab"\t, é', max_size=8)
 
 
-def as_records(rankings, tag: str = "rag") -> list[Record]:
-    return [
-        Record(question, contexts=tuple(Context(p, score=s) for p, s in ranking), meta={"tag": tag})
-        for question, ranking in rankings
-    ]
+def hit(passage: Passage, score: float, has_answer: bool | None = None) -> Candidate:
+    return Candidate(passage, "retrieved", score=score, has_answer=has_answer)
 
 
 @pytest.fixture(scope="module")
@@ -42,21 +39,21 @@ def place() -> Iterator[Path]:
 @given(
     st.lists(
         st.builds(
-            Record,
+            Example,
             ids,
-            lines,
+            lines.filter(str.strip),
             st.lists(lines, max_size=3).map(tuple),
             st.lists(
-                st.builds(Context, ids, lines, lines, scores, st.none() | st.booleans(), st.just({})),
+                st.builds(hit, st.builds(Passage, ids, lines, lines), scores, st.none() | st.booleans()),
                 max_size=3,
             ).map(tuple),
         ),
         max_size=4,
     )
 )
-def test_dpr_results(place: Path, results: list[Record]) -> None:
-    DPR_RESULTS.write(place, results)
-    assert list(read_dpr_results(place)) == results
+def test_dpr_results(place: Path, results: list[Example]) -> None:
+    write_results(place, results)
+    assert list(DPR_RESULTS.read(place)) == results
 
 
 @settings(max_examples=40, deadline=None)
@@ -66,8 +63,14 @@ def test_trec_runs_keep_float32_scores_exactly(place: Path, run: dict[str, dict[
         (question, sorted(((p, np.float32(s)) for p, s in passages.items()), key=lambda pair: -pair[1]))
         for question, passages in run.items()
     ]
-    TREC_RUN.write(place, as_records(rankings))
-    assert {r.id: {c.id: c.score for c in r.contexts} for r in TREC_RUN.read(place)} == run
+    write_run(
+        place,
+        [
+            Example(question, "", candidates=tuple(hit(Passage(p, "", ""), s) for p, s in ranking))
+            for question, ranking in rankings
+        ],
+    )
+    assert {r.id: {c.passage.id: c.score for c in r.candidates} for r in TREC_RUN.read(place)} == run
 
 
 @settings(deadline=None)

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from rag.core.types import Passage
+from rag.data.examples import Example
 from rag.rounds import rounds, scoring
-from rag.rounds.signals import Asked, Judge
+from rag.rounds.signals import Judge
 from tests.unit.rag.rounds.test_rounds import Reader, configs, run_rounds, world
 from tests.worlds import start_process
 
@@ -24,7 +25,7 @@ class Killed(Reader):
 
     blocks = 0
 
-    def judge(self, asked: Sequence[Asked]) -> list[Any]:
+    def judge(self, asked: Sequence[Example]) -> list[Any]:
         self.blocks += 1
         if self.blocks == 3:
             os.kill(os.getpid(), signal.SIGKILL)

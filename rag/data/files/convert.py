@@ -9,15 +9,41 @@ from pathlib import Path
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage, Question
-from rag.data.files.benchmarks import HOTPOT, KILT, SQUAD
+from rag.data.examples import Candidate, Example
 from rag.data.files.dpr_family import DPR_RESULTS, DPR_TRAINING, FID, NQ_OPEN, PYSERINI
-from rag.data.files.record import Context, Format, Record
+from rag.data.files.formats import PASSAGE_PARTS, Format, parts_of
 from rag.data.files.tables import BEIR, COLBERT, TREC_QRELS, TREC_RUN
+from rag.data.questions import read_questions
 from rag.data.text import AnswerMatcher
 
+
+def _read_questions(path: Path) -> Iterator[Example]:
+    """A question set with the passages that it quotes or names."""
+    for question in read_questions(path):
+        pages = [page for places in question.provenance for page in places if "wikipedia_id" in page]
+        named = [Passage(str(page["wikipedia_id"]), str(page.get("title") or ""), "") for page in pages]
+        gold = [item.passage for item in question.gold] or named
+        ids = question.gold_passage_ids
+        if len(gold) == len(ids):
+            gold = [
+                passage if passage.id else replace(passage, id=id)
+                for passage, id in zip(gold, ids, strict=True)
+            ]
+        gold = gold or [Passage(id, "", "") for id in ids]
+        others = [Candidate(item.passage, "hard_negative") for item in question.context]
+        example = Example.of(question, [*(Candidate(passage, "positive") for passage in gold), *others])
+        yield replace(example, meta=question.meta)
+
+
+_QUESTIONS = {
+    "kilt": "KILT task files (JSON lines)",
+    "hotpot": "HotpotQA's JSON (also 2WikiMultiHopQA, MuSiQue)",
+    "squad": "SQuAD 1.1 and 2.0",
+    "questions": "any other question set that `rag evaluate` reads",
+}
 _ALL = (
-    *(DPR_RESULTS, DPR_TRAINING, FID, PYSERINI, NQ_OPEN, TREC_RUN, TREC_QRELS, KILT, BEIR, HOTPOT, SQUAD),
-    COLBERT,
+    *(DPR_RESULTS, DPR_TRAINING, FID, PYSERINI, NQ_OPEN, TREC_RUN, TREC_QRELS, BEIR, COLBERT),
+    *(Format(name, about, _read_questions) for name, about in _QUESTIONS.items()),
 )
 FORMATS: Mapping[str, Format] = {fmt.name: fmt for fmt in _ALL}
 
@@ -84,6 +110,9 @@ def convert(
         and the others hard negatives. Training sets become result lists of their positives, then negatives.
     """
     reader, writer = get_format(source_format), get_format(target_format)
+    if writer.write is None:
+        written = ", ".join(name for name, known in FORMATS.items() if known.write is not None)
+        raise ConfigError(f"{target_format} is read, but not written", hint=f"write one of: {written}")
     if not Path(source).exists():
         raise DataError(f"{source}: no such file or folder")
     if writer.is_folder and Path(target).exists():
@@ -91,13 +120,13 @@ def convert(
     report = ConversionReport()
     roles: set[str] = set()
 
-    def prepared() -> Iterator[Record]:
-        for number, record in enumerate(reader.read(Path(source)), start=1):
-            filled = _fill(record, questions, passages, writer)
+    def prepared() -> Iterator[Example]:
+        for number, example in enumerate(reader.read(Path(source)), start=1):
+            filled = _fill(example, questions, passages, writer)
             if not filled.id and "id" in writer.needs:
                 filled = replace(filled, id=f"q{number}")
             filled = _recast(filled, writer)
-            parts = filled.parts()
+            parts = parts_of(filled)
             where = f"record {number}" + (f" ({filled.id!r})" if filled.id else "")
             missing = sorted((writer.needs & _OF_RECORD) - parts | _missing_in_passages(filled, writer))
             if missing:
@@ -106,7 +135,7 @@ def convert(
                     hint=_FILL,
                 )
             roles.update(parts & _ROLES)
-            lost = (parts - writer.keeps) | _lost_by_recast(record, filled)
+            lost = (parts - writer.keeps) | _lost_by_recast(example, filled)
             report.dropped.update(lost)
             if strict and lost:
                 raise DataError(
@@ -127,78 +156,61 @@ def convert(
 
 
 def _fill(
-    record: Record,
+    example: Example,
     questions: Mapping[str, Question] | None,
     passages: Callable[[str], Passage | None] | None,
     writer: Format,
-) -> Record:
-    known = questions.get(record.id) if questions is not None else None
+) -> Example:
+    known = questions.get(example.id) if questions is not None else None
     if known is not None:
-        record = replace(
-            record,
-            question=known.text if record.question is None else record.question,
-            answers=known.answers if record.answers is None else record.answers,
+        example = replace(
+            example,
+            question=example.question or known.text,
+            answers=example.answers or known.answers,
+            answers_are_regex=example.answers_are_regex or known.answers_are_regex,
         )
     if passages is None:
-        return record
-
+        return example
     matcher: AnswerMatcher | None = None
-    if record.answers and {"contexts", "has_answer"} <= writer.keeps:
-        is_regex = known is not None and known.answers_are_regex
-        matcher = AnswerMatcher(record.answers, "regex" if is_regex else "tokens")
+    if example.answers and {"contexts", "has_answer"} <= writer.keeps:
+        matcher = AnswerMatcher(example.answers, example.answer_mode)
 
-    def full(context: Context) -> Context:
-        found = passages(context.id) if context.text is None else None
+    def full(candidate: Candidate) -> Candidate:
+        found = None if candidate.passage.text else passages(candidate.passage.id)
         if found is None:
-            return context
-        has_answer = context.has_answer
+            return candidate
+        has_answer = candidate.has_answer
         if has_answer is None and matcher is not None:
             has_answer = matcher.matches(found.text)
-        return replace(context, title=found.title, text=found.text, has_answer=has_answer)
+        return replace(candidate, passage=replace(found, id=candidate.passage.id), has_answer=has_answer)
 
-    roles = ("contexts", "positives", "negatives", "hard_negatives")
-    changes = {role: tuple(full(context) for context in getattr(record, role)) for role in roles}
-    return replace(record, **changes)  # type: ignore[arg-type]
+    return replace(example, candidates=tuple(map(full, example.candidates)))
 
 
-def _recast(record: Record, writer: Format) -> Record:
+def _recast(example: Example, writer: Format) -> Example:
     """Give passages the roles that the target knows."""
-    if writer.predicts and record.contexts and not record.positives:
-        return replace(record, answers=None)  # accepted answers are none of a system's own
-    if "contexts" in writer.keeps and "positives" not in writer.keeps and not record.contexts:
-        every = (*record.positives, *record.hard_negatives, *record.negatives)
-        return replace(record, contexts=every, positives=(), negatives=(), hard_negatives=())
-    trains = "positives" in writer.keeps and "contexts" not in writer.keeps
-    if trains and not record.positives and record.contexts and record.answers:
-        matcher = AnswerMatcher(record.answers)
-        sides: dict[bool, list[Context]] = {True: [], False: []}
-        for c in record.contexts:
-            sides[matcher.matches(c.text or "") if c.has_answer is None else c.has_answer].append(c)
-        right, wrong = tuple(sides[True]), tuple(sides[False])
-        return replace(record, contexts=(), positives=right, hard_negatives=wrong)
-    if "contexts" not in writer.keeps and record.contexts and (record.positives or record.hard_negatives):
-        given = {*map(id, record.positives), *map(id, record.hard_negatives)}
-        if all(id(context) in given for context in record.contexts):
-            return replace(record, contexts=())
-    if "positives" not in writer.keeps and record.contexts:
-        listed = set(map(id, record.contexts))
-        every = (*record.positives, *record.negatives, *record.hard_negatives)
-        if all(id(context) in listed for context in every):
-            return replace(record, positives=(), negatives=(), hard_negatives=())
-    return record
+    retrieved = example.of_role("retrieved")
+    if "contexts" in writer.keeps and not retrieved:
+        ordered = (*example.of_role("positive"), *example.negatives, *example.of_role("negative"))
+        return replace(example, candidates=tuple(replace(c, role="retrieved") for c in ordered))
+    if "positives" in writer.keeps and retrieved and example.answers and not example.positives:
+        matcher = AnswerMatcher(example.answers, example.answer_mode)
+        holds = [matcher.matches(c.passage.text) if c.has_answer is None else c.has_answer for c in retrieved]
+        judged = (
+            replace(c, role="positive" if right else "hard_negative")
+            for c, right in zip(retrieved, holds, strict=True)
+        )
+        return replace(example, candidates=tuple(sorted(judged, key=lambda c: c.role != "positive")))
+    return example
 
 
-def _missing_in_passages(record: Record, writer: Format) -> set[str]:
+def _missing_in_passages(example: Example, writer: Format) -> set[str]:
     """What the target needs of every passage and at least one lacks."""
-    lacks = {
-        "passage ids": any(not context.id for context in record.passages),
-        "passage texts": any(context.text is None for context in record.passages),
-        "titles": any(not context.title for context in record.passages),
-    }
-    return {name for name, is_missing in lacks.items() if is_missing} & writer.needs
+    complete = [parts_of(replace(example, candidates=(candidate,))) for candidate in example.candidates]
+    needed = writer.needs & PASSAGE_PARTS
+    return {name for name in needed if not all(name in parts for parts in complete)}
 
 
-def _lost_by_recast(before: Record, after: Record) -> set[str]:
-    """What was given up: result lists cannot say which passage is positive, nor predictions what is right."""
-    lost = {"positives"} if before.positives and not after.positives and after.contexts else set()
-    return lost | ({"answers"} if before.answers and after.answers is None else set())
+def _lost_by_recast(before: Example, after: Example) -> set[str]:
+    """What was given up: result lists cannot say which passage is positive."""
+    return {"positives"} if before.positives and not after.positives and after.candidates else set()

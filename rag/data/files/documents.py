@@ -12,7 +12,6 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from rag.core.errors import DataError
-from rag.data.files.benchmarks import is_article, squad_paragraphs, squad_title
 from rag.data.files.delimited import (
     delimiter_of,
     looks_like_header,
@@ -23,6 +22,7 @@ from rag.data.files.delimited import (
 from rag.data.files.fields import DocumentFields
 from rag.data.files.huggingface import stream_rows
 from rag.data.files.sources import ReadOptions, Source, sniff_bytes
+from rag.data.files.squad import is_article, squad_paragraphs, squad_title
 from rag.data.files.streams import (
     STDIN,
     bad_encoding,

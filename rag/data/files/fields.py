@@ -176,8 +176,9 @@ def passage_of(value: Any) -> Passage:
         ValueError: not an object, or its text or title is not text; says what was found.
 
     Example:
-        >>> passage_of({"docid": 7, "text": '"Danube"\\nA river.'})
-        Passage(id='7', title='Danube', text='A river.')
+        >>> passage = passage_of({"docid": 7, "text": '"Danube"\\nA river.'})
+        >>> passage.id, passage.title, passage.text
+        ('7', 'Danube', 'A river.')
     """
     if not isinstance(value, Mapping):
         raise ValueError(f"a passage is not an object ({value!r:.40})")

@@ -168,8 +168,8 @@ def gold_fields(record: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:
 
     Example:
         >>> facts = {"supporting_facts": [["B", 0]], "context": [["A", ["no"]], ["B", ["One.", " Two."]]]}
-        >>> gold_fields(facts)[0]["gold"][0].passage
-        Passage(id='', title='B', text='One. Two.')
+        >>> gold_fields(facts)[0]["gold"][0].passage.text
+        'One. Two.'
     """
     used = {"gold_passage_ids"}
     fields: dict[str, Any] = {"gold_passage_ids": _given_ids(record.get("gold_passage_ids"))}

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rag.data.files.benchmarks import squad_title
+from rag.data.files.squad import squad_title
 from rag.data.files.streams import parse_json
 
 Record = Mapping[str, Any]

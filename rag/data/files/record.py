@@ -1,12 +1,11 @@
-"""The typed record all converters meet in, and the reading and writing they share."""
+"""What the readers and writers of records share: JSON and text files, scores, answers, tokens."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -14,99 +13,6 @@ from rag.core.errors import DataError
 from rag.core.files import atomic_path
 from rag.data.files.streams import is_json_lines, json_lines, json_values, open_binary, read_lines
 from rag.data.records import BadRecord
-
-QUESTION_PARTS = frozenset({"id", "question", "answers", "meta"})  # see `Record.parts`
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """A passage in some role.
-
-    Attributes:
-        id: empty if the source gave none.
-        title: may be empty.
-        text: None if only the id is known.
-        score: larger is better; None if unknown.
-        has_answer: None if it was not looked at.
-        extra: what else the source recorded about it.
-    """
-
-    id: str
-    title: str = ""
-    text: str | None = None
-    score: float | None = None
-    has_answer: bool | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A question with all that any of the formats says about it.
-
-    Attributes:
-        id: empty if the source gave none.
-        question: None if only the id is known.
-        answers: None if the source has no place for them.
-        contexts: retrieved or given passages, best first.
-        hard_negatives: passages that look as if they did.
-        query_contexts: passages that belong to the query.
-        meta: what else the source recorded.
-    """
-
-    id: str
-    question: str | None = None
-    answers: tuple[str, ...] | None = None
-    contexts: tuple[Context, ...] = ()
-    positives: tuple[Context, ...] = ()
-    negatives: tuple[Context, ...] = ()
-    hard_negatives: tuple[Context, ...] = ()
-    query_contexts: tuple[Context, ...] = ()
-    meta: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def passages(self) -> tuple[Context, ...]:
-        """Those of all roles."""
-        return (*self.contexts, *self.positives, *self.negatives, *self.hard_negatives)
-
-    def parts(self) -> set[str]:
-        """Names of everything that is known, as used by `Format`."""
-        named = {"id", "answers", "contexts", "positives", "negatives", "hard_negatives", "meta"}
-        known = {name: bool(getattr(self, name)) for name in named}
-        known |= {
-            "question": self.question is not None,
-            "passage ids": any(context.id for context in self.passages),
-            "passage texts": any(context.text is not None for context in self.passages),
-            "titles": any(context.title for context in self.passages),
-            "scores": any(context.score is not None for context in self.passages),
-            "has_answer": any(context.has_answer is not None for context in self.passages),
-            "passage fields": any(context.extra for context in self.passages),
-        }
-        return {name for name, is_known in known.items() if is_known}
-
-
-Reader = Callable[[Path], Iterator[Record]]
-Writer = Callable[[Path, Iterable[Record]], object]  # a file or folder that appears whole
-
-
-@dataclass(frozen=True, slots=True)
-class Format:
-    """One file format.
-
-    Attributes:
-        keeps: parts of a record (see `Record.parts`) the format has a place for.
-        needs: parts it cannot be written without: "id", "question" and "answers" of every record, "passage
-            ids", "passage texts" and "titles" of every passage, "contexts" or "positives" of one at least.
-        predicts: passages without positives among them are what a system found, answers beside them its own.
-    """
-
-    name: str
-    about: str
-    keeps: frozenset[str]
-    needs: frozenset[str]
-    read: Reader
-    write: Writer
-    is_folder: bool = False
-    predicts: bool = False
 
 
 def json_records(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -166,14 +72,6 @@ def write_json_lines(path: Path, items: Iterable[Mapping[str, Any]]) -> None:
     with open_text(path) as file:
         for item in items:
             file.write(dumps(item) + "\n")
-
-
-def as_json(
-    to_json: Callable[[Iterable[Record]], Iterable[Mapping[str, Any]]],
-    write: Callable[..., Any] = write_json_list,
-) -> Writer:
-    """Writes records as one JSON list, or by another `write`."""
-    return lambda path, records: write(path, to_json(records))
 
 
 def dumps(value: Any) -> str:

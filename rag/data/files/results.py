@@ -1,4 +1,4 @@
-"""What commands write for other programs: passages, and MDR's paths; DPR's results, read with their texts."""
+"""What commands write for other programs: passages, and MDR's paths."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 import gzip
 import io
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,7 @@ from typing import Any
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_path
 from rag.core.types import Passage, Question
-from rag.data.files.dpr_family import DPR_RESULTS, RESULTS_SHAPE
-from rag.data.files.record import Record, write_json_lines
+from rag.data.files.record import write_json_lines
 
 
 def write_passages(path: str | Path, passages: Iterable[Passage]) -> int:
@@ -78,18 +77,3 @@ def write_paths(
         for question, paths in results
     )
     write_json_lines(Path(path), records)
-
-
-def read_dpr_results(path: str | Path) -> Iterator[Record]:
-    """Stream DPR's results (a JSON list, or FiD's JSON lines), or read Pyserini's (an object by question id).
-
-    Scores are taken as they are. Files that DPR wrote with its HNSW index hold distances, for which smaller
-    is better.
-
-    Raises:
-        DataError: malformed, or a passage without text; names the record.
-    """
-    for number, record in enumerate(DPR_RESULTS.read(Path(path)), start=1):
-        if any(context.text is None for context in record.contexts):
-            raise DataError(f"{path}: record {number}: a passage without text, expected {RESULTS_SHAPE}")
-        yield record

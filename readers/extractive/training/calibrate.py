@@ -12,11 +12,12 @@ import numpy.typing as npt
 
 from rag.core.errors import DataError
 from rag.core.log import get_logger
+from rag.data.examples import Example
 from rag.metrics.calibration import calibration as measure_calibration
 from readers.calibration import fit_calibration, fit_chance
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
-from readers.extractive.training.data import SPAN, Example, is_right
+from readers.extractive.training.data import SPAN, answer_type, is_right
 from readers.extractive.training.efforts import HeldOut, choose_efforts
 from readers.extractive.waves import standing
 from readers.manifest import Calibration
@@ -89,17 +90,14 @@ def tune(
     labels = [label for label, examples in sets.items() for _ in examples]
     weights = np.array([1.0 / (len(sets) * len(sets[label])) for label in labels])  # (Q,), 1 in all
     parts = [held_out[i : i + _CHUNK] for i in range(0, len(held_out), _CHUNK)]
-    scored = [
-        reader.score([e.question.text for e in part], [[c.passage for c in e.candidates] for e in part])
-        for part in parts
-    ]
+    scored = [reader.score([e.question for e in part], [e.passages for e in part]) for part in parts]
 
     def ranked(
         settings: ReaderSettings, *, without_answers: bool = False, depth: int | None = None
     ) -> list[Ranked]:
         found: list[Ranked] = []
         for part, output in zip(parts, scored, strict=True):
-            retrieval = [[c.score for c in e.candidates] for e in part]
+            retrieval = [e.scores for e in part]
             used = _without_answers(output, part) if without_answers else output
             if depth is not None:
                 used = used.only(np.nonzero(standing(used, retrieval) < depth)[0].tolist())
@@ -130,7 +128,7 @@ def tune(
             for number, found in enumerate(ranked(settings, without_answers=not answerable, depth=depth)):
                 if found.candidates and (answerable or number % _OF in _EMPTIED):
                     given = (held_out[number], number, labels[number], weights[number])
-                    holds = answerable and any(c.holds_answer for c in held_out[number].candidates)
+                    holds = answerable and any(c.has_answer for c in held_out[number].candidates)
                     cases.append(Case(found, *given, answerable, holds, depth is None))
         outcomes.append((settings, *fit_and_measure(with_empty_share(cases), settings.candidates)))
         log.info("null %s: %s", null, outcomes[-1][3])
@@ -244,7 +242,7 @@ def _fit(cases: Sequence[Case], correct: npt.NDArray[np.bool_]) -> Calibration:
     )
     first = fit_chance(signs[answerable], correct[answerable, 0], weight[answerable])
     # "yes" and "no" stand in no passage
-    wrong = answerable & ~correct[:, 0] & np.array([case.example.answer_type == SPAN for case in cases])
+    wrong = answerable & ~correct[:, 0] & np.array([answer_type(case.example) == SPAN for case in cases])
     empty = np.array([not case.holds for case in cases])
     # From one kind alone it would learn "always" or "never": then the bias tells, which knows emptied cases.
     both = empty[wrong].any() and not empty[wrong].all()
@@ -278,6 +276,6 @@ def _without_answers(scored: ScoredPassages, part: Sequence[Example]) -> ScoredP
     kept = [
         index
         for index, row in enumerate(scored.rows)
-        if not part[scored.pairs[row.group][0]].candidates[scored.pairs[row.group][1]].holds_answer
+        if not part[scored.pairs[row.group][0]].candidates[scored.pairs[row.group][1]].has_answer
     ]
     return scored.only(kept)

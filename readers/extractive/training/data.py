@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,11 +13,10 @@ import numpy.typing as npt
 
 from rag.core.errors import DataError
 from rag.core.log import get_logger
-from rag.core.types import Passage, Question
-from rag.data.files.record import Context
-from rag.data.files.results import read_dpr_results
+from rag.core.types import Question
+from rag.data.examples import Candidate, Example, Role, read_examples
 from rag.data.questions import read_questions
-from rag.data.sentences import Spans, align_sentences
+from rag.data.sentences import align_sentences
 from rag.data.text import AnswerMatcher, exact_match, normalize_answer
 from readers.extractive.layout import PairTemplate, pair_template
 from readers.extractive.tokens import TokenizedTexts, tokenize_texts
@@ -32,54 +30,23 @@ _MAX_ANSWER_TOKENS = 30
 Ints = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A passage of a question, its retrieval score, and whether an answer stands in it.
-
-    `sentences` are start and end of its sentences, `facts` which of them support the answer, where that is
-    known.
-    """
-
-    passage: Passage
-    score: float
-    is_gold: bool
-    holds_answer: bool
-    sentences: Spans = ()
-    facts: tuple[bool, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """A question and its passages, gold ones first, then others in the order in which they were given."""
-
-    question: Question
-    candidates: tuple[Candidate, ...]
-    set_index: int = 0
-
-    @property
-    def group(self) -> str:
-        """What must not be parted by holding questions out: the article of the first gold passage."""
-        gold = self.question.gold
-        return gold[0].passage.title if gold and gold[0].passage.title else self.question.text
-
-    @property
-    def answer_type(self) -> int:
-        """SPAN, YES or NO."""
-        words = {normalize_answer(answer) for answer in self.question.answers}
-        return YES if words == {"yes"} else NO if words == {"no"} else SPAN
+def answer_type(example: Example) -> int:
+    """SPAN, YES or NO."""
+    words = {normalize_answer(answer) for answer in example.answers}
+    return YES if words == {"yes"} else NO if words == {"no"} else SPAN
 
 
 def is_right(text: str, example: Example) -> bool:
     """Exact match by SQuAD's rules, or by the expressions where the answers are such."""
-    return exact_match(text, example.question.answers, example.question.answer_profile)
+    return exact_match(text, example.answers, example.answer_profile)
 
 
-def read_set(one: TrainingSet, number: int = 0, *, serving: bool = False) -> list[Example]:
-    """The questions of a set that have answers, with all their passages.
+def read_set(one: TrainingSet, *, serving: bool = False) -> list[Example]:
+    """The questions of a set that have answers, with all their passages: gold ones, the set's other
+    paragraphs, which score 0, then what was retrieved.
 
     Args:
         one: the set.
-        number: kept in the examples.
         serving: take what the retriever that will serve found, and nothing else, where the set has that.
 
     Raises:
@@ -93,12 +60,12 @@ def read_set(one: TrainingSet, number: int = 0, *, serving: bool = False) -> lis
     path = one.serving if serving and one.serving is not None else one.retrieved
     if path is None and "ctxs" in questions[0].meta:  # results of `rag retrieve`, or a file of FiD's
         path = one.questions
-    found: dict[str, tuple[Context, ...]] = {}
+    found: dict[str, tuple[Candidate, ...]] = {}
     if path is not None:
         wanted = {question.text for question in questions}
-        for record in read_dpr_results(path):
-            if record.question in wanted:
-                found[record.question] = record.contexts
+        for example in read_examples(path, needs="questions"):
+            if example.question in wanted and (listed := example.of_role("retrieved")):
+                found[example.question] = listed
         if len(found) < len(wanted) / 2 and not serving:
             raise DataError(
                 f"{path}: knows only {len(found)} of {len(wanted)} questions of {one.questions}",
@@ -107,9 +74,9 @@ def read_set(one: TrainingSet, number: int = 0, *, serving: bool = False) -> lis
     if serving and path is not None:
         questions = [question for question in questions if question.text in found]
     if one.paths:
-        return _with_paths(one, [Example(q, tuple(_joined(q)), number) for q in questions])
+        return _with_paths(one, [Example.of(question, _joined(question)) for question in questions])
     return [
-        Example(question, tuple(_candidates(question, found.get(question.text, ()), serving)), number)
+        Example.of(question, _candidates(question, found.get(question.text, ()), serving))
         for question in questions
     ]
 
@@ -144,7 +111,7 @@ def _kept(question: Question, one: TrainingSet) -> bool:
     )
 
 
-def _candidates(question: Question, retrieved: Sequence[Context], serving: bool) -> Iterator[Candidate]:
+def _candidates(question: Question, retrieved: Sequence[Candidate], serving: bool) -> Iterator[Candidate]:
     """Gold passages, the set's distractors and what was retrieved, each text once; the last if `serving`."""
     matcher = AnswerMatcher(question.answers, question.answer_mode)
     seen: set[str] = set()
@@ -154,16 +121,17 @@ def _candidates(question: Question, retrieved: Sequence[Context], serving: bool)
         for item in (*question.gold, *question.context):
             if item.passage.text.strip() and item.passage.text not in seen:
                 seen.add(item.passage.text)
+                role: Role = "positive" if item in question.gold else "hard_negative"
                 holds = matcher.matches(item.passage.text)
-                yield Candidate(item.passage, 0.0, item in question.gold, holds)
+                yield Candidate(item.passage, role, score=0.0, has_answer=holds)
     for one in retrieved:
         # gold paragraphs of multi-hop sets are whole introductions: the title in a corpus is that text again
-        text, score = one.text or "", math.nan if one.score is None else one.score
-        again = text in seen or (one.title in gold and is_multi_hop)
-        if text.strip() and (serving or not again):
+        text = one.passage.text
+        again = text in seen or (one.passage.title in gold and is_multi_hop)
+        if serving or not again:
             seen.add(text)
             holds = matcher.matches(text) if one.has_answer is None else one.has_answer
-            yield Candidate(Passage(one.id, one.title, text), score, False, holds)
+            yield replace(one, has_answer=holds)
 
 
 def _joined(question: Question) -> Iterator[Candidate]:
@@ -189,7 +157,10 @@ def _joined(question: Question) -> Iterator[Candidate]:
                 sentences.append((begin + start, begin + end))
                 facts.append(number in item.supporting)
         holds = matcher.matches(one.passage.text)
-        yield Candidate(one.passage, 0.0, path in right, holds, tuple(sentences), tuple(facts))
+        yield Candidate(
+            one.passage, "positive" if path in right else "hard_negative", score=0.0, has_answer=holds,
+            sentences=tuple(sentences), facts=tuple(facts),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +199,7 @@ class ReaderExamples:
 
 
 def load_examples(
-    examples: Sequence[Example],
-    sets: Sequence[TrainingSet],
+    sets: Sequence[tuple[TrainingSet, Sequence[Example]]],
     tokenizer: Any,
     *,
     answer_types: bool = False,
@@ -238,7 +208,7 @@ def load_examples(
     """Tokenise everything once. Questions that no passage answers are left out and counted.
 
     Args:
-        sets: which passages are positive.
+        sets: with the examples of each; a set says which passages are positive.
         answer_types: keep questions whose answer is "yes" or "no".
         negatives_top_k: keep so many passages without the answer, the first ones.
 
@@ -252,24 +222,25 @@ def load_examples(
         return known.setdefault((candidate.passage.title, candidate.passage.text), len(known))
 
     roles: list[tuple[list[tuple[Candidate, list[tuple[int, int]]]], list[Candidate]]] = []
-    for example in examples:
-        positive, negative = _roles(example, sets[example.set_index].positives, answer_types)
+    numbered = [(number, example) for number, (_, examples) in enumerate(sets) for example in examples]
+    for place, example in numbered:
+        positive, negative = _roles(example, sets[place][0].positives, answer_types)
         roles.append((positive, negative[:negatives_top_k]))
         for candidate in (*(c for c, _ in positive), *roles[-1][1]):
             number(candidate)
     texts = tokenize_texts(tokenizer, [text for _, text in known])
     titles = tokenize_texts(tokenizer, [title for title, _ in known])
-    kept: list[Example] = []
+    kept: list[tuple[int, Example]] = []
     bounds, span_bounds, fact_bounds, positives = [0], [0], [0], []
     passages: list[int] = []
     spans: list[tuple[int, int]] = []
     facts: list[tuple[int, int]] = []
-    for example, (answering, others) in zip(examples, roles, strict=True):
+    for (place, example), (answering, others) in zip(numbered, roles, strict=True):
         located = [(c, list(texts.located(number(c), places, _MAX_ANSWER_TOKENS))) for c, places in answering]
-        located = [pair for pair in located if pair[1] or example.answer_type != SPAN]
+        located = [pair for pair in located if pair[1] or answer_type(example) != SPAN]
         if not located:
             continue
-        kept.append(example)
+        kept.append((place, example))
         positives.append(len(located))
         for candidate, found in [*located, *((c, []) for c in others)]:
             passages.append(number(candidate))
@@ -279,10 +250,10 @@ def load_examples(
                 facts += [(last, int(is_fact)) for _, last in texts.located(passages[-1], [sentence])]
             fact_bounds.append(len(facts))
         bounds.append(len(passages))
-    if len(kept) < len(examples):
+    if len(kept) < len(numbered):
         get_logger(__name__).warning(
             "%d of %d questions left out: no passage of theirs holds an answer of at most %d tokens",
-            *(len(examples) - len(kept), len(examples), _MAX_ANSWER_TOKENS),
+            *(len(numbered) - len(kept), len(numbered), _MAX_ANSWER_TOKENS),
         )
     if not kept:
         raise DataError(
@@ -290,11 +261,11 @@ def load_examples(
             hint="give gold passages, or `retrieved` results that hold the answers",
         )
     return ReaderExamples(
-        questions=tokenize_texts(tokenizer, [example.question.text for example in kept]),
+        questions=tokenize_texts(tokenizer, [example.question for _, example in kept]),
         titles=titles,
         texts=texts,
-        sets=np.array([example.set_index for example in kept], np.int64),
-        types=np.array([example.answer_type for example in kept], np.int64),
+        sets=np.array([place for place, _ in kept], np.int64),
+        types=np.array([answer_type(example) for _, example in kept], np.int64),
         bounds=np.array(bounds, np.int64),
         positives=np.array(positives, np.int64),
         passages=np.array(passages, np.int64),
@@ -310,31 +281,28 @@ def _roles(
     example: Example, mode: str, answer_types: bool
 ) -> tuple[list[tuple[Candidate, list[tuple[int, int]]]], list[Candidate]]:
     """Positive passages with the places of the answers in them, and negatives."""
-    question = example.question
-    if example.answer_type != SPAN:
-        if not answer_types:
-            return [], []
-        return [(c, []) for c in example.candidates if c.is_gold], [
-            c for c in example.candidates if not c.is_gold
-        ]
+    gold = example.of_role("positive")
+    if answer_type(example) != SPAN:
+        others = [c for c in example.candidates if c.role != "positive"]
+        return ([(c, []) for c in gold], others) if answer_types else ([], [])
     if mode == "auto":
-        mode = "gold" if any(c.is_gold and c.holds_answer for c in example.candidates) else "match"
-    matcher = AnswerMatcher(question.answers, question.answer_mode)
+        mode = "gold" if any(c.has_answer for c in gold) else "match"
+    matcher = AnswerMatcher(example.answers, example.answer_mode)
     positive = []
     for candidate in example.candidates:
-        if candidate.holds_answer and (candidate.is_gold or mode != "gold"):
+        if candidate.has_answer and (candidate.role == "positive" or mode != "gold"):
             places = matcher.places(candidate.passage.text)
-            annotated = _annotated(question, candidate)
+            annotated = _annotated(example, candidate)
             places = annotated + [place for place in places if place not in annotated]
             if places:
                 positive.append((candidate, places[:_MAX_SPANS]))
-    return positive, [c for c in example.candidates if not c.holds_answer]
+    return positive, [c for c in example.candidates if not c.has_answer]
 
 
-def _annotated(question: Question, candidate: Candidate) -> list[tuple[int, int]]:
+def _annotated(example: Example, candidate: Candidate) -> list[tuple[int, int]]:
     """Where SQuAD says the first answer stands, if it stands there."""
-    if not (candidate.is_gold and question.answer_starts):
+    if not (candidate.role == "positive" and example.answer_starts):
         return []
-    start, answer = question.answer_starts[0], question.answers[0]
+    start, answer = example.answer_starts[0], example.answers[0]
     end = start + len(answer)
     return [(start, end)] if candidate.passage.text[start:end] == answer else []

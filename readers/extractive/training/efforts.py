@@ -9,8 +9,9 @@ from itertools import pairwise, product
 import numpy as np
 import numpy.typing as npt
 
+from rag.data.examples import Example
 from readers.extractive.settings import Effort, ReaderSettings
-from readers.extractive.training.data import Example, is_right
+from readers.extractive.training.data import is_right
 from readers.extractive.waves import ScoreRows, read_waves
 from readers.manifest import Calibration
 from readers.ranking import ScoredPassages, confidence_of_first, rank
@@ -49,7 +50,7 @@ class HeldOut:
         chosen = self.settings.model_copy(update={"efforts": {"tried": effort}, "effort": "tried"})
         right, cost, likely = [], [], []
         for everything, examples in zip(self.scored, self.parts, strict=True):
-            retrieval = [[candidate.score for candidate in example.candidates] for example in examples]
+            retrieval = [example.scores for example in examples]
             read, costs = read_waves(
                 everything, retrieval, chosen, self.calibration, _known(everything), depth=self.depth
             )

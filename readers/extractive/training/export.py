@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from rag.core.files import atomic_path, atomic_write_json, read_json, sha256_file
+from rag.data.examples import Example
 from rag.runtime.fast.int8_bert import RangeRecorder
 from readers.extractive.fast import FastSpanModel
 from readers.extractive.files import load_parts
@@ -18,7 +19,6 @@ from readers.extractive.model import SpanModel
 from readers.extractive.quantized import save_int8
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderManifest, ReaderSettings
-from readers.extractive.training.data import Example
 from readers.manifest import Calibration, load_manifest
 
 WEIGHTS_FILE, RANGES_FILE = "weights.int8.safetensors", "ranges.safetensors"
@@ -113,8 +113,8 @@ def add_ranges(folder: Path, examples: Sequence[Example]) -> bool:
     model = FastSpanModel(parts.model, "fp32")
     model.encoder = recorder
     reader = ExtractiveReader(model, parts.tokenizer, parts.settings, name=parts.name)
-    passages = [[candidate.passage for candidate in example.candidates[:_PASSAGES]] for example in examples]
-    reader.score([example.question.text for example in examples], passages)
+    passages = [example.passages[:_PASSAGES] for example in examples]
+    reader.score([example.question for example in examples], passages)
     reader.close()
     path = folder / RANGES_FILE
     with atomic_path(path) as temporary:

@@ -13,6 +13,7 @@ import torch
 from rag.core.files import atomic_write_json, fingerprint, read_json
 from rag.core.log import get_logger
 from rag.core.types import Passage
+from rag.data.examples import Example
 from rag.data.text import f1
 from rag.runtime.seeds import generator
 from rag.training.card import Card
@@ -21,7 +22,7 @@ from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderManifest, ReaderSettings
 from readers.extractive.training.calibrate import too_few, tune
 from readers.extractive.training.config import ReaderTrainConfig, TrainingSet
-from readers.extractive.training.data import Example, is_right, read_set
+from readers.extractive.training.data import is_right, read_set
 from readers.extractive.training.export import add_ranges, export_int8, export_trained
 from readers.manifest import Calibration, load_manifest
 from readers.protocols import Reader
@@ -116,7 +117,7 @@ def reader_card(config: ReaderTrainConfig) -> Card:
 
 def _source(config: ReaderTrainConfig, sets: Mapping[str, Sequence[Example]]) -> str:
     """What the choice of settings follows from, beside the weights."""
-    told = {label: [example.question.id for example in examples] for label, examples in sets.items()}
+    told = {label: [example.id for example in examples] for label, examples in sets.items()}
     files = {
         str(path): path.stat().st_size
         for one in (*config.train, *config.calibrate)
@@ -133,12 +134,12 @@ def _serving(
     """By set, held-out questions with what a retriever found for them and nothing else."""
     found: dict[str, Sequence[Example]] = {}
     for one in (*config.train, *config.calibrate):
-        chosen = {example.question.id for example in held_out.get(one.label, ())}
+        chosen = {example.id for example in held_out.get(one.label, ())}
         is_learnt = one in config.train
         if is_learnt and not (chosen and (one.serving or one.retrieved)):
             continue
         examples = read_set(one, serving=True)
-        examples = [e for e in examples if e.candidates and (e.question.id in chosen or not is_learnt)]
+        examples = [e for e in examples if e.candidates and (e.id in chosen or not is_learnt)]
         if examples:
             found[one.label] = draw(examples, config.calibration_questions, config, 5)
     return found
@@ -186,16 +187,15 @@ def reading_scores(reader: Reader, examples: Sequence[Example]) -> dict[str, flo
         part = examples[begin : begin + _CHUNK]
         passages = [_passages(example) for example in part]
         given = [[1.0] * len(found) for found in passages]
-        results = reader.read([example.question.text for example in part], passages, given, n_best=1)
+        results = reader.read([example.question for example in part], passages, given, n_best=1)
         for example, result in zip(part, results, strict=True):
             text = result.answers[0].text if result.answers else ""
             right = float(is_right(text, example))
-            overlap = right if example.question.answers_are_regex else f1(text, example.question.answers)
+            overlap = right if example.answers_are_regex else f1(text, example.answers)
             scores.append((right, overlap))
     em, overlap = 100.0 * np.array(scores).reshape(-1, 2).sum(axis=0) / max(1, len(examples))
     return {"em": round(float(em), 2), "f1": round(float(overlap), 2)}
 
 
-def _passages(example: Example) -> list[Passage]:
-    gold = [candidate.passage for candidate in example.candidates if candidate.is_gold]
-    return gold or [candidate.passage for candidate in example.candidates[:_RETRIEVED]]
+def _passages(example: Example) -> Sequence[Passage]:
+    return example.positives or example.passages[:_RETRIEVED]

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from rag.data.examples import Example
 from rag.data.questions import hold_out
 from rag.runtime.model_files import model_folder, position_limit, read_config
 from rag.training.fit import Loss
@@ -16,8 +17,8 @@ from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.average import averaged, other_readers
 from readers.extractive.training.batches import ReaderBatch, ReaderBatches
-from readers.extractive.training.config import ReaderTrainConfig
-from readers.extractive.training.data import Example, load_examples, read_set
+from readers.extractive.training.config import ReaderTrainConfig, TrainingSet
+from readers.extractive.training.data import load_examples, read_set
 from readers.extractive.training.finish import (
     check_held_out,
     draw,
@@ -57,17 +58,16 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
     master = run.master(model.to(run.device))
 
     # data
-    learnt: list[Example] = []
+    learnt: list[tuple[TrainingSet, list[Example]]] = []
     held_out: dict[str, list[Example]] = {}
-    for number, one in enumerate(config.train):
+    for one in config.train:
         kept, held_out[one.label] = hold_out(
-            read_set(one, number), one.held_out, config.run.seed, lambda example: example.group
+            read_set(one), one.held_out, config.run.seed, lambda example: example.article
         )
-        learnt += kept
+        learnt.append((one, kept))
     check_held_out(config, held_out)
     examples = load_examples(
         learnt,
-        config.train,
         tokenizer,
         answer_types=config.model.answer_types,
         negatives_top_k=config.negatives_top_k,

@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage
+from rag.data.examples import Example
 from rag.runtime.seeds import generator
 from readers.generative.layout import encode_rows
 from readers.generative.settings import GeneratorSettings
 from readers.generative.training.config import GeneratorStage, GeneratorTrainConfig
-from readers.generative.training.data import GeneratorExample
 
 _SPAN_TOKENS = 3.0  # mean length of a masked span
 
@@ -46,13 +46,13 @@ class GeneratorBatches:
         config: GeneratorTrainConfig,
         settings: GeneratorSettings,
         tokenizer: Any,
-        examples: Sequence[GeneratorExample],
+        examples: Sequence[Example],
         corpus: tuple[Callable[[int], Passage], int],
     ) -> None:
         self._config, self._settings, self._tokenizer = config, settings, tokenizer
         self._examples, self._corpus = examples, corpus
         if config.without_answer == "skip":
-            self._examples = [example for example in examples if any(example.holds)]
+            self._examples = [example for example in examples if _holding(example)]
             if not self._examples:
                 raise DataError(
                     f"none of {len(examples)} questions has a passage that holds its answer",
@@ -97,14 +97,13 @@ class GeneratorBatches:
         for index in chosen:
             example = self._examples[index]
             places = choose_passages(example, stage, draw)
-            is_told = any(example.holds[i] for i in places)
-            says_none = not is_told and (
-                self._config.without_answer == "no answer"
-                or (any(example.holds) and stage.no_answer_fraction > 0)
+            holding = _holding(example)
+            says_none = holding.isdisjoint(places) and (
+                self._config.without_answer == "no answer" or (holding and stage.no_answer_fraction > 0)
             )
             answer = example.answers[int(draw.integers(len(example.answers)))]
             questions.append(example.question)
-            passages.append([example.passages[i] for i in places])
+            passages.append([example.candidates[i].passage for i in places])
             targets.append(str(self._config.no_answer) if says_none else answer)
         settings = self._settings.model_copy(update={"passage_tokens": stage.passage_tokens})
         rows = encode_rows(self._tokenizer, settings, questions, passages)
@@ -134,26 +133,33 @@ def _frame(tokenizer: Any) -> tuple[list[int], list[int]]:
     return framed[:begin], framed[begin + len(bare) :]
 
 
-def choose_passages(example: GeneratorExample, stage: GeneratorStage, draw: np.random.Generator) -> list[int]:
+def choose_passages(example: Example, stage: GeneratorStage, draw: np.random.Generator) -> list[int]:
     """Numbers of the passages to read beside a question, by the rules of a stage.
 
     Example:
-        >>> three = tuple(Passage(letter, "", letter) for letter in "xya")
-        >>> told = GeneratorExample("?", ("a",), three, (False, False, True))
-        >>> choose_passages(told, GeneratorStage(steps=1, passages=2), np.random.default_rng(0))
+        >>> from rag.data.examples import Candidate
+        >>> three = [(Passage(letter, "", letter), letter == "a") for letter in "xya"]
+        >>> three = tuple(Candidate(passage, "retrieved", has_answer=holds) for passage, holds in three)
+        >>> example = Example("1", "?", ("a",), three)
+        >>> choose_passages(example, GeneratorStage(steps=1, passages=2), np.random.default_rng(0))
         [0, 1]
         >>> sure = GeneratorStage(steps=1, passages=2, ensure_answer=True)
-        >>> choose_passages(told, sure, np.random.default_rng(0))
+        >>> choose_passages(example, sure, np.random.default_rng(0))
         [0, 2]
     """
-    numbers = list(range(len(example.passages)))
-    silent = [i for i in numbers if not example.holds[i]]
+    numbers, holding = list(range(len(example.candidates))), _holding(example)
+    silent = [i for i in numbers if i not in holding]
     if stage.no_answer_fraction and draw.random() < stage.no_answer_fraction and silent:
         return silent[: stage.passages]
     chosen = numbers[: stage.passages]
-    if stage.ensure_answer and not any(example.holds[i] for i in chosen):
-        chosen[-1] = next((i for i in numbers if example.holds[i]), chosen[-1])
+    if stage.ensure_answer and holding.isdisjoint(chosen):
+        chosen[-1] = min(holding, default=chosen[-1])
     return chosen
+
+
+def _holding(example: Example) -> set[int]:
+    """Numbers of the passages that hold an answer."""
+    return {number for number, candidate in enumerate(example.candidates) if candidate.has_answer}
 
 
 def infill(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rag.core.errors import DataError
 from rag.core.log import get_logger
-from rag.core.types import Passage
-from rag.data.files.dpr_family import DPR_TRAINING, FID
-from rag.data.files.record import Context, Record, json_records
+from rag.data.examples import ROLES, Candidate, Example, first_record, read_examples
 from rag.data.text import AnswerMatcher
 
 _SHAPE = (
@@ -19,43 +17,26 @@ _SHAPE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class GeneratorExample:
-    """A question to train on.
-
-    Attributes:
-        question: its text.
-        answers: one of them is drawn as the target each time.
-        passages: positives first, then as they were ranked.
-        holds: for each passage whether it holds an answer.
-        ranked: places of what a retriever found, best first; none where files say only what is right or not.
-    """
-
-    question: str
-    answers: tuple[str, ...]
-    passages: tuple[Passage, ...]
-    holds: tuple[bool, ...]
-    ranked: tuple[int, ...] = ()
-
-    def retrieved(self, count: int) -> tuple[Passage, ...]:
-        """The best-ranked `count` passages, as a retriever gave them; without one positives come first."""
-        return tuple(self.passages[place] for place in self.ranked[:count]) or self.passages[:count]
-
-
-def read_examples(paths: Sequence[Path]) -> list[GeneratorExample]:
+def merged_examples(paths: Sequence[Path]) -> list[Example]:
     """Questions of all files; those that several files hold get the passages of all.
 
-    Questions without an answer or a passage are left out and counted.
+    Positives come first, then the others as they were ranked; each says whether it holds an answer, and those
+    that a retriever found have a rank. Answers are those that a generator should give. Questions without an
+    answer or a passage are left out and counted.
 
     Raises:
         DataError: no such file, another shape, an answer that is not text (with its place), or no question
             with answers and passages.
     """
-    parts: dict[str, list[Record]] = {}
+    parts: dict[str, list[Example]] = {}
     for path in paths:
-        for record in _read(Path(path)):
-            parts.setdefault(str(record.question), []).append(record)
-    made = [example for records in parts.values() if (example := _example(records)) is not None]
+        if path.is_file() and not has_passages(path):
+            raise DataError(
+                f"{path}: no passages beside its questions", hint=f"{_SHAPE}; or give an index to search"
+            )
+        for example in read_examples(path, needs="passages"):
+            parts.setdefault(example.question, []).append(example)
+    made = [one for same in parts.values() if (one := _merged(same)) is not None]
     if not made:
         names = ", ".join(map(str, paths))
         raise DataError(f"{names}: no question with answers and passages", hint=_SHAPE)
@@ -68,62 +49,39 @@ def read_examples(paths: Sequence[Path]) -> list[GeneratorExample]:
     return made
 
 
+def best_ranked(example: Example, count: int) -> list[Candidate]:
+    """The best `count` passages as a retriever ranked them; where none did, positives come first."""
+    ranked = [candidate for candidate in example.candidates if candidate.rank is not None]
+    return sorted(ranked, key=lambda c: c.rank or 0)[:count] or list(example.candidates[:count])
+
+
 def has_passages(path: Path) -> bool:
     """Whether a file gives passages beside its questions, by its first record."""
-    try:
-        return _reader(path) is not None
-    except DataError:  # no JSON records at all: a table, or SQuAD's articles
-        return False
+    return bool({*ROLES, "contexts"} & first_record(path).keys())
 
 
-def _reader(path: Path) -> Callable[[Path], Iterator[Record]] | None:
-    _, head = next(json_records(path), ("", {}))
-    if "positive_ctxs" in head:
-        return DPR_TRAINING.read
-    return FID.read if "ctxs" in head or "contexts" in head else None
-
-
-def _read(path: Path) -> Iterator[Record]:
-    reader = _reader(path)
-    if reader is None:
-        raise DataError(
-            f"{path}: no passages beside its questions", hint=f"{_SHAPE}; or give an index to search"
-        )
-    for record in reader(path):
-        target = record.meta.get("target")
-        if target is not None and not isinstance(target, str):
-            raise DataError(f"{path}: the target of {record.question!r:.60} is not text ({target!r:.40})")
-        yield record
-
-
-def _example(records: Sequence[Record]) -> GeneratorExample | None:
-    targets = [str(record.meta["target"]) for record in records if record.meta.get("target")]
-    answers = dict.fromkeys(a.strip() for r in records for a in targets or r.answers or () if a.strip())
-    positives = _texts(context for record in records for context in record.positives)
-    ranked = _texts(
-        context
-        for record in records
-        for context in (*record.contexts, *record.hard_negatives, *record.negatives)
+def _merged(same: Sequence[Example]) -> Example | None:
+    """Examples of one question as one."""
+    targets = [example.target_answer for example in same if example.target_answer]
+    answers = dict.fromkeys(a.strip() for e in same for a in targets or e.answers if a.strip())
+    given = [candidate for example in same for candidate in example.candidates]
+    positives = _by_text(c for c in given if c.role == "positive")
+    retrieved = _by_text(c for c in given if c.role == "retrieved")
+    others = _by_text(
+        c for e in same for c in (*e.of_role("retrieved"), *e.of_role("hard_negative", "negative"))
     )
-    passages = {**positives, **{key: value for key, value in ranked.items() if key not in positives}}
-    if not answers or not passages:
+    if not answers or not given:
         return None
     matcher = AnswerMatcher(answers)
-    holds = tuple(
-        key in positives or (matcher.matches(passage.text) if known is None else known)
-        for key, (passage, known) in passages.items()
-    )
-    found = tuple(passage for passage, _ in passages.values())
-    places = {key: place for place, key in enumerate(passages)}
-    listed = _texts(context for record in records for context in record.contexts)
-    ranks = tuple(places[key] for key in listed)
-    return GeneratorExample(str(records[0].question), tuple(answers), found, holds, ranks)
+    ranks = {key: rank for rank, key in enumerate(retrieved, start=1)}
+    candidates = []
+    for key, candidate in {**positives, **{k: c for k, c in others.items() if k not in positives}}.items():
+        holds = True if key in positives else candidate.has_answer
+        if holds is None:
+            holds = matcher.matches(candidate.passage.text)
+        candidates.append(replace(candidate, has_answer=holds, rank=ranks.get(key)))
+    return replace(same[0], answers=tuple(answers), candidates=tuple(candidates))
 
 
-def _texts(contexts: Iterable[Context]) -> Mapping[tuple[str, str], tuple[Passage, bool | None]]:
-    """Different passages with a text, and whether the file says that they hold an answer."""
-    return {
-        (c.title, c.text): (Passage(c.id, c.title, c.text), c.has_answer)
-        for c in contexts
-        if c.text is not None and c.text.strip()
-    }
+def _by_text(candidates: Iterable[Candidate]) -> Mapping[tuple[str, str], Candidate]:
+    return {(c.passage.title, c.passage.text): c for c in candidates}

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from rag.core.files import atomic_path
-from rag.core.types import Passage
+from rag.data.examples import Example
 from rag.data.text import f1
 from rag.metrics.answers import score_answers
 from rag.metrics.calibration import calibration as measure_calibration
@@ -20,7 +20,7 @@ from readers.calibration import fit_calibration
 from readers.generative.model import Seq2Seq
 from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
-from readers.generative.training.data import GeneratorExample
+from readers.generative.training.data import best_ranked
 from readers.manifest import Calibration
 from readers.ranking import Ranked, confidences
 
@@ -28,7 +28,7 @@ _CHUNK = 32
 
 
 def read_examples_with(
-    reader: GenerativeReader, examples: Sequence[GeneratorExample], passages: int, *, silent: bool = False
+    reader: GenerativeReader, examples: Sequence[Example], passages: int, *, silent: bool = False
 ) -> list[Ranked]:
     """What a reader generates from the best-ranked passages of held-out questions.
 
@@ -38,10 +38,10 @@ def read_examples_with(
     found: list[Ranked] = []
     for begin in range(0, len(examples), _CHUNK):
         part = examples[begin : begin + _CHUNK]
-        chosen: list[Sequence[Passage]] = [e.retrieved(passages) for e in part]
-        if silent:
-            holding = [{p for p, holds in zip(e.passages, e.holds, strict=True) if holds} for e in part]
-            chosen = [[p for p in mine if p not in gone] for mine, gone in zip(chosen, holding, strict=True)]
+        chosen = [
+            [c.passage for c in best_ranked(example, passages) if not (silent and c.has_answer)]
+            for example in part
+        ]
         ranks = [[-float(rank) for rank in range(len(mine))] for mine in chosen]
         found += reader.generate([e.question for e in part], chosen, ranks)
     return found
@@ -74,7 +74,7 @@ def answer_scores(
 
 
 def calibrate(
-    reader: GenerativeReader, examples: Sequence[GeneratorExample], passages: int
+    reader: GenerativeReader, examples: Sequence[Example], passages: int
 ) -> tuple[Calibration, dict[str, float]]:
     """Temperature and null bias on held-out questions, and the reader's figures on them.
 

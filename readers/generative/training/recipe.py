@@ -13,6 +13,7 @@ from transformers import AutoModel, AutoTokenizer
 from indexers.passages import PassageStore
 from rag.core.errors import ConfigError
 from rag.core.types import Passage
+from rag.data.examples import Example
 from rag.data.questions import hold_out
 from rag.runtime.backbone import attention_for, loading
 from rag.runtime.model_files import embedded_encoder_dir
@@ -28,7 +29,7 @@ from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
 from readers.generative.training.batches import GeneratorBatch, GeneratorBatches
 from readers.generative.training.config import GeneratorTrainConfig
-from readers.generative.training.data import GeneratorExample, read_examples
+from readers.generative.training.data import merged_examples
 from readers.generative.training.finish import (
     answer_scores,
     calibrate,
@@ -60,11 +61,11 @@ def train_generator(config: GeneratorTrainConfig) -> Path:
 
 def _method(config: GeneratorTrainConfig, run: Run) -> Method:
     # data
-    examples = read_examples(config.train_files)
+    examples = merged_examples(config.train_files)
     if config.validation_file is None:
         examples, held_out = hold_out(examples, config.validation_questions, config.run.seed)
     else:
-        held_out = read_examples([config.validation_file])[: config.validation_questions]
+        held_out = merged_examples([config.validation_file])[: config.validation_questions]
 
     # model
     seq2seq, span_head = _start(config, run.device)
@@ -182,7 +183,7 @@ def _encoder(source: str | None) -> tuple[Any, Any, torch.nn.Linear | None]:
 
 
 def _corpus(
-    config: GeneratorTrainConfig, examples: Sequence[GeneratorExample]
+    config: GeneratorTrainConfig, examples: Sequence[Example]
 ) -> tuple[Callable[[int], Passage], int]:
     """What is denoised: an index's passages, or those of the questions."""
     if config.index is not None:

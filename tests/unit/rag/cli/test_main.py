@@ -17,7 +17,7 @@ from rag.cli.main import _COMMANDS, load_command, main
 from rag.cli.show import format_answer_set, highlight
 from rag.config import preset_names
 from rag.core.errors import RagError
-from rag.data.choices import FileFormat
+from rag.data.choices import FileFormat, WrittenFormat
 from rag.data.examples import read_examples
 from rag.data.files.convert import FORMATS
 from rag.data.text import PROFILES
@@ -79,6 +79,7 @@ def test_every_command_has_help_in_panels(capsys: pytest.CaptureFixture[str]) ->
 
 def test_choices_are_those_of_the_settings() -> None:
     assert set(get_args(FileFormat)) == set(FORMATS)
+    assert set(get_args(WrittenFormat)) == {name for name, known in FORMATS.items() if known.write}
     assert set(KIND_NAMES) == {"auto", *KINDS}
     for name, command in _all_commands():
         group, _, recipe = name.partition(" ")

@@ -17,13 +17,13 @@ from rag.cli.main import main
 from rag.cli.options import options_of
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage
-from rag.data.files.results import read_dpr_results
+from rag.data.examples import Example, read_examples
 from rag.joint.questions import answered
 from rag.rounds import by_reader, rounds
 from rag.rounds.by_reader import DistillationRounds, MakeReader
 from rag.rounds.config import DistillationRoundsConfig
 from rag.rounds.rounds import RoundResult, table
-from rag.rounds.signals import Asked, Judge
+from rag.rounds.signals import Judge, matcher_of
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training.distill import DistillTrainConfig
 from tests.unit.retrievers.conftest import cipher_examples
@@ -36,8 +36,8 @@ class Reader(Judge):
         self.signal, self.model = "span-likelihood", None
         self.identity = {"name": "knowing", "kind": "extractive", "weights_sha256": "0" * 64}
 
-    def judge(self, asked: Sequence[Asked]) -> list[Any]:
-        return [np.array([4.0 * a.answers.matches(p.text) for p in a.passages]) for a in asked]
+    def judge(self, asked: Sequence[Example]) -> list[Any]:
+        return [np.array([4.0 * matcher_of(a).matches(p.text) for p in a.passages]) for a in asked]
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def test_rounds_go_on_after_a_stop_before_any_stage(
             path = Path(f"round-{number}") / name
             assert (tmp_path / "cut" / path).read_bytes() == (tmp_path / "whole" / path).read_bytes()
     # what a reader is trained on: the round's passages, readable as retrieval results
-    found = next(read_dpr_results(tmp_path / "cut" / "round-1" / "found.json"))
+    found = next(read_examples(tmp_path / "cut" / "round-1" / "found.json", needs="passages"))
     assert len(found.passages) == 40
     assert found.answers
     settings, training = configs(world, tmp_path / "cut", steps=2)

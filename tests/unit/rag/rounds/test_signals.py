@@ -25,7 +25,7 @@ from rag.data.examples import (
 )
 from rag.rounds import scoring
 from rag.rounds.scoring import report_path, score_examples
-from rag.rounds.signals import Asked, Judge, asked_of
+from rag.rounds.signals import Judge, matcher_of, to_judge
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
@@ -83,7 +83,7 @@ def forward(model: Any, passages: Sequence[Passage], **more: Any) -> Any:
 @pytest.mark.parametrize("kind", ["t5", "bart"])
 def test_generative_signals_equal_eager_brute_force(kind: str) -> None:
     model = tiny_seq2seq(kind)
-    asked = asked_of(EXAMPLE)
+    asked = to_judge(EXAMPLE)
     alone = [-float(forward(model, [p]).loss) for p in PASSAGES]
     assert generative(kind, "likelihood").judge([asked])[0] == pytest.approx(alone, rel=1e-3)
     without = [float(forward(model, [o for o in PASSAGES if o != p]).loss) for p in PASSAGES]
@@ -101,7 +101,7 @@ def test_generative_signals_equal_eager_brute_force(kind: str) -> None:
 def test_span_likelihood_equals_a_loop_over_spans(tmp_path: Path, max_tokens: int) -> None:
     """Also where a passage needs two windows, which share the softmax."""
     judge = extractive(tmp_path, "span-likelihood", max_tokens=max_tokens, stride_tokens=4)
-    [found] = judge.judge([asked_of(EXAMPLE)])
+    [found] = judge.judge([to_judge(EXAMPLE)])
     reader = judge.model
     tokenizer = tiny_tokenizer()
     windows = 0
@@ -147,18 +147,18 @@ def test_passages_without_an_answer_are_not_read(tmp_path: Path, monkeypatch: py
         return logits(model, ids, *more)
 
     monkeypatch.setattr(type(judge.model.model), "logits", counted)
-    holding = [asked_of(EXAMPLE).answers.matches(passage.text) for passage in PASSAGES]
+    holding = [matcher_of(EXAMPLE).matches(passage.text) for passage in PASSAGES]
     assert 0 < sum(holding) < len(PASSAGES)
-    judge.judge([asked_of(EXAMPLE)])
+    judge.judge([to_judge(EXAMPLE)])
     assert sum(read) == sum(holding)
-    [none] = judge.judge([asked_of(replace(EXAMPLE, answers=("nowhere",)))])
+    [none] = judge.judge([to_judge(replace(EXAMPLE, answers=("nowhere",)))])
     assert none == pytest.approx([math.log(1e-4)] * len(PASSAGES))
     assert sum(read) == sum(holding)
 
 
 def test_relevance_is_the_best_span_against_not_here(tmp_path: Path) -> None:
     judge = extractive(tmp_path, "relevance")
-    [found] = judge.judge([asked_of(EXAMPLE)])
+    [found] = judge.judge([to_judge(EXAMPLE)])
     scored = judge.model.score([EXAMPLE.question], [PASSAGES]).scores
     assert found == pytest.approx(scored.spans[:, 0] - scored.nulls)
 
@@ -180,8 +180,8 @@ def test_a_reader_is_told_what_it_can_give(tmp_path: Path) -> None:
 
 def test_regular_expressions_become_what_they_match_most(tmp_path: Path) -> None:
     example = replace(EXAMPLE, answers=(r"\d\d(\d\d)?",), answers_are_regex=True)
-    assert asked_of(example).answer == "57"
-    assert asked_of(replace(example, answers=("x+y",))).answer == ""
+    assert to_judge(example).target_answer == "57"
+    assert to_judge(replace(example, answers=("x+y",))).target_answer == ""
 
 
 class Counting(Judge):
@@ -190,7 +190,7 @@ class Counting(Judge):
     def __init__(self, fails_at: str = "") -> None:
         self.signal, self.identity, self.fails_at = "likelihood", IDENTITY, fails_at
 
-    def judge(self, asked: Sequence[Asked]) -> list[Any]:
+    def judge(self, asked: Sequence[Example]) -> list[Any]:
         if any(a.question == self.fails_at for a in asked):
             raise KeyboardInterrupt
         return [np.array([float(len(p.text)) for p in a.passages]) for a in asked]

@@ -193,11 +193,11 @@ def test_int8_inference_needs_ranges_which_are_checked(tmp_path: Path, encoder_f
         reader = ExtractiveReader.load(tmp_path, precision="int8")
         exact = ExtractiveReader.load(tmp_path, precision="fp32")
         texts = [example.candidates[0].passage for example in rest]
-        together = reader.score([first.question.text], [texts]).scores
-        expected = exact.score([first.question.text], [texts]).scores
+        together = reader.score([first.question], [texts]).scores
+        expected = exact.score([first.question], [texts]).scores
         np.testing.assert_allclose(together.nulls, expected.nulls, atol=0.2)
         for place in (0, 3, 9):
-            alone = reader.score([first.question.text], [texts[place : place + 1]]).scores
+            alone = reader.score([first.question], [texts[place : place + 1]]).scores
             np.testing.assert_allclose(alone.spans[0], together.spans[place], atol=1e-2)
     else:
         with pytest.raises(ConfigError, match="no VNNI instructions"):

@@ -22,7 +22,7 @@ from readers.generative.files import load_seq2seq
 from readers.generative.model import Seq2Seq
 from readers.generative.training.batches import GeneratorBatch, infill
 from readers.generative.training.config import GeneratorStage, GeneratorTrainConfig
-from readers.generative.training.data import read_examples
+from readers.generative.training.data import best_ranked, merged_examples
 from readers.generative.training.recipe import batch_loss, train_generator
 from readers.generative.warm_start import warm_start
 from readers.open import open_reader
@@ -209,18 +209,19 @@ def test_files_of_all_kinds_become_examples(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps([retrieved, empty]))
     (tmp_path / "b.jsonl").write_text(json.dumps(fid) + "\n")
     (tmp_path / "c.json").write_text(json.dumps([mined]))
-    first, second = read_examples([tmp_path / "a.json", tmp_path / "b.jsonl", tmp_path / "c.json"])
+    first, second = merged_examples([tmp_path / "a.json", tmp_path / "b.jsonl", tmp_path / "c.json"])
     assert [p.text for p in first.passages] == ["gold", "in Oslo", "no", "hard"]
-    assert (first.holds, first.ranked) == ((True, True, False, False), (1, 2))
-    assert [p.text for p in first.retrieved(2)] == ["in Oslo", "no"]
+    known = [(c.has_answer, c.rank) for c in first.candidates]
+    assert known == [(True, None), (True, 1), (False, 2), (False, None)]
+    assert [c.passage.text for c in best_ranked(first, 2)] == ["in Oslo", "no"]
     assert second.answers == ("x",)
-    [alone] = read_examples([tmp_path / "c.json"])
-    assert [p.text for p in alone.retrieved(1)] == ["gold"]  # nothing was retrieved
+    [alone] = merged_examples([tmp_path / "c.json"])
+    assert [c.passage.text for c in best_ranked(alone, 1)] == ["gold"]  # nothing was retrieved
     found = {**retrieved, "ctxs": [{"text": "no"}, {"title": "g", "text": "gold"}]}
     (tmp_path / "d.json").write_text(json.dumps([found]))
-    [both] = read_examples([tmp_path / "d.json", tmp_path / "c.json"])
+    [both] = merged_examples([tmp_path / "d.json", tmp_path / "c.json"])
     assert [p.text for p in both.passages] == ["gold", "no", "hard"]
-    assert [p.text for p in both.retrieved(3)] == ["no", "gold"]
+    assert [c.passage.text for c in best_ranked(both, 3)] == ["no", "gold"]
 
 
 def test_bad_input_is_refused_before_any_step(run: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
@@ -233,7 +234,7 @@ def test_bad_input_is_refused_before_any_step(run: tuple[Path, dict[str, Any]], 
     for record, expected in (
         ({"question": "q", "answers": [1], "ctxs": [{"text": "a"}]}, "expected an answer"),
         ({"question": "q", "target": 5, "answers": ["x"], "ctxs": [{"text": "a"}]}, "target .* is not text"),
-        ({"question": "q", "answers": ["x"], "ctxs": []}, "no question with answers and passages"),
+        ({"question": "q", "answers": ["x"], "ctxs": []}, "no question with a passage"),
         ({"question": "q", "answers": ["x"]}, "no passages beside its questions"),
     ):
         bad.write_text(json.dumps([record]))

@@ -28,7 +28,10 @@ def examples(count=12):
     return [
         Example.labelled(
             f"q{n}", f"who wrote {n}", (f"answer{n}",), (passage(n),),
-            [Candidate(passage(100 + (n + k) % 7), "negative", "bm25", k + 1, 9.5 - k) for k in range(4)],
+            [
+                Candidate(passage(100 + (n + k) % 7), "hard_negative", "bm25", k + 1, 9.5 - k)
+                for k in range(4)
+            ],
         )
         for n in range(count)
     ]  # fmt: skip
@@ -65,7 +68,7 @@ def test_dpr_files(tmp_path, caplog):
         found = list(read_examples(path))
     assert [example.id for example in found] == ["q1", "q3"]
     assert found[0].positives == (Passage("7", "T", "x"),)
-    assert found[0].negatives == (Candidate(Passage("7", "T", "y"), "negative", "", None, 11.5),)
+    assert found[0].negatives == (Candidate(Passage("7", "T", "y"), "hard_negative", "", None, 11.5),)
     assert found[1].answers == ("2",)
     assert "1 questions without a positive passage left out" in caplog.text
 
@@ -133,7 +136,7 @@ def test_bad_records_are_counted_with_their_line(tmp_path, caplog):
     bad = ['{"question": ""}', "{", '{"question": "a", "positive_ctxs": [{"title": "t"}]}', "[1]"]
     path = tmp_path / "train.jsonl"
     path.write_text("\n".join([good] * 50 + bad + [good] * 50))
-    with pytest.raises(DataError, match=r"train.jsonl:51: malformed record \(the question is missing"):
+    with pytest.raises(DataError, match=r"train.jsonl:51: malformed record \(no question"):
         list(read_examples(path))
     path.write_text("\n".join([*[good] * 5000, *bad]))
     with caplog.at_level(logging.WARNING):

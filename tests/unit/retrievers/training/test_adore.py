@@ -159,7 +159,7 @@ def test_frozen_passages_are_taken_from_the_index(
     scored = []
     for example, other in pairwise(examples):
         right, wrong = (e.candidates[0] for e in (example, other))
-        listed = (replace(right, target=3.0), replace(wrong, role="negative", target=0.0))
+        listed = (replace(right, target=3.0), replace(wrong, role="hard_negative", target=0.0))
         scored.append(replace(example, candidates=listed))
     write_examples(tmp_path / "scored.json", scored)
     given: dict[str, Any] = {

@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from rag.core.errors import ConfigError, DataError
+from rag.data.examples import Example
 from rag.data.questions import hold_out
 from rag.data.text import AnswerMatcher
 from readers.extractive.training.batches import ReaderBatch, ReaderBatches
 from readers.extractive.training.config import ReaderStage, ReaderTrainConfig, TrainingSet
-from readers.extractive.training.data import NO, SPAN, YES, Example, load_examples, read_set
+from readers.extractive.training.data import NO, SPAN, YES, load_examples, read_set
 from tests.tiny_reader import tiny_squad, tiny_tokenizer
 
 TWO_HOPS = [
@@ -56,8 +57,8 @@ def config_of(folder: Path, sets: list[TrainingSet], **changes: Any) -> ReaderTr
 
 
 def batches_of(config: ReaderTrainConfig) -> ReaderBatches:
-    examples = [e for n, one in enumerate(config.train) for e in read_set(one, n)]
-    loaded = load_examples(examples, config.train, tiny_tokenizer(), answer_types=config.model.answer_types)
+    sets = [(one, read_set(one)) for one in config.train]
+    loaded = load_examples(sets, tiny_tokenizer(), answer_types=config.model.answer_types)
     return ReaderBatches(loaded, config)
 
 
@@ -218,14 +219,14 @@ def test_steps_and_epochs_count_as_elsewhere(tmp_path: Path) -> None:
 
 
 def article(example: Example) -> str:
-    return example.group
+    return example.article
 
 
 def test_held_out_articles_are_disjoint_and_seeded(tmp_path: Path) -> None:
     examples = read_set(TrainingSet(questions=tiny_squad(tmp_path / "s.json", 10, 1)))
     train, held_out = hold_out(examples, 0.3, 4, article)
-    assert {e.group for e in train}.isdisjoint({e.group for e in held_out})
-    assert len({e.group for e in held_out}) == 3
+    assert {e.article for e in train}.isdisjoint({e.article for e in held_out})
+    assert len({e.article for e in held_out}) == 3
     assert hold_out(examples, 0.3, 4, article)[1] == held_out
     assert hold_out(examples, 0.0, 4, article) == (examples, [])
     with pytest.raises(DataError, match="10 of 10 questions or articles"):
@@ -240,11 +241,11 @@ def test_questions_nothing_answers_are_left_out(tmp_path: Path, caplog: pytest.L
         {"question": "how long?", "answers": [gold["text"] + " is"], "positive_ctxs": [gold]},
     ]
     one = TrainingSet(questions=write(tmp_path / "q.json", records), held_out=0)
-    loaded = load_examples(read_set(one), [one], tiny_tokenizer())
+    loaded = load_examples([(one, read_set(one))], tiny_tokenizer())
     assert len(loaded) == 1
     assert "2 of 3 questions left out" in caplog.text
     with pytest.raises(DataError, match="no question has a passage"):
-        load_examples(read_set(one)[1:], [one], tiny_tokenizer())
+        load_examples([(one, read_set(one)[1:])], tiny_tokenizer())
     with pytest.raises(DataError, match="no question with answers where"):
         read_set(one.model_copy(update={"where": {"split": "train"}}))
 
@@ -257,11 +258,11 @@ def test_answers_that_are_too_long_do_not_count(tmp_path: Path) -> None:
     ]
     one = TrainingSet(questions=write(tmp_path / "q.json", records), held_out=0, max_answer_words=2)
     [example] = read_set(one)
-    assert example.question.answers == ("1889",)
+    assert example.answers == ("1889",)
     batches = batches_of(config_of(tmp_path, [one], objective={"spans": "marginal"}))
     assert [said(batches[0], group) for group in range(len(batches[0].has_answer))] == [["1889"]]
     squad = read_set(TrainingSet(questions=tiny_squad(tmp_path / "s.json", 2, 0), max_answer_words=1))
-    assert all(example.question.answer_starts for example in squad)
+    assert all(example.answer_starts for example in squad)
 
 
 def test_targets_that_are_no_text_are_refused(tmp_path: Path) -> None:
@@ -290,7 +291,7 @@ def test_sets_of_paths_need_two_passages_that_are_not_the_same(tmp_path: Path) -
     twice = record("twice", "Rhine", "Rhine")
     (tmp_path / "q.json").write_text(json.dumps([good, twice, lone]))
     one = TrainingSet(questions=tmp_path / "q.json", paths=True)
-    assert [example.question.id for example in read_set(one)] == ["good"]
+    assert [example.id for example in read_set(one)] == ["good"]
     (tmp_path / "q.json").write_text(json.dumps([twice, lone]))
     with pytest.raises(DataError, match="no question with two gold passages"):
         read_set(one)

@@ -8,17 +8,16 @@ import numpy as np
 import pytest
 
 from rag.core.errors import DataError
-from rag.core.types import Passage, Question
+from rag.core.types import Passage
+from rag.data.examples import Candidate, Example
 from readers.extractive.training.calibrate import Case, fit_and_measure, with_empty_share
-from readers.extractive.training.data import Candidate as Read
-from readers.extractive.training.data import Example
 from readers.ranking import CandidateAnswer, Ranked, likelihoods
 
 
 def _case(number: int, right: bool, label: str = "", weight: float = 1.0) -> Case:
     said = CandidateAnswer(0, 0, 4, "Oslo" if right else "Rome", 1.0)
-    asked = Question(str(number), f"question {number}", ("Oslo",))
-    example = Example(asked, (Read(Passage("1", "", "Oslo Rome"), 1.0, False, True),))
+    found = Candidate(Passage("1", "", "Oslo Rome"), "retrieved", score=1.0, has_answer=True)
+    example = Example(str(number), f"question {number}", ("Oslo",), (found,))
     return Case(Ranked([said], 0.0), example, number, label, weight)
 
 

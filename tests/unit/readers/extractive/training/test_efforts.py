@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rag.core.types import Passage, Question
+from rag.core.types import Passage
+from rag.data.examples import Candidate, Example
 from readers.calibration import fit_chance
 from readers.extractive.fast import FastSpanModel
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.training import calibrate
-from readers.extractive.training.data import Candidate, Example
 from readers.extractive.training.efforts import BUDGETS, HeldOut, choose_efforts
 from readers.manifest import Calibration, with_overrides
 from readers.ranking import CandidateAnswer, Ranked, answer_signs, confidences, likelihoods
@@ -37,8 +37,8 @@ def setup(encoder_folder: Path) -> Setup:
     first = [read.answers[0].text for read in reader.read(questions, found, scores)]
     examples = []
     for text, right, own in zip(questions, first, found, strict=True):
-        candidates = tuple(Candidate(p, -float(rank), False, True) for rank, p in enumerate(own))
-        examples.append(Example(Question(text, text, (right,)), candidates))
+        listed = (Candidate(p, "retrieved", score=-float(n), has_answer=True) for n, p in enumerate(own))
+        examples.append(Example(text, text, (right,), tuple(listed)))
     return reader, questions, found, examples
 
 
@@ -46,7 +46,7 @@ def test_chosen_efforts_cost_and_keep_what_they_say(setup: Setup) -> None:
     reader, questions, found, examples = setup
     settings = reader.settings
     scores = [[float(-rank) for rank in range(20)]] * 12
-    first = [example.question.answers[0] for example in examples]
+    first = [example.answers[0] for example in examples]
     weights = np.full(12, 1 / 12)
     scored = [reader.score(questions, found)]
     efforts, figures = choose_efforts(

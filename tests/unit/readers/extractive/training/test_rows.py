@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from rag.core.types import Passage
+from rag.data.examples import Example
 from readers.extractive.inference import row_tensors
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.batches import ReaderBatch, ReaderBatches
 from readers.extractive.training.config import ReaderStage, ReaderTrainConfig, TrainingSet
-from readers.extractive.training.data import Example, load_examples, read_set
+from readers.extractive.training.data import load_examples, read_set
 from readers.extractive.training.recipe import train_reader
 from tests.tiny_reader import tiny_encoder, tiny_roberta, tiny_roberta_tokenizer, tiny_squad, tiny_tokenizer
 
@@ -31,7 +32,7 @@ def batches_of(folder: Path, tokenizer: Any, max_tokens: int) -> tuple[ReaderBat
         out=folder / "out", train=[one], stages=(stage,), question_tokens=40, title_tokens=6
     )
     examples = read_set(one)
-    return ReaderBatches(load_examples(examples, [one], tokenizer), config), examples
+    return ReaderBatches(load_examples([(one, examples)], tokenizer), config), examples
 
 
 def rows_of(batch: ReaderBatch) -> dict[tuple[int, ...], tuple[list[int], list[bool]]]:
@@ -58,7 +59,7 @@ def test_rows_are_learnt_from_as_they_are_read(tmp_path: Path, family: str) -> N
     settings = ReaderSettings(max_tokens=128, question_tokens=40, title_tokens=6)
     model = SpanModel.from_encoder(encoder(tmp_path / "encoder"), seed=0)
     reader = ExtractiveReader(model, tokenizer, settings)
-    read = reader.rows([e.question.text for e in examples], [[e.candidates[0].passage] for e in examples])
+    read = reader.rows([e.question for e in examples], [[e.candidates[0].passage] for e in examples])
     ids, mask, types, text = row_tensors(reader.layout.template, read.rows)
     expected = {
         tuple(i[m].tolist()): (t[m].tolist(), x[m].tolist())
@@ -67,7 +68,7 @@ def test_rows_are_learnt_from_as_they_are_read(tmp_path: Path, family: str) -> N
     assert learnt == expected
     for example in examples:  # and as the tokenizer itself frames the pair
         passage = example.candidates[0].passage
-        pair = tokenizer(example.question.text, passage.text, return_token_type_ids=True)
+        pair = tokenizer(example.question, passage.text, return_token_type_ids=True)
         title = tokenizer(passage.title, add_special_tokens=False)["input_ids"][:6]
         title.append(tokenizer.sep_token_id)
         head = len(pair["input_ids"]) - len(tokenizer(passage.text)["input_ids"]) + 1
@@ -84,7 +85,7 @@ def test_answers_stand_where_the_targets_say(tmp_path: Path, family: str, max_to
     batches, examples = batches_of(
         tmp_path, tokenizer, max_tokens if family == "roberta" else max_tokens // 2
     )
-    answers, closing = {e.question.answers[0] for e in examples}, tokenizer.sep_token_id
+    answers, closing = {e.answers[0] for e in examples}, tokenizer.sep_token_id
     for step in range(len(batches)):
         batch = batches[step]
         for row, start, end, mask in zip(
@@ -97,7 +98,7 @@ def test_answers_stand_where_the_targets_say(tmp_path: Path, family: str, max_to
     for number, (begin, last) in enumerate(first.tolist()):
         passage = int(batches.examples.passages[number])
         offsets, text = texts.spans(passage), examples[number].candidates[0].passage.text
-        assert text[offsets[begin, 0] : offsets[last, 1]] == examples[number].question.answers[0]
+        assert text[offsets[begin, 0] : offsets[last, 1]] == examples[number].answers[0]
 
 
 def test_a_roberta_learns_and_reads_its_answers_back(tmp_path: Path) -> None:
