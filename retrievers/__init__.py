@@ -1,1 +1,1 @@
-"""Question → hits: bi-encoders, dense, sparse and hybrid retrieval. Nothing heavy is imported here."""
+"""Retrieval, question → hits: encoders, dense, sparse and hybrid search. Importing it loads nothing heavy."""

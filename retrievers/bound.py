@@ -1,4 +1,4 @@
-"""The question encoder that a reader brings with it, over the passage vectors that it was trained for."""
+"""The question encoder in a reader's folder, for the passage vectors that it was trained with."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ QUESTION_ENCODER = "question_encoder"
 
 
 def binding(folder: Path, passages: EncoderIdentity) -> dict[str, Any]:
-    """What a reader's `reader.json` says of the question encoder in `folder / "question_encoder"`.
+    """Description of the question encoder in `folder / "question_encoder"`, for the reader's `reader.json`.
 
     Args:
-        folder: of the reader; its question encoder has been written.
-        passages: encoder of the index that they were trained over.
+        folder: the reader's folder; its question encoder is already written.
+        passages: encoder of the index that reader and question encoder were trained with.
     """
     asking = BiEncoder.load(folder / QUESTION_ENCODER, precision="fp32")
     return {
@@ -35,8 +35,8 @@ class BoundEncoder:
     """A question tower whose vectors are compared with those of an encoder's passage tower.
 
     Attributes:
-        identity: of the encoder that made the passages' vectors.
-        questions_sha256: of the question tower's weights.
+        identity: identity of the encoder that made the passages' vectors.
+        questions_sha256: checksum of the question tower's weights.
     """
 
     def __init__(self, asking: BiEncoder, identity: EncoderIdentity) -> None:
@@ -53,14 +53,14 @@ class BoundEncoder:
         return self._asking.encode_queries(queries)
 
     def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
-        """Not possible: raises ConfigError."""
+        """Raises ConfigError: this encoder has no passage tower."""
         raise ConfigError(
             f"{len(texts)} passages were given to a reader's question encoder, which encodes questions alone",
             hint=f"encode passages with {self.identity.name}",
         )
 
     def close(self) -> None:
-        """End its threads."""
+        """Stop its threads."""
         self._asking.close()
 
 
@@ -75,16 +75,16 @@ def open_bound(
         precision, device: see `BiEncoder.load`.
 
     Raises:
-        MismatchedArtifactError: the index's vectors are not of the passage encoder that the reader was
-            trained with, or the question encoder is another than the reader says.
+        MismatchedArtifactError: the index's vectors are from another passage encoder than the one the reader
+            was trained with, or the question encoder differs from the description in `reader.json`.
         ConfigError: the index has no vectors.
-        ArtifactError: what the reader says cannot be understood.
+        ArtifactError: the description in `reader.json` is not valid.
     """
     try:
         identity, wanted = EncoderIdentity.from_json(said["index_encoder"]), str(said["questions_sha256"])
     except (KeyError, TypeError) as error:
         raise ArtifactError(
-            f"{folder}: reader.json says no encoder ({error})", hint="train it again"
+            f"{folder}: reader.json does not describe its question encoder ({error})", hint="train it again"
         ) from error
     if index.dense is None or index.encoder_identity is None:
         raise ConfigError(
@@ -95,7 +95,7 @@ def open_bound(
         raise MismatchedArtifactError(
             f"{folder} was trained over passages encoded by {identity.name}, {index.directory} was built "
             f"with {index.encoder_identity.name} ({'; '.join(differences)})",
-            hint="give the index that it was trained with, or one that its OUT/encoder built",
+            hint="give the index of its training, or one built with its run's encoder (OUT/encoder)",
         )
     place = folder / QUESTION_ENCODER
     asking = BiEncoder.load(
@@ -104,7 +104,7 @@ def open_bound(
     )  # fmt: skip
     if asking.identity.weights_sha256 != wanted:
         raise MismatchedArtifactError(
-            f"{place} is another question encoder than {folder / 'reader.json'} says",
+            f"{place} is another question encoder than {folder / 'reader.json'} states",
             hint="copy the reader's whole folder again",
         )
     return DenseRetriever(index.dense, index.passages, BoundEncoder(asking, identity))

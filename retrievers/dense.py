@@ -41,15 +41,15 @@ class DenseRetriever:
             return self.search_vectors(queries, top_k)
 
     def search_vectors(self, queries: FloatArray, top_k: int) -> list[list[Hit]]:
-        """The same for vectors (B, D) float32 made elsewhere."""
+        """`search` with question vectors (B, D) float32 in place of texts."""
         if not np.isfinite(queries).all():
-            raise RetrievalError("a question vector has numbers that are not finite")
+            raise RetrievalError("a question vector holds NaN or infinity")
         scores, rows = self.vectors.search(queries, top_k)
         return to_hits(scores, rows, self.passages)
 
 
 def to_hits(scores: FloatArray, rows: IntArray, passages: Passages) -> list[list[Hit]]:
-    """Hits from scores (B, K) and rows (B, K) in which -1 means nothing; ties get the order of their ids."""
+    """Hits from scores (B, K) and rows (B, K), leaving out rows of -1; ties are ordered by passage id."""
     found = rows >= 0  # (B, K)
     ids = iter(passages.ids(rows[found]))
     lists = []
@@ -62,5 +62,5 @@ def to_hits(scores: FloatArray, rows: IntArray, passages: Passages) -> list[list
 
 
 def stage(timer: StageTimer | None, name: str) -> Any:
-    """`timer(name)`, or nothing."""
+    """`timer(name)`, or a context that does nothing without a timer."""
     return nullcontext() if timer is None else timer(name)

@@ -1,4 +1,4 @@
-"""Several ranked lists become one: reciprocal-rank fusion and weighted sums."""
+"""Fuse several ranked lists into one: reciprocal-rank fusion and weighted sums."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SPEC = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """How scores of several lists are put together.
+    """A method of fusing several ranked lists.
 
     Reciprocal-rank fusion ("rrf"): S(p) = Σ_l w_l / (k + rank_l(p)), ranks from 1; a list without p adds 0.
 
@@ -31,11 +31,11 @@ class Fusion:
 
     Attributes:
         method: "rrf" or "weighted".
-        weights: one weight a list.
+        weights: one weight per list.
         k: rank constant of "rrf".
         normalize: for "weighted": None; "minmax" to bring every list to 0…1 first; "std" to bring the first
-            (dense scores, on the scale of their encoder) to mean 0 and deviation 1 and leave the others
-            (BM25) as they are: a list whose scores lie far apart then counts more.
+            (dense scores, whose scale depends on the encoder) to mean 0 and deviation 1 and leave the others
+            (BM25) unchanged, so that a list with widely spread scores has more influence.
 
     Raises:
         ConfigError: unknown method, a negative weight, or k below 0.
@@ -66,7 +66,8 @@ class Fusion:
 
     @classmethod
     def parse(cls, spec: str) -> Fusion:
-        """From "std:1,0.6", "minmax:0.7,0.3", "raw:1,0.02" or "rrf60:1,1": how, then the lists' weights.
+        """Read "std:1,0.6", "minmax:0.7,0.3", "raw:1,0.02" or "rrf60:1,1": the method, then the lists'
+        weights.
 
         The first three are weighted sums, "raw" without normalisation; the number after "rrf" is k.
 
@@ -90,7 +91,7 @@ class Fusion:
         return cls("weighted", weights, normalize=None if name == "raw" else name)
 
     def __str__(self) -> str:
-        """What `parse` reads.
+        """The form that `parse` reads.
 
         Example:
             >>> str(Fusion("weighted", (0.7, 0.3), normalize="minmax")), str(Fusion())
@@ -100,7 +101,7 @@ class Fusion:
         return f"{name}:{','.join(f'{weight:g}' for weight in self.weights)}"
 
     def fuse(self, lists: Sequence[Sequence[Sequence[Hit]]], top_k: int) -> list[list[Hit]]:
-        """Fuse.
+        """Fuse the lists of several retrievers.
 
         Args:
             lists: for each retriever, for each question, its hits, best first, each row at most once.
@@ -113,7 +114,9 @@ class Fusion:
             ConfigError: the number of lists is not the number of weights.
         """
         if len(lists) != len(self.weights):
-            raise ConfigError(f"{len(lists)} lists to fuse, {len(self.weights)} weights given")
+            raise ConfigError(
+                f"found {len(lists)} lists to fuse, expected {len(self.weights)}, one per weight"
+            )
         if len({len(questions) for questions in lists}) > 1:
             raise ConfigError("the lists to fuse answer different numbers of questions")
         return [self._fuse_question(hit_lists, top_k) for hit_lists in zip(*lists, strict=True)]
@@ -136,7 +139,7 @@ class Fusion:
                 column[mine] = scores
                 totals += weight * column
         kept = np.arange(len(totals))
-        if len(totals) > top_k:  # everything that ties with the last one that fits stays in
+        if len(totals) > top_k:  # all that tie with the last of the best are kept
             kept = np.flatnonzero(totals >= np.partition(totals, -top_k)[-top_k])
         fused = [Hit(flat[first[i]].row, flat[first[i]].passage_id, float(totals[i])) for i in kept]
         return sorted(fused, key=Hit.sort_key)[:top_k]

@@ -1,4 +1,4 @@
-"""Hybrid retrieval: several retrievers answer, their lists are fused."""
+"""Hybrid retrieval: the fused lists of several retrievers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def default_fusion(members: int) -> Fusion:
     """Dense scores in standard deviations of the question's list, and 0.6 of BM25's as they are.
 
     Chosen on 600 training questions each of SQuAD, NQ, HotpotQA, WebQuestions and CuratedTREC; `rag tune
-    fusion` compares settings on one set. Another number of members: scores brought to 0…1, averaged.
+    fusion` compares settings on one set. For another number of members: the mean of min-max scores.
     """
     if members == 2:
         return Fusion("weighted", (1.0, 0.6), normalize="std")
@@ -26,11 +26,11 @@ def default_fusion(members: int) -> Fusion:
 
 
 class HybridRetriever:
-    """Fuses what its members find.
+    """Fuses the lists of its members.
 
     Args:
-        members: retrievers over the same passages, usually dense and sparse.
-        fusion: how; its weights are in the order of `members`. `default_fusion` if None.
+        members: retrievers over one set of passages, usually dense and sparse.
+        fusion: the method, with weights in the order of `members`; `default_fusion` if None.
         depth: hits taken from each member; never fewer than `top_k`.
 
     Raises:
@@ -48,7 +48,7 @@ class HybridRetriever:
         if len(self.members) != len(self.fusion.weights):
             raise ConfigError(
                 f"{len(self.members)} retrievers, but {len(self.fusion.weights)} weights ({self.fusion})",
-                hint="give one weight a retriever, dense first",
+                hint="give one weight per retriever, dense first",
             )
         if depth < 1:
             raise ConfigError(f"fusion depth is {depth}, expected at least 1")
@@ -64,6 +64,6 @@ class HybridRetriever:
     def lists(
         self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
     ) -> list[list[list[Hit]]]:
-        """What each member finds: what is fused."""
+        """The list of each member, before fusion."""
         depth = max(self.depth, top_k)
         return [member.search(questions, depth, timer=timer) for member in self.members]

@@ -1,4 +1,4 @@
-"""Late interaction: a question's token vectors against the compressed ones of all passages."""
+"""Late interaction: search with a question's token vectors in the compressed ones of all passages."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class TokenSearchOptions(Config):
-    """How hard token vectors are searched; see `TokenIndex.search`.
+    """Options of the search in token vectors; see `TokenIndex.search`.
 
     Attributes:
         nprobe: cells opened for each vector of a question.
-        ndocs: passages whose centroids are all compared; None goes by the hits wanted and the corpus.
+        ndocs: passages whose centroids are all compared; None: by the number of hits and the corpus size.
     """
 
     nprobe: int = Field(default=NPROBE, ge=1)
@@ -39,7 +39,7 @@ class LateInteractionRetriever:
         tokens: the passages' vectors.
         passages: the store whose rows they are.
         encoder: encodes questions.
-        options: how hard it looks.
+        options: of the search.
 
     Raises:
         MismatchedArtifactError: the encoder's vectors are of another size.

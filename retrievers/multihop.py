@@ -1,7 +1,7 @@
-"""Multi-hop retrieval: what the first passage says decides where the second is looked for, and so on.
+"""Multi-hop retrieval: every hop searches with the question and the passages of the hops before it.
 
-A path of passages p1 … pn scores Σ_t ⟨E(q, p1 … p(t−1)), E(pt)⟩: the first hop asks with the question, every
-later one with the question and the passages so far. A beam of paths is kept between hops.
+A path of passages p1 … pn scores Σ_t ⟨E(q, p1 … p(t−1)), E(pt)⟩: the query of the first hop is the question,
+that of every later hop the question with the passages so far. A beam of paths is kept between hops.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ BoolArray = NDArray[np.bool_]
 
 
 class LearnedStop:
-    """A question is complete after hop t where w_t·E(q) + b_t is above 0.
+    """A rule that a question is complete after hop t if w_t·E(q) + b_t is above 0.
 
-    Made by `rag tune stop`. After a hop that it knows nothing of, nothing is complete. It decides before the
-    next hop is asked: a question of one hop costs no more than single-hop search.
+    Made by `rag tune stop`. After a hop beyond its last, no question is complete. It decides before the next
+    hop is searched, so that a question of one hop costs no more than single-hop search.
 
     Args:
-        encoder: weight hash of the encoder whose vectors it judges.
-        weights: (T, D), a row a hop.
+        encoder: weight hash of the encoder whose question vectors it classifies.
+        weights: (T, D), one row per hop.
         biases: (T,).
 
     Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval": the
@@ -51,8 +51,8 @@ class LearnedStop:
         """Read a rule and check that it was learned on vectors of the encoder with this weight hash.
 
         Raises:
-            ArtifactError: there is no such file, or it is something else.
-            MismatchedArtifactError: another encoder's.
+            ArtifactError: there is no such file, or it is not a stop rule.
+            MismatchedArtifactError: it was fitted for another encoder.
         """
         try:
             value = read_json(path)
@@ -61,7 +61,7 @@ class LearnedStop:
             )
         except (DataError, KeyError, TypeError, ValueError) as error:
             raise ArtifactError(
-                f"{path} is no stop rule: {error}", hint="`rag tune stop` makes one"
+                f"{path} is not a stop rule: {error}", hint="`rag tune stop` makes one"
             ) from error
         if rule.encoder != encoder:
             raise MismatchedArtifactError(
@@ -70,12 +70,12 @@ class LearnedStop:
         return rule
 
     def save(self, path: str | FilePath) -> None:
-        """Write what `load` reads."""
+        """Write the file that `load` reads."""
         value = {"encoder": self.encoder, "weights": self.weights.tolist(), "biases": self.biases.tolist()}
         atomic_write_json(path, value)
 
     def __call__(self, questions: FloatArray, hop: int) -> BoolArray:
-        """Which of the questions (B, D) need no further passage after so many hops, (B,) bool."""
+        """Mask (B,) bool of the questions (B, D) that need no further passage after `hops` hops."""
         if hop > len(self.biases):
             return np.zeros(len(questions), bool)
         return np.asarray(questions @ self.weights[hop - 1] + self.biases[hop - 1] > 0)
@@ -85,11 +85,11 @@ class HopOptions(Config):
     """Options of multi-hop retrieval (`--retriever multihop:beam=10,first=hybrid`).
 
     Attributes:
-        hops: passages in a path at most.
+        hops: largest number of passages in a path.
         beam: paths that are kept and continued after each hop.
-        first: what finds the first passage: the vectors, the words, or both.
-        stop: when a path is complete before it has `hops` passages: a file of `rag tune stop`, "never", or
-            "auto" for the file `stop.json` in the encoder's folder, if there is one.
+        first: retriever of the first passage: dense, BM25, or both.
+        stop: rule by which a path may have fewer than `hops` passages: a file of `rag tune stop`, "never",
+            or "auto" for the file `stop.json` in the encoder's folder, if there is one.
     """
 
     hops: int = Field(default=2, ge=1, le=8)
@@ -102,11 +102,11 @@ class MultiHopRetriever:
     """Searches paths over any vector index.
 
     Args:
-        dense: the index's vectors behind their encoder.
-        first: finds the first passages; None: `dense` does. The n-th hit of another retriever counts as much
-            as the n-th of `dense`, because scores of different kinds cannot be added.
+        dense: dense retriever over the index.
+        first: retriever of the first passages; None: `dense`. Its n-th hit gets the score of the n-th hit of
+            `dense`, because scores of different kinds cannot be added.
         hops, beam: see `HopOptions`.
-        stop: ends a question's paths before that; None never does.
+        stop: rule that ends a question's paths earlier; None: no rule.
 
     Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval".
 
@@ -135,7 +135,7 @@ class MultiHopRetriever:
         return self.search_both(questions, top_k, timer=timer)[0]
 
     def search_paths(self, questions: Sequence[str], top_k: int) -> list[list[Path]]:
-        """At most `top_k` paths a question, best first; those of one question have equally many passages."""
+        """At most `top_k` paths per question, best first; those of one question are of equal length."""
         return self.search_both(questions, top_k)[1]
 
     def search_both(
@@ -143,7 +143,7 @@ class MultiHopRetriever:
     ) -> tuple[list[list[Hit]], list[list[Path]]]:
         """For each question a list of passages, and the paths.
 
-        The list has the passages of the best paths, then what the first hop found besides. All passages of a
+        The list has the passages of the best paths, then the other hits of the first hop. All passages of a
         path come together, with its score.
         """
         if not questions:
@@ -192,7 +192,9 @@ class MultiHopRetriever:
                 found = self.dense.search_vectors(queries, self.beam + hop)
                 for (number, path), hits in zip(asked, found, strict=True):
                     longer.setdefault(number, []).extend(_extend(path, hits, self.beam))
-                going = [number for number in going if longer[number]]  # else there is no other passage
+                going = [
+                    number for number in going if longer[number]
+                ]  # else the corpus has no further passage
                 for number in going:
                     paths[number] = _best(longer[number], width)
         return paths
@@ -209,15 +211,15 @@ class MultiHopRetriever:
 
 
 def hits_of_paths(paths: Iterable[Path], rest: Iterable[Hit], top_k: int) -> list[Hit]:
-    """The passages of paths as one list for what knows no paths: no passage twice, scores never rise.
+    """The passages of paths as one list, for users of lists: no passage twice, scores never rise.
 
-    Of a path that passage comes first which the question alone finds first: if the question needs only one,
-    it is that.
+    Within a path, the passage that the question alone ranks highest comes first: it is the right one for
+    questions that need only one.
 
     Args:
         paths: best first.
-        rest: hits of the first hop, best first; they fill the list up.
-        top_k: its length at most.
+        rest: hits of the first hop, best first, to fill the list up.
+        top_k: largest length of the list.
 
     Example:
         >>> a, b, c = (Hit(row, name, 0.5) for row, name in enumerate("abc"))
@@ -244,7 +246,7 @@ def _extend(path: Path, hits: Iterable[Hit], most: int) -> list[Path]:
 
 
 def _best(paths: Sequence[Path], most: int) -> list[Path]:
-    """The best paths, best first, ties by passage ids; of several orders of the same passages the best."""
+    """The best paths, best first, ties by passage ids; of paths with equal passages only the best order."""
     kept: dict[frozenset[int], Path] = {}
     for path in sorted(paths, key=lambda path: (-path.score, [hit.passage_id for hit in path.hits])):
         kept.setdefault(frozenset(hit.row for hit in path.hits), path)

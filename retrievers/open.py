@@ -1,4 +1,4 @@
-"""From an open index to a retriever: the kinds there are, what each needs, and one way to open them all."""
+"""Open a retriever over an index: the kinds of retrievers, the parts each needs, and their options."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class NoOptions(Config):
-    """A kind of retriever without options of its own."""
+    """Options of a kind of retriever that has none."""
 
 
 class HybridOptions(Config):
@@ -46,11 +46,11 @@ class HybridOptions(Config):
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a retriever is made from.
+    """The arguments of a retriever's constructor.
 
     Attributes:
         index: the open index.
-        options: of its kind, checked.
+        options: validated options of its kind.
         encoder, precision, device, fusion: see `open_retriever`.
     """
 
@@ -62,13 +62,13 @@ class Opening:
     fusion: Fusion | None
 
     def dense(self) -> DenseRetriever:
-        """The index's vectors behind its encoder."""
+        """Dense retrieval with the index's encoder."""
         assert self.index.dense is not None
         loaded = open_encoder(self.index, encoder=self.encoder, precision=self.precision, device=self.device)
         return DenseRetriever(self.index.dense, self.index.passages, loaded)
 
     def colbert(self) -> LateInteractionRetriever:
-        """The index's token vectors behind its encoder."""
+        """Late interaction with the index's encoder."""
         assert self.index.tokens is not None
         loaded = open_encoder(self.index, encoder=self.encoder, precision=self.precision, device=self.device)
         options = self.options if isinstance(self.options, TokenSearchOptions) else None
@@ -77,26 +77,28 @@ class Opening:
         )
 
     def bm25(self) -> SparseRetriever:
-        """The index's words."""
+        """BM25."""
         assert self.index.lucene is not None
         return SparseRetriever(self.index.lucene, self.index.passages)
 
     def hybrid(self) -> HybridRetriever:
-        """Both, fused."""
+        """Dense retrieval (or late interaction) and BM25, fused."""
         depth = getattr(self.options, "depth", DEFAULT_DEPTH)
         vectors = self.dense() if self.index.tokens is None else self.colbert()
         return HybridRetriever([vectors, self.bm25()], fusion=self.fusion, depth=depth)
 
     def multihop(self) -> MultiHopRetriever:
-        """Paths over the index's vectors, from a first hop of any kind."""
+        """Multi-hop retrieval, with a first hop of any kind."""
         options: HopOptions = self.options
         if options.first != "dense" and "bm25" not in self.index.parts:
             raise ConfigError(
-                f"a first hop by {options.first} needs a bm25 index",
+                f"first={options.first} needs an index with BM25",
                 hint="build it with `rag index … --retriever hybrid`, or leave first at dense",
             )
         if self.fusion is not None and options.first != "hybrid":
-            raise ConfigError(f"a fusion ({self.fusion}) is given, but the first hop is by {options.first}")
+            raise ConfigError(
+                f"a fusion ({self.fusion}) is given, but first={options.first} has one list only"
+            )
         dense = self.dense()
         loaded = replace(self, encoder=cast("BiEncoder", dense.encoder))
         first = {"dense": lambda: None, "bm25": loaded.bm25, "hybrid": loaded.hybrid}[options.first]()
@@ -118,10 +120,10 @@ class RetrieverKind:
     """One kind of retriever.
 
     Attributes:
-        needs: parts of an index without which it cannot work.
-        make: opens it.
-        options: configuration class of what may follow its name (`hybrid:depth=500`).
-        fuses: whether it puts lists together, so that a fusion may be given.
+        needs: parts that the index must have.
+        make: function that opens the retriever.
+        options: configuration class of its options (`hybrid:depth=500`).
+        fuses: whether it fuses lists, so that a fusion may be given.
     """
 
     needs: tuple[Part, ...]
@@ -137,11 +139,11 @@ KINDS: dict[str, RetrieverKind] = {
     "hybrid": RetrieverKind(("dense", "bm25"), Opening.hybrid, HybridOptions, fuses=True),
     "multihop": RetrieverKind(("dense",), Opening.multihop, HopOptions, fuses=True),
 }
-_AUTO = ("hybrid", "dense", "colbert", "bm25")  # the first of which the index has all parts
+_AUTO = ("hybrid", "dense", "colbert", "bm25")  # the first kind for which the index has all parts
 
 
 def parse_kind(text: str) -> tuple[str, Config]:
-    """A kind of retriever with its options, written `kind` or `kind:key=value,key=value`.
+    """Parse a kind of retriever with its options, written `kind` or `kind:key=value,key=value`.
 
     Raises:
         ConfigError: there is no such kind, or it has no such option.
@@ -166,7 +168,8 @@ def parse_kind(text: str) -> tuple[str, Config]:
 
 
 def named_kind(text: str, index: Index) -> str:
-    """The kind that is meant, with its options: "auto" is the first of `_AUTO` that the index is enough for.
+    """The kind of retriever and its options; "auto" is the first of `_AUTO` for which the index has all
+    parts.
 
     Raises:
         ConfigError: there is no such kind, or it has no such option.
@@ -185,16 +188,16 @@ def open_retriever(
     fusion: Fusion | None = None,
     rerank: str | None = None,
 ) -> Retriever:
-    """The retriever of an index.
+    """Open a retriever over an index.
 
     Args:
         kind: one of `KINDS`, perhaps with options (`parse_kind`), or "auto": hybrid if the index has both
-            parts, else what it has.
-        encoder: the index's encoder, if it is not where the index says: a folder, a name, or a loaded one.
+            parts, else the only one.
+        encoder: the index's encoder, if it has moved since: a folder, a name, or a loaded encoder.
         precision: "auto", "fp32" or "bf16".
         device: "auto", "cpu" or "cuda".
-        fusion: how several lists are put together; None is `default_fusion`.
-        rerank: a judge that puts the first hits in order, see `parse_rerank`.
+        fusion: method of fusing several lists; `default_fusion` if None.
+        rerank: a model that re-ranks the first hits, see `parse_rerank`.
 
     Raises:
         ConfigError: unknown kind or option, the index was built without what this kind needs, or a fusion is
@@ -222,7 +225,7 @@ def open_retriever(
 
 
 def _missing(kind: str, index: Index) -> list[Part]:
-    """What the index lacks for a kind; token vectors are as good as others to fuse with BM25."""
+    """Parts that the index lacks for a kind; a fusion with BM25 takes token vectors for dense ones."""
     instead = "tokens" if kind == "hybrid" and "tokens" in index.parts else "dense"
     return [part for part in KINDS[kind].needs if (instead if part == "dense" else part) not in index.parts]
 
@@ -234,11 +237,11 @@ def open_encoder(
     precision: str = "auto",
     device: str = "auto",
 ) -> BiEncoder | StaticEncoder:
-    """The encoder an index was built with, with the same pooling, prefixes and lengths.
+    """The encoder that an index was built with, with its pooling, prefixes and lengths.
 
     Raises:
-        MismatchedArtifactError: what is loaded is not what the index was built with.
-        ArtifactError: it cannot be found under the name the index knows.
+        MismatchedArtifactError: the loaded encoder is not the one that the index was built with.
+        ArtifactError: there is no encoder under the name that the index states.
     """
     from retrievers.encoders.open import load_like
 

@@ -1,4 +1,4 @@
-"""What a retriever is, questions in, hits out; and what it stands on: an encoder, passages by row."""
+"""Interfaces of retrievers (questions in, hits out) and of their parts: encoder, passages by row."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class TextEncoder(PassageEncoder, Protocol):
     """Encodes both sides, as `BiEncoder` does."""
 
     def encode_queries(self, queries: Sequence[Query]) -> FloatArray:
-        """Vectors (n, D) float32 of questions with the passages found for them so far, in order."""
+        """Vectors (n, D) float32 of questions, each with the passages of its earlier hops, in order."""
         ...
 
 
 class Passages(Protocol):
-    """Passages by row, as a `PassageStore` has them."""
+    """Passages by row, such as a `PassageStore`."""
 
     def __getitem__(self, row: int) -> Passage: ...
     def ids(self, rows: Sequence[int] | np.ndarray[Any, Any]) -> list[str]:
@@ -35,7 +35,7 @@ class Passages(Protocol):
 
 @runtime_checkable
 class Retriever(Protocol):
-    """Anything that finds passages for questions."""
+    """Finds passages for questions."""
 
     def search(
         self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
@@ -44,7 +44,7 @@ class Retriever(Protocol):
 
         Args:
             top_k: most hits per question; there are fewer if fewer passages match or exist.
-            timer: gets the time of each stage.
+            timer: records the time of each stage.
 
         Returns:
             B lists of hits in the order of the questions.
@@ -59,5 +59,5 @@ class PathRetriever(Retriever, Protocol):
     def search_both(
         self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
     ) -> tuple[list[list[Hit]], list[list[Path]]]:
-        """What `search` returns, and the best paths of each question, best first, at most `top_k`."""
+        """The result of `search`, and the best paths of each question, best first, at most `top_k`."""
         ...

@@ -1,4 +1,4 @@
-"""Re-ranking: the first hits of any retriever, put in order by a slower judge and their first scores."""
+"""Re-ranking: order a retriever's first hits by a slower model's scores fused with the first ones."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from retrievers.dense import stage
 from retrievers.fusion import Fusion
 from retrievers.protocols import Passages, PathRetriever, Retriever
 
-# The judge in standard deviations; chosen on 500 training questions of SQuAD that were held out.
+# The re-ranker's scores in standard deviations; chosen on 500 training questions of SQuAD that were held out.
 DEFAULT_FUSION = Fusion("weighted", (1.0, 0.5), normalize="std")
 _log = get_logger(__name__)
 _KINDS = ("colbert", "cross-encoder")
-_PASSAGES_AT_ONCE = 3200  # their token vectors are in memory together
+_PASSAGES_AT_ONCE = 3200  # passages whose token vectors are in memory together
 
 
-class Judge(Protocol):
-    """Says how well passages fit questions; a cross-encoder is one, a late-interaction model another."""
+class PairScorer(Protocol):
+    """Scores pairs of question and passage, such as a cross-encoder or a late-interaction model."""
 
     @property
     def name(self) -> str:
@@ -47,16 +47,16 @@ class LateInteraction:
     """Scores pairs by MaxSim of their token vectors.
 
     Args:
-        name_or_path: folder or hub name of an encoder with one vector a token.
+        name_or_path: folder or hub name of an encoder with one vector per token.
         precision, device: see `BiEncoder.load`.
-        stored: the passages' token vectors; used where these weights made them, with the settings they were
-            made with: only questions are encoded.
+        stored: token vectors of the passages; if this model made them they are used, with their settings, and
+            only questions are encoded.
 
     Attributes:
-        differences: why those that are stored are not used, a line each.
+        differences: why the stored vectors are not used, one line per reason.
 
     Raises:
-        ConfigError: the encoder makes one vector a text.
+        ConfigError: the encoder makes one vector per text.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class LateInteraction:
         return scores
 
     def score_stored(self, questions: Sequence[str], lists: Sequence[IntArray]) -> list[FloatArray]:
-        """Scores of each question's rows, from the vectors that are stored."""
+        """Scores of each question's rows, from the stored vectors."""
         assert self.stored is not None
         queries, scores = self.encoder.question_tokens(questions), []
         for number, rows in enumerate(lists):
@@ -122,14 +122,14 @@ class LateInteraction:
 
 
 class RerankOptions(Config):
-    """What may follow a judge's folder.
+    """Options of re-ranking, written after the model's folder.
 
     Attributes:
-        depth: hits of the first stage that are judged; never fewer than are asked for.
-        fusion: how the judge's scores and then the first stage's are put together, as `Fusion.parse` reads
-            it; "raw:1,0" is the judge alone.
-        tokens: a `plaid` index of the same passages by the same model, whose vectors are scored: only the
-            questions are encoded. None: that of the index that is searched, if it has one.
+        depth: hits of the first stage that are re-ranked; at least as many as are returned.
+        fusion: weights of the re-ranker's scores and of the first stage's, as `Fusion.parse` reads them;
+            "raw:1,0" is the re-ranker alone.
+        tokens: a `plaid` index of these passages by this model, whose stored vectors are scored, so that only
+            questions are encoded. None: the token vectors of the searched index, if it has any.
     """
 
     depth: int = Field(default=100, ge=1)
@@ -144,15 +144,15 @@ class RerankOptions(Config):
         except ConfigError as error:
             raise ValueError(str(error)) from error
         if weights != 2:
-            raise ValueError(f"{weights} weights, expected two: the judge's and the first stage's")
+            raise ValueError(f"{weights} weights, expected two: the re-ranker's and the first stage's")
         return value
 
 
 def parse_rerank(text: str) -> tuple[str, str, RerankOptions]:
-    """A judge, written `FOLDER`, `colbert:FOLDER` or `cross-encoder:FOLDER`, with options after a comma.
+    """Parse a re-ranker: `FOLDER`, `colbert:FOLDER` or `cross-encoder:FOLDER`, with options after a comma.
 
     Returns:
-        Its kind ("" if the folder is to say), its folder or hub name, its options.
+        Its kind ("" if the folder's files decide), its folder or hub name, its options.
 
     Raises:
         ConfigError: there is no folder, or no such option.
@@ -170,7 +170,7 @@ def parse_rerank(text: str) -> tuple[str, str, RerankOptions]:
         kind, name = "", named
     if not name.strip() or (name in _KINDS and not Path(name).exists()):
         raise ConfigError(f"rerank is {text!r}", hint=f"give a folder, perhaps after {':, '.join(_KINDS)}:")
-    parts = [part for part in re.split(r",(?=[^,]*=)", given) if part]  # a fusion has commas of its own
+    parts = [part for part in re.split(r",(?=[^,]*=)", given) if part]  # the value of fusion contains commas
     try:
         options = load_config(RerankOptions, overrides=parse_overrides(parts))
     except ConfigError as error:
@@ -181,21 +181,21 @@ def parse_rerank(text: str) -> tuple[str, str, RerankOptions]:
 def reranked(
     first: Retriever, index: Index, spec: str, *, precision: str = "auto", device: str = "auto"
 ) -> RerankingRetriever:
-    """A retriever whose first hits a judge puts in order.
+    """Add re-ranking to a retriever.
 
     Args:
         first: any retriever over `index` but a multi-hop one.
-        spec: the judge, see `parse_rerank`.
+        spec: the re-ranker, see `parse_rerank`.
 
     Raises:
         ConfigError: `spec` cannot be understood, or the first stage finds paths.
         ArtifactError: there is no such model, or it is of another kind.
-        MismatchedArtifactError: the token vectors that are named are another model's or of other passages.
+        MismatchedArtifactError: the index given as `tokens` was made by another model or from other passages.
     """
     kind, name, options = parse_rerank(spec)
     if isinstance(first, PathRetriever):
         raise ConfigError(
-            "multi-hop retrieval has an order of its own: later hops do not fit the question alone",
+            "multi-hop paths cannot be re-ranked: passages of later hops do not match the question alone",
             hint="leave out the re-ranking, or use dense, bm25 or hybrid retrieval",
         )
     folder = model_folder(name)
@@ -205,30 +205,30 @@ def reranked(
         kind = "cross-encoder" if is_cross else "colbert"
     stored = index.tokens if options.tokens is None else _token_vectors(options.tokens, index)
     identity: dict[str, Any] = {"kind": kind, "name": name}
-    judge: Judge
+    scorer: PairScorer
     if kind == "colbert":
-        judge = LateInteraction(name, precision=precision, device=device, stored=stored)
-        identity["weights_sha256"] = judge.encoder.identity.weights_sha256  # the backbone's and the head's
-        identity |= {} if judge.stored is None else {"token_bits": judge.stored.info["bits"]}
+        scorer = LateInteraction(name, precision=precision, device=device, stored=stored)
+        identity["weights_sha256"] = scorer.encoder.identity.weights_sha256  # the backbone's and the head's
+        identity |= {} if scorer.stored is None else {"token_bits": scorer.stored.info["bits"]}
     else:
         from retrievers.encoders.cross_encoder import CrossEncoder
 
-        judge = CrossEncoder.load(name, precision=precision, device=device, probabilities=False)
+        scorer = CrossEncoder.load(name, precision=precision, device=device, probabilities=False)
         identity["weights_sha256"] = weights_sha256(weight_files(folder))
     if options.tokens is not None and "token_bits" not in identity:
-        why = judge.differences if isinstance(judge, LateInteraction) else ["a cross-encoder reads texts"]
+        why = scorer.differences if isinstance(scorer, LateInteraction) else ["a cross-encoder reads texts"]
         raise MismatchedArtifactError(
             f"{name} cannot score the token vectors of {options.tokens}: {'; '.join(why)}",
             hint="re-rank with the model that the index was built with, or leave tokens out",
         )
     return RerankingRetriever(
-        first, index.passages, judge, depth=options.depth, fusion=Fusion.parse(options.fusion),
+        first, index.passages, scorer, depth=options.depth, fusion=Fusion.parse(options.fusion),
         identity=identity,
     )  # fmt: skip
 
 
 def _token_vectors(place: Path, searched: Index) -> TokenIndex:
-    """Of an index beside the one that is searched."""
+    """Token vectors of another index over the passages of the searched one."""
     index = Index.open(place)
     if index.tokens is None:
         raise ConfigError(f"{place} has no token vectors", hint="build it with `--index-type plaid`")
@@ -240,63 +240,65 @@ def _token_vectors(place: Path, searched: Index) -> TokenIndex:
 
 
 class RerankingRetriever:
-    """What another retriever found, by the scores of a judge fused with its own; ties by passage id.
+    """Re-orders another retriever's hits by the scores of a model fused with the first ones; ties by passage
+    id.
 
     Args:
-        judge: scores what `first` finds; the retriever's rank and score are kept in `Hit.first_stage`.
-        depth: hits that are judged; never fewer than are asked for.
-        fusion: how; the judge's weight first. `DEFAULT_FUSION` if None.
-        identity: names the judge in reports.
+        first: the retriever; its ranks and scores are kept in `Hit.first_stage`.
+        scorer: scores the hits of `first`.
+        depth: hits that are scored; at least as many as are returned.
+        fusion: the method, with the re-ranker's weight first; `DEFAULT_FUSION` if None.
+        identity: description of the re-ranker, for reports.
 
     Source:
         The sum of both scores: Lin, Nogueira and Yates 2021, "Pretrained Transformers for Text Ranking: BERT
         and Beyond", section 3.2.2.
     """
 
-    names = ("judge", "first stage")
+    names = ("re-ranker", "first stage")
 
     def __init__(
-        self, first: Retriever, passages: Passages, judge: Judge, *, depth: int = 100,
+        self, first: Retriever, passages: Passages, scorer: PairScorer, *, depth: int = 100,
         fusion: Fusion | None = None, identity: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        self.first, self.passages, self.judge, self.depth = first, passages, judge, depth
+        self.first, self.passages, self.scorer, self.depth = first, passages, scorer, depth
         self.fusion = fusion or DEFAULT_FUSION
-        named = identity or {"name": judge.name}
+        named = identity or {"name": scorer.name}
         self.identity = {**named, "depth": depth, "fusion": str(self.fusion)}
 
     def search(
         self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
     ) -> list[list[Hit]]:
         """Best passages of each question; see `Retriever.search`."""
-        judged, found = self.lists(questions, top_k, timer=timer)
+        rescored, found = self.lists(questions, top_k, timer=timer)
         with stage(timer, "rerank"):
             places = [{hit.row: FirstStage(n, hit.score) for n, hit in enumerate(hits, 1)} for hits in found]
             return [
                 [replace(hit, first_stage=own[hit.row]) for hit in hits]
-                for own, hits in zip(places, self.fusion.fuse([judged, found], top_k), strict=True)
+                for own, hits in zip(places, self.fusion.fuse([rescored, found], top_k), strict=True)
             ]
 
     def lists(
         self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
     ) -> list[list[list[Hit]]]:
-        """The hits in the judge's order with its scores, and as they were found: what is fused."""
+        """The hits in the re-ranker's order, with its scores, and those of the first stage, before fusion."""
         found = self.first.search(questions, max(self.depth, top_k), timer=timer)
         ordered: list[list[Hit]] = []
         with stage(timer, "rerank"):
             at_once = max(1, _PASSAGES_AT_ONCE // max(self.depth, top_k))
             for start in range(0, len(found), at_once):
                 block = found[start : start + at_once]
-                ordered += self._judged(questions[start : start + len(block)], block)
+                ordered += self._rescored(questions[start : start + len(block)], block)
         return [ordered, found]
 
-    def _judged(self, questions: Sequence[str], lists: Sequence[Sequence[Hit]]) -> list[list[Hit]]:
-        if isinstance(self.judge, LateInteraction) and self.judge.stored is not None:
+    def _rescored(self, questions: Sequence[str], lists: Sequence[Sequence[Hit]]) -> list[list[Hit]]:
+        if isinstance(self.scorer, LateInteraction) and self.scorer.stored is not None:
             rows = [np.array([hit.row for hit in hits], np.int64) for hits in lists]
-            scored = np.concatenate(self.judge.score_stored(questions, rows))
+            scored = np.concatenate(self.scorer.score_stored(questions, rows))
         else:
             texts = self.passages.get_many([hit.row for hits in lists for hit in hits])
             asked = [question for question, hits in zip(questions, lists, strict=True) for _ in hits]
-            scored = self.judge.score(asked, texts)
+            scored = self.scorer.score(asked, texts)
         scores = iter(scored.tolist())
         return [
             sorted((replace(hit, score=next(scores)) for hit in hits), key=Hit.sort_key) for hits in lists

@@ -17,7 +17,9 @@ class TermIndex(Protocol):
     """The part of a Lucene index that searching needs."""
 
     def search(self, texts: Sequence[str], top_k: int) -> Sequence[Sequence[tuple[int, float]]]:
-        """(row, score) of the best passages of each text, best first; only passages that share a term."""
+        """(row, score) of the best passages for each text, best first; only passages that share a term with
+        it.
+        """
         ...
 
 

@@ -49,7 +49,7 @@ class FusionRow:
     """One setting.
 
     Attributes:
-        name: a value of `--fusion`, or "dense alone", "bm25 alone" ("judge alone", "first stage alone").
+        name: a value of `--fusion`, or "dense alone", "bm25 alone" ("re-ranker alone", "first stage alone").
         figures: "top{k}" and "mrr" (up to rank 100) with their intervals.
         p_value: p-value of the difference from the default fusion, in the deciding figure.
     """

@@ -141,8 +141,8 @@ class _Asker:
                 "reading gold passages needs a system that can read given passages",
                 hint="evaluate with a reader, or leave the gold passages out",
             )
-        self.judge = getattr(self.reading, "reader", None)
-        if settings.likelihood and (settings.is_regex or not isinstance(self.judge, TellsLikelihood)):
+        self.reader = getattr(self.reading, "reader", None)
+        if settings.likelihood and (settings.is_regex or not isinstance(self.reader, TellsLikelihood)):
             raise ConfigError(
                 "the likelihood of an answer needs a generative reader, and answers in words, not patterns",
                 hint="leave likelihood out, or give a reader that generates",
@@ -180,11 +180,11 @@ class _Asker:
         ]
 
     def _nats(self, batch: Sequence[Question], read: Sequence[Retrieved]) -> list[float | None]:
-        assert isinstance(self.judge, TellsLikelihood)
-        found = self.judge.log_likelihood(
+        assert isinstance(self.reader, TellsLikelihood)
+        found = self.reader.log_likelihood(
             [question.text for question in batch],
             [[passage for _, passage in pairs] for pairs in read],
-            [search_scores(self.judge, pairs) for pairs in read],
+            [search_scores(self.reader, pairs) for pairs in read],
             [next(iter(question.answers), "") for question in batch],
         )
         return [-value if question.answers else None for question, value in zip(batch, found, strict=True)]

@@ -1,6 +1,6 @@
 """Transformer encoders behind retrievers and readers: loading, attention, dropout, token vectors, pooling.
 
-What every network of this program that stands on a BERT-like model shares, in training as in inference.
+Shared by all networks on top of a BERT-like model, in training and in inference.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from rag.runtime.cpu_training import register_math_attention, use_fast_dropout
 from rag.runtime.model_files import backbone_state, is_wrapped, read_config, weight_files
 
 POOLINGS = ("cls", "mean", "max", "lasttoken", "tokens")
-"""How token vectors become a text's: one of them or one number a channel; "tokens" keeps them all."""
+"""Ways to make one vector of a text from its token vectors; "tokens" keeps them all."""
 
 LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
-"""What transformers raises for folders that it cannot load."""
+"""Exceptions that transformers raises for folders that it cannot load."""
 _WHOLE_FOLDER = "give a folder with config.json, model.safetensors and tokenizer files"
 
 _DROPOUTS = (
@@ -38,12 +38,12 @@ _MATH_ATTENTION = {"bert", "roberta", "electra", "xlm-roberta", "camembert", "di
 def loading(
     wrong: str, *, hint: str = _WHOLE_FOLDER, kind: type[ArtifactError] = ArtifactError
 ) -> Iterator[None]:
-    """Say what is `wrong`, with the reason in brackets, where transformers cannot load what is asked inside.
+    """Turn transformers' errors inside the block into one error: `wrong`, with the reason in brackets.
 
-    Its own reports are kept back: who loads a model says what is missing there, in words for a user.
+    Transformers' own reports are suppressed: callers report missing weights in words for a user.
 
     Raises:
-        ArtifactError: of this `kind`.
+        ArtifactError: transformers failed; of the class `kind`.
     """
     reports = logging.getLogger("transformers")
     level = reports.level
@@ -57,7 +57,7 @@ def loading(
 
 
 def load_config(folder: Path) -> Any:
-    """The configuration of a model folder as transformers completes it; of a DPR tower that of its BERT.
+    """The configuration of a model folder, completed by transformers; for a DPR tower that of its BERT.
 
     Raises:
         ArtifactError: it cannot be loaded.
@@ -76,12 +76,12 @@ def load_backbone(
 ) -> Any:
     """The encoder of a model folder in fp32, without BERT's pooler.
 
-    DPR's towers are BERT models under another name; of an encoder-decoder the encoder is taken.
+    DPR's towers are BERT models under another name; of an encoder-decoder only the encoder is loaded.
 
     Args:
-        train: in training mode, with attention and dropout that have fast backward passes.
+        train: prepare for training: training mode, attention and dropout with fast backward passes.
         dropout: replaces the configuration's dropout probabilities, if given.
-        device: the network is to run on; it is returned on the CPU.
+        device: device that the network will run on; it is returned on the CPU.
 
     Raises:
         ArtifactError: it cannot be loaded, or weights are missing.
@@ -136,10 +136,10 @@ def set_dropout(config: Any, dropout: float | None) -> None:
 
 
 def refuse_missing(folder: Path, names: Iterable[str]) -> None:
-    """Weights that are not in the file would be random numbers; only BERT's unused pooler may be absent.
+    """Refuse a checkpoint without all weights, which would be random; BERT's unused pooler may be absent.
 
     Raises:
-        ArtifactError: others are.
+        ArtifactError: other weights are missing.
     """
     missing = sorted(name for name in names if "pooler" not in name and "position_ids" not in name)
     if missing:
@@ -153,7 +153,7 @@ def reset_layers(model: Any, count: int, seed: int) -> None:
     """Give the upper `count` layers of an encoder random weights, as before any training.
 
     Raises:
-        ConfigError: it has fewer.
+        ConfigError: the encoder has fewer layers.
     """
     stacks = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
     layers = max(stacks, key=len, default=torch.nn.ModuleList())
@@ -171,7 +171,7 @@ def reset_layers(model: Any, count: int, seed: int) -> None:
 
 
 def has_segments(config: Any) -> bool:
-    """Whether the model tells first from second segments."""
+    """Whether the model distinguishes first and second segments."""
     return int(getattr(config, "type_vocab_size", 0) or 0) > 1
 
 
@@ -184,12 +184,12 @@ def run_backbone(
     question: bool = False,
     **wanted: Any,
 ) -> Any:
-    """What the model says of padded token ids; its first part are the last hidden states (n, L, H).
+    """Output of the model for padded token ids; its first part are the last hidden states (n, L, H).
 
     Args:
         ids, mask: (n, L) int64; the mask is 1 on tokens, 0 on padding.
         types: (n, L) int64 segments; left out where the model has none.
-        question: the text begins with a question that all its tokens are to see.
+        question: whether the text begins with a question that all tokens should attend to.
 
     Note:
         Longformer's tokens see their neighbours only; those of global attention see all and are seen by all:
@@ -216,7 +216,7 @@ def token_vectors(model: Any, ids: Tensor, mask: Tensor, types: Tensor | None = 
 
 
 def segments_of(ids: Tensor, mask: Tensor, separator: int) -> Tensor:
-    """(n, L) token types of padded ids: 1 behind the first separator, 0 before and on padding.
+    """Token types (n, L) of padded ids: 1 after the first separator, 0 before it and on padding.
 
     Example:
         >>> segments_of(torch.tensor([[1, 5, 2, 6, 2, 0]]), torch.tensor([[1, 1, 1, 1, 1, 0]]), 2).tolist()
@@ -253,4 +253,6 @@ def pool(hidden: Tensor, mask: Tensor, how: str) -> Tensor:
         return hidden.masked_fill(weights == 0, float("-inf")).amax(1)
     if how == "mean":
         return (hidden * weights).sum(1) / weights.sum(1)
-    raise ConfigError(f"pooling is {how!r}, expected one of {', '.join(POOLINGS[:-1])} for one vector a text")
+    raise ConfigError(
+        f"pooling is {how!r}, expected one of {', '.join(POOLINGS[:-1])} for one vector per text"
+    )

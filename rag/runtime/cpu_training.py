@@ -1,12 +1,12 @@
-"""Attention and dropout that train several times faster on CPUs than PyTorch's.
+"""Attention and dropout that train several times as fast on CPUs as PyTorch's.
 
 PyTorch's fused attention on CPU spends most of a training step in its backward pass when heads are narrow
 (32 numbers) and sequences short. Written out as matmul → softmax → matmul, in the dtype of the inputs, the
 same work runs through the vendor's matrix kernels. The price is the (B, H, L, L) score matrix, small at L ≤
 512.
 
-For dropout it draws one Bernoulli number after the other from a Mersenne Twister, in one thread: a fifth of a
-training step of a small encoder. Here a 64-bit generator gives four 16-bit numbers at a time, which are
+For dropout PyTorch draws one Bernoulli number after the other from a Mersenne Twister, in one thread: a fifth
+of a training step of a small encoder. Here a 64-bit generator gives four 16-bit numbers at a time, which are
 compared with a threshold.
 """
 
@@ -38,7 +38,7 @@ def math_attention(
     """softmax(q·kᵀ·scaling + mask)·v in the dtype of the inputs, with transformers' attention interface.
 
     Args:
-        module: the attention layer that asks; its `training` flag switches dropout.
+        module: the calling attention layer; its `training` flag switches dropout.
         query: (B, H, L, D); `key` and `value`: (B, H, L', D).
         attention_mask: additive, broadcastable to (B, H, L, L'), very negative where not allowed; or None.
 
@@ -55,7 +55,7 @@ def math_attention(
 
 
 def register_math_attention() -> str:
-    """Make the attention known to transformers; returns the name to pass as `attn_implementation`."""
+    """Register the attention with transformers; returns the name to pass as `attn_implementation`."""
     ALL_ATTENTION_FUNCTIONS.register(MATH_ATTENTION, math_attention)
     ALL_MASK_ATTENTION_FUNCTIONS.register(MATH_ATTENTION, eager_mask)
     return MATH_ATTENTION
@@ -89,7 +89,7 @@ def dropped_out(values: Tensor, probability: float, training: bool = True) -> Te
 
 
 class FastDropout(nn.Dropout):
-    """`nn.Dropout` by `dropped_out`."""
+    """`nn.Dropout` implemented by `dropped_out`."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Drop numbers of `input` while training."""

@@ -1,4 +1,4 @@
-"""What this machine can do: cores, bf16 arithmetic, threads."""
+"""Capabilities of this machine: cores, bf16 and int8 arithmetic, threads, memory."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import torch
 
 from rag.core.errors import ConfigError
 
-# Both are read when the first product is computed; what the user has set stays.
+# Both are read when the first product is computed; values that the user has set stay.
 _KERNEL_CACHES = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
 _CACHED_KERNELS = 64
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # parameters of mallopt, as <malloc.h> numbers them
 _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
-# oneDNN's names of instruction sets, each with those before it, and which of them a flag belongs to
+# oneDNN's names of instruction sets, each including those before it, with the processor flags of each
 _ONEDNN_ISAS = (
     *("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"),
     *("AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX10_1_512", "AVX512_CORE_AMX"),
@@ -32,7 +32,7 @@ _ISA_OF_FLAG = {
 
 
 def available_cores() -> int:
-    """Cores this process may run on (affinity and container limits that are expressed as affinity)."""
+    """Number of cores that this process may run on, by its CPU affinity."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:
@@ -54,11 +54,11 @@ def _cpu_flags() -> frozenset[str]:
 
 
 def _usable(flags: frozenset[str], onednn_limit: str, torch_capability: str) -> frozenset[str]:
-    """The flags that are left when the libraries are told to use older instructions only.
+    """The processor flags that remain when the libraries are limited to older instructions.
 
     Args:
         onednn_limit: value of ONEDNN_MAX_CPU_ISA, "" if it is not set.
-        torch_capability: what torch's own kernels use, which ATEN_CPU_CAPABILITY limits.
+        torch_capability: instruction set of torch's own kernels, which ATEN_CPU_CAPABILITY limits.
 
     Example:
         >>> sorted(_usable(frozenset({"avx2", "avx_vnni", "avx512_vnni"}), "avx2_vnni", "AVX512"))
@@ -77,7 +77,7 @@ def _usable(flags: frozenset[str], onednn_limit: str, torch_capability: str) -> 
 def has_bf16(device: str = "cpu") -> bool:
     """Whether bf16 matrix products can be computed on `device` at all, fast or not.
 
-    oneDNN computes them from AVX-512 on; without it torch has no kernels worth the name for them.
+    oneDNN computes them from AVX-512 on; without it torch's kernels are too slow to use.
     """
     if device.startswith("cuda"):
         return torch.cuda.is_available() and torch.cuda.is_bf16_supported()
@@ -97,8 +97,7 @@ def has_fast_int8(device: str = "cpu") -> bool:
 
     They are with VNNI instructions: int8 products then run twice as fast as bf16 and four times as fast as
     fp32.
-    With amx_bf16, bf16 products are so fast that quantising may cost more than it saves, so there the answer
-    is no.
+    With amx_bf16, bf16 products are so fast that quantising may cost more than it saves: False.
     """
     return device == "cpu" and has_int8() and "amx_bf16" not in _cpu_flags()
 
@@ -115,7 +114,7 @@ def has_int8() -> bool:
 
 
 def prefers_mkl(dtype: torch.dtype) -> bool:
-    """Whether MKL's products and PyTorch's attention are faster in `dtype` here than what oneDNN fuses.
+    """Whether MKL's products and PyTorch's attention are faster here than oneDNN's fused ones, for `dtype`.
 
     They are in fp32 on x86 processors without AVX-512.
     """
@@ -124,14 +123,14 @@ def prefers_mkl(dtype: torch.dtype) -> bool:
 
 
 def resolve_device(device: str = "auto") -> str:
-    """ "auto" becomes "cuda" where there is one, else "cpu"; anything else is returned as given."""
+    """Turn "auto" into "cuda" if there is a GPU, else "cpu"; other values are returned as given."""
     if device != "auto":
         return device
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def resolve_precision(precision: str, device: str = "cpu") -> torch.dtype:
-    """ "auto" is bf16 where the hardware does it, else fp32.
+    """Turn "auto" into "bf16" if the hardware computes it fast, else "fp32".
 
     Raises:
         ConfigError: for an unknown name, or bf16 where `device` cannot compute it.
@@ -161,7 +160,7 @@ def use_threads(count: int | None = None) -> int:
 def bound_kernel_caches() -> None:
     """Let oneDNN keep 64 compiled products instead of 1,024.
 
-    It compiles one for every shape and keeps it. Texts come in all lengths, so nearly every batch is a new
+    oneDNN compiles and keeps one for every shape. Texts come in all lengths, so nearly every batch is a new
     shape: with the default a process grows by a gigabyte that is hardly ever used again (measured while
     reading passages; with 64 kept the CPU time is 4 % more).
     """
@@ -170,11 +169,11 @@ def bound_kernel_caches() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep what is freed for the next step, instead of giving it back to the system.
+    """Let the C library keep freed memory for the next step, instead of returning it to the system.
 
     By default glibc returns big blocks at once, and gets them back as pages of zeros: a training step with
-    long texts then spends a fifth of its time on page faults. The process stays as large as it once was.
-    Nothing happens where the C library is another.
+    long texts then spends a fifth of its time on page faults. The process keeps its largest size.
+    Has no effect with other C libraries.
     """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)

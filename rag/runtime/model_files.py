@@ -27,7 +27,7 @@ EMBEDDED_ENCODER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb
 EMBEDDED_ENCODER_NAMES = ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
 _WANTED = (
     *("*.json", "*.txt", "*.model", "*.safetensors", "*/config.json", "*/*.safetensors"),
-    "*.metadata",  # what an original ColBERT checkpoint says of itself
+    "*.metadata",  # metadata file of an original ColBERT checkpoint
 )
 _BASE_PREFIXES = ("ctx_encoder.bert_model.", "question_encoder.bert_model.", "bert.", "roberta.", "model.")
 _POSITIONS_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
@@ -62,7 +62,8 @@ def embedded_encoder_dir() -> Path:
 
 
 def model_folder(name_or_path: str | Path | None) -> Path:
-    """The folder of a model: the embedded default (None or its name), a folder, or a hub name (fetched once).
+    """The folder of a model: the embedded default (None or its name), a folder, or a hub name (downloaded
+    once).
 
     Raises:
         ArtifactError: there is no such folder or model.
@@ -89,7 +90,7 @@ def model_folder(name_or_path: str | Path | None) -> Path:
         if isinstance(error, HfHubHTTPError) and getattr(error.response, "status_code", 0) in (401, 403, 404):
             raise ArtifactError(f"{name}: no such folder, and the hub has no such public model") from error
         raise ResourceError(
-            f"{name} is no folder, and it could not be fetched from the hub ({type(error).__name__})",
+            f"{name} is not a folder, and could not be downloaded from the hub ({type(error).__name__})",
             hint="check the name and the connection, or give the path of a downloaded folder",
         ) from error
     except HFValidationError as error:
@@ -97,7 +98,7 @@ def model_folder(name_or_path: str | Path | None) -> Path:
 
 
 def tower_folders(folder: Path) -> tuple[Path, Path]:
-    """Passage tower and question tower in `folder`: two sub-folders, or twice the folder itself."""
+    """Folders of passage tower and question tower: two sub-folders of `folder`, or twice `folder` itself."""
     for passage, query in _TOWER_NAMES:
         if (folder / passage / "config.json").is_file() and (folder / query / "config.json").is_file():
             return folder / passage, folder / query
@@ -125,7 +126,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def position_limit(config: dict[str, Any]) -> int:
-    """Most tokens a model of this configuration can read."""
+    """Largest number of tokens that a model of this configuration can read."""
     names = ("max_position_embeddings", "max_encoder_position_embeddings")
     limit = int(next((found for name in names if (found := config.get(name))), 512))
     if config["model_type"] in _POSITIONS_AFTER_PADDING:
@@ -159,7 +160,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def weights_sha256(files: Iterable[Path]) -> str:
-    """One hex sha256 over weight files: the file's own for one, the hash of their hashes for several."""
+    """One hex sha256 over weight files: of a single file its hash, of several the hash of their hashes."""
     hashes = [_cached_sha256(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files]
     return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
@@ -170,7 +171,7 @@ def _cached_sha256(path: str, mtime_ns: int, size_bytes: int) -> str:
 
 
 def backbone_state(folder: Path) -> dict[str, Tensor]:
-    """Weights under the names of the bare model; heads and projections beside it are left out.
+    """Weights under the names of the bare model, without heads and projections.
 
     Removes the wrapper's prefix (`bert.`, `ctx_encoder.bert_model.`, …) and LayerNorm's old gamma and beta.
     """
@@ -190,7 +191,7 @@ def backbone_state(folder: Path) -> dict[str, Tensor]:
 
 
 def plain_name(name: str, prefix: str) -> str:
-    """A weight's name without a prefix, LayerNorm's old gamma and beta under their names of today."""
+    """A weight's name without prefix, and with LayerNorm's old gamma and beta as weight and bias."""
     bare = name.removeprefix(prefix).replace("LayerNorm.gamma", "LayerNorm.weight")
     return bare.replace("LayerNorm.beta", "LayerNorm.bias")
 
@@ -201,7 +202,7 @@ def _prefix(names: Iterable[str]) -> str:
 
 
 def is_wrapped(folder: Path) -> bool:
-    """Whether the weights lie under `model.`, a name that transformers does not look under."""
+    """Whether the weights have the prefix `model.`, which transformers does not recognise."""
     from safetensors import safe_open
 
     for file in weight_files(folder):

@@ -1,4 +1,4 @@
-"""Randomness comes from one seed that is passed in."""
+"""Random generators from a seed that is passed in."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ def seed_everything(seed: int) -> None:
 
 
 def generator(*keys: int) -> np.random.Generator:
-    """A numpy generator of its own for a tuple of keys, such as (seed, step).
+    """A numpy generator for a tuple of keys, such as (seed, step).
 
-    The same keys always give the same stream, so any step of a run can be redone without replaying the ones
-    before.
+    Equal keys always give equal streams, so any step of a run can be redone without replaying those before.
 
     Example:
         >>> bool(generator(7, 3).integers(1000) == generator(7, 3).integers(1000))

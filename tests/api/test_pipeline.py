@@ -82,13 +82,13 @@ async def test_reranking_shows_in_hits_evidence_timings_and_metrics():
     from rag.pipeline import Pipeline
     from retrievers.rerank import RerankingRetriever
 
-    class Judge:
+    class Scorer:
         name = "backwards"
 
         def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> Any:
             return np.arange(len(passages), dtype=np.float32)
 
-    retriever = RerankingRetriever(Retriever(), Index.passages, Judge(), depth=2)
+    retriever = RerankingRetriever(Retriever(), Index.passages, Scorer(), depth=2)
     async with running(Pipeline(Index(), retriever, Reader())) as client:  # type: ignore[arg-type]
         found = (await client.post("/v1/retrieve", json={"question": "Where?", "top_k": 2})).json()
         asked = (await client.post("/v1/ask", json={"question": "Where?", "top_k": 2})).json()

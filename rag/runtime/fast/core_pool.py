@@ -1,4 +1,4 @@
-"""One single-threaded worker per core: independent batches run side by side without meeting at barriers."""
+"""One single-threaded worker per core: independent batches run in parallel without barriers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Result = TypeVar("Result")
 
 
 class CorePool:
-    """Runs torch work on `workers` threads, each of which computes with one thread of its own.
+    """Runs torch work on `workers` threads, each of which computes single-threaded.
 
     Splitting every operation over all cores makes them wait for each other some hundred times per batch;
-    giving each core whole batches does not, and what a core works on stays in its cache.
+    giving each core whole batches does not, and its data stay in the core's cache.
 
     The threads start at the first `map`, and again at the next one after `close`.
 
@@ -37,7 +37,7 @@ class CorePool:
 
     @property
     def workers(self) -> int:
-        """Threads that work side by side."""
+        """Number of parallel threads."""
         self._open()
         return self._count
 
@@ -53,7 +53,7 @@ class CorePool:
                 future.cancel()
 
     def close(self) -> None:
-        """Wait for running work and end the threads."""
+        """Wait for running work and stop the threads."""
         with self._lock:
             if self._pool is not None:
                 self._pool.shutdown(wait=True, cancel_futures=True)
@@ -69,7 +69,7 @@ class CorePool:
                 for _ in range(self._count):
                     self._pool.submit(_begin, ready)
                 ready.wait()
-                # The count is kept per thread, but what new threads start with is global: put it back.
+                # torch keeps the count per thread, but the start value of new threads is global: restore it.
                 torch.set_num_threads(callers_threads)
             return self._pool
 
@@ -83,5 +83,5 @@ class CorePool:
 
 def _begin(ready: threading.Barrier) -> None:
     torch.set_num_threads(1)
-    torch.get_num_threads()  # a thread takes over the global count at its first question: ask while it is 1
+    torch.get_num_threads()  # a thread adopts the global count when it first reads it: read it while it is 1
     ready.wait()

@@ -1,14 +1,14 @@
 """Fast inference of BERT-family encoders on CPU.
 
-The same numbers as transformers' `BertModel` in evaluation mode, with less work:
+Equal results to transformers' `BertModel` in evaluation mode, with less work:
 
-* tokens are packed end to end (`rag.runtime.fast.packing`), so linear layers, LayerNorm and GELU see no
-  padding, and attention sees runs of equal length, so it needs no mask;
+* sequences are concatenated (`rag.runtime.fast.packing`), so linear layers, LayerNorm and GELU compute no
+  padding, and attention works on runs of equal length, so it needs no mask;
 * query, key and value are one matrix product, with 1/√d folded into the query weights;
 * weights are reordered once for oneDNN, and bias and GELU are fused into the product, where that is faster;
 * attention works on a few rows at a time, so that its scores stay in the cache of one core (PyTorch's does
-  that too, and is the faster one in fp32 without AVX-512);
-* products run in bf16 where asked for, while the residual stream and LayerNorm stay in fp32;
+  that too, and is faster in fp32 without AVX-512);
+* products run in bf16 if requested, while the residual stream and LayerNorm stay in fp32;
 * if only the first token's vector is wanted, the last layer computes only that.
 """
 
@@ -83,7 +83,7 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The parts of one transformer layer; what is linear may be in any arithmetic."""
+    """The parts of one transformer layer; its linear parts may compute in any arithmetic."""
 
     qkv: Any
     attention_out: Any
@@ -98,7 +98,7 @@ class FastBert:
 
     Args:
         state: weights under the names of transformers' `BertModel` (`embeddings.…`, `encoder.layer.0.…`).
-        precision: "fp32", "bf16" or "auto", the faster one here.
+        precision: "fp32", "bf16", or "auto" for the faster one on this machine.
 
     Raises:
         ConfigError: the architecture is not covered, see `supports`; or bf16 where the CPU has none.
@@ -140,7 +140,7 @@ class FastBert:
 
     @staticmethod
     def supports(config: Any) -> bool:
-        """Whether this class computes what transformers computes for `config`."""
+        """Whether this class covers the architecture of `config`."""
         return (
             getattr(config, "model_type", "") in _FAMILIES
             and getattr(config, "hidden_act", "") in FUSED_ACTIVATIONS
@@ -151,7 +151,7 @@ class FastBert:
 
     @classmethod
     def from_model(cls, model: nn.Module, *, precision: str = "fp32") -> FastBert:
-        """From a transformers `BertModel` or `RobertaModel`, which is no longer needed afterwards."""
+        """Convert a transformers `BertModel` or `RobertaModel`, which is no longer needed afterwards."""
         return cls(model.state_dict(), model.config, precision=precision)
 
     def _norm(self, state: Mapping[str, Tensor], name: str, eps: float) -> Norm:
@@ -162,7 +162,9 @@ class FastBert:
         )
 
     def _parts(self, state: Mapping[str, Tensor], number: int) -> dict[str, tuple[Tensor, Tensor]]:
-        """(weight, bias) of a layer's linear parts, fp32; query, key, value are one, 1/√d is in the query."""
+        """(weight, bias) of a layer's linear parts, fp32; query, key, value as one, 1/√d folded into the
+        query.
+        """
         scale = 1.0 / math.sqrt(self.head_size)
 
         def both(name: str) -> tuple[Tensor, Tensor]:
@@ -178,7 +180,7 @@ class FastBert:
         }
 
     def _layer(self, state: Mapping[str, Tensor], number: int, config: Any) -> Layer:
-        """What `_project` and `_complete` need of one layer."""
+        """The parts of one layer that `_project` and `_complete` need."""
         prefix, parts = f"encoder.layer.{number}", self._parts(state, number)
         return Layer(
             qkv=_Linear(*parts["qkv"], self.dtype),
@@ -205,8 +207,9 @@ class FastBert:
     def layers(
         self, x: Tensor, tokens: PackedTokens, first: int, stop: int, *, first_token_only: bool = False
     ) -> Tensor:
-        """Layers `first` to `stop` (exclusive) over (T, H) hidden states; whoever stops midway may drop
-        sequences (`PackedTokens.keep`) before going on.
+        """Layers `first` to `stop` (exclusive) over (T, H) hidden states.
+
+        A caller that stops midway may drop sequences (`PackedTokens.keep`) before it continues.
 
         Args:
             first_token_only: compute layer `stop` - 1 for the first token of each sequence alone.
@@ -224,7 +227,7 @@ class FastBert:
 
     @property
     def depth(self) -> int:
-        """How many layers there are."""
+        """Number of layers."""
         return len(self._layers)
 
     def _project(self, layer: Layer, number: int, x: Tensor) -> Tensor:
@@ -233,7 +236,7 @@ class FastBert:
         return qkv
 
     def _complete(self, layer: Layer, number: int, x: Tensor, context: Tensor) -> Tensor:
-        """All of a layer that follows attention. x (T, H) float32, context (T, H) → (T, H) float32."""
+        """The rest of a layer after attention. x (T, H) float32, context (T, H) → (T, H) float32."""
         x = layer.attention_norm(x + layer.attention_out(context))
         return self._feed_forward(layer, number, x)
 
@@ -256,7 +259,7 @@ class FastBert:
 
     @torch.inference_mode()
     def embed(self, tokens: PackedTokens) -> Tensor:
-        """What goes into the first layer: (T, H) float32."""
+        """Input of the first layer: (T, H) float32."""
         positions = tokens.positions + self.position_offset
         if tokens.segment_ids is None:
             x = self._word[tokens.token_ids] + self._position_and_first_segment[positions]
@@ -305,11 +308,12 @@ class FastBert:
 
 
 def _softmax_product(q: Tensor, k: Tensor, v: Tensor, unseen: Tensor | None = None) -> Tensor:
-    """softmax(q kᵀ) v for (N, Lq, d), (N, L, d), (N, L, d); q is already scaled, `unseen` (N, 1, L) left out.
+    """softmax(q kᵀ) v for (N, Lq, d), (N, L, d), (N, L, d); q is scaled already, `unseen` (N, 1, L) is
+    masked.
 
     Softmax does not change when its inputs are shifted. Usually they are shifted by their maximum to keep the
-    exponentials finite; where |q||k| shows that every exponent is small the shift is left out, which saves
-    two passes over the (N, Lq, L) scores.
+    exponentials finite; where |q||k| bounds every exponent, the shift is left out, which saves two passes
+    over the (N, Lq, L) scores.
     """
     largest = q.norm(dim=-1).amax() * k.norm(dim=-1).amax()
     scores = torch.bmm(q, k.transpose(1, 2))

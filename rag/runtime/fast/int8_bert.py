@@ -1,16 +1,16 @@
 """`FastBert` with linear layers in int8: uint8 inputs times int8 weights on VNNI instructions.
 
-Weights have one scale per output. Inputs are quantised in one of two ways, and neither lets a row's result
-depend on which other rows are computed with it:
+Weights have one scale per output. Inputs are quantised in one of two ways; in both, a row's result does not
+depend on the other rows of the batch:
 
-* `CalibratedLinear`: every input channel has a range of its own, measured beforehand. Its scale is folded
-  into the weights, so the product comes out right and bias and activation are fused into it. Values outside
-  the range are cut off.
-* `RowLinear`: every row gets its own scale as it comes. The scale is applied after the product, together
-  with the sum that follows in a transformer, so this costs no extra pass.
+* `CalibratedLinear`: every input channel has its own range, measured beforehand. Its scale is folded
+  into the weights, so the product needs no correction, and bias and activation are fused into it. Values
+  outside the range are clipped.
+* `RowLinear`: every row gets its own scale, computed from its values. The scale is applied after the product,
+  together with the sum that follows in a transformer, so this costs no extra pass.
 
 Source: SmoothQuant (Xiao et al. 2023) for moving the inputs' ranges into the weights; LLM.int8() (Dettmers et
-al. 2022) for scales by row.
+al. 2022) for one scale per row.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LEAST = {"gelu": -0.17, "gelu_new": -0.1701, "gelu_pytorch_tanh": -0.1701, "rel
 _BLOCK_TOKENS = 512  # tokens whose (tokens, 4H) float32 intermediates stay in the cache of one core
 _HALF = 128  # from signed to unsigned codes: oneDNN's fast kernels take unsigned inputs
 _SMOOTHING = 0.75  # share of a channel's range that moves into the weights
-_MARGIN = 1.05  # room above the ranges measured
+_MARGIN = 1.05  # margin above the measured ranges
 _TINY = 1e-12
 _SMALLEST = 0.02  # a channel's range counts as at least this share of the widest one
 
@@ -69,8 +69,9 @@ class CalibratedLinear:
         weight: (N, K) float32.
         bias: (N,) float32.
         low, high: (K,) least and greatest value of each input channel.
-        dtype: of the result, float32 or bfloat16.
-        activation, algorithm: what oneDNN fuses: "none" and "", "gelu" and "none" or "tanh", "relu" and "".
+        dtype: type of the result, float32 or bfloat16.
+        activation, algorithm: the activation that oneDNN fuses: "none" and "", "gelu" and "none" or "tanh",
+            "relu" and "".
 
     Example:
         >>> linear = CalibratedLinear(torch.eye(2), torch.ones(2), -torch.ones(2), torch.ones(2))
@@ -118,7 +119,7 @@ class RowLinear:
     Args:
         weight: (N, K) float32.
         bias: (N,) float32.
-        least: a lower bound of all inputs, if there is a close one (−0.17 for GELU): the codes then cover
+        least: a lower bound of all inputs, if a close one is known (−0.17 for GELU): the codes then cover
             [least, greatest] of a row instead of ±(greatest magnitude).
 
     Example:
@@ -133,7 +134,7 @@ class RowLinear:
         self._bias = bias.clone() if least is None else bias + least * weight.sum(1)
 
     def add_to(self, total: Tensor, x: Tensor) -> Tensor:
-        """(T, N) float32 sum, from (T, N) float32 `total`, which is overwritten, and (T, K) `x`."""
+        """Add x Wᵀ + b, for `x` (T, K), to `total` (T, N) float32 in place; returns the sum."""
         x = x.float()
         if self._least is None:
             top = x.abs().amax(1, keepdim=True).clamp_min_(_TINY)  # (T, 1)
@@ -157,15 +158,15 @@ class Int8Bert(FastBert):
     """A `FastBert` whose linear layers compute in int8; sums and LayerNorm stay in fp32.
 
     The inputs of the first product of each half layer (outputs of a LayerNorm) are quantised with ranges that
-    were measured on text, the others row by row as they come; see above. Integer
-    products are exact, so a token's numbers do not depend on how many others are computed with it.
+    were measured on text, the others with one scale per row; see above. Integer products are exact, so a
+    token's numbers do not depend on the other tokens of the batch.
 
     Args:
         state, config: as for `FastBert`.
-        attention: "bf16" or "fp32", what attention computes in.
+        attention: precision of attention, "bf16" or "fp32".
 
     Raises:
-        ConfigError: the architecture is not covered, or the ranges are those of another model.
+        ConfigError: the architecture is not covered, or the ranges belong to another model.
     """
 
     def __init__(
@@ -215,7 +216,7 @@ class Int8Bert(FastBert):
 
 
 class RangeRecorder(FastBert):
-    """A `FastBert` that notes the least and greatest value of every channel that `Int8Bert` needs to know.
+    """A `FastBert` that records the least and greatest value of every channel that `Int8Bert` quantises.
 
     Attributes:
         ranges: "0.attention", "0.feed", "1.attention", … → (2, H) float32, least and greatest so far.

@@ -1,4 +1,4 @@
-"""Token sequences of different lengths laid end to end: no padding, so no work on padding."""
+"""Token sequences of different lengths, concatenated: no padding, so no work on padding."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class PackedTokens:
-    """Sequences laid end to end.
+    """Concatenated token sequences.
 
     Attributes:
         token_ids: (T,) int64, all sequences one after the other.
-        positions: (T,) int64, position of each token in its own sequence, from 0.
+        positions: (T,) int64, position of each token in its sequence, from 0.
         segment_ids: (T,) int64 token types, or None if all are 0.
-        seen: (T,) bool, tokens that those of their sequence attend to; None: all.
-        groups: (rows, length) of each run of neighbours of equal length; attention works run by run.
+        seen: (T,) bool, tokens that the others of their sequence attend to; None: all.
+        groups: (rows, length) of each run of sequences of equal length; attention works run by run.
     """
 
     token_ids: torch.Tensor
@@ -30,16 +30,16 @@ class PackedTokens:
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens of each sequence, in order."""
+        """Number of tokens of each sequence, in order."""
         return [length for rows, length in self.groups for _ in range(rows)]
 
     def starts(self) -> torch.Tensor:
-        """(B,) int64: where each sequence begins."""
+        """First token of each sequence, (B,) int64."""
         lengths = np.asarray(self.lengths, dtype=np.int64)
         return torch.from_numpy(np.cumsum(lengths) - lengths)
 
     def keep(self, rows: torch.Tensor) -> tuple[PackedTokens, torch.Tensor]:
-        """The sequences where `rows` (B,) bool is true, and which tokens (T,) bool are theirs.
+        """The sequences for which `rows` (B,) bool is true, and a mask (T,) bool of their tokens.
 
         Example:
             >>> kept, mine = pack([[5, 6], [7, 8], [9]]).keep(torch.tensor([True, False, True]))
@@ -54,7 +54,7 @@ class PackedTokens:
 
 
 def pack(sequences: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None) -> PackedTokens:
-    """Lay `sequences` end to end. Sort them by length: equal lengths side by side are computed together.
+    """Concatenate `sequences`. Sort them by length before: neighbours of equal length are computed together.
 
     Args:
         segments: token types of the same shape; all 0 if not given.
@@ -77,7 +77,7 @@ def pack(sequences: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] |
 
 
 def plan_batches(lengths: Sequence[int], *, max_rows: int, max_tokens: int) -> list[list[int]]:
-    """Split rows into batches of similar length, longest first (so the last batches are the small ones).
+    """Split rows into batches of similar length, longest first, so that the last batches are the small ones.
 
     Ties keep their order, so the plan depends on `lengths` alone.
 
@@ -108,11 +108,11 @@ def plan_even_batches(
 ) -> list[list[int]]:
     """Split rows into batches of similar length and nearly equal size, a multiple of `workers` in number.
 
-    Workers that take the next batch when they finish one then end at nearly the same time; batches filled to
-    the brim leave some of them without work while the others finish.
+    Workers that take the next batch when they finish one then end at nearly the same time; full batches would
+    leave some of them without work while the others finish.
 
     Args:
-        max_tokens: size of a batch aimed at; sizes differ from the mean by less than the longest row.
+        max_tokens: target size of a batch; sizes differ from the mean by less than the longest row.
 
     Example:
         >>> plan_even_batches([3, 9, 3, 5], max_rows=8, max_tokens=16, workers=2)
@@ -128,7 +128,9 @@ def plan_even_batches(
     batches: list[list[int]] = [[]]
     place, before = 0, 0
     for row in order:
-        part = min(count - 1, (2 * before + lengths[row]) * count // (2 * total))  # where its middle falls
+        part = min(
+            count - 1, (2 * before + lengths[row]) * count // (2 * total)
+        )  # the batch in which its middle falls
         if batches[-1] and (part != place or len(batches[-1]) >= max_rows):
             batches.append([])
         place = part

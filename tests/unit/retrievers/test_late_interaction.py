@@ -79,15 +79,15 @@ def test_reranking_by_the_index_s_model_reads_its_vectors(tiny: Any, built: Path
             index, "bm25", rerank=f"colbert:{model},depth=20,fusion=raw:1,0", precision="fp32"
         )
         assert isinstance(again, RerankingRetriever)
-        assert isinstance(again.judge, LateInteraction)
+        assert isinstance(again.scorer, LateInteraction)
         assert index.tokens is not None
         assert index.encoder_identity is not None
-        assert again.judge.stored is index.tokens
+        assert again.scorer.stored is index.tokens
         assert again.identity["weights_sha256"] == index.encoder_identity.weights_sha256  # its head's too
         assert again.identity["token_bits"] == index.tokens.info["bits"]
         texts = ["who wrote the text", "black river", "xyz"]
         hits = again.search(texts, 8)
-        again.judge.stored = None
+        again.scorer.stored = None
         encoded = again.search(texts, 8)
         assert hits[2] == encoded[2] == []
         for stored, fresh in zip(hits[:2], encoded[:2], strict=True):
@@ -98,8 +98,8 @@ def test_reranking_by_the_index_s_model_reads_its_vectors(tiny: Any, built: Path
         tiny.late_interaction(tmp_path / "other", dim=16, seed=7)
         other = open_retriever(index, "bm25", rerank=f"colbert:{tmp_path / 'other'}")
         assert isinstance(other, RerankingRetriever)
-        assert isinstance(other.judge, LateInteraction)
-        assert other.judge.stored is None
+        assert isinstance(other.scorer, LateInteraction)
+        assert other.scorer.stored is None
         assert "token_bits" not in other.identity
 
 
@@ -137,9 +137,9 @@ def test_an_index_of_shorter_passages_is_reranked_by_its_own_model(built: Path, 
     with Index.open(tmp_path / "short") as index:
         again = open_retriever(index, "bm25", rerank=f"colbert:{model},tokens={tmp_path / 'short'}")
         assert isinstance(again, RerankingRetriever)
-        assert isinstance(again.judge, LateInteraction)
-        assert again.judge.stored is not None
-        assert again.judge.encoder.identity.max_length == 12
+        assert isinstance(again.scorer, LateInteraction)
+        assert again.scorer.stored is not None
+        assert again.scorer.encoder.identity.max_length == 12
 
 
 def test_what_does_not_fit_is_refused(tiny: Any, built: Path, tmp_path: Path) -> None:

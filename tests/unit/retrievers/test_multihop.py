@@ -175,7 +175,7 @@ def test_a_learned_rule_decides_by_the_questions_vector(tmp_path):
         LearnedStop.load(tmp_path / "stop.json", "cd")
     (tmp_path / "other.json").write_text("[1]")
     for name in ("other.json", "nothing.json"):
-        with pytest.raises(ArtifactError, match="no stop rule"):
+        with pytest.raises(ArtifactError, match="not a stop rule"):
             LearnedStop.load(tmp_path / name, "ab")
 
 
@@ -196,7 +196,7 @@ def test_paths_over_a_real_index_from_either_first_hop(tmp_path):
             ]
             assert [hit.passage_id for hit in paths[0].hits] == ["danube", "germany"]
             assert all(len({hit.row for hit in path.hits}) == 2 for path in paths)
-        with pytest.raises(ConfigError, match="first hop is by dense"):
+        with pytest.raises(ConfigError, match="first=dense has one list"):
             open_retriever(index, "multihop", fusion=Fusion())
-        with pytest.raises(ArtifactError, match="no stop rule"):
+        with pytest.raises(ArtifactError, match="not a stop rule"):
             open_retriever(index, "multihop:stop=nowhere.json")

@@ -185,5 +185,5 @@ def test_what_cannot_judge_is_refused(tiny: Any, folders: dict[str, Path], tmp_p
         with pytest.raises(ConfigError, match=message):
             parse_rerank(spec)
     paths = SimpleNamespace(search=First().search, search_both=First().search)
-    with pytest.raises(ConfigError, match="order of its own"):
+    with pytest.raises(ConfigError, match="cannot be re-ranked"):
         reranked(paths, INDEX, str(folders["colbert"]))  # type: ignore[arg-type]
