@@ -20,6 +20,7 @@ from typing import Any, Literal, overload
 from indexers.build import build_index
 from indexers.index import Index
 from indexers.presets import INDEX_KINDS, IndexKind
+from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
 from rag.config import load_config
 from rag.core.errors import ConfigError, DataError
@@ -121,7 +122,7 @@ class Pipeline:
         opened = _open_reader(reader if reads else False, precision, effort)
         if known and counts_scores(opened):
             searched = _OWN if bound else named_kind(retriever, index)
-            _check_scores(str(reader), known.get("kind", _OWN), searched)
+            _check_scores(str(reader), known, searched, index)
         return cls(index, searcher, opened)
 
     @classmethod
@@ -342,13 +343,21 @@ def _said(reader: str | Literal[False] | None) -> Mapping[str, Any]:
     return read_reader_file(FilePath(reader))
 
 
-def _check_scores(reader: str, trained: str, searched: str) -> None:
-    """Warn where a reader that counts scores in gets those of another kind of search than in training."""
+def _check_scores(reader: str, known: Mapping[str, Any], searched: str, index: Index) -> None:
+    """Warn where a reader that counts scores in gets those of another kind of search or another encoder."""
+    trained, log = known.get("kind", _OWN), get_logger(__name__)
     if trained.partition(":")[0] != searched.partition(":")[0]:
-        get_logger(__name__).warning(
+        log.warning(
             "%s was trained with %s: %s gives other scores, which mean little to it",
             *(reader, trained, searched),
         )
+    elif "encoder" in known and index.encoder_identity is not None:
+        encoder = EncoderIdentity.from_json(known["encoder"])
+        if differences := index.encoder_identity.differences(encoder):
+            log.warning(
+                "%s was trained with the encoder %s: scores by that of %s mean little to it (%s)",
+                *(reader, encoder.name, index.directory, "; ".join(differences)),
+            )
 
 
 def _open_reader(reader: str | Literal[False] | None, precision: str, effort: str | None) -> Reader | None:

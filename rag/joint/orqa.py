@@ -145,12 +145,15 @@ def _method(config: OrqaTrainConfig, index: Index, run: Run) -> Method:
     found = task.found_share()
 
     def export(trained: Trained) -> None:
+        export_frozen(config, index, retriever, part(trained.weights, "retriever"))
+        with Index.open(run.out / "index") as reissued:
+            assert reissued.encoder_identity is not None
+            encoder = reissued.encoder_identity.to_json()
         export_int8(
             run.out / "reader", reader, part(trained.weights, "reader"), tokenizer,
             name=f"{config.name}-reader", settings=task.settings,
-            calibration=Calibration(null_bias=_NEVER),
+            calibration=Calibration(null_bias=_NEVER), retriever={"kind": "dense", "encoder": encoder},
         )  # fmt: skip
-        export_frozen(config, index, retriever, part(trained.weights, "retriever"))
 
     return Method(
         module, master, Epochs.of(config, len(asked)), task.loss, export,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -116,7 +116,8 @@ class ReaderManifest(Manifest):
     """The content of `reader.json`.
 
     `ranges_file` holds the ranges of activations that int8 inference needs; a reader without one computes in
-    bf16 or fp32.
+    bf16 or fp32. `retriever` is what a reader that counts the search's scores in was trained with:
+    {"kind", "encoder"}, see `retrievers.open` and `EncoderIdentity`.
     """
 
     kind: Literal["extractive"] = "extractive"
@@ -125,3 +126,4 @@ class ReaderManifest(Manifest):
     ranges_file: str | None = None
     ranges_sha256: str | None = None
     settings: ReaderSettings = ReaderSettings()
+    retriever: dict[str, Any] | None = None

@@ -63,6 +63,7 @@ def export_int8(
     name: str,
     settings: ReaderSettings,
     calibration: Calibration,
+    retriever: dict[str, Any] | None = None,
 ) -> ReaderManifest:
     """Write the reader that ships: int8 weights, tokenizer, configuration, `reader.json` last."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -76,6 +77,7 @@ def export_int8(
         weights_sha256=sha256_file(path),
         settings=settings,
         calibration=calibration,
+        retriever=retriever,
     )
     manifest.save(folder)
     return manifest

@@ -115,7 +115,7 @@ def test_losses_and_gradients_are_the_sums_over_passages_and_spans() -> None:
 
 
 def test_answers_alone_teach_retrieval_and_reading(
-    tmp_path: Path, tiny_bert: Path, world: tuple[Path, Path]
+    tmp_path: Path, tiny_bert: Path, world: tuple[Path, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     config = OrqaTrainConfig(
         out=tmp_path / "run", train_files=(world[0],), index=world[1], epochs=8, learning_rate=3e-3,
@@ -148,7 +148,12 @@ def test_answers_alone_teach_retrieval_and_reading(
         return float(np.mean(hits)), float(np.mean(right or [0]))
 
     before, _ = figures(world[1], False)
+    caplog.clear()
     after, right = figures(config.out / "index", str(config.out / "reader"))
+    assert "mean little" not in caplog.text
+    figures(world[1], str(config.out / "reader"))
+    assert "scores by that of" in caplog.text
+    assert "weights_sha256" in caplog.text
     assert after > before + 0.1
     assert right > 0.1
 
