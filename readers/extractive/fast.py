@@ -43,7 +43,7 @@ class FastSpanModel(LogitsModel):
     ) -> None:
         super().__init__()
         self.encoder = _encoder(model.encoder, precision, ranges)
-        self._heads = model.read_out
+        self._heads = model.heads  # the model itself would keep its encoder beside this one
         self._skim_head = model.skim_head
         self.depth = self.encoder.depth
         self.skim_layer = model.skim_layer if model.skim_head is not None else 0
@@ -71,7 +71,7 @@ class FastSpanModel(LogitsModel):
         hidden = self.encoder.embed(packed)  # (T, H)
         if skim is None or self._skim_head is None:
             hidden = self.encoder.layers(hidden, packed, 0, self.encoder.depth)
-            found = self._heads(hidden, hidden[packed.starts()])
+            found = self._heads.read_out(hidden, hidden[packed.starts()])
             padded = {}
             for name in ("start", "end", "facts"):
                 if (values := getattr(found, name)) is not None:
@@ -89,7 +89,7 @@ class FastSpanModel(LogitsModel):
         if chosen.any():
             packed, mine = packed.keep(chosen)
             hidden = self.encoder.layers(hidden[mine], packed, self.skim_layer, self.encoder.depth)
-            found = self._heads(hidden, hidden[packed.starts()])
+            found = self._heads.read_out(hidden, hidden[packed.starts()])
             places = mask & chosen[:, None]
             start[places], end[places] = found.start, found.end
             if found.relevance is not None and found.words is not None:

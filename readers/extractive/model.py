@@ -84,6 +84,23 @@ class LogitsModel(nn.Module):
         return found
 
 
+class Heads(NamedTuple):
+    """The linear layers over hidden states, see `SpanModel`."""
+
+    spans: nn.Linear
+    passage: nn.Linear | None = None
+    facts: nn.Linear | None = None
+
+    def read_out(self, hidden: torch.Tensor, first: torch.Tensor, skim: torch.Tensor | None = None) -> Logits:
+        """Apply them to (…, D) hidden states of tokens and (R, D) of [CLS]."""
+        spans = self.spans(hidden)  # (…, 2)
+        facts = None if self.facts is None else self.facts(hidden).squeeze(-1)
+        if self.passage is None:
+            return Logits(spans[..., 0], spans[..., 1], None, None, skim, facts)
+        passage = self.passage(first)  # (R, 3)
+        return Logits(spans[..., 0], spans[..., 1], passage[:, 0], passage[:, 1:], skim, facts)
+
+
 class SpanModel(LogitsModel):
     """Encoder plus two linear units per token: the logits of "the answer starts here" and "ends here".
 
@@ -169,16 +186,12 @@ class SpanModel(LogitsModel):
         skim = None
         if self.skim_head is not None and early:
             skim = self.skim_head(output.hidden_states[self.skim_layer].float()).squeeze(-1)  # (R, L)
-        return self.read_out(hidden, hidden[:, 0], skim)
+        return self.heads.read_out(hidden, hidden[:, 0], skim)
 
-    def read_out(self, hidden: torch.Tensor, first: torch.Tensor, skim: torch.Tensor | None = None) -> Logits:
-        """Apply the heads to (…, D) hidden states of tokens and (R, D) of [CLS]."""
-        spans = self.qa_outputs(hidden)  # (…, 2)
-        facts = None if self.fact_head is None else self.fact_head(hidden).squeeze(-1)
-        if self.passage_head is None:
-            return Logits(spans[..., 0], spans[..., 1], None, None, skim, facts)
-        passage = self.passage_head(first)  # (R, 3)
-        return Logits(spans[..., 0], spans[..., 1], passage[:, 0], passage[:, 1:], skim, facts)
+    @property
+    def heads(self) -> Heads:
+        """The layers over hidden states, without the encoder."""
+        return Heads(self.qa_outputs, self.passage_head, self.fact_head)
 
 
 class DprModel(LogitsModel):

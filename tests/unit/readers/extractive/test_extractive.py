@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import string
+import weakref
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage
+from readers.extractive.fast import FastSpanModel
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
@@ -205,3 +208,13 @@ def test_yes_and_no_have_a_passage_but_no_place(encoder_folder: Path) -> None:
     assert result.answers[-1].text == "yes"
     silent = ExtractiveReader(model, tiny_tokenizer(), settings)
     assert "no" not in [a.text for a in silent.read(["built?"], [[SHORT]], [[1.0]], n_best=20)[0].answers]
+
+
+def test_the_fast_path_keeps_no_second_encoder(encoder_folder: Path) -> None:
+    model = SpanModel.from_encoder(encoder_folder, seed=3)
+    encoder = weakref.ref(model.encoder)
+    fast = FastSpanModel(model.eval(), "fp32")
+    del model
+    gc.collect()
+    assert encoder() is None
+    fast.close()
