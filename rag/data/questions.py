@@ -5,12 +5,10 @@ from __future__ import annotations
 import io
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
-
-import numpy as np
+from typing import Any
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Question
@@ -34,7 +32,6 @@ from rag.data.files.tables import read_qrels
 from rag.data.records import BadRecord
 
 _HEAD_BYTES = 1 << 16
-Item = TypeVar("Item")
 Numbered = Iterator[tuple[str, Question]]  # where it stands, for messages
 
 
@@ -143,34 +140,6 @@ def draw_sample(questions: Iterable[Question], count: int, seed: int) -> list[Qu
         elif (place := generator.randrange(number + 1)) < count:
             kept[place] = (number, question)
     return [question for _, question in sorted(kept, key=lambda item: item[0])]
-
-
-def hold_out(
-    items: Sequence[Item], count: float, seed: int, group: Callable[[Item], str] | None = None
-) -> tuple[list[Item], list[Item]]:
-    """What to learn from and what is held out, each in the order of `items`.
-
-    Args:
-        count: how many groups are held out, or their share if it is below 1; 0 holds nothing out.
-        group: what must not be parted, such as an article; each item for itself if None.
-
-    Raises:
-        DataError: nothing would be left to learn from.
-    """
-    if not count:
-        return list(items), []
-    keys: list[Any] = [group(item) for item in items] if group else list(range(len(items)))
-    groups = sorted(set(keys))
-    wanted = int(count) if count >= 1 else max(1, round(count * len(groups)))
-    if wanted >= len(groups):
-        raise DataError(
-            f"{wanted} of {len(groups)} questions or articles are to be held out: none is left to learn from",
-            hint="give more questions, or hold fewer out",
-        )
-    order = np.random.default_rng([seed, 1]).permutation(len(groups))
-    chosen = {groups[place] for place in order[:wanted]}
-    kept = [item for item, key in zip(items, keys, strict=True) if key not in chosen]
-    return kept, [item for item, key in zip(items, keys, strict=True) if key in chosen]
 
 
 def _checked(numbered: Numbered, path: str) -> Iterator[Question]:

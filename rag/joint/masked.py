@@ -20,6 +20,7 @@ from rag.config import Config
 from rag.core.errors import ConfigError, DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage
+from rag.data.selection import check_usable
 from rag.data.sentences import split_sentences
 from rag.joint.salient import Masks, Spans, Tagger, choose_spans, find_dates
 from rag.runtime.backbone import attention_for, loading, run_backbone, set_dropout
@@ -138,14 +139,10 @@ class SentenceBatches:
         seed = examples.seed
         sample = self._any(_SAMPLE, generator(seed, 52))
         found = len(self._draw(sample, generator(seed, 53)))
-        self.usable = found / len(sample)
-        if not found:
-            raise DataError(
-                f"none of {len(sample)} passages has a sentence with anything to mask ({masks})",
-                hint="give a tagger that knows the corpus's language, or mask spans: masks=span",
-            )
-        if self.usable < _FEW:
-            log.warning("only %d of %d passages have a sentence with a %s mask", found, len(sample), masks)
+        self.usable = check_usable(
+            found, len(sample), f"passages have a sentence with anything to mask ({masks})", few=_FEW,
+            hint="give a tagger that knows the corpus's language, or mask spans: masks=span",
+        )  # fmt: skip
 
     def _any(self, count: int, draw: np.random.Generator) -> IntArray:
         """Some of the rows, ascending."""

@@ -32,11 +32,11 @@ from torch import Tensor, nn
 
 from indexers.index import Index
 from indexers.protocols import IntArray
-from rag.core.errors import DataError
 from rag.core.files import fingerprint
 from rag.core.log import get_logger
 from rag.core.types import Query, Question
 from rag.data.examples import Example
+from rag.data.selection import check_usable
 from rag.data.text import exact_match
 from rag.joint.live_index import HeldIndex
 from rag.joint.orqa_config import OrqaTrainConfig
@@ -69,7 +69,6 @@ log = get_logger(__name__)
 
 _SHOWN_TOP = 20  # passages of a held-out question that are judged
 _SAMPLE = 500  # training questions looked up before training
-_FEW = 0.5  # a smaller share of answers that are found is warned about
 _NEVER = -1000.0  # null bias of a reader that was never shown passages without an answer
 
 
@@ -274,16 +273,12 @@ class _Task:
         self.retriever.train()
         rows = self.held.search(vectors, self.config.early)
         found = sum(self.answered(int(n), own).any() for n, own in zip(sample, rows, strict=True))
-        where = f"of {count} training questions {found} have an answer among their first {self.config.early} "
-        if not found:
-            raise DataError(
-                f"{where}passages: there is nothing to learn from",
-                hint="check that the answers are of this corpus (answers=regex if they are expressions), or "
-                "start from a better retriever: `rag train ict`",
-            )
-        if found < _FEW * count:
-            log.warning("%spassages; the others teach nothing until they do", where)
-        return float(found / count)
+        return check_usable(
+            int(found), count,
+            f"training questions have an answer among their first {self.config.early} passages",
+            hint="check that the answers are of this corpus (answers=regex if they are expressions), or "
+            "start from a better retriever: `rag train ict`",
+        )  # fmt: skip
 
     @torch.no_grad()
     def measure(self, questions: Sequence[Question]) -> dict[str, float]:

@@ -10,7 +10,8 @@ from pathlib import Path
 from rag.core.errors import DataError
 from rag.core.files import fingerprint
 from rag.core.types import Passage, Question
-from rag.data.questions import draw_sample, hold_out, read_questions
+from rag.data.questions import draw_sample, read_questions
+from rag.data.selection import hold_out
 from rag.data.text import AnswerMatcher
 from rag.metrics.ranking import first_true
 from retrievers.examples.data import answer_matcher
@@ -31,7 +32,7 @@ def questions_of(
     """
     asked = [question for path in config.train_files for question in answered(path, is_regex)]
     given = None if config.validation_file is None else answered(config.validation_file, is_regex)
-    asked, held_out = divide(asked, given, config.data.validation_fraction, config.run.seed)
+    asked, held_out = hold_out(asked, config.data.validation_fraction, config.run.seed, text_of, given)
     if count := config.data.train_questions:
         asked = draw_sample(asked, count, config.run.seed)
     if not asked:
@@ -55,14 +56,9 @@ def answered(path: str | Path, is_regex: bool | None = None) -> list[Question]:
     return found if is_regex is None else [replace(q, answers_are_regex=is_regex) for q in found]
 
 
-def divide(
-    asked: list[Question], held_out: list[Question] | None, share: float, seed: int
-) -> tuple[list[Question], list[Question]]:
-    """Those to learn from and those held out, `held_out` if given, else a share; no text is in both."""
-    if held_out is None:
-        return hold_out(asked, share, seed, lambda question: question.text)
-    known = {question.text for question in held_out}
-    return [question for question in asked if question.text not in known], held_out
+def text_of(question: Question) -> str:
+    """What must not stand on both sides of a hold-out."""
+    return question.text
 
 
 def questions_key(asked: Sequence[Question]) -> str:

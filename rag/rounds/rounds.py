@@ -37,11 +37,12 @@ from rag.core.manifest import claim
 from rag.core.npy import load_npy, save_npy
 from rag.core.types import Question
 from rag.data.examples import Candidate, Example, write_examples
+from rag.data.selection import hold_out
 from rag.eval.api import evaluate
 from rag.eval.compare import compare_evaluations
 from rag.eval.guard import check_selection_split
 from rag.eval.results import load_evaluation
-from rag.joint.questions import answered, divide
+from rag.joint.questions import answered, text_of
 from rag.pipeline import Pipeline
 from rag.rounds.config import RoundsConfig
 from rag.training.refresh.staleness import Staleness, distinct_share, top_k_overlap
@@ -316,7 +317,7 @@ def _questions(config: RoundsConfig) -> tuple[list[Question], list[Question]]:
     """Questions to learn from and held-out ones."""
     asked = answered(config.questions)
     given = None if config.held_out is None else answered(config.held_out)
-    train, held_out = divide(asked, given, config.validation_fraction, 0)
+    train, held_out = hold_out(asked, config.validation_fraction, 0, text_of, given)
     train = train[: config.train_questions or None]
     if not train or not held_out:
         raise DataError(

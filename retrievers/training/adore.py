@@ -19,13 +19,13 @@ from rag.data.examples import Example
 from rag.training.fit import Loss
 from rag.training.run import Method
 from retrievers.examples.batches import Epochs
-from retrievers.examples.split import split_examples
 from retrievers.examples.tokens import TokenTable
 from retrievers.training.bi_encoder import BiEncoderModel, adopt_index
 from retrievers.training.config import AdoreTrainConfig
 from retrievers.training.frozen import score_rows
 from retrievers.training.losses import ranknet_loss
 from retrievers.training.recipe import BiEncoderRun, train_model
+from retrievers.training.split import split_examples
 from retrievers.training.validation import TOP_KS, CorpusSearch, right_rows
 
 log = get_logger(__name__)

@@ -26,12 +26,12 @@ from rag.training.refresh.staleness import DriftMeter, ProbeSet
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import RetrieverBatches
 from retrievers.examples.data import TrainingArrays
-from retrievers.examples.split import ExampleSplit, split_examples
 from retrievers.training.ance_refresher import Inferencer, MinedNegatives
 from retrievers.training.bi_encoder import BiEncoderModel, encoder_form, export_model
 from retrievers.training.config import AnceTrainConfig
 from retrievers.training.losses import in_batch_objective, pairwise_objective
 from retrievers.training.recipe import BiEncoderRun, contrastive_batches, examples_key, train_bi_encoder
+from retrievers.training.split import ExampleSplit, split_examples
 
 _SHOWN = (
     *("held_out/mrr", "held_out/top1", "held_out/top20"),

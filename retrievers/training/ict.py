@@ -16,6 +16,7 @@ from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage, Query
 from rag.data.examples import Example, read_examples
+from rag.data.selection import check_usable
 from rag.data.sentences import split_sentences
 from rag.runtime.seeds import generator
 from rag.training.run import Method
@@ -32,7 +33,6 @@ from retrievers.training.validation import HeldOutScores
 log = get_logger(__name__)
 
 _SAMPLE = 1000  # passages looked at before training
-_FEW = 0.5  # a smaller share of usable ones is warned about
 
 
 class CorpusDataConfig(DataConfig):
@@ -247,18 +247,11 @@ def _usable_share(store: PassageStore, config: IctTrainConfig) -> float:
     if len(store) < 2:
         raise DataError(f"a corpus of {len(store)} passages: there is nothing to tell a passage from")
     rows = generator(config.run.seed, 34).choice(len(store), min(_SAMPLE, len(store)), replace=False)
-    found = len(draw_pairs(store.get_many(np.sort(rows)), config.data, config.run.seed, 34))
-    if not found:
-        raise DataError(
-            f"none of {len(rows)} passages has a sentence of {config.data.min_words} words beside another",
-            hint="cut the corpus into longer passages, or lower min_words",
-        )
-    if found < _FEW * len(rows):
-        log.warning(
-            "only %d of %d passages have a sentence that can be taken out; the others are left out",
-            *(found, len(rows)),
-        )
-    return found / len(rows)
+    usable = len(draw_pairs(store.get_many(np.sort(rows)), config.data, config.run.seed, 34))
+    return check_usable(
+        usable, len(rows), f"passages have a sentence of {config.data.min_words} words beside another",
+        hint="cut the corpus into longer passages, or lower min_words",
+    )  # fmt: skip
 
 
 def _arrays(sequences: Sequence[Sequence[int]]) -> list[Int32]:

@@ -25,7 +25,6 @@ from rag.training.run import Method
 from retrievers.examples.batches import Int64, RetrieverBatch
 from retrievers.examples.data import TrainingArrays
 from retrievers.examples.hops import HopEpochs, PassageFinder, hop_examples, mined_hops, passage_finder
-from retrievers.examples.split import ExampleSplit, split_examples
 from retrievers.training.bi_encoder import BiEncoderModel, adopt_index
 from retrievers.training.config import ContrastConfig, RetrieverTrainConfig
 from retrievers.training.frozen import score_rows
@@ -33,6 +32,7 @@ from retrievers.training.losses import in_batch_loss, in_batch_objective
 from retrievers.training.momentum import MomentumQueue
 from retrievers.training.path_scores import PathScores
 from retrievers.training.recipe import BiEncoderRun, contrastive_batches, known_vectors, train_model
+from retrievers.training.split import ExampleSplit, split_examples
 from retrievers.training.step import contrastive_step
 
 _MOST_EXAMPLES = 24  # of one question: four orders of six hops

@@ -35,7 +35,6 @@ from retrievers.encoders.layout import PAIR
 from retrievers.encoders.settings import EncoderForm
 from retrievers.examples.batches import Epochs, RetrieverBatches
 from retrievers.examples.data import TrainingArrays
-from retrievers.examples.split import ExampleSplit, split_examples
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.bi_encoder import (
     BiEncoderModel,
@@ -47,6 +46,7 @@ from retrievers.training.bi_encoder import (
 from retrievers.training.config import RetrieverTrainConfig
 from retrievers.training.frozen import FrozenIndex
 from retrievers.training.losses import Objective, in_batch_objective
+from retrievers.training.split import ExampleSplit, split_examples
 from retrievers.training.step import contrastive_step
 from retrievers.training.validation import HeldOutScores
 

@@ -30,8 +30,8 @@ from rag.training.run import Method, Run, train
 from retrievers.encoders.cross_encoder import PairModel, load_pair_model
 from retrievers.encoders.export import replaced_folder
 from retrievers.examples.batches import Epochs
-from retrievers.examples.split import split_examples
 from retrievers.training.config import DataConfig, ModelConfig, RetrieverTrainConfig
+from retrievers.training.split import split_examples
 
 Group = tuple[str, list[Passage]]
 """A question and passages, the positive first."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from rag.data.examples import Example
-from rag.data.questions import hold_out
+from rag.data.selection import hold_out
 from rag.runtime.model_files import model_folder, position_limit, read_config
 from rag.training.fit import Loss
 from rag.training.run import Method, Run, Trained, train

@@ -14,7 +14,7 @@ from indexers.passages import PassageStore
 from rag.core.errors import ConfigError
 from rag.core.types import Passage
 from rag.data.examples import Example
-from rag.data.questions import hold_out
+from rag.data.selection import hold_out
 from rag.runtime.backbone import attention_for, loading
 from rag.runtime.model_files import embedded_encoder_dir
 from rag.runtime.seeds import seed_everything
@@ -63,7 +63,9 @@ def _method(config: GeneratorTrainConfig, run: Run) -> Method:
     # data
     examples = merged_examples(config.train_files)
     if config.validation_file is None:
-        examples, held_out = hold_out(examples, config.validation_questions, config.run.seed)
+        examples, held_out = hold_out(
+            examples, config.validation_questions, config.run.seed, lambda example: example.question
+        )
     else:
         held_out = merged_examples([config.validation_file])[: config.validation_questions]
 

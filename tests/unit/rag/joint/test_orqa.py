@@ -238,7 +238,7 @@ def test_what_cannot_work_is_refused(
                 for n, line in enumerate(lines)
             )
         )
-    with pytest.raises(DataError, match="0 have an answer among their first 60 passages"):
+    with pytest.raises(DataError, match="0 training questions have an answer among their first 60 passages"):
         run("a", tmp_path / "none.jsonl")
     with caplog.at_level(logging.WARNING):
         run("b", tmp_path / "few.jsonl", early=360)

@@ -22,13 +22,13 @@ from rag.data.examples import read_examples, write_examples
 from retrievers.dense import DenseRetriever
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.tower import TowerModel
-from retrievers.examples.split import split_examples
 from retrievers.training.adore import candidates, train_adore
 from retrievers.training.bi_encoder import adopt_index
 from retrievers.training.config import AdoreTrainConfig, DprTrainConfig
 from retrievers.training.distill import DistillTrainConfig, train_distill
 from retrievers.training.dpr import train_dpr
 from retrievers.training.mdr import MdrTrainConfig
+from retrievers.training.split import split_examples
 from retrievers.training.validation import CorpusSearch
 from tests.conftest import TinyModels
 from tests.unit.retrievers.conftest import cipher_examples

@@ -23,10 +23,10 @@ from rag.core.types import Passage
 from rag.training.refresh.exchange import Exchange
 from rag.training.refresh.generations import Generations
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.examples.split import split_examples
 from retrievers.training.ance import run_inferencer, train_ance
 from retrievers.training.config import AnceTrainConfig, DprTrainConfig
 from retrievers.training.dpr import train_dpr
+from retrievers.training.split import split_examples
 from retrievers.training.validation import CorpusSearch
 
 _SMALL: dict[str, Any] = {

@@ -17,10 +17,10 @@ from rag.cli.main import main
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError, RagError
 from rag.data.examples import read_examples
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.examples.split import split_examples
 from retrievers.open import open_retriever
 from retrievers.training.config import DprTrainConfig
 from retrievers.training.dpr import train_dpr
+from retrievers.training.split import split_examples
 from retrievers.training.validation import CorpusSearch, pool_rank
 
 _SMALL: dict[str, Any] = {

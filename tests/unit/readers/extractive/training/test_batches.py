@@ -11,7 +11,7 @@ import torch
 
 from rag.core.errors import ConfigError, DataError
 from rag.data.examples import Example
-from rag.data.questions import hold_out
+from rag.data.selection import hold_out
 from rag.data.text import AnswerMatcher
 from readers.extractive.training.batches import ReaderBatch, ReaderBatches
 from readers.extractive.training.config import ReaderStage, ReaderTrainConfig, TrainingSet

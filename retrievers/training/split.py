@@ -11,13 +11,14 @@ from pathlib import Path
 import numpy as np
 
 from rag.core.errors import DataError
-from rag.core.files import atomic_write_json, fingerprint, hash64, read_json, sha256_file
+from rag.core.files import atomic_write_json, fingerprint, read_json, sha256_file
 from rag.data.examples import (
     Example,
     Needed,
     read_examples,
     write_examples,
 )
+from rag.data.selection import place_of
 from retrievers.training.config import RetrieverTrainConfig
 
 
@@ -39,9 +40,8 @@ class ExampleSplit:
 def split_examples(config: RetrieverTrainConfig, folder: Path) -> ExampleSplit:
     """Divide the examples of `config.train_files`, and keep what is held out in `folder`.
 
-    Every question has a place in [0, 1) that depends on its text (or its title, see `hold_out`) and the seed
-    alone: those below `validation_fraction` are held out, so a question that occurs twice is on one side. The
-    lowest of the rest, by their text, are the sample of `train_questions`.
+    Held out are the questions, or articles, whose place (`place_of`) is below `validation_fraction`. The
+    lowest of the rest, by the text of the question, are the sample of `train_questions`.
 
     Raises:
         DataError: a file is missing or malformed, or nothing is left to train on or to validate with.
@@ -51,40 +51,40 @@ def split_examples(config: RetrieverTrainConfig, folder: Path) -> ExampleSplit:
         if not path.is_file():
             raise DataError(f"{path}: no such file")
     fraction = config.data.validation_fraction if config.validation_file is None else 0.0
-    said = config.data
-    decided: list[object] = [fraction, said.validation_questions, said.train_questions, config.run.seed]
-    if said.hold_out != "question":
-        decided.append(said.hold_out)
+    data, seed = config.data, config.run.seed
+    decided: list[object] = [fraction, data.validation_questions, data.train_questions, seed]
+    if data.hold_out != "question":
+        decided.append(data.hold_out)
     if config.needs != "positives":
         decided.append(config.needs)
     key = fingerprint([[sha256_file(path) for path in given], decided])
     kept = folder / f"held-out-{key[:16]}.json"
-    stated = folder / f"split-{key[:16]}.json"
-    if not stated.is_file():
-        _divide(config, fraction, kept, stated)
-    bounds = read_json(stated)
+    bounds_file = folder / f"split-{key[:16]}.json"
+    if not bounds_file.is_file():
+        _divide(config, fraction, kept, bounds_file)
+    bounds = read_json(bounds_file)
     held_out = tuple(_read((kept,), config.needs)) if kept.is_file() else ()
 
     def training() -> Iterator[Example]:
         for example in _read(config.train_files, config.needs, quiet=True):
-            in_training = _place(config, _divided_by(config, example)) >= bounds["low"]
-            if in_training and _place(config, example.question) <= bounds["high"]:
+            in_training = place_of(_divided_by(config, example), seed) >= bounds["low"]
+            if in_training and place_of(example.question, seed) <= bounds["high"]:
                 yield example
 
     return ExampleSplit(key, held_out, training)
 
 
-def _divide(config: RetrieverTrainConfig, fraction: float, kept: Path, stated: Path) -> None:
+def _divide(config: RetrieverTrainConfig, fraction: float, kept: Path, bounds_file: Path) -> None:
     """One reading: the places of all training questions, and the examples that are held out."""
-    sampled: list[float] = []
+    seed, sampled = config.run.seed, list[float]()
     read = 0
 
     def below() -> Iterator[tuple[float, int, Example]]:
         nonlocal read
         for number, example in enumerate(_read(config.train_files, config.needs)):
             read += 1
-            place = _place(config, example.question)
-            if _place(config, _divided_by(config, example)) < fraction:
+            place = place_of(example.question, seed)
+            if place_of(_divided_by(config, example), seed) < fraction:
                 yield place, number, example
             else:
                 sampled.append(place)
@@ -92,7 +92,7 @@ def _divide(config: RetrieverTrainConfig, fraction: float, kept: Path, stated: P
     def given() -> Iterator[tuple[float, int, Example]]:
         if config.validation_file is not None:
             for number, example in enumerate(_read((config.validation_file,), config.needs)):
-                yield _place(config, example.question), number, example
+                yield place_of(example.question, seed), number, example
 
     chosen = heapq.nsmallest(
         config.data.validation_questions, chain(below(), given()), key=lambda found: found[:2]
@@ -108,7 +108,7 @@ def _divide(config: RetrieverTrainConfig, fraction: float, kept: Path, stated: P
     wanted = min(config.data.train_questions or len(train), len(train))
     if chosen:
         write_examples(kept, (example for _, _, example in sorted(chosen, key=lambda c: c[1])))
-    atomic_write_json(stated, {"low": fraction, "high": float(train[wanted - 1])})
+    atomic_write_json(bounds_file, {"low": fraction, "high": float(train[wanted - 1])})
 
 
 def _read(files: tuple[Path, ...], needs: Needed, *, quiet: bool = False) -> Iterator[Example]:
@@ -118,10 +118,4 @@ def _read(files: tuple[Path, ...], needs: Needed, *, quiet: bool = False) -> Ite
 
 def _divided_by(config: RetrieverTrainConfig, example: Example) -> str:
     """The text whose place decides whether an example is held out."""
-    positives = example.positives if config.data.hold_out == "title" else ()
-    return positives[0].title if positives and positives[0].title else example.question
-
-
-def _place(config: RetrieverTrainConfig, text: str) -> float:
-    """Where a text stands in [0, 1): uniform, by the seed."""
-    return hash64(f"{config.run.seed}\n{text}".encode("utf-8", "surrogatepass")) / 2**64
+    return example.article if config.data.hold_out == "title" else example.question

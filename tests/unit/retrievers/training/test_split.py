@@ -11,8 +11,8 @@ import pytest
 from rag.core.errors import DataError
 from rag.core.types import Passage
 from rag.data.examples import Example, read_examples, write_examples
-from retrievers.examples.split import split_examples
 from retrievers.training.config import DprTrainConfig
+from retrievers.training.split import split_examples
 
 
 def _file(path: Path, count: int, start: int = 0) -> Path:

@@ -1,0 +1,81 @@
+"""Which examples a recipe learns from, which it holds out, and whether enough of them can be used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from rag.core.errors import DataError
+from rag.core.files import hash64
+from rag.core.log import get_logger
+
+Item = TypeVar("Item")
+
+
+def place_of(text: str, seed: int) -> float:
+    """Where a text stands in [0, 1): uniform over texts, and always the same by the seed.
+
+    Whatever is held out is what stands lowest, so that a text that occurs twice is on one side.
+    """
+    return hash64(f"{seed}\n{text}".encode("utf-8", "surrogatepass")) / 2**64
+
+
+def hold_out(
+    items: Sequence[Item],
+    count: float,
+    seed: int,
+    group: Callable[[Item], str],
+    given: Sequence[Item] | None = None,
+) -> tuple[list[Item], list[Item]]:
+    """What to learn from and what is held out, each in the order of `items`.
+
+    Args:
+        count: how many groups are held out, or their share if it is below 1; 0 holds nothing out.
+        seed: decides which.
+        group: the text that items share which must not be parted: a question, the title of an article.
+        given: held out instead; what shares a text with one of them is not learnt from.
+
+    Raises:
+        DataError: nothing would be left to learn from.
+
+    Example:
+        >>> kept, held_out = hold_out(["a", "b", "c", "d", "a"], 2, seed=0, group=str)
+        >>> sorted({*kept, *held_out}), set(kept) & set(held_out)
+        (['a', 'b', 'c', 'd'], set())
+    """
+    groups = [group(item) for item in items]
+    if given is not None:
+        chosen = {group(item) for item in given}
+    else:
+        places = sorted((place_of(text, seed), text) for text in set(groups))
+        wanted = int(count) if count >= 1 else max(1, round(count * len(places))) if count else 0
+        if wanted and wanted >= len(places):
+            raise DataError(
+                f"{wanted} of {len(places)} questions or articles are to be held out: none is left to learn "
+                "from",
+                hint="give more questions, or hold fewer out",
+            )
+        chosen = {text for _, text in places[:wanted]}
+    kept = [item for item, text in zip(items, groups, strict=True) if text not in chosen]
+    if given is not None:
+        return kept, list(given)
+    return kept, [item for item, text in zip(items, groups, strict=True) if text in chosen]
+
+
+def check_usable(usable: int, looked_at: int, what: str, *, hint: str, few: float = 0.5) -> float:
+    """The share of a sample that a recipe can learn from; a smaller one than `few` is warned about.
+
+    Args:
+        usable: how many of those `looked_at` can be used.
+        what: of which kind they are and what makes them usable: "passages have a sentence to take".
+        hint: what to do where none is.
+
+    Raises:
+        DataError: none is.
+    """
+    found = f"of a sample of {looked_at:,}, {usable:,} {what}"
+    if not usable:
+        raise DataError(f"{found}: there is nothing to learn from", hint=hint)
+    if usable < few * looked_at:
+        get_logger(__name__).warning("%s; the others teach nothing", found)
+    return usable / looked_at
