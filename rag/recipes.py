@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -13,6 +14,8 @@ from pydantic import BaseModel
 
 from rag.config import load_config
 from rag.core.errors import ConfigError
+from rag.core.files import fingerprint, sha256_file
+from rag.core.manifest import read_manifest
 from rag.eval.guard import check_selection_split
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
@@ -25,10 +28,46 @@ class Recipe:
     Attributes:
         config: "module:Class" of its configuration.
         run: "module:function" that takes the configuration and returns the folder of what it made.
+        resolve: replaces settings that another package has to look up, before the run is claimed.
     """
 
     config: str
     run: str
+    resolve: Callable[[Any], Any] = lambda config: config
+
+
+def _with_plain_encoder(config: Any) -> Any:
+    """A reranker may start from the encoder of an extractive reader."""
+    from readers.extractive.files import plain_encoder
+
+    return config.replaced(question_encoder=plain_encoder(config.model.question_encoder, config.out))
+
+
+def _with_passages(config: Any) -> Any:
+    """A generator may learn from questions without passages: `config.index` is searched for them."""
+    if config.index is None:
+        return config
+    return config.replaced(train_files=tuple(_retrieved(config, path) for path in config.train_files))
+
+
+def _retrieved(config: Any, path: Path) -> Path:
+    """The file, or what is found for its questions if they come without passages."""
+    from indexers.build import INDEX_KIND
+    from rag.data.questions import read_questions
+    from rag.eval.runs import write_results
+    from rag.pipeline import Pipeline
+    from readers.generative.training.data import has_passages
+
+    if has_passages(path):
+        return path
+    checksum = read_manifest(config.index, kind=INDEX_KIND)["checksum"]
+    key = fingerprint([sha256_file(path), checksum, config.top_k])
+    out = Path(config.out / "retrieved" / f"{path.name.partition('.')[0]}-{key[:12]}.json")
+    if not out.exists():
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with closing(Pipeline.open(config.index, reads=False)) as pipeline:
+            write_results(pipeline, list(read_questions(path)), out, config.top_k)
+    return out
 
 
 RECIPES = {
@@ -45,7 +84,9 @@ RECIPES = {
         "retrievers.training.colbert:ColbertTrainConfig", "retrievers.training.colbert:train_colbert"
     ),
     "reranker": Recipe(
-        "retrievers.training.reranker:RerankerTrainConfig", "retrievers.training.reranker:train_reranker"
+        "retrievers.training.reranker:RerankerTrainConfig",
+        "retrievers.training.reranker:train_reranker",
+        _with_plain_encoder,
     ),
     "mdr": Recipe("retrievers.training.mdr:MdrTrainConfig", "retrievers.training.mdr:train_mdr"),
     "orqa": Recipe("rag.joint.orqa_config:OrqaTrainConfig", "rag.joint.orqa:train_orqa"),
@@ -58,6 +99,7 @@ RECIPES = {
     "generator": Recipe(
         "readers.generative.training.config:GeneratorTrainConfig",
         "readers.generative.training.recipe:train_generator",
+        _with_passages,
     ),
 }
 
@@ -89,7 +131,13 @@ def train(recipe: str, out: str | Path, *, config: str | Path | None = None, **s
         raise ConfigError(f"there is no recipe {recipe!r}", hint=hint)
     found = RECIPES[recipe]
     checked = read_config(load(found.config), config, {"out": str(out), **settings})
-    return Path(load(found.run)(checked))
+    return run(recipe, checked)
+
+
+def run(recipe: str, config: Any) -> Path:
+    """Train by a checked configuration, as `train` and the command line do; the folder of what was made."""
+    found = RECIPES[recipe]
+    return Path(load(found.run)(found.resolve(config)))
 
 
 def read_config(

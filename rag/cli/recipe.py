@@ -122,9 +122,9 @@ def load_recipe(
 
 def run_recipe(recipe: str, settings: Any) -> Path:
     """Train; the folder of what was made."""
-    from rag.recipes import RECIPES, load
+    from rag.recipes import run
 
-    return Path(load(RECIPES[recipe].run)(settings))
+    return run(recipe, settings)
 
 
 def say_encoder(finished: Path) -> None:

@@ -84,7 +84,9 @@ def generator(
             panel=DATA,
         ),
     ] = None,
-    top_k: Annotated[int, option(min=1, help="Passages to retrieve for each of these.", panel=SEARCH)] = 20,
+    top_k: Annotated[
+        int | None, option(min=1, help="Passages to retrieve for each of these; default: 20.", panel=SEARCH)
+    ] = None,
     from_: Annotated[
         str | None,
         option("--from", help="Sequence-to-sequence checkpoint (BART, T5 …) to start from.", panel=TRAINING),
@@ -108,32 +110,12 @@ def generator(
     """
     given: dict[str, Any] = {
         "out": out, "train_files": train, "validation_file": validation, "index": index, "model": from_,
-        "encoder": warm_start, "threads": threads,
+        "encoder": warm_start, "threads": threads, "top_k": top_k,
     }  # fmt: skip
-    if index is not None and train:
-        given["train_files"] = [_with_passages(path, index, top_k, out) for path in train]
     finished = run_recipe(
         "generator", load_recipe("generator", config, set_, {"train_files": "--train"}, **given)
     )
     typer.echo(f"reader → {finished}\nuse it: rag ask … --reader {finished}")
-
-
-def _with_passages(path: Path, index: Path, top_k: int, out: Path) -> Path:
-    """The file, or what is retrieved for its questions if they come without passages."""
-    from indexers.build import INDEX_KIND
-    from rag.cli.retrieve import retrieve
-    from rag.core.files import fingerprint, sha256_file
-    from rag.core.manifest import read_manifest
-    from readers.generative.training.data import has_passages
-
-    if has_passages(path):
-        return path
-    told = [sha256_file(path), read_manifest(index, kind=INDEX_KIND)["checksum"], top_k]
-    found = out / "retrieved" / f"{path.name.partition('.')[0]}-{fingerprint(told)[:12]}.json"
-    if not found.exists():
-        found.parent.mkdir(parents=True, exist_ok=True)
-        retrieve(index=str(index), questions=str(path), out=found, top_k=top_k)
-    return found
 
 
 for _command in (

@@ -84,10 +84,9 @@ def mlm(
 
     Where there is a masked language model such as BERT, `rag train realm` can start from that at once.
     """
-    from readers.extractive.files import plain_encoder
-
-    start = plain_encoder(from_ or settings.mlm.encoder, settings.out)
-    finished = run_recipe("mlm", settings.replaced(mlm={"encoder": start}))
+    if from_ is not None:
+        settings = settings.replaced(mlm={"encoder": from_})
+    finished = run_recipe("mlm", settings)
     say_once(f"masked language model → {finished}\nuse it: rag train realm … --reader {finished}")
 
 

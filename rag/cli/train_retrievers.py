@@ -195,8 +195,5 @@ def reranker(settings: Any) -> None:
 
     With several GPUs: torchrun --nproc-per-node N -m rag.cli.main train reranker …
     """
-    from readers.extractive.files import plain_encoder
-
-    start = plain_encoder(settings.model.question_encoder, settings.out)
-    finished = run_recipe("reranker", settings.replaced(question_encoder=start))
+    finished = run_recipe("reranker", settings)
     say_once(f"cross-encoder → {finished}\nuse it: rag ask … --rerank {finished}")

@@ -28,6 +28,7 @@ from rag.training.config import TrainConfig
 from rag.training.distributed import World
 from rag.training.fit import Loss
 from rag.training.run import Method, Run, train
+from readers.extractive.files import plain_encoder
 from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
 from retrievers.training.ict import CorpusDataConfig, held_out_rows
@@ -69,7 +70,9 @@ def train_mlm(config: MlmTrainConfig) -> Path:
         DataError: the corpus has nothing to mask.
         ConfigError: the encoder cannot be one.
     """
-    return train(config, partial(_method, config), "mlm")
+    start = plain_encoder(config.mlm.encoder, config.out)
+    resolved = config.replaced(mlm={"encoder": start})
+    return train(resolved, partial(_method, resolved), "mlm")
 
 
 def _method(config: MlmTrainConfig, run: Run) -> Method:

@@ -46,7 +46,9 @@ class GeneratorTrainConfig(TrainConfig):
             `rag mine` or DPR's. Passages of a question that is in several files are put together, positives
             first.
         validation_file: the same, held out; None: `validation_questions` of the training questions.
-        index: its passages are denoised; None: those of the training files.
+        index: its passages are denoised; None: those of the training files. It is searched for questions that
+            come without passages, which is done by `rag.train` and the command.
+        top_k: passages that are found for each of those.
         model: sequence-to-sequence checkpoint to train on; None warm-starts one from `encoder`.
         encoder: BERT-like encoder, or a folder of `rag train reader`; None is the embedded one. "shipped" is
             the encoder of the reader that ships.
@@ -75,6 +77,7 @@ class GeneratorTrainConfig(TrainConfig):
     train_files: tuple[Path, ...] = Field(min_length=1)
     validation_file: Path | None = None
     index: Path | None = None
+    top_k: int = Field(default=20, ge=1)
     model: str | None = None
     encoder: str | None = None
     decoder_layers: int | None = Field(default=None, ge=1)

@@ -1,0 +1,98 @@
+"""What a search finds for many questions, as files: DPR's results, a TREC run, or paths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rag.core.errors import ConfigError
+from rag.core.progress import Progress
+from rag.core.types import Passage, Question
+from rag.data.examples import Candidate, Example
+from rag.data.files import dpr_family
+from rag.data.files.results import write_paths
+from rag.data.files.tables import write_run
+from rag.data.text import AnswerMatcher
+from rag.pipeline import Found, Pipeline
+from retrievers.protocols import PathRetriever
+
+EXTENSIONS = ("json", "jsonl", "run", "trec")
+
+
+def extension_of(out: Path) -> str:
+    """What kind of file `out` is to be.
+
+    Raises:
+        ConfigError: none of `EXTENSIONS`.
+
+    Example:
+        >>> extension_of(Path("found.run"))
+        'run'
+    """
+    suffix = out.name.rpartition(".")[2]
+    if suffix not in EXTENSIONS:
+        raise ConfigError(
+            f"--out {out}: unknown extension .{suffix}",
+            hint="use .json (DPR results), .run (TREC) or .jsonl (paths)",
+        )
+    return suffix
+
+
+def write_results(
+    pipeline: Pipeline,
+    questions: Sequence[Question],
+    out: Path,
+    top_k: int,
+    *,
+    batch_size: int = 512,
+    regex: bool = False,
+) -> None:
+    """Search for all questions and write what is found.
+
+    Args:
+        out: `*.json` for DPR's results with passages, `*.run` or `*.trec` for TREC's, `*.jsonl` for paths.
+        top_k: hits per question.
+        batch_size: questions searched at once.
+        regex: answers are regular expressions, whatever the questions say.
+
+    Raises:
+        ConfigError: another extension, or paths of a retriever that finds none.
+    """
+    suffix = extension_of(out)
+    if suffix == "jsonl" and not isinstance(pipeline.retriever, PathRetriever):
+        raise ConfigError(
+            f"--out {out}: .jsonl holds paths, and this retriever finds none",
+            hint="write .json or .run, or use --retriever multihop",
+        )
+
+    def results() -> Iterator[tuple[Question, Found, list[Found]]]:
+        with Progress(len(questions), "questions", "retrieve") as progress:
+            for start in range(0, len(questions), batch_size):
+                batch = questions[start : start + batch_size]
+                found = pipeline.retrieve_paths([question.text for question in batch], top_k)
+                yield from zip(batch, *found, strict=True)
+                progress.update(len(batch))
+
+    if suffix == "jsonl":
+        write_paths(out, ((question, list(map(_as_path, paths))) for question, _, paths in results()))
+    else:
+        examples = (_as_example(question, found, regex) for question, found, _ in results())
+        (dpr_family.write_results if suffix == "json" else write_run)(out, examples)
+
+
+def _as_path(steps: Found) -> tuple[float, list[Passage]]:
+    return sum(hit.score for hit, _ in steps), [passage for _, passage in steps]
+
+
+def _as_example(question: Question, found: Found, regex: bool) -> Example:
+    regex = regex or question.answers_are_regex
+    matcher = AnswerMatcher(question.answers, "regex" if regex else "tokens") if question.answers else None
+    candidates = (
+        Candidate(
+            passage, "retrieved", score=hit.score,
+            has_answer=None if matcher is None else matcher.matches(passage.text),
+            extra={} if passage.location is None else {"location": passage.location.to_json()},
+        )
+        for hit, passage in found
+    )  # fmt: skip
+    return Example(question.id, question.text, question.answers, tuple(candidates), answers_are_regex=regex)
