@@ -19,7 +19,7 @@ import numpy.typing as npt
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage
 from rag.data.sentences import Spans, sentence_spans
 from readers.facts import FactPassage, choose_facts, find_signs, is_named
-from readers.protocols import ReadAnswer, Reader, ReadResult
+from readers.protocols import Citation, ReadAnswer, Reader, ReadResult
 
 Steps = Sequence[tuple[Hit, Passage]]
 
@@ -171,7 +171,15 @@ def read_answers(
         result = read.get(n, _NO_ANSWER)
         given = tuple(_with_evidence(answer, retrieved[n]) for answer in result.answers)
         answers.append(
-            AnswerSet(question, given, result.no_answer_confidence, index_version, {}, result.reading)
+            AnswerSet(
+                question,
+                given,
+                result.no_answer_confidence,
+                index_version,
+                {},
+                result.reading,
+                result.failure,
+            )
         )
     if isinstance(reader, ReadsPaths) and reader.reads_paths:
         return _with_marks(reader, answers, paths)
@@ -179,22 +187,25 @@ def read_answers(
 
 
 def _with_evidence(read: ReadAnswer, found: Steps) -> Answer:
-    hit, passage = found[read.passage_index]
-    evidence = Evidence(
-        passage.id,
-        passage.title,
-        passage.text,
-        read.start,
-        read.end,
-        hit.score,
-        read.supporting,
-        hit.first_stage,
-        passage.location,
-    )
+    def evidence(place: Citation | ReadAnswer, supporting: Spans = ()) -> Evidence:
+        hit, passage = found[place.passage_index]
+        named = (passage.id, passage.title, passage.text, place.start, place.end)
+        return Evidence(*named, hit.score, tuple(supporting), hit.first_stage, passage.location)
+
     weights = {}
     if read.weights:
         weights = {passage.id: w for (_, passage), w in zip(found, read.weights, strict=True)}
-    return Answer(read.text, read.score, read.confidence, evidence, weights=weights)
+    is_more = {cited.passage_index for cited in read.citations} - {read.passage_index}
+    return Answer(
+        read.text,
+        read.score,
+        read.confidence,
+        evidence(read, read.supporting),
+        weights=weights,
+        citations=tuple(map(evidence, read.citations)) if is_more else (),
+        is_supported=read.is_supported,
+        note=read.note,
+    )
 
 
 def _with_marks(

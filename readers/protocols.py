@@ -14,6 +14,15 @@ MAX_PASSAGE_CHARS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
+class Citation:
+    """A passage that a reader cites, and where the answer stands in it: None where it does not."""
+
+    passage_index: int
+    start: int | None = None
+    end: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ReadAnswer:
     """One answer and the passage it rests on.
 
@@ -27,6 +36,9 @@ class ReadAnswer:
         supporting: start and end of the sentences that support it, where the reader marks them.
         weights: how much of the answer each passage given accounts for, by Bayes' rule, where the reader says
             so; they sum to 1.
+        citations: every passage that the reader cites, where it does.
+        is_supported: False where the passages that are cited do not say it.
+        note: what is odd about its citations, in words, or "".
     """
 
     text: str
@@ -37,6 +49,9 @@ class ReadAnswer:
     end: int | None = None
     supporting: tuple[tuple[int, int], ...] = ()
     weights: tuple[float, ...] = ()
+    citations: tuple[Citation, ...] = ()
+    is_supported: bool = True
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +59,13 @@ class ReadResult:
     """Answers of one question, best first, and the probability that the passages hold none.
 
     `reading` says what it cost, where the reader counts it: "passages" that were read, "dropped" of these
-    before the end, "token_layers".
+    before the end, "token_layers". `failure` says why this question could not be read; "" if it was.
     """
 
     answers: tuple[ReadAnswer, ...]
     no_answer_confidence: float
     reading: Mapping[str, int] = field(default_factory=dict)
+    failure: str = ""
 
 
 @runtime_checkable

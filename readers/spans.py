@@ -3,9 +3,33 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterable
 
 import regex
 
+_FUNCTION_WORDS = frozenset(
+    (
+        *(
+            "a",
+            "an",
+            "and",
+            "are",
+            "as",
+            "at",
+            "by",
+            "did",
+            "do",
+            "does",
+            "for",
+            "from",
+            "had",
+            "has",
+            "have",
+        ),
+        *("he", "her", "his", "in", "is", "it", "its", "of", "on", "or", "she", "that", "the", "their"),
+        *("they", "this", "to", "was", "were", "which", "who", "with"),
+    )
+)
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}_]+|[^\s\p{L}\p{N}\p{M}_]")
 
 
@@ -33,6 +57,22 @@ def find_span(answer: str, text: str) -> tuple[int, int] | None:
     ]
     exact = (span for span in spans if text[slice(*span)] == answer)
     return next(exact, spans[0] if spans else None)
+
+
+def share_of_words(answer: str, texts: Iterable[str]) -> float:
+    """The share of the answer's words, function words aside, that stand in any of the texts; 1 without words.
+
+    Example:
+        >>> share_of_words("It rises in Germany and Austria", ["It rises in Germany."])
+        0.6666666666666666
+    """
+    words = _words(answer) - _FUNCTION_WORDS
+    known = {word for text in texts for word in _words(text)}
+    return len(words & known) / len(words) if words else 1.0
+
+
+def _words(text: str) -> set[str]:
+    return {word for found in _TOKEN.finditer(text) if (word := _folded(found[0])).isalnum()}
 
 
 def _folded(text: str) -> str:

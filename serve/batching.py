@@ -64,7 +64,7 @@ class MicroBatcher(Generic[ItemT, ResultT]):
     goes first. If a batch fails, its items are run again one by one, so that one bad item fails alone.
 
     Args:
-        run: `run(key, items) -> results`, one result an item; called on the worker thread.
+        run: `run(key, items) -> results`, one result or error per item; called on the worker thread.
         max_wait_s: longest time a free worker waits for a batch to fill up.
         on_batch: told of every batch, on the event loop's thread: its size, how long it ran, how long each of
             its items had waited.
@@ -72,7 +72,7 @@ class MicroBatcher(Generic[ItemT, ResultT]):
 
     def __init__(
         self,
-        run: Callable[[Hashable, list[ItemT]], Sequence[ResultT]],
+        run: Callable[[Hashable, list[ItemT]], Sequence[ResultT | BaseException]],
         *,
         max_size: int,
         max_wait_s: float,
@@ -231,7 +231,7 @@ class MicroBatcher(Generic[ItemT, ResultT]):
         gone = asyncio.CancelledError()
         return [gone if entry.future.done() else self._run_safely([entry])[0] for entry in batch]
 
-    def _call(self, batch: list[_Entry[ItemT, ResultT]]) -> Sequence[ResultT]:
+    def _call(self, batch: list[_Entry[ItemT, ResultT]]) -> Sequence[ResultT | BaseException]:
         results = self._run(batch[0].key, [entry.item for entry in batch])
         if len(results) != len(batch):
             raise RuntimeError(f"{len(batch)} items gave {len(results)} results")

@@ -231,14 +231,14 @@ class Desk:
         timings_ms = {"queue": round(finished.wait_s * 1000.0, 3), **finished.value["timings_ms"]}
         return {**finished.value, "timings_ms": timings_ms}
 
-    def _run(self, key: Hashable, questions: list[str]) -> list[dict[str, Any]]:
-        """One batch, on the worker thread."""
+    def _run(self, key: Hashable, questions: list[str]) -> list[dict[str, Any] | BaseException]:
+        """One batch, on the worker thread; an error stands for the result of a question that failed."""
         assert isinstance(key, Job)
         with self.holder.lease() as service:
             if key.kind == "ask":
                 answer_sets = service.ask(questions, top_k=key.top_k, n_best=key.n_best)
                 self._count_answers(answer_sets)
-                return [answer_set.to_json() for answer_set in answer_sets]
+                return [ReaderError(one.failure) if one.failure else one.to_json() for one in answer_sets]
             timer = StageTimer()
             with timer("retrieve"):
                 found = service.retrieve(questions, key.top_k, timer=timer)

@@ -139,7 +139,9 @@ class AnswerOut(BaseModel):
     """A short answer; `confidence` is the probability that it is right.
 
     `path` has the passages it rests on, hop by hop; it is left out where there is one only. `weights` say how
-    much of the answer each passage accounts for, by passage id, where the reader says so.
+    much of the answer each passage accounts for, by passage id, where the reader says so. `citations` are the
+    passages that a language model cites, if not `evidence` alone; `is_supported` is false where they do not
+    say the answer, and `note` has what is odd about them.
     """
 
     text: str
@@ -148,6 +150,9 @@ class AnswerOut(BaseModel):
     evidence: EvidenceOut
     path: list[EvidenceOut] = []
     weights: dict[str, float] = {}
+    citations: list[EvidenceOut] = []
+    is_supported: bool = True
+    note: str = ""
 
 
 _EVIDENCE = Evidence(

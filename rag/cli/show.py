@@ -41,7 +41,9 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
     bold, dim, end = (_BOLD, _DIM, _END) if colour else ("", "", "")
     lines = [f"{bold}{result['question']}{end}"]
     answers, none = result["answers"], result["no_answer_confidence"]
-    if not answers or none > answers[0]["confidence"]:
+    if result.get("failure"):
+        lines.append(f"  not read: {result['failure']}")
+    elif not answers or none > answers[0]["confidence"]:
         lines.append(f"  no answer found (confidence that there is none: {none:.0%})")
         if answers:
             lines.append(f"  {dim}best guess:{end}")
@@ -54,6 +56,14 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
         lines.append(f"     {quoted}")
         if evidence["start"] is None:
             lines.append(f"     {dim}answer worded by the model{end}")
+        others = [
+            cited for cited in answer.get("citations", ()) if cited["passage_id"] != evidence["passage_id"]
+        ]
+        if others:
+            names = ", ".join(cited["title"] or _place(cited) for cited in others)
+            lines.append(f"     {dim}also cited: {names}{end}")
+        if answer.get("note"):
+            lines.append(f"     {dim}beware: {answer['note']}{end}")
         for hop, step in enumerate(answer.get("path", ()), 1):
             said = " … ".join(step["text"][at:stop] for at, stop in step.get("supporting", ()))
             lines.append(

@@ -225,6 +225,9 @@ class Answer:
             one of them.
         weights: share of the answer's probability that each passage contributes, by passage id, where the
             reader computes it; they sum to 1.
+        citations: the passages that a language model cites, where they are not `evidence` alone.
+        is_supported: False where the passages that are cited do not say it.
+        note: what is odd about its citations, in words, or "".
     """
 
     text: str
@@ -233,6 +236,9 @@ class Answer:
     evidence: Evidence
     path: tuple[Evidence, ...] = ()
     weights: Mapping[str, float] = field(default_factory=dict)
+    citations: tuple[Evidence, ...] = ()
+    is_supported: bool = True
+    note: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """A dict ready for `json.dumps`."""
@@ -242,6 +248,12 @@ class Answer:
             shown["path"] = [evidence.to_json() for evidence in self.path]
         if self.weights:
             shown["weights"] = dict(self.weights)
+        if self.citations:
+            shown["citations"] = [evidence.to_json() for evidence in self.citations]
+        if not self.is_supported:
+            shown["is_supported"] = False
+        if self.note:
+            shown["note"] = self.note
         return shown
 
 
@@ -254,6 +266,7 @@ class AnswerSet:
         no_answer_confidence: calibrated probability in [0, 1] that the passages hold no answer.
         timings_ms: wall time of each stage in milliseconds.
         reading: counts of the reader: "passages" read, of these "dropped" before the end, "token_layers".
+        failure: why the passages could not be read; "" if they were.
     """
 
     question: str
@@ -262,6 +275,7 @@ class AnswerSet:
     index_version: str
     timings_ms: Mapping[str, float]
     reading: Mapping[str, int] = field(default_factory=dict)
+    failure: str = ""
 
     @property
     def is_answered(self) -> bool:
@@ -277,4 +291,5 @@ class AnswerSet:
             "index_version": self.index_version,
             "timings_ms": {stage: round(value, 3) for stage, value in self.timings_ms.items()},
             **({"reading": dict(self.reading)} if self.reading else {}),
+            **({"failure": self.failure} if self.failure else {}),
         }

@@ -134,6 +134,8 @@ def evaluate(
     judged = {name: figure.n for name, figure in found.figures.items()}
     if finder is not None and (unmarked := judged.get("em", 0) - judged.get("sp_f1", 0)):
         notes += [f"{unmarked:,} questions mark no sentences: figures of supporting facts leave them out"]
+    if reads and (failures := [failure for one in found.records() if (failure := one.get("failure"))]):
+        notes += [f"{len(failures):,} questions could not be read and count as unanswered: {failures[0]}"]
     if unread:
         listed = [f"{name} ({count:,} questions)" for name, count in unread.most_common(_SHOWN_FIELDS)]
         notes += [f"fields of the questions that are not read: {', '.join(listed)}"]

@@ -124,6 +124,8 @@ def score_outcomes(
         }
         if outcome.answers is not None:
             record |= {**_answers_json(outcome.answers), "prediction": texts[number]}
+            if outcome.answers.failure:
+                record["failure"] = outcome.answers.failure
             if texts[number] == "":  # the system's answer is "no answer"
                 record["confidence"] = outcome.answers.no_answer_confidence
         if outcome.oracle is not None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from rag.config import load_config
+from rag.config import load_config, parse_overrides
 from rag.core.errors import ConfigError, ReaderError
 from rag.core.optional import require
 from readers.llm.prompt import Completion
@@ -15,12 +16,13 @@ from readers.llm.reader import LanguageModelReader, LanguageModelSettings
 
 SCHEME = "openai:"
 KEY_VARIABLE = "RAG_READER_API_KEY"
+_CONNECT_S = 10.0
 
 
 def open_endpoint(
     source: str, *, precision: str = "auto", device: str = "auto", **settings: Any
 ) -> LanguageModelReader:
-    """The reader that `openai:BASE_URL#MODEL` names.
+    """The reader that `openai:BASE_URL#MODEL` names; settings may follow: `#MODEL,timeout_s=120,passages=5`.
 
     Nothing is sent before the first question. The key, if one is needed, is taken from the environment
     variable RAG_READER_API_KEY, never from the command line, and never logged.
@@ -32,7 +34,8 @@ def open_endpoint(
         ConfigError: the source names no address or no model, or a setting is wrong.
         MissingDependencyError: the package `openai` is not installed.
     """
-    base_url, _, model = source.removeprefix(SCHEME).partition("#")
+    base_url, _, named = source.removeprefix(SCHEME).partition("#")
+    model, *assignments = named.split(",")
     address = urlsplit(base_url)
     if address.scheme not in ("http", "https") or not address.hostname or not model:
         raise ConfigError(
@@ -44,7 +47,7 @@ def open_endpoint(
             "a reader's address holds a user name or password, which would end up in logs and reports",
             hint=f"put the key into the environment variable {KEY_VARIABLE}",
         )
-    checked = load_config(LanguageModelSettings, overrides=settings)
+    checked = load_config(LanguageModelSettings, overrides={**parse_overrides(assignments), **settings})
     return LanguageModelReader(Endpoint(base_url, model, checked), checked)
 
 
@@ -61,57 +64,102 @@ class Endpoint:
         self._client = self._openai.OpenAI(
             base_url=base_url,
             api_key=os.environ.get(KEY_VARIABLE, "none"),
-            timeout=settings.timeout_s,
-            max_retries=settings.retries,
+            max_retries=0,  # a time limit is for all tries together
         )
-        self._base_url, self._model, self._timeout_s = base_url, model, settings.timeout_s
+        self._base_url, self._model, self._settings = base_url, model, settings
+        self._tells_probability = True
         self.name, self.parallel = f"{model} at {base_url}", settings.parallel
 
     def fits(self, messages: Sequence[dict[str, str]], max_tokens: int) -> bool:
         """True: only the endpoint knows its window, and it refuses what is too long."""
         return True
 
-    def complete(self, messages: Sequence[dict[str, str]], max_tokens: int) -> Completion:
+    def complete(
+        self, messages: Sequence[dict[str, str]], max_tokens: int, *, timeout_s: float | None = None
+    ) -> Completion:
         """The reply to the messages, at temperature 0.
+
+        What passes (no connection, too many requests, a failure of the server) is tried again while there is
+        time.
 
         Raises:
             ReaderError: it was refused, timed out, or holds no text; says which, and what to do.
         """
-        openai = self._openai
-        try:
-            reply = self._client.chat.completions.create(
-                model=self._model,
-                messages=list(messages),
-                max_tokens=max_tokens,
-                temperature=0,
-                logprobs=True,
+        limit_s = self._settings.timeout_s if timeout_s is None else timeout_s
+        ends, tries = time.monotonic() + limit_s, 0
+        while True:
+            tries += 1
+            try:
+                return self._completion(self._request(messages, max_tokens, ends - time.monotonic()))
+            except self._openai.OpenAIError as error:
+                if self._tells_probability and "logprob" in str(error):
+                    self._tells_probability, pause_s = False, 0.0  # it knows no such parameter
+                elif tries > self._settings.retries or not self._passes(error):
+                    raise self._explained(error) from error
+                else:
+                    pause_s = _pause_s(error, tries)
+                if time.monotonic() + pause_s >= ends:
+                    raise self._explained(error) from error
+                time.sleep(pause_s)
+            except (ValueError, AttributeError, IndexError, TypeError) as error:
+                raise self._explained(error) from error
+
+    def _request(self, messages: Sequence[dict[str, str]], max_tokens: int, left_s: float) -> Any:
+        left_s = max(left_s, 0.001)
+        return self._client.chat.completions.create(
+            model=self._model,
+            messages=list(messages),
+            max_tokens=max_tokens,
+            temperature=0,
+            timeout=self._openai.Timeout(left_s, connect=min(left_s, _CONNECT_S)),
+            **({"logprobs": True} if self._tells_probability else {}),
+        )
+
+    def _passes(self, error: Exception) -> bool:
+        """Whether another try may help."""
+        if isinstance(error, self._openai.APITimeoutError):
+            return False
+        status = getattr(error, "status_code", None)
+        return isinstance(error, self._openai.APIConnectionError) or (
+            status is not None and (status in (408, 409, 429) or status >= 500)
+        )
+
+    def _explained(self, error: Exception) -> ReaderError:
+        openai, status = self._openai, getattr(error, "status_code", 0)
+        refused = f"{self.name}: HTTP {status}: {str(getattr(error, 'message', ''))[:200]}"
+        if isinstance(error, openai.APITimeoutError):
+            return ReaderError(
+                f"{self.name}: no reply within {self._settings.timeout_s:g} s",
+                hint="a slow model needs more time: write the limit behind the model's name, as in "
+                f"#{self._model},timeout_s={2 * self._settings.timeout_s:g}",
             )
-            return self._completion(reply)
-        except openai.APITimeoutError as error:
-            raise ReaderError(
-                f"{self.name}: no reply within {self._timeout_s:g} s",
-                hint="raise timeout_s",
-            ) from error
-        except openai.APIConnectionError as error:
-            raise ReaderError(
+        if isinstance(error, openai.APIConnectionError):
+            return ReaderError(
                 f"{self._base_url} cannot be reached ({error.__cause__ or error})",
                 hint="is the model server running, and is the address right (most end in /v1)?",
-            ) from error
-        except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
-            raise ReaderError(
-                f"{self.name}: refused (HTTP {error.status_code})",
+            )
+        if status in (401, 403):
+            return ReaderError(
+                f"{self.name}: refused (HTTP {status})",
                 hint=f"put the right key into the environment variable {KEY_VARIABLE}",
-            ) from error
-        except openai.APIStatusError as error:
-            raise ReaderError(
-                f"{self.name}: HTTP {error.status_code}: {str(error.message)[:200]}",
-                hint="check the model's name, and that question and passages fit its window",
-            ) from error
-        except (openai.OpenAIError, ValueError, AttributeError, IndexError, TypeError) as error:
-            raise ReaderError(
+            )
+        if status == 404:
+            hint = "check the model's name, and that the address is right (most end in /v1)"
+        elif status == 429:
+            hint = "it limits requests or has no credit left: wait, or ask fewer at a time, as in "
+            hint += f"#{self._model},parallel=1"
+        elif status >= 500:
+            hint = "the model server failed: its log says why; the same question may work later"
+        elif status:
+            hint = (
+                f"question and passages may not fit its window: show fewer, as in #{self._model},passages=5"
+            )
+        else:
+            return ReaderError(
                 f"{self.name}: the reply is not one of the chat protocol ({error})",
                 hint="the address must be that of an OpenAI-compatible server, most end in /v1",
-            ) from error
+            )
+        return ReaderError(refused, hint=hint)
 
     def _completion(self, reply: Any) -> Completion:
         choice = reply.choices[0]
@@ -121,3 +169,10 @@ class Endpoint:
         if not isinstance(text, str):
             raise ReaderError(f"{self.name}: the reply holds no text", hint="choose a chat model")
         return Completion(text, tokens)
+
+
+def _pause_s(error: Exception, tries: int) -> float:
+    """Before the next try: what the server asks for, else 0.5 s, 1 s, 2 s, …"""
+    response = getattr(error, "response", None)
+    asked = response.headers.get("retry-after", "") if response is not None else ""
+    return float(asked) if asked.isdecimal() else 0.5 * 2 ** (tries - 1)

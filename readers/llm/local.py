@@ -58,8 +58,10 @@ class LocalModel:
         window = getattr(self._model.config, "max_position_embeddings", None)
         return window is None or self._prompt(messages).shape[1] + max_tokens <= int(window)
 
-    def complete(self, messages: Sequence[dict[str, str]], max_tokens: int) -> Completion:
-        """The greedy continuation, with the log-probability of each token.
+    def complete(
+        self, messages: Sequence[dict[str, str]], max_tokens: int, *, timeout_s: float | None = None
+    ) -> Completion:
+        """The greedy continuation, with the log-probability of each token; it takes the time that it takes.
 
         Raises:
             ReaderError: question and a single passage are longer than the model's window.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rag.core.types import Passage
-from readers.protocols import ReadAnswer, ReadResult
-from readers.spans import find_span
+from readers.protocols import Citation, ReadAnswer, ReadResult
+from readers.spans import find_span, share_of_words
 
 _INSTRUCTIONS = (
     "Answer the question from the numbered passages alone, never from what you know otherwise. Reply with "
@@ -19,10 +20,27 @@ _INSTRUCTIONS = (
     '{"answer": null, "passages": []}.'
 )
 _UNKNOWN = {"", "null", "none", "unknown", "n/a", "not in the passages", "no answer", "unanswerable"}
+_REFUSAL = re.compile(
+    r"(?:i'm )?(?:sorry,? |unfortunately,? |based on the passages,? )*(?:but )?(?:"
+    r"i (?:do not|don't|cannot|can't|could not|couldn't) (?:know|answer|find|tell|determine|say|see)"
+    r"|(?:the |these )?(?:given |provided )?(?:passages?|context|texts?|documents?) (?:do|did|does)"
+    r"(?: not|n't) "
+    r"|there is no (?:information|answer|mention)|no (?:information|mention)\b"
+    r"|not (?:mentioned|stated|given|specified|provided|enough information)"
+    r"|(?:it |this |the answer )?(?:is not (?:stated|mentioned|given|in)|cannot be (?:determined|answered))"
+    r"|insufficient information)",
+    re.IGNORECASE,
+)
+_THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
+_BRACKETED = re.compile(r"\s*\[(\d{1,4}(?:\s*[,;]\s*\d{1,4})*)\]")
+_NAMED_PASSAGES = re.compile(r"\bpassages? \[?(\d{1,4})\b", re.IGNORECASE)
+_PREFIX = re.compile(r"(?:the |short |final )*answer(?: is)?:\s*", re.IGNORECASE)
+_SUPPORTED_SHARE = 0.5  # of an answer's words, below which the passages do not say it
+_DOUBT = 0.2  # of the model's confidence that an unsupported answer keeps
 
 
 class MalformedReply(ValueError):
-    """A reply that is not of the shape that was asked for."""
+    """A reply in which no answer can be found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +80,20 @@ def grounded_messages(question: str, passages: Sequence[Passage]) -> list[dict[s
 
 
 def parse_reply(text: str) -> Reply:
-    """Read a reply; text around the JSON object is allowed.
+    """Read a reply: the JSON object that was asked for, with text around it, or an answer in plain words.
 
     Raises:
-        MalformedReply: no JSON object with an "answer" is in it.
+        MalformedReply: it is empty, or JSON without an answer or cut off.
 
     Example:
         >>> parse_reply('Sure: {"answer": "the Black Forest", "passages": [2]}')
         Reply(answer='the Black Forest', passages=(2,))
-        >>> parse_reply('{"answer": null, "passages": []}').answer
-        ''
+        >>> parse_reply('Answer: the Black Forest [2].')
+        Reply(answer='the Black Forest', passages=(2,))
+        >>> parse_reply("I don't know.").answer, parse_reply('{"answer": null, "passages": []}').answer
+        ('', '')
     """
+    text = _THOUGHT.sub("", text)
     decoder, start = json.JSONDecoder(), text.find("{")
     while start >= 0:
         try:
@@ -82,10 +103,17 @@ def parse_reply(text: str) -> Reply:
         if isinstance(value, dict) and "answer" in value:
             return _reply(value["answer"], value.get("passages"))
         start = text.find("{", start + 1)
-    raise MalformedReply(f'expected a JSON object with "answer" and "passages", found {text[:120]!r}')
+    words = " ".join(text.replace("```", " ").replace("**", "").split())
+    if not words or '"answer"' in words or words.startswith(("{", "[")):
+        raise MalformedReply(f"expected an answer, or a JSON object with one, found {text[:120]!r}")
+    numbers = [number for found in _BRACKETED.findall(words) for number in re.findall(r"\d+", found)]
+    numbers += _NAMED_PASSAGES.findall(words)
+    return _reply(_PREFIX.sub("", _BRACKETED.sub("", words), count=1).strip('"“” '), numbers)
 
 
 def _reply(answer: object, passages: object) -> Reply:
+    if isinstance(answer, list) and answer and all(isinstance(item, str | int | float) for item in answer):
+        answer = ", ".join(map(str, answer))
     if answer is not None and not isinstance(answer, str | int | float):
         raise MalformedReply(f'"answer" is {str(answer)[:80]!r}, expected a string or null')
     words = "" if answer is None else str(answer).strip()
@@ -94,15 +122,20 @@ def _reply(answer: object, passages: object) -> Reply:
     named = passages if isinstance(passages, list) else [passages]
     bare = [str(number).strip("[] ") for number in named]
     numbers = [int(number) for number in bare if number.isdecimal()]
-    return Reply("" if words.lower().rstrip(".") in _UNKNOWN else words, tuple(dict.fromkeys(numbers)))
+    plain = words.replace("’", "'")
+    is_unknown = plain.lower().rstrip(".") in _UNKNOWN or _REFUSAL.match(plain)
+    if not re.search(r"\w\.\w", words):  # no abbreviation, which keeps its full stop
+        words = words.rstrip(".")
+    return Reply("" if is_unknown else words, tuple(dict.fromkeys(numbers)))
 
 
 def to_result(reply: Reply, completion: Completion, passages: Sequence[Passage]) -> ReadResult:
-    """The reply as an answer with evidence.
+    """The reply as an answer with evidence and all its citations.
 
-    Evidence is the first named passage in which the answer stands literally; else the first named one,
-    without a span. A passage that does not exist is not evidence, and an answer without any evidence, neither
-    named nor literally in a passage, is no answer: nobody could check it.
+    Evidence is the first cited passage in which the answer stands literally; else, if the cited passages have
+    the answer's words, the first of them, without a span; else any passage in which it stands, which the
+    answer's `note` says. An answer that no passage supports keeps the first cited one as evidence and is
+    marked: `is_supported` is False and "no answer" is likelier. Without any evidence it is no answer.
 
     The confidence is the model's own probability of the reply (`exp` of the summed log-probabilities), where
     the model tells; else 0.5, which claims nothing. Neither is calibrated.
@@ -110,18 +143,36 @@ def to_result(reply: Reply, completion: Completion, passages: Sequence[Passage])
     probability = math.exp(min(0.0, sum(p for _, p in completion.tokens))) if completion.tokens else 0.5
     if not reply.answer:
         return ReadResult((), probability if completion.tokens else 1.0)
-    named = [number - 1 for number in reply.passages if 1 <= number <= len(passages)]
-    others = [place for place in range(len(passages)) if place not in named]
-    literal = [] if reply.answer.lower() in ("yes", "no") else [*named, *others]  # these are no quotations
-    for place in literal:
-        if (span := find_span(reply.answer, passages[place].text)) is not None:
-            start, end = span
-            text = passages[place].text[start:end]
-            return _answered(ReadAnswer(text, probability, probability, place, start, end))
-    if named:
-        return _answered(ReadAnswer(reply.answer, probability, probability, named[0]))
-    return ReadResult((), 1.0)
-
-
-def _answered(answer: ReadAnswer) -> ReadResult:
-    return ReadResult((answer,), 0.0)
+    is_quotable = reply.answer.lower() not in ("yes", "no")
+    spans = [find_span(reply.answer, passage.text) if is_quotable else None for passage in passages]
+    cited = [number - 1 for number in reply.passages if 1 <= number <= len(passages)]
+    quoting = [place for place, span in enumerate(spans) if span is not None]
+    texts = [f"{passages[place].title} {passages[place].text}" for place in cited]
+    is_worded = not is_quotable or share_of_words(reply.answer, texts) >= _SUPPORTED_SHARE
+    evidence = next((place for place in cited if spans[place] is not None), None)
+    if evidence is None:
+        evidence = cited[0] if cited and is_worded else next(iter([*quoting, *cited]), None)
+    if evidence is None:
+        return ReadResult((), 1.0)
+    is_supported = spans[evidence] is not None or is_worded
+    notes = []
+    if wrong := [str(number) for number in reply.passages if not 1 <= number <= len(passages)]:
+        notes.append(f"it cites passage {', '.join(wrong)}, but was shown {len(passages)}")
+    if not is_supported:
+        notes.append("the passages that it cites do not say it")
+        probability *= _DOUBT
+    elif evidence not in cited:
+        notes.append("it stands in a passage that it does not cite")
+    start, end = spans[evidence] or (None, None)
+    answer = ReadAnswer(
+        reply.answer if start is None else passages[evidence].text[start:end],
+        probability,
+        probability,
+        evidence,
+        start,
+        end,
+        citations=tuple(Citation(place, *(spans[place] or (None, None))) for place in cited),
+        is_supported=is_supported,
+        note="; ".join(notes),
+    )
+    return ReadResult((answer,), 0.0 if is_supported else 1.0 - probability)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,9 +15,10 @@ from rag.core.errors import ReaderError
 from rag.core.log import get_logger
 from rag.core.types import Passage
 from readers.llm.prompt import Completion, MalformedReply, grounded_messages, parse_reply, to_result
-from readers.protocols import ReadResult, check_request
+from readers.protocols import ReadAnswer, ReadResult, check_request
 
 log = get_logger(__name__)
+_SHOWN_FAILURES = 3
 
 
 class LanguageModelSettings(Config):
@@ -25,7 +27,7 @@ class LanguageModelSettings(Config):
     Attributes:
         passages: most passages that are shown to it, the best first.
         answer_tokens: longest reply.
-        timeout_s: for one reply of an endpoint.
+        timeout_s: longest time for a question at an endpoint, repetitions and pauses included.
         retries: repetitions of a failed request, with growing pauses, and of a malformed reply.
         parallel: questions that an endpoint is asked at the same time.
     """
@@ -43,8 +45,10 @@ class Completer(Protocol):
     name: str
     parallel: int
 
-    def complete(self, messages: Sequence[dict[str, str]], max_tokens: int) -> Completion:
-        """The reply to the messages.
+    def complete(
+        self, messages: Sequence[dict[str, str]], max_tokens: int, *, timeout_s: float | None = None
+    ) -> Completion:
+        """The reply to the messages, within `timeout_s` where the model runs elsewhere.
 
         Raises:
             ReaderError: it cannot be had; says why.
@@ -75,21 +79,39 @@ class LanguageModelReader:
     ) -> list[ReadResult]:
         """Answer each question from its own passages; see `readers.protocols.Reader`.
 
-        A question without passages is not asked: it has no answer.
+        A question without passages is not asked: it has no answer. A question whose reply cannot be had, or
+        cannot be understood, has a `failure`; the others are answered all the same.
 
         Raises:
-            ReaderError: the model did not reply, or not in the shape that was asked for.
+            ReaderError: not a single question could be read; the reason of the first.
         """
         check_request(questions, passages, scores, n_best)
         order = [sorted(range(len(own)), key=lambda place: -own[place]) for own in scores]
         jobs = list(zip(questions, passages, order, strict=True))
         workers = min(self.completer.parallel, len(jobs))
         if workers <= 1:
-            return [self._one(*job) for job in jobs]
-        with ThreadPoolExecutor(workers) as pool:
-            return list(pool.map(lambda job: self._one(*job), jobs))
+            read = [self._one(*job) for job in jobs]
+        else:
+            with ThreadPoolExecutor(workers) as pool:
+                read = list(pool.map(lambda job: self._one(*job), jobs))
+        failures = [one for one in read if isinstance(one, ReaderError)]
+        if failures and len(failures) == len(read):
+            raise failures[0]
+        for failure in failures[:_SHOWN_FAILURES]:
+            log.warning("a question could not be read: %s", failure.message)
+        return [
+            ReadResult((), 1.0, failure=one.message) if isinstance(one, ReaderError) else one for one in read
+        ]
 
-    def _one(self, question: str, passages: Sequence[Passage], order: Sequence[int]) -> ReadResult:
+    def _one(
+        self, question: str, passages: Sequence[Passage], order: Sequence[int]
+    ) -> ReadResult | ReaderError:
+        try:
+            return self._read(question, passages, order)
+        except ReaderError as error:
+            return error
+
+    def _read(self, question: str, passages: Sequence[Passage], order: Sequence[int]) -> ReadResult:
         shown = list(order[: self.settings.passages])
         if not shown:
             return ReadResult((), 1.0)
@@ -99,18 +121,25 @@ class LanguageModelReader:
             shown.pop()
             messages = grounded_messages(question, [passages[place] for place in shown])
         wrong: MalformedReply | None = None
+        ends = time.monotonic() + self.settings.timeout_s
         for _ in range(1 + self.settings.retries):
-            completion = self.completer.complete(messages, tokens)
+            if (left_s := ends - time.monotonic()) <= 0:
+                break
+            completion = self.completer.complete(messages, tokens, timeout_s=left_s)
             try:
                 reply = parse_reply(completion.text)
             except MalformedReply as error:
                 wrong = error
                 continue
             result = to_result(reply, completion, [passages[place] for place in shown])
-            # passages are counted as the caller gave them, not as they were shown
-            moved = [replace(answer, passage_index=shown[answer.passage_index]) for answer in result.answers]
-            return replace(result, answers=tuple(moved))
+            return replace(result, answers=tuple(_as_given(answer, shown) for answer in result.answers))
         raise ReaderError(
             f"{self.name}: malformed reply: {wrong}",
             hint="use a model that follows instructions, or raise answer_tokens if the reply is cut",
         )
+
+
+def _as_given(answer: ReadAnswer, shown: Sequence[int]) -> ReadAnswer:
+    """Passages counted as the caller gave them, not as they were shown."""
+    citations = [replace(cited, passage_index=shown[cited.passage_index]) for cited in answer.citations]
+    return replace(answer, passage_index=shown[answer.passage_index], citations=tuple(citations))

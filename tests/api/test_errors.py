@@ -7,6 +7,7 @@ import json
 import logging
 import threading
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -188,6 +189,25 @@ async def test_failures_of_search_and_of_reading_are_told_apart(reason, status, 
     assert "secret" not in response.text
     record = next(record for record in caplog.records if record.name == "serve.desk")
     assert (record.request_id, record.exc_info[1]) == ("r-8", reason)
+
+
+async def test_a_question_that_could_not_be_read_fails_alone(caplog):
+    class Partly(FakeService):
+        def ask(self, questions: Any, **given: Any) -> Any:
+            read = super().ask(questions, **given)
+            return [
+                replace(one, failure="secret: HTTP 500") if "bad" in one.question else one for one in read
+            ]
+
+    service = Partly()
+    async with running(service) as client:
+        asked = [client.post("/v1/ask", json={"question": text}) for text in ("good", "bad", "fine")]
+        responses = await asyncio.gather(*asked)
+    assert [response.status_code for response in responses] == [200, 502, 200]
+    check(responses[1], 502, "reader_failed")
+    assert "secret" not in responses[1].text
+    assert "failure" not in responses[0].text
+    assert sum(map(len, service.batches)) == 3  # nothing is asked again
 
 
 async def test_of_several_questions_the_failing_one_is_named(caplog):

@@ -14,6 +14,7 @@ import pytest
 import torch
 from transformers import BertModel
 
+from rag.cli.show import format_answer_set
 from rag.config import load_config
 from rag.core.types import AnswerSet, FirstStage, Hit, Passage
 from rag.data.sentences import Spans
@@ -24,7 +25,7 @@ from readers.extractive.training.config import ReaderTrainConfig
 from readers.extractive.training.recipe import train_reader
 from readers.manifest import with_overrides
 from readers.paths import join_path, read_answers, search_scores, with_paths
-from readers.protocols import ReadAnswer, ReadResult
+from readers.protocols import Citation, ReadAnswer, ReadResult
 from tests.tiny_reader import tiny_config, tiny_encoder, tiny_tokenizer
 
 DANUBE = Passage("d", "Danube", "The Danube is long. It rises in Germany.")
@@ -199,3 +200,22 @@ def test_a_reader_learns_which_sentences_support(tmp_path: Path) -> None:
     [logits] = reader.support([str(records[0]["question"])], [joined.passage], [spans])
     assert logits[0] > 0
     assert logits[1] > logits[2] + 1
+
+
+def test_citations_notes_and_failures_reach_the_answer() -> None:
+    class Cites:
+        def read(self, questions: Any, *_: Any, **__: Any) -> list[ReadResult]:
+            cited = (Citation(1), Citation(0, 4, 10))
+            answer = ReadAnswer("Danube", 1.0, 0.1, 1, citations=cited, is_supported=False, note="beware")
+            return [ReadResult((answer,), 0.9), ReadResult((), 1.0, failure="HTTP 500")][: len(questions)]
+
+    found = [steps(DANUBE, GERMANY)] * 2
+    cites, fails = read_answers(Cites(), ["p", "q"], found, [(), ()], 5, "v")
+    shown = cites.to_json()["answers"][0]
+    assert [evidence["passage_id"] for evidence in shown["citations"]] == [GERMANY.id, DANUBE.id]
+    assert (shown["citations"][1]["start"], shown["is_supported"], shown["note"]) == (4, False, "beware")
+    assert fails.to_json()["failure"] == "HTTP 500"
+    printed = format_answer_set(cites.to_json(), colour=False)
+    assert f"also cited: {DANUBE.title}" in printed
+    assert "beware: beware" in printed
+    assert "not read: HTTP 500" in format_answer_set(fails.to_json(), colour=False)

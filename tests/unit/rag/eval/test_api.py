@@ -13,6 +13,7 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.types import GoldPassage, Passage, Question
 from rag.data.questions import read_questions
 from rag.eval.api import REPORT_NAME
+from readers.protocols import ReadResult
 
 TEXTS = {
     "Danube": "The Danube rises in the Black Forest and ends in the Black Sea.",
@@ -62,7 +63,7 @@ def test_questions_that_nothing_is_known_of_are_told(index: Path, tmp_path: Path
     assert "no figures: none of 2 questions has answers" in str(found)
 
 
-@pytest.mark.parametrize("options", [{}, {"read-top-k": "0"}, {"profile": "hotpot"}])
+@pytest.mark.parametrize("options", [{}, {"read": "0"}, {"profile": "hotpot"}])
 def test_a_set_that_cannot_be_judged_is_told_always(
     index: Path, tmp_path: Path, options: dict[str, str]
 ) -> None:
@@ -84,6 +85,21 @@ def test_gold_ids_in_a_table_are_read(index: Path, tmp_path: Path, cell: str) ->
     assert question.gold_passage_ids == (("danube", "rhine") if "rhine" in cell else ("danube",))
     found = rag.evaluate(index=index, questions=path, reader=False)
     assert found.figures["RR"].value == 1.0
+
+
+def test_questions_that_could_not_be_read_are_told(
+    index: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Fails:
+        name = "fails"
+
+        def read(self, questions: list[str], *_: object, **__: object) -> list[ReadResult]:
+            return [ReadResult((), 1.0, failure="HTTP 500" if "Rhine" in q else "") for q in questions]
+
+    monkeypatch.setattr("readers.open.open_reader", lambda *_, **__: Fails())
+    for _ in range(2):  # once more from the results that are there
+        found = rag.evaluate(index=index, questions=QUESTIONS, out=tmp_path / "r")
+        assert "1 questions could not be read and count as unanswered: HTTP 500" in str(found)
 
 
 def test_the_gold_passages_alone_are_read_without_an_index(tmp_path: Path) -> None:

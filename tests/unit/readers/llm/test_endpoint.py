@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -102,19 +103,80 @@ def test_questions_are_asked_together_and_answered_in_order(server: Server) -> N
 
 def test_failures_and_malformed_replies_are_tried_again(server: Server) -> None:
     good = chat('{"answer": "the Black Forest", "passages": [2]}')
-    server.replies = [(503, b"{}"), chat("I think it is the Black Forest."), good]
+    server.replies = [(503, b"{}"), chat('{"answer": "the Bla'), good]
     assert ask(server.source, retries=1)[0].answers[0].text == "the Black Forest"
     assert len(server.asked) == 3
+
+
+def test_a_plain_reply_is_an_answer_and_i_do_not_know_is_none(server: Server) -> None:
+    server.replies = [chat("Black Forest [1].")]
+    [result] = ask(server.source)
+    assert (result.answers[0].text, result.answers[0].passage_index) == ("Black Forest", 0)
+    server.replies = [chat("I don't know.")]
+    assert ask(server.source)[0].answers == ()
+    assert len(server.asked) == 2
+
+
+def test_one_question_fails_alone(server: Server) -> None:
+    def reply(body: dict[str, Any]) -> tuple[int, bytes]:
+        question = body["messages"][-1]["content"].rsplit("Question: ", 1)[1]
+        if question == "broken?":
+            return chat('{"answer": ')
+        return (500, b"{}") if question == "down?" else chat('{"answer": "Black Forest", "passages": [1]}')
+
+    server.replies = [reply]
+    good, broken, down = ask(server.source, ("good?", "broken?", "down?"), retries=0)
+    assert good.answers[0].text == "Black Forest"
+    assert (good.failure, broken.answers, down.answers) == ("", (), ())
+    assert "malformed reply" in broken.failure
+    assert "HTTP 500" in down.failure
+    with pytest.raises(ReaderError, match="malformed reply"):
+        ask(server.source, ("broken?", "down?"), retries=0)
+
+
+def test_a_hanging_server_takes_the_time_limit_and_no_more(server: Server) -> None:
+    released = threading.Event()
+
+    def hang(_: dict[str, Any]) -> tuple[int, bytes]:
+        released.wait(30)
+        return chat("late")
+
+    server.replies = [hang]
+    began = time.monotonic()
+    with pytest.raises(ReaderError, match=r"no reply within 0\.5 s") as caught:
+        ask(server.source + ",timeout_s=0.5,retries=3")
+    assert time.monotonic() - began < 3
+    assert "#tiny,timeout_s=1" in str(caught.value)
+    assert len(server.asked) == 1
+    released.set()
+
+
+def test_tries_end_with_the_time_limit(server: Server) -> None:
+    server.replies = [(503, b"{}")]
+    began = time.monotonic()
+    with pytest.raises(ReaderError, match="HTTP 503"):
+        ask(server.source, timeout_s=1, retries=20)
+    assert time.monotonic() - began < 3
+
+
+def test_a_server_without_probabilities_is_asked_without_them(server: Server) -> None:
+    refusal = (400, b'{"error": {"message": "unknown parameter: logprobs"}}')
+    server.replies = [refusal, chat('{"answer": "Black Forest", "passages": [2]}')]
+    assert ask(server.source, retries=0)[0].answers[0].text == "Black Forest"
+    assert ["logprobs" in body for body in server.asked] == [True, False]
 
 
 @pytest.mark.parametrize(
     ("reply", "words"),
     [
-        (chat("no JSON"), "malformed reply"),
+        (chat("{no JSON"), "malformed reply"),
         (chat(None), "holds no text"),
         ((200, b'{"choices": []}'), "not one of the chat protocol"),
         ((401, b'{"error": {"message": "bad key"}}'), "RAG_READER_API_KEY"),
         ((404, b'{"error": {"message": "model not found"}}'), "model's name"),
+        ((400, b'{"error": {"message": "too long"}}'), "passages=5"),
+        ((429, b'{"error": {"message": "slow down"}}'), "limits requests"),
+        ((500, b'{"error": {"message": "oops"}}'), "the model server failed"),
     ],
 )
 def test_bad_replies_are_clear_errors(server: Server, reply: tuple[int, bytes], words: str) -> None:

@@ -29,6 +29,20 @@ def test_passages_are_numbered_from_one_and_the_question_comes_last() -> None:
         ('{"answer": true, "passages": [1]}', Reply("yes", (1,))),
         ('{"answer": "Not in the passages.", "passages": []}', Reply("", ())),
         ('{"answer": null}', Reply("", ())),
+        ('{"answer": ["Ulm", "Linz"], "passages": [1]}', Reply("Ulm, Linz", (1,))),
+        ("The Black Forest.", Reply("The Black Forest", ())),
+        ("Answer: the **Rhine**.", Reply("the Rhine", ())),
+        (
+            "It rises in the Black Forest [2], as passage 1 says [1, 2].",
+            Reply("It rises in the Black Forest, as passage 1 says", (2, 1)),
+        ),
+        ("```\nthe Rhine\n```", Reply("the Rhine", ())),
+        ('<think>{"answer": "a draft"}</think>{"answer": "x"}', Reply("x", ())),
+        ("I don't know.", Reply("", ())),
+        ("I\u2019m sorry, but I cannot find the answer in the passages.", Reply("", ())),
+        ('{"answer": "The passages do not mention it.", "passages": [1]}', Reply("", (1,))),
+        ("Not mentioned in the passages.", Reply("", ())),
+        ("Washington, D.C.", Reply("Washington, D.C.", ())),
     ],
 )
 def test_replies_are_understood(text: str, expected: Reply) -> None:
@@ -36,7 +50,8 @@ def test_replies_are_understood(text: str, expected: Reply) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "The Black Forest.", '{"answer": ', '{"reply": "x"}', '{"answer": ["x"]}']
+    "text",
+    ["", "<think>so", '{"answer": ', 'Yes: {"answer": "cut o', '{"reply": "x"}', '{"answer": [["x"]]}'],
 )
 def test_other_replies_are_malformed(text: str) -> None:
     with pytest.raises(MalformedReply):
@@ -63,7 +78,40 @@ def test_yes_and_no_are_no_quotations() -> None:
     assert to_result(Reply("no", ()), Completion(""), passages).answers == ()
 
 
-def test_a_wrong_number_is_mended_by_the_text_and_an_answer_without_evidence_is_none() -> None:
-    assert to_result(Reply("North Sea", (7,)), Completion(""), PASSAGES).answers[0].passage_index == 0
+def test_a_wrong_number_is_mended_by_the_text_and_said() -> None:
+    answer = to_result(Reply("North Sea", (7,)), Completion(""), PASSAGES).answers[0]
+    assert (answer.passage_index, answer.is_supported) == (0, True)
+    assert answer.note == (
+        "it cites passage 7, but was shown 2; it stands in a passage that it does not cite"
+    )
+    answer = to_result(Reply("North Sea", (2,)), Completion(""), PASSAGES).answers[0]
+    assert (answer.passage_index, answer.note) == (0, "it stands in a passage that it does not cite")
     nothing = to_result(Reply("Paris", (7,)), Completion(""), PASSAGES)
     assert (nothing.answers, nothing.no_answer_confidence) == ((), 1.0)
+
+
+def test_an_invented_answer_is_marked_and_doubted() -> None:
+    result = to_result(Reply("Paris", (2,)), Completion(""), PASSAGES)
+    [answer] = result.answers
+    assert (answer.is_supported, answer.note) == (False, "the passages that it cites do not say it")
+    assert answer.confidence == 0.1
+    assert result.no_answer_confidence > answer.confidence
+
+
+def test_an_answer_in_other_words_is_supported_by_its_words() -> None:
+    reply = Reply("In Germany, in the Black Forest it rises", (2,))
+    result = to_result(reply, Completion(""), PASSAGES)
+    [answer] = result.answers
+    assert (answer.passage_index, answer.start, answer.is_supported, answer.note) == (1, None, True, "")
+    assert result.no_answer_confidence == 0.0
+
+
+def test_every_citation_is_kept_with_its_place() -> None:
+    passages = [*PASSAGES, Passage("p3", "", "Springs of the black forest feed the Danube.")]
+    [answer] = to_result(Reply("Black Forest", (1, 3, 2)), Completion(""), passages).answers
+    assert answer.passage_index == 2
+    quoted = [
+        None if cited.start is None else passages[cited.passage_index].text[cited.start : cited.end]
+        for cited in answer.citations
+    ]
+    assert quoted == [None, "black forest", "Black  Forest"]
