@@ -41,7 +41,7 @@ def _call(payload: bytes) -> None:
     function(*arguments)
 
 
-def wait_until(fact: Callable[[], object], *, limit_s: float = 100.0) -> None:
+def wait_until(fact: Callable[[], object], *, limit_s: float = 300.0) -> None:
     """Returns when `fact()` is true.
 
     Raises:
@@ -76,7 +76,7 @@ def dies_at(owner: Any, name: str, call: int) -> None:
 
 
 def with_a_refresh(
-    train: Callable[..., Any], config: Any, *, at_step: int = 12, limit_s: float = 100.0
+    train: Callable[..., Any], config: Any, *, at_step: int = 12, limit_s: float = 300.0
 ) -> Any:
     """`train(config, role="trainer")`, which at `at_step` is given time until the refresher has published.
 

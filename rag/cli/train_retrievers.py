@@ -28,7 +28,7 @@ def dpr(settings: Any) -> None:
 def ance(
     settings: Any,
     role: Annotated[
-        Literal["both", "trainer", "inferencer"],
+        Literal["both", "trainer", "refresher"],
         option(
             help="both: train and mine in turn; or one of the two processes that share --out.",
             panel=TRAINING,
@@ -37,13 +37,13 @@ def ance(
 ) -> None:
     """Train a dense retriever with negatives that it finds itself, found anew as it learns (ANCE).
 
-    In two processes, start the same command twice, with --role trainer and --role inferencer. Either may be
+    In two processes, start the same command twice, with --role trainer and --role refresher. Either may be
     killed at any time.
     """
-    from retrievers.training.ance import run_inferencer, train_ance
+    from retrievers.training.ance import refresh_negatives, train_ance
 
-    if role == "inferencer":
-        typer.echo(f"negatives → {run_inferencer(settings)}")
+    if role == "refresher":
+        typer.echo(f"negatives → {refresh_negatives(settings)}")
     else:
         say_encoder(train_ance(settings, role=role))
 

@@ -16,7 +16,7 @@ from indexers.protocols import IntArray
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage, Query, Question
-from rag.joint.live_index import HeldIndex
+from rag.joint.live_index import LiveIndex
 from rag.joint.together_config import JointTrainConfig
 from retrievers.protocols import Passages, Retriever
 from retrievers.training.bi_encoder import BiEncoderModel
@@ -62,7 +62,7 @@ class LearningFinder:
     """
 
     def __init__(
-        self, config: JointTrainConfig, retriever: BiEncoderModel, index: Index, held: HeldIndex
+        self, config: JointTrainConfig, retriever: BiEncoderModel, index: Index, held: LiveIndex
     ) -> None:
         self._config, self._retriever, self._index, self._held = config, retriever, index, held
 

@@ -4,80 +4,51 @@ the next one from a snapshot of the model.
     snapshots/       encoders that the trainer publishes
     indexes/         embeddings of the whole corpus by such an encoder, which the trainer swaps in
 
-A published index holds `embeddings/` (float32, searched exactly), `probe_rows.npy` and `figures.json`.
+A published index holds `embeddings/` (float32, searched exactly) beside what every `CorpusRefresher` writes.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from indexers.embeddings import EmbeddingShards, encode_corpus, probe_texts
 from indexers.exact import FlatIndex
 from indexers.index import Index
-from indexers.protocols import FloatArray, IntArray, VectorIndex
+from indexers.protocols import IntArray, VectorIndex
 from rag.core.errors import ConfigError, MismatchedArtifactError
-from rag.core.files import atomic_write_json, read_json
-from rag.core.log import get_logger
-from rag.core.npy import load_npy, save_npy
+from rag.core.files import read_json
 from rag.core.types import Passage, Query
 from rag.joint.pair import part
-from rag.training.config import RefreshedConfig
 from rag.training.distributed import World
 from rag.training.precision import MasterWeights
 from rag.training.refresh.exchange import Exchange
-from rag.training.refresh.generations import Generation, Generations
-from rag.training.refresh.processes import Role, refresher_process
-from rag.training.refresh.refresher import Refresher
-from rag.training.refresh.staleness import TOP_K, DriftMeter, Probes, ProbeSet, compare
+from rag.training.refresh.generations import Generation
+from rag.training.refresh.processes import Role
+from rag.training.refresh.staleness import TOP_K, Probes, ProbeSet
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.training.bi_encoder import (
-    BiEncoderModel,
-    adopt_index,
-    encoder_form,
-    export_model,
-    load_model,
+from retrievers.protocols import TextEncoder
+from retrievers.training.bi_encoder import BiEncoderModel, adopt_index
+from retrievers.training.config import CorpusTrainConfig
+from retrievers.training.corpus_refresher import (
+    CorpusRefresher,
+    EncodedCorpus,
+    EncodesCorpus,
+    corpus_exchange,
+    refresh_beside,
 )
-from retrievers.training.config import RetrieverTrainConfig
-
-log = get_logger(__name__)
 
 
-class HeldConfig(RefreshedConfig, RetrieverTrainConfig):
-    """What a recipe reads that trains over an index, and makes it anew as `refresh` says.
-
-    Attributes:
-        index: built index with vectors; its encoder is what training starts from.
-    """
-
-    index: Path
-
-
-def refresh_index(config: HeldConfig) -> Path:
-    """Make the index anew with every newer snapshot of the trainer in `config.out`, until it has finished.
-
-    Returns:
-        The folder of the published indexes.
-
-    Raises:
-        MismatchedArtifactError: the run there has another configuration, corpus or index.
-        ResourceError: another refresher works there, or the trainer was killed or is stopped.
-    """
+def refresh_index(config: CorpusTrainConfig, encode: EncodesCorpus = encode_corpus) -> Path:
+    """Make the index anew with every newer snapshot of the trainer in `config.out`; see `refresh_beside`."""
     with Index.open(config.index) as index:
-        config = adopt_index(config, index, same_encoder=True)
-        with refresher_process(config) as finished:
-            temperature = load_model(config, "cpu").temperature
-            refresher = IndexRefresher(config, index, temperature=temperature)
-            refreshes = refresher.watch(finished)
-    log.info("the trainer has finished; made the index anew %d times", refreshes)
-    return config.out / "indexes"
+        adopted = adopt_index(config, index, same_encoder=True)
+        return refresh_beside(adopted, lambda: IndexRefresher(adopted, index, encode=encode))
 
 
 def _key(index: Index) -> str:
@@ -85,7 +56,7 @@ def _key(index: Index) -> str:
     return hashlib.sha256(f"{index.manifest['passages']['sha256']} {index.version}".encode()).hexdigest()
 
 
-class HeldIndex:
+class LiveIndex:
     """Passages, and their vectors as some step's model made them.
 
     Args:
@@ -135,59 +106,45 @@ class HeldIndex:
         return found
 
 
-class IndexRefresher(Refresher):
-    """Makes indexes out of snapshots; a killed refresh goes on shard by shard.
+class IndexRefresher(CorpusRefresher):
+    """Makes indexes out of snapshots; a killed refresh goes on shard by shard."""
 
-    Args:
-        temperature: the loss's, for the entropy of p(z|x).
-    """
-
-    def __init__(self, config: HeldConfig, index: Index, *, temperature: float, device: str = "auto") -> None:
+    def __init__(
+        self,
+        config: CorpusTrainConfig,
+        index: Index,
+        *,
+        device: str = "auto",
+        encode: EncodesCorpus = encode_corpus,
+    ) -> None:
+        self._index, precision = index, config.optim.precision
+        self._load_first = partial(BiEncoder.load_like, device=device, precision=precision)
+        texts = probe_texts(index.passages, config.probe_questions, config.run.seed)
         super().__init__(
-            Generations(config.out / "snapshots"), Generations(config.out / "indexes"), key=_key(index),
-            keep=config.keep_generations, poll_s=config.poll_s,
+            config, "indexes", index.passages, queries=[Query(text) for text in texts],
+            watched=_watched(config, index), key=_key(index),
+            load=partial(BiEncoder.load, device=device, precision=precision), encode=encode,
         )  # fmt: skip
-        self._index, self._passages, self._temperature = index, index.passages, temperature
-        self._device, self._precision = device, config.optim.precision
-        self._asked = probe_texts(index.passages, config.probe_questions, config.run.seed)
-        self._watched = _watched(config, index)
 
-    def build(self, snapshot: Generation, before: Generation | None, folder: Path) -> None:
-        """Encode the corpus with a snapshot, and measure how far it is from the index before it, which is at
-        first the one that training starts with."""
-        encoder = BiEncoder.load(snapshot.path / "encoder", device=self._device, precision=self._precision)
-        embeddings = encode_corpus(
-            folder / "embeddings", self._passages, encoder, "float32", check=self.check
-        )
-        scores, rows = FlatIndex(embeddings).search(self._ask(encoder), TOP_K)
-        now = Probes(embeddings.rows(self._watched), rows)
-        age = snapshot.step - (before.step if before is not None else 0)
-        staleness = compare(
-            self._probed(before, rows.shape), now, scores, age_steps=age, corpus=len(self._passages),
-            temperature=self._temperature,
-        )  # fmt: skip
-        save_npy(folder / "probe_rows.npy", rows)
-        atomic_write_json(folder / "figures.json", dict(staleness.record()))
+    def encoded(self, encoder: TextEncoder, folder: Path) -> EncodedCorpus:
+        """See `CorpusRefresher`; the vectors are what is published."""
+        place = folder / "embeddings"
+        return EncodedCorpus(encoder, self.encode(place, self.passages, encoder, "float32", check=self.check))
 
-    def _ask(self, encoder: BiEncoder) -> FloatArray:
-        return encoder.encode_queries([Query(text) for text in self._asked])
-
-    def _probed(self, before: Generation | None, shape: tuple[int, ...]) -> Probes:
-        if before is not None:
-            old = EmbeddingShards.open(before.path / "embeddings").rows(self._watched)
-            return Probes(old, load_npy(before.path / "probe_rows.npy", dtype=np.int64, shape=shape))
+    def at_start(self) -> Probes:
+        """The index that training starts with."""
         index = self._index
         assert index.embeddings is not None
         assert index.dense is not None
         assert index.encoder_identity is not None
-        first = BiEncoder.load_like(index.encoder_identity, device=self._device, precision=self._precision)
-        _, rows = index.dense.search(self._ask(first), TOP_K)
-        return Probes(index.embeddings.rows(self._watched).astype(np.float32), rows)
+        first = self._load_first(index.encoder_identity)
+        _, rows = index.dense.search(first.encode_queries(self.queries), TOP_K)
+        return Probes(index.embeddings.rows(self.watched).astype(np.float32), rows)
 
 
 def index_exchange(
-    config: HeldConfig,
-    held: HeldIndex,
+    config: CorpusTrainConfig,
+    held: LiveIndex,
     index: Index,
     model: BiEncoderModel,
     master: MasterWeights,
@@ -201,36 +158,15 @@ def index_exchange(
         index: what training starts with; `held` is what is swapped.
         model: the encoder; its weights in fp32 are the `retriever.…` of `master`.
     """
-    refresher = drift = None
-    if role == "both" and world.is_main:
-        refresher = IndexRefresher(config, index, temperature=model.temperature, device=world.device)
-    if config.schedule_of_refresh.watches_drift:
-        drift = DriftMeter(partial(_encode, model, index.passages.get_many(_watched(config, index))))
-    form = replace(encoder_form(config, model), max_length=config.model.passage_tokens)
-    return Exchange(
-        config,
-        Generations(config.out / "snapshots"),
-        Generations(config.out / "indexes"),
-        lambda folder: export_model(folder / "encoder", model, part(master.state(), "retriever"), form),
-        held.take_up,
-        world=world,
-        key=_key(index),
-        refresher=refresher,
-        drift=drift,
-        in_line=role == "both",
-        show_steps=config.run.log_every_steps,
-    )
+    return corpus_exchange(
+        config, index, model, lambda: part(master.state(), "retriever"), held.take_up,
+        lambda device: IndexRefresher(config, index, device=device),
+        payload="indexes", max_length=config.model.passage_tokens, watched=_watched(config, index),
+        key=_key(index), world=world, role=role,
+    )  # fmt: skip
 
 
-def _watched(config: HeldConfig, index: Index) -> IntArray:
+def _watched(config: CorpusTrainConfig, index: Index) -> IntArray:
     """Rows of the passages that drift and staleness are measured on."""
     count = len(index.passages)
     return ProbeSet.draw(config, config.run.seed, questions=1, passages=count).passages
-
-
-@torch.no_grad()
-def _encode(model: BiEncoderModel, passages: Sequence[Passage]) -> FloatArray:
-    model.eval()
-    vectors: FloatArray = model.read(passages).float().cpu().numpy()
-    model.train()
-    return vectors

@@ -38,7 +38,7 @@ from rag.core.types import Query, Question
 from rag.data.examples import Example
 from rag.data.selection import check_usable
 from rag.data.text import exact_match
-from rag.joint.live_index import HeldIndex
+from rag.joint.live_index import LiveIndex
 from rag.joint.orqa_config import OrqaTrainConfig
 from rag.joint.pair import part
 from rag.joint.questions import answer_rank, questions_key, questions_of
@@ -184,7 +184,7 @@ class _Task:
         tables: TrainingArrays,
     ) -> None:
         self.config, self.retriever, self.reader, self.tokenizer = config, retriever, reader, tokenizer
-        self.index, self.held, self.asked, self.tables = index, HeldIndex(index), asked, tables
+        self.index, self.held, self.asked, self.tables = index, LiveIndex(index), asked, tables
         said = config.reader
         limit = position_limit(reader.encoder.config.to_dict())  # type: ignore[operator,union-attr]
         self.settings = ReaderSettings(

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from indexers.index import Index
 from indexers.protocols import IntArray
 from rag.core.types import Passage, Query
-from rag.joint.live_index import HeldConfig, HeldIndex, index_exchange
+from rag.joint.live_index import LiveIndex, index_exchange
 from rag.joint.masked import MaskedReader, MaskedSentence, MlmConfig, SentenceBatches
 from rag.joint.pair import part
 from rag.joint.salient import Masks, open_tagger
@@ -49,6 +49,7 @@ from retrievers.training.bi_encoder import (
     export_model,
     load_model,
 )
+from retrievers.training.config import CorpusTrainConfig
 from retrievers.training.frozen import listed_scores
 from retrievers.training.ict import CorpusDataConfig
 from retrievers.training.recipe import encoder_card
@@ -56,7 +57,7 @@ from retrievers.training.recipe import encoder_card
 _SPARE = 8  # passages found beyond those wanted, for those that are excluded
 
 
-class RealmTrainConfig(HeldConfig):
+class RealmTrainConfig(CorpusTrainConfig):
     """Everything `train_realm` reads.
 
     Attributes:
@@ -140,7 +141,7 @@ def _method(config: RealmTrainConfig, role: Role, index: Index, run: Run) -> Met
         sentence_tokens=config.mlm.sentence_tokens, examples=Epochs.of(config, len(store)),
         mask_token=mask_token(retriever.settings.question.weights_dir),
     )  # fmt: skip
-    held = HeldIndex(index)
+    held = LiveIndex(index)
     task = RealmTask(config, retriever, reader, held, run.world)
     form = encoder_form(config, retriever)
 
@@ -168,7 +169,7 @@ class RealmTask:
         config: RealmTrainConfig,
         retriever: BiEncoderModel,
         reader: MaskedReader,
-        held: HeldIndex,
+        held: LiveIndex,
         world: World,
     ) -> None:
         self.config, self.retriever, self.reader = config, retriever, reader

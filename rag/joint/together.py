@@ -20,7 +20,7 @@ from indexers.index import Index
 from indexers.settings import BuildSettings
 from rag.core.types import Question
 from rag.joint.finding import FixedFinder, LearningFinder
-from rag.joint.live_index import HeldIndex, index_exchange
+from rag.joint.live_index import LiveIndex, index_exchange
 from rag.joint.pair import part
 from rag.joint.questions import questions_of
 from rag.joint.task import JointBatches, JointTask, Objective
@@ -125,7 +125,7 @@ def _both(
     master = run.master(module)
 
     # data
-    held = HeldIndex(index)
+    held = LiveIndex(index)
     finder = LearningFinder(config, retriever, index, held)
     task = JointTask(
         config, module, seq2seq, settings, finder, objective, run.world, passages=len(held.passages)

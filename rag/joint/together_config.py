@@ -9,8 +9,7 @@ from pydantic import Field, model_validator
 from indexers.presets import IndexType
 from rag.config import Config
 from rag.data.examples import Needed
-from rag.joint.live_index import HeldConfig
-from retrievers.training.config import ModelConfig
+from retrievers.training.config import CorpusTrainConfig, ModelConfig
 
 DocumentSide = Literal["frozen", "reencode", "rerank"]
 
@@ -35,7 +34,7 @@ class JointReaderConfig(Config):
     beams: int | None = Field(default=None, ge=1)
 
 
-class JointTrainConfig(HeldConfig):
+class JointTrainConfig(CorpusTrainConfig):
     """What training a retriever and a generator together reads.
 
     Attributes:

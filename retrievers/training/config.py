@@ -216,11 +216,20 @@ class DprTrainConfig(ContrastiveTrainConfig):
     recipe: ClassVar[str] = "dpr"
 
 
-class AnceTrainConfig(RefreshedConfig, ContrastiveTrainConfig):
+class CorpusTrainConfig(RefreshedConfig, RetrieverTrainConfig):
+    """What a recipe reads that refreshes what it makes of an index's passages.
+
+    Attributes:
+        index: its passages are encoded again at every refresh.
+    """
+
+    index: Path
+
+
+class AnceTrainConfig(ContrastiveTrainConfig, CorpusTrainConfig):
     """Everything `train_ance` reads, in both roles.
 
     Attributes:
-        index: its passages are the corpus that is encoded again at every refresh, and searched.
         loss: "pairwise" scores each positive against its own mined passages only, as published; "in_batch"
             adds all other passages of the batch.
         depth: passages searched for each question.
@@ -232,7 +241,6 @@ class AnceTrainConfig(RefreshedConfig, ContrastiveTrainConfig):
 
     recipe: ClassVar[str] = "ance"
 
-    index: Path
     loss: Literal["pairwise", "in_batch"] = "pairwise"
     depth: int = Field(default=200, ge=1)
     kept: int = Field(default=100, ge=1)

@@ -1,4 +1,4 @@
-"""ANCE's trainer, its inferencer, and the process that is both may be killed and started again."""
+"""ANCE's trainer, its refresher, and the process that is both may be killed and started again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rag.data.examples import Example, write_examples
 from rag.training.checkpoints import latest_checkpoint
 from rag.training.refresh.generations import Generations
 from retrievers.training.ance import train_ance
-from retrievers.training.ance_refresher import MinedNegatives
+from retrievers.training.ance_refresher import read_negatives
 from retrievers.training.config import AnceTrainConfig
 
 STEPS = 12
@@ -31,7 +31,7 @@ _CODE = """
 import logging, sys
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
 from rag.config import load_config
-from retrievers.training.ance import run_inferencer, train_ance
+from retrievers.training.ance import refresh_negatives, train_ance
 from retrievers.training.config import AnceTrainConfig
 config = load_config(AnceTrainConfig, sys.argv[1])
 if len(sys.argv) > 3:  # saved every so many steps, whatever time that takes
@@ -43,7 +43,7 @@ if len(sys.argv) > 3:  # saved every so many steps, whatever time that takes
             return self.now
     rag.training.fit.time = Clock()
     config = config.model_copy(update={"save_every_s": float(sys.argv[3])})
-run_inferencer(config) if sys.argv[2] == "inferencer" else train_ance(config, role=sys.argv[2])
+refresh_negatives(config) if sys.argv[2] == "refresher" else train_ance(config, role=sys.argv[2])
 """
 
 
@@ -141,10 +141,10 @@ def test_several_refreshes_after_a_save_change_nothing(tmp_path: Path, material:
     assert losses(tmp_path / "run") == losses(tmp_path / "whole")
 
 
-def test_trainer_and_inferencer_are_killed_in_turn(tmp_path: Path, material: dict[str, Any]) -> None:
+def test_trainer_and_refresher_are_killed_in_turn(tmp_path: Path, material: dict[str, Any]) -> None:
     out = tmp_path / "run"
     slow = {**material, "max_steps": 10, "refresh": "every 2"}
-    miner = start(out, slow, "inferencer")
+    miner = start(out, slow, "refresher")
     kill_when(start(out, slow, "trainer"), lambda line: "step 3/" in line)
     deadline = time.monotonic() + 120
     while Generations(out / "negatives").newest() is None and time.monotonic() < deadline:
@@ -154,7 +154,7 @@ def test_trainer_and_inferencer_are_killed_in_turn(tmp_path: Path, material: dic
     checkpoint = latest_checkpoint(out / "checkpoints")
     assert checkpoint is not None
     assert checkpoint.state["step"] >= 2
-    miner, trainer = start(out, slow, "inferencer"), start(out, slow, "trainer")
+    miner, trainer = start(out, slow, "refresher"), start(out, slow, "trainer")
     assert trainer.wait(timeout=200) == 0
     assert miner.wait(timeout=100) == 0
     assert (out / "encoder" / "modules.json").exists()
@@ -164,5 +164,5 @@ def test_trainer_and_inferencer_are_killed_in_turn(tmp_path: Path, material: dic
     newest = Generations(out / "negatives").newest()
     assert newest is not None
     verify_files(newest.path, newest.files, deep=True)
-    mined = MinedNegatives.read(newest, examples=60, key=newest.meta["key"]).table
+    mined = read_negatives(newest, examples=60, key=newest.meta["key"])
     assert (mined.lengths > 0).all()

@@ -16,10 +16,11 @@ from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.files import read_json
 from rag.core.types import Passage
-from rag.joint.live_index import HeldConfig, HeldIndex, IndexRefresher
+from rag.joint.live_index import IndexRefresher, LiveIndex
 from rag.training.refresh.generations import Generations
 from rag.training.refresh.refresher import RefreshStopped
 from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.training.config import CorpusTrainConfig
 from tests.conftest import TinyModels
 
 PASSAGES = [Passage(str(n), "title", f"the river {a} {b} text") for n, (a, b) in enumerate(
@@ -33,7 +34,7 @@ def test_what_a_refresher_publishes_is_searched(
     monkeypatch.setattr("indexers.embeddings._SHARD_ROWS", 8)
     start, later = (BiEncoder.load(tiny.bert(tmp_path / str(n), seed=n), precision="fp32") for n in range(2))
     build_index(PASSAGES, tmp_path / "index", encoder=start, settings=BuildSettings(probes=8))
-    config = HeldConfig(
+    config = CorpusTrainConfig(
         out=tmp_path / "run", train_files=("none",), index=tmp_path / "index", probe_questions=6,
         probe_passages=9, poll_s=0.01, precision="fp32",
     )  # fmt: skip
@@ -58,7 +59,7 @@ def test_what_a_refresher_publishes_is_searched(
     with Index.open(tmp_path / "index") as index:
         load = BiEncoder.load
         monkeypatch.setattr(BiEncoder, "load", lambda *a, **k: Counted(load(*a, **k)))
-        refresher = IndexRefresher(config, index, temperature=1.0)
+        refresher = IndexRefresher(config, index)
         snapshots = Generations(tmp_path / "run" / "snapshots")
         for step, folder in enumerate(("0", "1")):
             snapshots.publish(
@@ -80,7 +81,7 @@ def test_what_a_refresher_publishes_is_searched(
         published = refresher.refresh(snapshots.newest(), before=first)  # type: ignore[arg-type]
         assert encoded == [8, 8, 8, 6]  # the first shard was kept
 
-        holder = HeldIndex(index)
+        holder = LiveIndex(index)
         for vectors, use in ((start, None), (later, published)):
             if use is not None:
                 figures = holder.take_up(use)
@@ -95,7 +96,7 @@ def test_what_a_refresher_publishes_is_searched(
 
         build_index(PASSAGES[:20], tmp_path / "other", encoder=start, settings=BuildSettings(probes=8))
         with Index.open(tmp_path / "other") as other, pytest.raises(MismatchedArtifactError, match="corpus"):
-            HeldIndex(other).take_up(first)
+            LiveIndex(other).take_up(first)
     build_index(PASSAGES, tmp_path / "words", settings=BuildSettings(retriever="bm25"))
     with Index.open(tmp_path / "words") as words, pytest.raises(ConfigError, match="no vectors"):
-        HeldIndex(words)
+        LiveIndex(words)

@@ -219,7 +219,7 @@ def test_what_is_read_with_a_sentence(world: Path, tmp_path: Path) -> None:
         config = adopt_index(settings(world, index=tmp_path / "index"), index)
         retriever = realm.load_model(config, "cpu")
         reader = MaskedReader.load(world / "mlm", max_tokens=60)
-        task = RealmTask(config, retriever, reader, realm.HeldIndex(index), realm.World.single("cpu"))
+        task = RealmTask(config, retriever, reader, realm.LiveIndex(index), realm.World.single("cpu"))
         one = MaskedSentence(
             "Who wrote e f in Danube?",
             "Who wrote e f in [MASK]?",
@@ -318,7 +318,7 @@ def test_filling_in_teaches_to_find_and_the_index_follows(
         documents=13,
     )
     found: list[list[list[int]]] = []
-    search = realm.HeldIndex.search
+    search = realm.LiveIndex.search
 
     def compared(held: Any, questions: torch.Tensor, top_k: int) -> Any:
         rows = search(held, questions, top_k)
@@ -332,7 +332,7 @@ def test_filling_in_teaches_to_find_and_the_index_follows(
     tasks: list[RealmTask] = []
     init = RealmTask.__init__
     monkeypatch.setattr(RealmTask, "__init__", lambda self, *a: (init(self, *a), tasks.append(self))[0])
-    monkeypatch.setattr(realm.HeldIndex, "search", compared)
+    monkeypatch.setattr(realm.LiveIndex, "search", compared)
     finished = train_realm(config)
     assert len(found) == 3
     assert all(now == held for now, held in found)

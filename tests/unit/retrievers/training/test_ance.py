@@ -23,7 +23,7 @@ from rag.core.types import Passage
 from rag.training.refresh.exchange import Exchange
 from rag.training.refresh.generations import Generations
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.training.ance import run_inferencer, train_ance
+from retrievers.training.ance import refresh_negatives, train_ance
 from retrievers.training.config import AnceTrainConfig, DprTrainConfig
 from retrievers.training.dpr import train_dpr
 from retrievers.training.split import split_examples
@@ -136,7 +136,7 @@ def test_two_processes_meet_in_the_folder(
         learning_rate=1e-3, hard_negatives=2, log_every_steps=1,
     )  # fmt: skip
     config.out.mkdir()
-    mining = threading.Thread(target=run_inferencer, args=(config,))
+    mining = threading.Thread(target=refresh_negatives, args=(config,))
     mining.start()
     # the miner may be slower than 24 small steps: the trainer is given time where a snapshot has gone out
     wait, negatives = Exchange.before_step, Generations(config.out / "negatives")

@@ -1,237 +1,173 @@
-"""What a refresh makes of a snapshot may be an index that the trainer holds, or targets: toys learn so."""
+"""The trainer's side: what goes out when, what comes in, and what a resumed run goes on with."""
 
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
-from rag.core.errors import IncompleteArtifactError, MismatchedArtifactError
-from rag.runtime.seeds import generator
-from rag.training.config import OptimConfig, RefreshedConfig, RunConfig
+from rag.core.errors import MismatchedArtifactError
+from rag.training.config import RefreshedConfig
 from rag.training.distributed import World
-from rag.training.fit import Loss, fit
-from rag.training.precision import MasterWeights
 from rag.training.refresh.exchange import Exchange
 from rag.training.refresh.generations import Generation, Generations
-from rag.training.refresh.refresher import Refresher
-from tests.worlds import start_process
-
-STEPS, PASSAGES, WIDTH, LABELS, TOP_K = 60, 64, 16, 8, 6
-FEATURES = generator(1).normal(size=(PASSAGES, WIDTH)).astype(np.float32)
-LABEL = generator(2).integers(0, LABELS, PASSAGES)
-TURN = np.linalg.qr(generator(3).normal(size=(WIDTH, WIDTH)))[0].astype(np.float32)
-SCALE = 0.5
+from rag.training.refresh.staleness import DriftMeter
+from tests.refreshing import Quick, publish, shelves
 
 
-class Towers(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.question = torch.nn.Linear(WIDTH, WIDTH, bias=False)
-        self.passage = torch.nn.Linear(WIDTH, WIDTH, bias=False)
+def bystander(
+    out: Path, *, key: str = "toy", in_line: bool = False, drift: DriftMeter | None = None,
+    waits: Callable[[float], None] | None = None, **settings: Any,
+) -> tuple[Exchange, list[str]]:  # fmt: skip
+    """A trainer's side, every step of which hands over a snapshot; and the versions it takes up.
 
-
-class Questions:
-    """Questions are their passages turned: (passage numbers, vectors) by step."""
-
-    def __len__(self) -> int:
-        return STEPS
-
-    def __getitem__(self, step: int) -> tuple[np.ndarray[Any, Any], torch.Tensor]:
-        chosen = generator(4, step).choice(PASSAGES, 16, replace=False)
-        return chosen, torch.from_numpy(FEATURES[chosen] @ TURN)
-
-
-class IndexRefresher(Refresher):
-    """Encodes the corpus with a snapshot, half by half: its vectors are the index."""
-
-    killed_after = 99
-
-    def build(self, snapshot: Generation, before: Generation | None, folder: Path) -> None:
-        model = Towers()
-        model.load_state_dict(load_file(snapshot.path / "model.safetensors"))
-        for half in range(2):
-            self.check()
-            if (folder / f"{half}.npy").exists():
-                continue
-            rows = slice(half * PASSAGES // 2, (half + 1) * PASSAGES // 2)
-            with torch.no_grad():
-                np.save(folder / f"{half}.npy", model.passage(torch.from_numpy(FEATURES[rows])).numpy())
-            self.killed_after -= 1
-            if self.killed_after == 0:
-                raise KeyboardInterrupt
-
-
-class HeldIndex:
-    """The index that the trainer searches; swapped at a refresh."""
-
-    def __init__(self) -> None:
-        self.halves: list[np.ndarray[Any, Any]] = []
-
-    def take_up(self, generation: Generation) -> Mapping[str, float]:
-        self.halves = [np.load(generation.path / f"{half}.npy", mmap_mode="r") for half in range(2)]
-        return {"refresh/rows": float(sum(map(len, self.halves)))}
-
-    def search(self, vectors: torch.Tensor) -> torch.Tensor:
-        scores = vectors.detach().numpy() @ np.concatenate(self.halves).T
-        return torch.from_numpy(np.argsort(-scores, axis=1)[:, :TOP_K].copy())  # (B, K)
-
-
-def shelves(out: Path) -> tuple[Generations, Generations]:
-    return Generations(out / "snapshots"), Generations(out / "index")
-
-
-def train(
-    out: Path,
-    refresh: str = "every 15",
-    *,
-    in_line: bool = True,
-    kill_after: int = 99,
-    die_at: int | None = None,
-    save_every_s: float = 1e9,
-) -> list[dict[str, Any]]:
-    """Retrieve from the held index, marginalise over what was found: -log Σ p(z|q) p(y|z)."""
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    model, held = Towers(), HeldIndex()
-    refresher = IndexRefresher(*shelves(out), key="toy", keep=1)
-    refresher.killed_after = kill_after
-    exchange = Exchange(
-        RefreshedConfig(refresh=refresh, poll_every_steps=3, poll_s=0.01, keep_generations=1),
-        *shelves(out), lambda folder: save_file(model.state_dict(), folder / "model.safetensors"),
-        held.take_up, world=World.single("cpu"), key="toy", refresher=refresher if in_line else None,
-        must_wait=lambda: not held.halves, in_line=in_line,
-    )  # fmt: skip
-    seen = 0
-
-    def loss(module: torch.nn.Module, batch: tuple[np.ndarray[Any, Any], torch.Tensor]) -> Loss:
-        nonlocal seen
-        seen += 1
-        if seen == die_at:
-            raise KeyboardInterrupt
-        chosen, vectors = batch
-        asked = model.question(vectors)  # (B, D)
-        found = held.search(asked)  # (B, K)
-        passages = model.passage(torch.from_numpy(FEATURES)[found])  # (B, K, D), the model's own vectors
-        logp = (SCALE * torch.einsum("bd,bkd->bk", asked, passages)).log_softmax(-1)
-        right = torch.from_numpy(LABEL[found.numpy()] == LABEL[chosen][:, None])
-        value = -(logp + torch.where(right, 0.95, 0.01).log()).logsumexp(-1).mean()
-        hit = float((LABEL[found[:, 0].numpy()] == LABEL[chosen]).mean())
-        return Loss(value, len(chosen), len(chosen), parts={"top1": hit})
-
-    settings = (OptimConfig(learning_rate=0.02), RunConfig(log_every_steps=1, save_every_s=save_every_s))
-    fit(model, MasterWeights(model), Questions(), loss, *settings, out, hooks=exchange)
-    return [
-        {k: v for k, v in json.loads(line).items() if k != "seconds"}
-        for line in (out / "metrics.jsonl").read_text().splitlines()
-    ]
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return train(tmp_path_factory.mktemp("whole"))
-
-
-def top1(records: list[dict[str, Any]]) -> tuple[float, float]:
-    hits = [record["top1"] for record in records]
-    return float(np.mean(hits[:10])), float(np.mean(hits[-10:]))
-
-
-def test_a_model_learns_with_an_index_that_it_holds_and_swaps(
-    whole: list[dict[str, Any]], tmp_path: Path
-) -> None:
-    ages = [record["index_age_steps"] for record in whole]
-    assert ages == [*range(1, 16)] * 4
-    assert len({record["index_version"] for record in whole}) == 4
-    assert whole[16]["refresh/rows"] == PASSAGES
-    before, after = top1(whole)
-    assert after > before + 0.3
-    stale = train(tmp_path, "every 1000")
-    assert len({record["index_version"] for record in stale}) == 1
-    assert after > top1(stale)[1] + 0.05  # a fresh index is worth it
-
-
-@pytest.mark.parametrize(
-    "deaths",
-    [
-        [{"die_at": 40}],  # in the middle, two swaps after the last save by the clock
-        [{"kill_after": 5}, {"die_at": 3}],  # in the middle of a refresh, and right after it
-        [{"die_at": 31}, {"die_at": 2}],  # at the first step with a new index, before it is saved, twice
-    ],
-)
-def test_killed_anywhere_it_takes_the_same_steps(
-    deaths: list[dict[str, int]], whole: list[dict[str, Any]], tmp_path: Path
-) -> None:
-    for death in deaths:
-        with pytest.raises(KeyboardInterrupt):
-            train(tmp_path, **death)
-    assert train(tmp_path) == whole
-
-
-def test_saved_every_few_steps_it_keeps_what_a_checkpoint_needs(
-    whole: list[dict[str, Any]], tmp_path: Path
-) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path, save_every_s=0.0, die_at=34)
-    newest = sorted((tmp_path / "checkpoints").iterdir())[-1]
-    for file in newest.iterdir():  # the newest is damaged: back to the one before
-        file.unlink()
-    newest.rmdir()
-    assert train(tmp_path) == whole
-    assert len(shelves(tmp_path)[1].all()) <= 3
-
-
-def refresh_for_ever(out: Path) -> None:
-    IndexRefresher(*shelves(out), key="toy", keep=1, poll_s=0.01).watch((out / "done").exists)
-
-
-def test_trainer_and_refresher_are_two_processes_and_either_is_killed(tmp_path: Path) -> None:
-    first = start_process(refresh_for_ever, tmp_path)
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path, "every 10", in_line=False, die_at=20)
-    first.kill()
-    first.join(60)
-    kept = {r["step"]: r["index_version"] for r in map(json.loads, (tmp_path / "metrics.jsonl").open())}
-    second = start_process(refresh_for_ever, tmp_path)
-    records = train(tmp_path, "every 10", in_line=False)
-    (tmp_path / "done").touch()
-    second.join(60)
-    assert second.exitcode == 0
-    assert [record["step"] for record in records] == [*range(1, STEPS + 1)]
-    assert all(record["index_age_steps"] > 0 for record in records)
-    resumed = min(step for step, version in kept.items() if version == kept[max(kept)])
-    assert all(record["index_version"] == kept[record["step"]] for record in records[:resumed])
-    assert top1(records)[1] > top1(records)[0]
-
-
-def publish(snapshots: Generations, *, step: int, key: str = "toy") -> Generation:
-    def write(folder: Path) -> None:
-        save_file(Towers().state_dict(), folder / "model.safetensors")
-
-    return snapshots.publish(write, step=step, meta={"key": key})
-
-
-def bystander(out: Path, *, key: str = "toy", in_line: bool = False) -> tuple[Exchange, list[str]]:
-    """A trainer's side, every step of which hands over a snapshot; and the versions it takes up."""
+    Args:
+        waits: the trainer cannot begin without a result, and calls this while it waits.
+    """
     taken: list[str] = []
 
     def take_up(generation: Generation) -> Mapping[str, float]:
         taken.append(generation.version)
-        return {}
+        return {"refresh/figure": 0.123456}
 
     def write(folder: Path) -> None:
         (folder / "model").write_text("weights")
 
-    config = RefreshedConfig(refresh="every 1", poll_every_steps=1, poll_s=0.01)
-    world = World.single("cpu")
-    return Exchange(config, *shelves(out), write, take_up, world=world, key=key, in_line=in_line), taken
+    given = {"refresh": "every 1", "poll_every_steps": 1, "poll_s": 0.01, **settings}
+    return Exchange(
+        RefreshedConfig(**given), *shelves(out), write, take_up, world=World.single("cpu"), key=key,
+        refresher=Quick(*shelves(out), key=key, keep=9) if in_line else None, in_line=in_line, drift=drift,
+        must_wait=lambda: waits is not None and not taken, show_steps=2,
+        sleep=waits or (lambda _: pytest.fail("the trainer waited")),
+    ), taken  # fmt: skip
+
+
+def steps_of(generations: Generations) -> list[int]:
+    return [generation.step for generation in generations.all()]
+
+
+def test_in_line_every_snapshot_is_refreshed_at_once(tmp_path: Path) -> None:
+    exchange, taken = bystander(tmp_path, in_line=True, refresh="every 10", keep_generations=9)
+    fields = []
+    for step in range(25):
+        exchange.before_step(step)
+        fields.append(exchange.log_fields(step + 1))
+    snapshots, made = shelves(tmp_path)
+    assert steps_of(snapshots) == [0, 10, 20]
+    assert [generation.meta["before"] for generation in made.all()] == [None, *taken[:2]]
+    assert [entry["index_age_steps"] for entry in fields[8:12]] == [9, 10, 1, 2]
+    assert fields[10] == {"index_version": taken[1], "index_age_steps": 1, "refresh/figure": 0.1235}
+    assert ["refresh/figure" in entry for entry in fields[8:14]] == [False, False, True, True, False, False]
+
+
+def test_newer_results_are_taken_up_without_waiting(tmp_path: Path) -> None:
+    exchange, taken = bystander(tmp_path, poll_every_steps=4)
+    _, index = shelves(tmp_path)
+    for step in range(6):
+        exchange.before_step(step)
+        if step == 1:
+            first = publish(index, step=0)
+    assert taken == [first.version]  # at step 4, when it looked
+    assert exchange.log_fields(6)["index_age_steps"] == 6
+    newer = publish(index, step=5)
+    for step in range(6, 10):
+        exchange.before_step(step)
+    assert taken == [first.version, newer.version]
+
+
+def test_without_any_result_it_waits_for_the_first(tmp_path: Path) -> None:
+    naps: list[float] = []
+
+    def nap(seconds: float) -> None:
+        naps.append(seconds)
+        if len(naps) == 3:
+            publish(shelves(tmp_path)[1], step=0)
+
+    exchange, taken = bystander(tmp_path, waits=nap, poll_s=0.5)
+    exchange.before_step(0)
+    assert naps == [0.5] * 3
+    assert len(taken) == 1
+
+
+def test_never_exchanges_nothing(tmp_path: Path) -> None:
+    exchange, taken = bystander(tmp_path, refresh="never")
+    snapshots, index = shelves(tmp_path)
+    publish(index, step=0)
+    for step in range(20):
+        exchange.before_step(step)
+    assert (taken, steps_of(snapshots)) == ([], [])
+    assert exchange.log_fields(20) == {"index_version": "file", "index_age_steps": 20}
+
+
+def test_a_resumed_run_goes_on_with_the_result_of_its_checkpoint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    exchange, taken = bystander(tmp_path, in_line=True, refresh="every 10")
+    for step in range(13):
+        exchange.before_step(step)
+    state = dict(exchange.extra_state())
+    snapshots, index = shelves(tmp_path)
+    later = publish(index, step=20)  # of the steps that the kill took away
+
+    resumed, again = bystander(tmp_path, in_line=True, refresh="every 10")
+    resumed.load_extra_state(state)
+    assert again == [taken[-1]]
+    assert resumed.log_fields(14) == exchange.log_fields(14)
+    assert resumed.extra_state() == state
+    resumed.before_step(14)
+    assert steps_of(snapshots) == [0, 10]
+
+    index.prune(keep=1)  # spares what the checkpoint needs
+    spared, kept = bystander(tmp_path, in_line=True)
+    spared.load_extra_state(state)
+    assert kept == again
+
+    index.pin(())
+    index.prune(keep=1)
+    assert [generation.version for generation in index.all()] == [later.version]
+    renewed, lost = bystander(tmp_path, in_line=True)
+    renewed.load_extra_state(state)
+    assert "was deleted: it is made again" in caplog.text
+    assert lost == []  # not those of a later model
+    renewed.before_step(13)
+    assert len(lost) == 1
+
+
+def test_a_result_of_a_step_that_is_still_to_come_is_passed_over(tmp_path: Path) -> None:
+    """It is of a model that a kill took away; another process made it."""
+    exchange, taken = bystander(tmp_path)
+    _, index = shelves(tmp_path)
+    first, _ = publish(index, step=0), publish(index, step=7)
+    exchange.before_step(4)
+    assert taken == [first.version]
+    assert index.prune(keep=1) == []  # nor does the other process delete what is in use
+    exchange.before_step(8)
+    assert len(taken) == 2
+
+
+def test_drift_is_measured_from_the_last_snapshot_even_after_a_resume(tmp_path: Path) -> None:
+    angle = 0.0
+
+    def encode() -> Any:
+        return np.array([[np.cos(angle), np.sin(angle)]] * 2, np.float32)
+
+    settings: dict[str, Any] = {"refresh": "drift>0.1", "poll_every_steps": 2, "keep_generations": 9}
+    exchange, _ = bystander(tmp_path, drift=DriftMeter(encode), **settings)
+    snapshots, _ = shelves(tmp_path)
+    for step in range(5):
+        angle = 0.1 * step  # 1 - cos(0.4) is 0.08
+        exchange.before_step(step)
+    assert steps_of(snapshots) == [0]
+    resumed, _ = bystander(tmp_path, drift=DriftMeter(encode), **settings)
+    resumed.load_extra_state(exchange.extra_state())
+    angle = 0.5
+    resumed.before_step(5)  # it looks at every second step
+    assert steps_of(snapshots) == [0]
+    resumed.before_step(6)
+    assert steps_of(snapshots) == [0, 6]
 
 
 def test_what_another_run_made_is_left_alone(tmp_path: Path) -> None:
@@ -262,114 +198,3 @@ def test_a_trainer_that_nobody_answers_says_so(tmp_path: Path, caplog: pytest.Lo
         exchange.before_step(step)  # one was taken up: counted anew
     assert len(taken) == 1
     assert "does the other process run" not in caplog.text
-
-
-def test_a_refresher_refuses_what_is_not_its_trainers(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    snapshots, index = shelves(tmp_path)
-    refresher = IndexRefresher(snapshots, index, key="toy", poll_s=0.0)
-    looks = iter([False, True])
-    with caplog.at_level("INFO"):
-        assert refresher.watch(lambda: next(looks)) == 0
-    assert "waiting for the trainer's first snapshot" in caplog.text
-    publish(snapshots, step=0, key="another")
-    with pytest.raises(MismatchedArtifactError, match="other examples, or another corpus"):
-        refresher.watch(lambda: False)
-
-
-def test_a_damaged_snapshot_is_an_error_and_a_replaced_one_is_not(tmp_path: Path) -> None:
-    snapshots, index = shelves(tmp_path)
-
-    class Lacking(IndexRefresher):
-        replaced = False
-
-        def build(self, snapshot: Generation, before: Generation | None, folder: Path) -> None:
-            if self.replaced:
-                (snapshot.path / "manifest.json").unlink()
-            raise IncompleteArtifactError("model.safetensors is missing", hint="")
-
-    refresher = Lacking(snapshots, index, key="toy", poll_s=0.0)
-    publish(snapshots, step=0)
-    with pytest.raises(IncompleteArtifactError, match=r"model\.safetensors is missing"):
-        refresher.watch(lambda: False)
-    refresher.replaced = True
-    looks = iter([False, False, True])
-    assert refresher.watch(lambda: next(looks)) == 0
-
-
-def test_a_refresh_that_nobody_waits_for_is_given_up(tmp_path: Path) -> None:
-    snapshots, index = shelves(tmp_path)
-    publish(snapshots, step=0)
-    done, checks = threading.Event(), 0
-
-    class Slow(IndexRefresher):
-        def check(self) -> None:
-            nonlocal checks
-            checks += 1
-            if checks == 2:  # the trainer finishes while the second half is due
-                done.set()
-            super().check()
-
-    assert Slow(snapshots, index, key="toy").watch(done.is_set) == 0
-    assert index.newest() is None
-
-
-class TargetRefresher(Refresher):
-    """Scores every question's candidates with a snapshot, and sharpens that by what it knows of labels."""
-
-    def build(self, snapshot: Generation, before: Generation | None, folder: Path) -> None:
-        model = Towers()
-        model.load_state_dict(load_file(snapshot.path / "model.safetensors"))
-        with torch.no_grad():
-            asked = model.question(torch.from_numpy(FEATURES @ TURN))
-            scores = SCALE * asked @ model.passage(torch.from_numpy(FEATURES)).T
-        right = torch.from_numpy(LABEL[:, None] == LABEL[None])
-        np.save(folder / "targets.npy", (scores + torch.where(right, 0.95, 0.01).log()).softmax(-1).numpy())
-
-
-def test_a_model_learns_from_targets_that_its_snapshots_give(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    model, held = Towers(), {"targets": np.zeros((0, 0), np.float32)}
-    snapshots, payloads = Generations(tmp_path / "snapshots"), Generations(tmp_path / "targets")
-
-    def take_up(generation: Generation) -> Mapping[str, float]:
-        held["targets"] = np.load(generation.path / "targets.npy", mmap_mode="r")
-        return {}
-
-    exchange = Exchange(
-        RefreshedConfig(refresh="every 10"), snapshots, payloads,
-        lambda folder: save_file(model.state_dict(), folder / "model.safetensors"), take_up,
-        world=World.single("cpu"), refresher=TargetRefresher(snapshots, payloads, key=""),
-    )  # fmt: skip
-
-    def loss(module: torch.nn.Module, batch: tuple[np.ndarray[Any, Any], torch.Tensor]) -> Loss:
-        chosen, vectors = batch
-        scores = SCALE * model.question(vectors) @ model.passage(torch.from_numpy(FEATURES)).T  # (B, P)
-        targets = torch.from_numpy(held["targets"][chosen])
-        hit = float((LABEL[scores.argmax(1).numpy()] == LABEL[chosen]).mean())
-        value = -(targets * scores.log_softmax(-1)).sum(1).mean()
-        return Loss(value, len(chosen), len(chosen), parts={"top1": hit})
-
-    settings = (OptimConfig(learning_rate=0.02), RunConfig(log_every_steps=1))
-    fit(model, MasterWeights(model), Questions(), loss, *settings, tmp_path, hooks=exchange)
-    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert len({record["index_version"] for record in records}) == 6
-    before, after = top1(records)
-    assert after > before + 0.3
-
-
-def test_started_again_it_does_not_make_its_last_result_again(tmp_path: Path) -> None:
-    class Quick(Refresher):
-        def build(self, snapshot: Generation, before: Generation | None, folder: Path) -> None:
-            (folder / "turn.txt").write_text(str(self.turn(before)))
-
-    snapshots, index = shelves(tmp_path)
-    refresher = Quick(snapshots, index, key="toy", poll_s=0.0)
-    for step in range(2):
-        publish(snapshots, step=step)
-        naps: list[float] = []
-        assert refresher.watch(lambda n=naps: bool(n), sleep=naps.append) == 1  # type: ignore[misc]
-    looks = iter([False] * 10 + [True])
-    assert refresher.watch(lambda: next(looks), sleep=naps.append) == 0
-    assert len(naps) == 11  # it rests, instead of finding the same result again and again
