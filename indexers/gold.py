@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import count, takewhile
 from operator import attrgetter
 from typing import Protocol
 
@@ -43,8 +44,9 @@ class FoundGold:
         rows: rows of the gold passages, in the order of the question; of several copies of a text the one
             with the same title, else the first.
         missing: gold passages that the question set quotes and the index does not hold.
-        how: how the first passage was located: "id", "text" or "overlap"; "given" if the question quotes
-            passages and the index lacks all of them; "none" if the question names none.
+        how: how the first passage was located: "id", "text" or "overlap"; "document" if the question names
+            documents, of which these are all passages; "given" if the question quotes passages and the index
+            lacks all of them; "none" if the question names none.
     """
 
     rows: tuple[int, ...] = ()
@@ -121,7 +123,8 @@ class GoldLookup:
     """Finds the gold passages of questions.
 
     A gold id counts only if the passage under it has the gold text, where the set quotes one: ids of two
-    corpora may clash. Next, a passage with the same text is taken; next, one that overlaps it (the paragraph
+    corpora may clash. An id of a document that was split stands for all its passages, `{id}-0`, `{id}-1`, ….
+    Next, a passage with the same text is taken; next, one that overlaps it (the paragraph
     cut or cleaned in another way), found by searching for the text, preferably one that holds an answer.
     All alternatives (DPR's positives) are looked up, not only the first.
 
@@ -149,6 +152,14 @@ class GoldLookup:
             if any(overlap_share(self._passages[row].text, gold.text) >= _SAME for gold in quoted)
         )
 
+    def _by_document(self, question: Question) -> tuple[int, ...]:
+        """Rows of all passages of the documents that the gold ids name."""
+        rows: list[int] = []
+        for name in question.gold_passage_ids:
+            numbered = (self._passages.row_of(f"{name}-{n}") for n in count())
+            rows += takewhile(lambda row: row is not None, numbered)  # type: ignore[arg-type]
+        return tuple(dict.fromkeys(rows))
+
     def find(self, questions: Sequence[Question]) -> list[FoundGold]:
         """The gold passages of a block of questions, one result each."""
         found: list[FoundGold | list[tuple[Passage, list[int], str]]] = []
@@ -156,6 +167,9 @@ class GoldLookup:
         for question in questions:
             if rows := self._by_id(question):
                 found.append(FoundGold(rows, how="id"))
+                continue
+            if not _quoted(question) and (rows := self._by_document(question)):
+                found.append(FoundGold(rows, how="document"))
                 continue
             entries = [(passage, self._texts.find(passage), "text") for passage in _quoted(question)]
             missing += [(entries, place, question) for place, (_, rows, _) in enumerate(entries) if not rows]

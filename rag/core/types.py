@@ -96,6 +96,7 @@ class Question:
         text: the question.
         answers: accepted short answers; empty if unknown or if the corpus cannot answer it.
         gold_passage_ids: ids of passages that answer it, in hop order for multi-hop questions.
+        gold_are_documents: these ids are of documents, from which passages `{id}-0`, `{id}-1`, … were cut.
         gold: the gold passages that the set quotes or names, in hop order.
         gold_are_alternatives: any gold passage suffices, the first being the annotated one (as in DPR's
             files); if False, several are steps that are all needed.
@@ -125,6 +126,7 @@ class Question:
     hops: int | None = None
     provenance: tuple[tuple[Mapping[str, Any], ...], ...] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)
+    gold_are_documents: bool = False
 
     @property
     def answer_mode(self) -> Literal["regex", "tokens"]:

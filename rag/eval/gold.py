@@ -9,6 +9,7 @@ from operator import attrgetter
 
 from indexers.gold import CorpusTexts, GoldLookup, StoredPassages
 from rag.core.types import GoldPassage, Passage, Question
+from rag.data.split import document_of
 
 PassageLookup = Callable[[str], Passage | None]
 
@@ -22,8 +23,8 @@ def gold_keys(question: Question) -> tuple[str, tuple[str, ...]]:
     """The kind of names of the question's gold passages, and the names.
 
     Returns:
-        ("id", passage ids), ("title", article titles; multi-hop sets, whose passages have no ids) or ("", ())
-        if the set names none.
+        ("id", passage ids), ("document", ids of the documents that passages were cut from), ("title", article
+        titles; multi-hop sets, whose passages have no ids) or ("", ()) if the set names none.
 
     Example:
         >>> steps = tuple(GoldPassage(Passage("", title, "")) for title in ("A", "B"))
@@ -31,7 +32,8 @@ def gold_keys(question: Question) -> tuple[str, tuple[str, ...]]:
         ('title', ('A', 'B'))
     """
     if question.gold_passage_ids:
-        return "id", tuple(dict.fromkeys(question.gold_passage_ids))
+        kind = "document" if question.gold_are_documents else "id"
+        return kind, tuple(dict.fromkeys(question.gold_passage_ids))
     lone = question.gold[0] if len(question.gold) == 1 else None
     if question.gold_are_alternatives or not question.gold or (lone and _is_running_text(lone)):
         return "", ()
@@ -50,6 +52,8 @@ def needs_all(question: Question) -> bool:
 
 def passage_key(passage: Passage, kind: str) -> str:
     """The name of a passage in the terms of `gold_keys`."""
+    if kind == "document":
+        return document_of(passage.id)
     return passage.title if kind == "title" else passage.id
 
 
@@ -79,11 +83,12 @@ class GoldResolver:
         resolved: number of questions whose gold passage was identified by its text.
         incomplete: number of questions that need several passages, of which the index lacks one.
         repeated: number of questions of which two hops have the same title or id.
+        by_document: number of questions whose gold ids name documents that the index holds in passages.
     """
 
     def __init__(self, passages: StoredPassages) -> None:
         self._passages, self._lookup = passages, GoldLookup(passages)
-        self.missing = self.resolved = self.incomplete = self.repeated = 0
+        self.missing = self.resolved = self.incomplete = self.repeated = self.by_document = 0
 
     @cached_property
     def _titles(self) -> CorpusTexts:
@@ -98,6 +103,9 @@ class GoldResolver:
             self.incomplete += not all(key in self._titles for key in keys)
             return question
         found = self._lookup.find([question])[0]
+        if found.how == "document":
+            self.by_document += 1
+            return replace(question, gold_are_documents=True)
         known = bool(question.gold_passage_ids)
         if (found.how == "id" and known) or (found.how == "none" and not known):
             self.incomplete += needs_all(question) and len(found.rows) < len(keys)
@@ -116,4 +124,10 @@ class GoldResolver:
             ),
             (self.repeated, "not all different by title or id: figures over hops count equal ones once"),
         )
-        return [f"the gold passages of {count:,} questions are {what}" for count, what in said if count]
+        lines = [f"the gold passages of {count:,} questions are {what}" for count, what in said if count]
+        if self.by_document:
+            lines.append(
+                f"the gold ids of {self.by_document:,} questions name documents: passages are judged by the "
+                "document that they were cut from"
+            )
+        return lines

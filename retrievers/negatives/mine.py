@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from indexers.gold import FoundGold, GoldLookup
+from indexers.gold import FoundGold, GoldLookup, StoredPassages
 from indexers.index import Index
 from indexers.protocols import FloatArray
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_write_json, directory_lock, sha256_file
-from rag.core.types import Passage, Query, Question
+from rag.core.types import Hit, Passage, Query, Question
 from rag.data.examples import Candidate, Example, write_examples
 from rag.data.files.streams import STDIN
 from rag.data.questions import draw_sample, read_questions
@@ -193,13 +193,26 @@ def mine_block(
         counts["gold passages outside the corpus"] += len(positives.missing)
         if positives.how == "none":
             continue
-        listed = (*passages.get_many(positives.rows), *positives.missing)
+        right = positives.rows
+        if positives.how == "document":
+            right = _of_documents(right, next(iter(found.values())), matcher, passages)
+            positives = replace(positives, rows=tuple(dict.fromkeys((*right, *positives.rows))))
+        listed = (*passages.get_many(right), *positives.missing)
         example = Example.labelled(question.id, question.text, question.answers, listed)
         candidates = candidates_by_rank(found, settings.first_rank, settings.last_rank)
         vector = None if vectors is None else vectors[number]
         example = replace(example, answers_are_regex=is_regex)
         work.append(_Asked(example, positives.rows, candidates, matcher, vector))
     return _with_negatives(work, search, settings, judge, counts)
+
+
+def _of_documents(
+    rows: Sequence[int], hits: Sequence[Hit], matcher: AnswerMatcher, passages: StoredPassages
+) -> tuple[int, ...]:
+    """Of all passages of the gold documents those with an answer, else the one that is found first."""
+    ranks = {hit.row: rank for rank, hit in enumerate(hits)}
+    ranked = sorted(rows, key=lambda row: ranks.get(row, len(ranks)))
+    return tuple(row for row in ranked if matcher.matches(passages[row].text)) or (ranked[0],)
 
 
 def mine_hops(

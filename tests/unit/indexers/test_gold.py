@@ -51,6 +51,20 @@ def test_ids_count_where_the_text_agrees_and_texts_with_their_title_first(store:
     ]
 
 
+def test_the_id_of_a_document_stands_for_all_its_passages(tmp_path: Path) -> None:
+    ids = ["d1-0", "d1-1", "d1-2", "d10-0", "d2"]
+    with PassageStoreWriter(tmp_path) as writer:
+        writer.add_many([Passage(id, "", f"text {id}") for id in ids])
+    lookup = GoldLookup(PassageStore.open(tmp_path))
+    found = lookup.find([asked(ids=names) for names in (("d1",), ("d2", "d10"), ("d10", "gone"), ("d",))])
+    assert found == [
+        FoundGold((0, 1, 2), how="document"),
+        FoundGold((4,), how="id"),
+        FoundGold((3,), how="document"),
+        FoundGold(),
+    ]
+
+
 def test_overlap_prefers_a_passage_with_the_answer_and_what_is_missing_is_told(store: PassageStore) -> None:
     rhine, nile = Passage("", "Rhine", RHINE), Passage("", "Nile", "The Nile flows to the north.")
 

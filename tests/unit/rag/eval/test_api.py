@@ -11,6 +11,7 @@ import rag
 from rag.cli.main import app
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import GoldPassage, Passage, Question
+from rag.data.examples import read_examples
 from rag.data.questions import read_questions
 from rag.eval.api import REPORT_NAME
 from readers.protocols import ReadResult
@@ -61,6 +62,44 @@ def test_questions_that_nothing_is_known_of_are_told(index: Path, tmp_path: Path
     bare = [Question("a", "Where does the Danube rise?"), Question("b", "Where does the Rhine end?")]
     found = rag.evaluate(index=index, questions=bare, out=tmp_path / "bare", reader=False)
     assert "no figures: none of 2 questions has answers" in str(found)
+
+
+@pytest.fixture
+def beir(tmp_path: Path) -> Path:
+    """A BEIR folder of documents that are longer than a passage."""
+    folder = tmp_path / "beir"
+    (folder / "qrels").mkdir(parents=True)
+    filler = " ".join(f"word{number}" for number in range(150))
+    documents = [
+        f'{{"_id": "d{n}", "title": "{t}", "text": "{filler} {text}"}}'
+        for n, (t, text) in enumerate(TEXTS.items())
+    ]
+    (folder / "corpus.jsonl").write_text("\n".join(documents))
+    asked = [f'{{"_id": "{q.id}", "text": "{q.text}"}}' for q in QUESTIONS]
+    (folder / "queries.jsonl").write_text("\n".join(asked))
+    judged = [f"q{n}\td{n}\t1" for n in range(len(QUESTIONS))]
+    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judged]))
+    return folder
+
+
+def test_a_beir_folder_that_was_split_is_judged_by_document(beir: Path, tmp_path: Path) -> None:
+    run = CliRunner()
+    made = run.invoke(app, ["index", str(beir), "-o", str(tmp_path / "index"), "--retriever", "bm25"])
+    assert made.exit_code == 0, made.output
+    found = rag.evaluate(index=tmp_path / "index", questions=beir, reader=False)
+    assert found.figures["RR"].value == found.figures["nDCG@10"].value == 1.0
+    assert (found.figures["RR"].n, found.figures["R@5"].value) == (4, 1.0)
+    assert "the gold ids of 4 questions name documents" in str(found)
+    assert all(record["hits"][0]["is_gold"] for record in found.records())
+
+    mined = tmp_path / "mined.json"
+    done = run.invoke(
+        app, ["mine", "-i", str(tmp_path / "index"), "-q", str(beir), "-o", str(mined), "--source", "bm25"]
+    )
+    assert "4 with a positive; positives found by: document 4" in done.output, done.output
+    for number, example in enumerate(read_examples(mined)):
+        assert [passage.id for passage in example.positives] == [f"d{number}-1"]
+        assert not [c for c in example.negatives if c.passage.id.startswith(f"d{number}-")]
 
 
 @pytest.mark.parametrize("options", [{}, {"read": "0"}, {"profile": "hotpot"}])
