@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage, Question
-from rag.data.examples import Candidate, Example
+from rag.data.examples import ROLES, Candidate, Example
 from rag.data.files.dpr_family import DPR_RESULTS, DPR_TRAINING, FID, NQ_OPEN, PYSERINI
 from rag.data.files.formats import PASSAGE_PARTS, Format, parts_of
 from rag.data.files.tables import BEIR, COLBERT, TREC_QRELS, TREC_RUN
@@ -32,7 +32,7 @@ def _read_questions(path: Path) -> Iterator[Example]:
         gold = gold or [Passage(id, "", "") for id in ids]
         others = [Candidate(item.passage, "hard_negative") for item in question.context]
         example = Example.of(question, [*(Candidate(passage, "positive") for passage in gold), *others])
-        yield replace(example, meta=question.meta)
+        yield replace(example, meta={k: v for k, v in question.meta.items() if k not in ROLES})
 
 
 _QUESTIONS = {
@@ -101,13 +101,13 @@ def convert(
         strict: refuse if anything would be lost.
 
     Raises:
-        ConfigError: unknown format.
+        ConfigError: unknown format, or one that is only read.
         DataError: a record is malformed, lacks what the target needs, or (strict) would lose something.
 
     Note:
         Retrieved lists become training sets by answer: with answers known, passages that hold one are
-        positives
-        and the others hard negatives. Training sets become result lists of their positives, then negatives.
+        positives and the others hard negatives. Training sets become result lists of their positives, then
+        negatives.
     """
     reader, writer = get_format(source_format), get_format(target_format)
     if writer.write is None:

@@ -15,9 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from rag.core.errors import ConfigError, DataError, MissingDependencyError, ResourceError
+from rag.core.errors import ConfigError, DataError
 from rag.data.corpus import Document, ReadOptions, ReadReport, read_documents
-from rag.data.files.huggingface import parse_name
 
 ANY_SHARE = ReadOptions(max_bad_share=1.0)
 RECORDS = [{"id": str(i), "title": f"Title {i}", "text": f"Text number {i}, é."} for i in range(5)]
@@ -373,51 +372,3 @@ def test_ids_are_made_from_line_numbers_when_there_are_none(tmp_path: Path) -> N
     report = ReadReport()
     assert len(list(read_documents(path, options=ANY_SHARE, report=report))) == 1
     assert report.reasons == {"missing field": 1}
-
-
-def fake_datasets(monkeypatch: pytest.MonkeyPatch, result) -> list:
-    calls: list = []
-
-    def load_dataset(name, configuration, *, split, streaming):
-        calls.append((name, configuration, split, streaming))
-        if isinstance(result, Exception):
-            raise result
-        return result
-
-    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
-    return calls
-
-
-def test_hugging_face_data_sets_are_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = fake_datasets(monkeypatch, iter(RECORDS))
-    assert list(read_documents("hf:owner/name:en:validation")) == EXPECTED
-    assert calls == [("owner/name", "en", "validation", True)]
-    fake_datasets(monkeypatch, iter([{"text": "a"}]))
-    assert [d.id for d in read_documents("owner/name", format="hf")] == ["owner/name:1"]
-
-
-@pytest.mark.parametrize(
-    ("error", "kind", "words"),
-    [
-        (RuntimeError("Dataset scripts are no longer supported, but found x.py"), DataError, "never run"),
-        (ConnectionError("no route"), ResourceError, "cannot be reached"),
-        (ValueError("Unknown split 'x'"), ConfigError, "Unknown split"),
-        (type("DatasetNotFoundError", (FileNotFoundError,), {})("gone"), DataError, "gone"),
-        (KeyError("odd"), DataError, "KeyError"),
-    ],
-)
-def test_hugging_face_errors_are_explained(monkeypatch: pytest.MonkeyPatch, error, kind, words: str) -> None:
-    fake_datasets(monkeypatch, error)
-    with pytest.raises(kind, match=words):
-        list(read_documents("hf:owner/name"))
-
-
-def test_hugging_face_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert parse_name("hf:name") == ("name", None, None)
-    assert parse_name("hf:o/n:config") == ("o/n", "config", None)
-    for name in ("hf:", "hf:a:b:c:d", "hf:a::b"):
-        with pytest.raises(ConfigError):
-            parse_name(name)
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(MissingDependencyError):
-        list(read_documents("hf:o/n"))

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
-import types
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rag.core.errors import ConfigError, DataError, ResourceError
+from rag.core.errors import DataError
 from rag.core.types import GoldPassage, Passage, Question
 from rag.data.corpus import read_documents
 from rag.data.files.question_fields import question_from_mapping
 from rag.data.files.question_shapes import official_shape, rows_of_columns
 from rag.data.questions import read_questions
 from rag.eval.gold import gold_facts, gold_keys, gold_passages, needs_all
-from rag.eval.source import QuestionSource
 
 HOTPOT = {
     "id": "h1",
@@ -249,99 +246,3 @@ def test_parquet_files(tmp_path: Path) -> None:
     path.write_bytes(b"PAR1 and no more")
     with pytest.raises(DataError, match="not a readable Parquet file"):
         list(read_questions(path))
-
-
-@pytest.fixture
-def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_OFFLINE", True)
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
-
-
-@pytest.mark.usefixtures("offline")
-def test_a_folder_of_data_files_stands_for_a_data_set(tmp_path: Path) -> None:
-    folder = tmp_path / "nq"
-    folder.mkdir()
-    rows = [{"question": f"q{n}", "answer": ["a", "b"]} for n in range(3)]
-    pq.write_table(pa.Table.from_pylist(rows), folder / "train.parquet")
-    pq.write_table(pa.Table.from_pylist(rows[:2]), folder / "validation.parquet")
-    assert [q.answers for q in read_questions(f"hf:{folder}:validation")] == [("a", "b")] * 2
-    with pytest.raises(ConfigError, match="splits train, validation, and none was named") as caught:
-        list(read_questions(f"hf:{folder}"))
-    assert caught.value.hint.endswith(":validation")
-    with pytest.raises(ConfigError, match="split"):
-        list(read_questions(f"hf:{folder}:test"))
-    source = QuestionSource.of_file(f"hf:{folder}:validation")
-    assert (source.name, source.split, source.sha256) == (str(folder), "dev", "")
-
-
-@pytest.mark.usefixtures("offline")
-@pytest.mark.parametrize("suffix", ["jsonl", "json", "csv"])
-def test_other_data_files(tmp_path: Path, suffix: str) -> None:
-    folder = tmp_path / "set"
-    folder.mkdir()
-    if suffix == "csv":
-        (folder / "questions.csv").write_text("id,question,answer\nx,Who?,Me\n")
-        expected = [("x", ("Me",))]
-    else:
-        records = [KILT, {**KILT, "id": "k2"}]
-        lines = "\n".join(map(json.dumps, records)) if suffix == "jsonl" else json.dumps(records)
-        (folder / f"questions.{suffix}").write_text(lines)
-        expected = [("k1", ("X",)), ("k2", ("X",))]
-    assert [(q.id, q.answers) for q in read_questions(f"hf:{folder}")] == expected
-
-
-@pytest.mark.usefixtures("offline")
-def test_the_official_squad_file_in_a_repository(tmp_path: Path) -> None:
-    folder = tmp_path / "squad"
-    folder.mkdir()
-    inner = {"id": "s1", "question": "Where?", "answers": [{"text": "Smiljan", "answer_start": 18}]}
-    articles = [{"title": "Nikola_Tesla", "paragraphs": [{"context": SQUAD["context"], "qas": [inner]}]}]
-    (folder / "dev.json").write_text(json.dumps({"version": "1.1", "data": articles}))
-    found = list(read_questions(f"hf:{folder}"))
-    assert [(q.id, q.answers) for q in found] == [("s1", ("Smiljan",))]
-    assert (found[0].gold[0].passage.title, found[0].answer_starts) == ("Nikola Tesla", (18,))
-
-
-def hub(monkeypatch: pytest.MonkeyPatch, result: object) -> list:
-    calls = []
-
-    def load_dataset(name, configuration, *, split, streaming):
-        calls.append((name, configuration, split, streaming))
-        if isinstance(result, Exception):
-            raise result
-        return result
-
-    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
-    return calls
-
-
-def test_names_and_errors_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = hub(monkeypatch, iter([TRIVIA]))
-    assert [q.id for q in read_questions("hf:owner/trivia:rc:validation")] == ["tc_1"]
-    assert calls == [("owner/trivia", "rc", "validation", True)]
-    hub(monkeypatch, {"test": iter([SQUAD])})
-    assert [q.id for q in read_questions("owner/squad", format="hf")] == ["s1"]
-    hub(monkeypatch, RuntimeError("Dataset scripts are no longer supported, but found nq.py"))
-    with pytest.raises(DataError, match="with a script, which is never run"):
-        list(read_questions("hf:owner/nq:validation"))
-    hub(monkeypatch, ConnectionError("no route"))
-    with pytest.raises(ResourceError, match="cannot be reached"):
-        list(read_questions("hf:owner/nq:validation"))
-    hub(monkeypatch, {"test": iter([{"answers": ["a"]}])})
-    with pytest.raises(DataError, match="hf:owner/nq: record 1: no question"):
-        list(read_questions("hf:owner/nq"))
-
-
-def test_the_revision_of_a_data_set_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    api = types.SimpleNamespace(dataset_info=lambda name: types.SimpleNamespace(sha=f"sha of {name}"))
-    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(HfApi=lambda: api))
-    source = QuestionSource.of_file("hf:owner/nq:open:validation")
-    assert source.to_json() == {
-        "name": "owner/nq (open)",
-        "path": "hf:owner/nq:open:validation",
-        "split": "dev",
-        "sha256": "",
-        "revision": "sha of owner/nq",
-    }
-    assert QuestionSource.of_file("owner/nq:open:validation", format="hf") == source

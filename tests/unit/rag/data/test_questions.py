@@ -14,17 +14,6 @@ from rag.core.types import Question
 from rag.data.corpus import read_documents
 from rag.data.questions import question_files, read_questions
 
-HOTPOT = [
-    {
-        "_id": "5a8b",
-        "question": "Were A and B of the same nationality?",
-        "answer": "yes",
-        "type": "comparison",
-        "level": "hard",
-        "supporting_facts": [["A", 0], ["B", 0]],
-        "context": [["A", ["A was American.", " More."]], ["B", ["B was American."]]],
-    }
-]
 CONTEXT = {"title": "T", "text": "x", "score": 1000, "title_score": 0}
 DPR_TRAIN = [
     {
@@ -121,22 +110,6 @@ def test_dpr_results_and_pyserini(tmp_path: Path) -> None:
     assert question.id == "7"
 
 
-def test_hotpot(tmp_path: Path) -> None:
-    (question,) = read(tmp_path / "hotpot.json", HOTPOT)
-    assert (question.id, question.answers, question.kind) == ("5a8b", ("yes",), "comparison")
-    assert [(item.passage.title, item.supporting) for item in question.gold] == [("A", (0,)), ("B", (0,))]
-
-
-def test_kilt(tmp_path: Path) -> None:
-    output = [
-        {"answer": "Paris", "provenance": [{"wikipedia_id": "1"}]},
-        {"provenance": [{"wikipedia_id": "2"}]},
-    ]
-    (question,) = read(tmp_path / "k.jsonl", {"id": "k", "input": "Q?", "output": output, "meta": {}})
-    assert (question.text, question.answers) == ("Q?", ("Paris",))
-    assert question.provenance == (({"wikipedia_id": "1"},), ({"wikipedia_id": "2"},))
-
-
 def test_squad_agrees_with_the_corpus_of_the_same_file(tmp_path: Path) -> None:
     path = tmp_path / "squad.json"
     first, second = read(path, SQUAD)
@@ -194,7 +167,7 @@ def test_plain_lines(tmp_path: Path) -> None:
 
 
 def test_compressed_files_folders_and_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(read(tmp_path / "h.json.gz", gzip.compress(json.dumps(HOTPOT).encode()))) == 1
+    assert len(read(tmp_path / "h.json.gz", gzip.compress(json.dumps(DPR_TRAIN).encode()))) == 1
     (tmp_path / "queries.jsonl").write_text('{"_id": "b1", "text": "Q?"}\n')
     assert list(read_questions(tmp_path)) == [Question("b1", "Q?")]
     stdin = io.BufferedReader(io.BytesIO(gzip.compress(b"Who?\nWhen?\n")))  # type: ignore[arg-type]

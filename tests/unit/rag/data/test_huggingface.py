@@ -1,0 +1,142 @@
+"""Data sets of the Hugging Face Hub, as a corpus and as questions: names, data files, errors, revisions."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rag.core.errors import ConfigError, DataError, MissingDependencyError, ResourceError
+from rag.data.corpus import Document, read_documents
+from rag.data.files.huggingface import parse_name
+from rag.data.questions import read_questions
+from rag.eval.source import QuestionSource
+
+KILT = {"input": "who?", "output": [{"answer": "X", "provenance": [{"wikipedia_id": "12"}]}]}
+
+
+def hub(monkeypatch: pytest.MonkeyPatch, result: object) -> list:
+    """Stands for the hub: gives `result`, or raises it; the list of what was asked for."""
+    calls: list = []
+
+    def load_dataset(name, configuration, *, split, streaming):
+        calls.append((name, configuration, split, streaming))
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    return calls
+
+
+def test_data_sets_are_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = hub(monkeypatch, iter([{"id": "1", "title": "T", "text": "a"}]))
+    assert list(read_documents("hf:owner/name:en:validation")) == [Document("1", "T", "a")]
+    assert calls == [("owner/name", "en", "validation", True)]
+    hub(monkeypatch, iter([{"text": "a"}]))
+    assert [d.id for d in read_documents("owner/name", format="hf")] == ["owner/name:1"]
+    hub(monkeypatch, {"test": iter([{"id": "s1", "question": "Where?"}])})
+    assert [q.id for q in read_questions("owner/squad", format="hf")] == ["s1"]
+    hub(monkeypatch, {"test": iter([{"answers": ["a"]}])})
+    with pytest.raises(DataError, match="hf:owner/nq: record 1: no question"):
+        list(read_questions("hf:owner/nq"))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (RuntimeError("Dataset scripts are no longer supported, but found x.py"), DataError, "never run"),
+        (ConnectionError("no route"), ResourceError, "cannot be reached"),
+        (ValueError("Unknown split 'x'"), ConfigError, "Unknown split"),
+        (type("DatasetNotFoundError", (FileNotFoundError,), {})("gone"), DataError, "gone"),
+        (KeyError("odd"), DataError, "KeyError"),
+    ],
+)
+def test_errors_are_explained(monkeypatch: pytest.MonkeyPatch, error, kind, words: str) -> None:
+    hub(monkeypatch, error)
+    with pytest.raises(kind, match=words):
+        list(read_documents("hf:owner/name"))
+
+
+def test_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse_name("hf:name") == ("name", None, None)
+    assert parse_name("hf:o/n:config") == ("o/n", "config", None)
+    for name in ("hf:", "hf:a:b:c:d", "hf:a::b"):
+        with pytest.raises(ConfigError):
+            parse_name(name)
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(MissingDependencyError):
+        list(read_documents("hf:o/n"))
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.usefixtures("offline")
+def test_a_folder_of_data_files_stands_for_a_data_set(tmp_path: Path) -> None:
+    folder = tmp_path / "nq"
+    folder.mkdir()
+    rows = [{"question": f"q{n}", "answer": ["a", "b"]} for n in range(3)]
+    pq.write_table(pa.Table.from_pylist(rows), folder / "train.parquet")
+    pq.write_table(pa.Table.from_pylist(rows[:2]), folder / "validation.parquet")
+    assert [q.answers for q in read_questions(f"hf:{folder}:validation")] == [("a", "b")] * 2
+    with pytest.raises(ConfigError, match="splits train, validation, and none was named") as caught:
+        list(read_questions(f"hf:{folder}"))
+    assert caught.value.hint.endswith(":validation")
+    with pytest.raises(ConfigError, match="split"):
+        list(read_questions(f"hf:{folder}:test"))
+    source = QuestionSource.of_file(f"hf:{folder}:validation")
+    assert (source.name, source.split, source.sha256) == (str(folder), "dev", "")
+
+
+@pytest.mark.usefixtures("offline")
+@pytest.mark.parametrize("suffix", ["jsonl", "json", "csv"])
+def test_other_data_files(tmp_path: Path, suffix: str) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    if suffix == "csv":
+        (folder / "questions.csv").write_text("id,question,answer\nx,Who?,Me\n")
+        expected = [("x", ("Me",))]
+    else:
+        records = [{**KILT, "id": name} for name in ("k1", "k2")]
+        lines = "\n".join(map(json.dumps, records)) if suffix == "jsonl" else json.dumps(records)
+        (folder / f"questions.{suffix}").write_text(lines)
+        expected = [("k1", ("X",)), ("k2", ("X",))]
+    assert [(q.id, q.answers) for q in read_questions(f"hf:{folder}")] == expected
+
+
+@pytest.mark.usefixtures("offline")
+def test_the_official_squad_file_in_a_repository(tmp_path: Path) -> None:
+    folder = tmp_path / "squad"
+    folder.mkdir()
+    inner = {"id": "s1", "question": "Where?", "answers": [{"text": "Smiljan", "answer_start": 18}]}
+    articles = [
+        {"title": "Nikola_Tesla", "paragraphs": [{"context": "Tesla was born in Smiljan.", "qas": [inner]}]}
+    ]
+    (folder / "dev.json").write_text(json.dumps({"version": "1.1", "data": articles}))
+    found = list(read_questions(f"hf:{folder}"))
+    assert [(q.id, q.answers) for q in found] == [("s1", ("Smiljan",))]
+    assert (found[0].gold[0].passage.title, found[0].answer_starts) == ("Nikola Tesla", (18,))
+
+
+def test_the_revision_of_a_data_set_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = types.SimpleNamespace(dataset_info=lambda name: types.SimpleNamespace(sha=f"sha of {name}"))
+    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(HfApi=lambda: api))
+    source = QuestionSource.of_file("hf:owner/nq:open:validation")
+    assert source.to_json() == {
+        "name": "owner/nq (open)",
+        "path": "hf:owner/nq:open:validation",
+        "split": "dev",
+        "sha256": "",
+        "revision": "sha of owner/nq",
+    }
+    assert QuestionSource.of_file("owner/nq:open:validation", format="hf") == source
