@@ -1,4 +1,4 @@
-"""The application: middleware, routes, page and life span put together."""
+"""Assemble the application: middleware, routes, page and life span."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def create_app(
     Args:
         service: an open service; without it the index is opened on a thread at start, and `/readyz` answers
             503 until that is done.
-        open_service: how to open the index, at start and at each reload.
+        open_service: opens the index, at start and at each reload.
         on_load_error: called on the event loop if the index cannot be opened at start.
 
     Example:
@@ -77,7 +77,7 @@ def create_app(
     app = FastAPI(
         title="Open-domain question answering",
         version=__version__,
-        description="Ask a corpus; get an answer, the place in the text that says so, and how sure it is.",
+        description="Ask a corpus; get an answer, its evidence in the text, and a calibrated confidence.",
         docs_url=None,
         redoc_url=None,
         openapi_tags=TAGS,
@@ -119,7 +119,7 @@ def _layers(settings: ServeSettings, desk: Desk) -> list[Middleware]:
 
 
 def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
-    """The page, its files, and what it needs to know about this server."""
+    """Routes of the page, its files, and the settings of this server that the page shows."""
 
     async def page_file(request: Request) -> Response:
         name, media_type = _PAGE_FILES[request.url.path]

@@ -1,4 +1,4 @@
-"""Questions that arrive together run together: an asyncio micro-batcher in front of one worker thread."""
+"""An asyncio micro-batcher in front of one worker thread: questions that arrive together run together."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BatcherClosed(Exception):
 
 
 class ItemFailed(Exception):
-    """Running the item failed; `number` is its place among those submitted with it, the cause says why."""
+    """An item failed; `number` is its position among those submitted with it, `__cause__` the reason."""
 
     def __init__(self, number: int, cause: BaseException) -> None:
         super().__init__(f"item {number} failed")
@@ -39,7 +39,7 @@ class ItemFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Finished(Generic[ResultT]):
-    """One result and how long its item waited before it ran, in seconds."""
+    """One result, and the seconds that its item waited before it ran."""
 
     value: ResultT
     wait_s: float
@@ -57,17 +57,17 @@ class _Entry(Generic[ItemT, ResultT]):
 class MicroBatcher(Generic[ItemT, ResultT]):
     """Collects items and runs them in batches on one worker thread.
 
-    An idle worker takes what there is at once, so a lone caller never waits. While it is busy, items gather.
-    When a batch of n has just finished and others are waiting, their askers are likely to come back
-    immediately: the next batch then waits for about as many items as were under way, but never longer than
-    `max_wait_s` after the worker became free. Only items with equal keys share a batch; the oldest
-    goes first. If a batch fails, its items are run again one by one, so that one bad item fails alone.
+    An idle worker takes all waiting items at once, so a lone caller never waits. While it is busy, items
+    queue up. When a batch has just finished, its clients are likely to send their next questions immediately:
+    the next batch then waits for about as many items as were running, but never longer than `max_wait_s`
+    after the worker became free. Only items with equal keys share a batch; the oldest goes first. If a batch
+    fails, its items are run again one by one, so that one bad item fails alone.
 
     Args:
         run: `run(key, items) -> results`, one result or error per item; called on the worker thread.
         max_wait_s: longest time a free worker waits for a batch to fill up.
-        on_batch: told of every batch, on the event loop's thread: its size, how long it ran, how long each of
-            its items had waited.
+        on_batch: called after every batch, on the event loop's thread, with its size, its seconds, and the
+            seconds that each of its items had waited.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class MicroBatcher(Generic[ItemT, ResultT]):
 
     @property
     def depth(self) -> int:
-        """How many items are waiting."""
+        """Number of waiting items."""
         return len(self._queue)
 
     @property
@@ -99,18 +99,18 @@ class MicroBatcher(Generic[ItemT, ResultT]):
         return self._closing
 
     def start(self) -> None:
-        """Begin to dispatch; call it on the running event loop."""
+        """Start dispatching; call it on the running event loop."""
         self._task = asyncio.get_running_loop().create_task(self._dispatch(), name="rag-batcher")
 
     async def submit(self, key: Hashable, items: Sequence[ItemT]) -> list[Finished[ResultT]]:
         """Run `items`, possibly in one batch with others' items; all are accepted or none.
 
-        Cancelling this call takes the items that have not begun out of the queue.
+        Cancelling this call removes its items from the queue if they have not started.
 
         Raises:
             QueueFull: there is no room for all of them.
             BatcherClosed: `close` was called.
-            ItemFailed: `run` raised for an item; names the first that failed.
+            ItemFailed: `run` raised for an item; the first one that failed.
         """
         if self._closing:
             raise BatcherClosed
@@ -125,7 +125,7 @@ class MicroBatcher(Generic[ItemT, ResultT]):
         self._changed.set()
         try:
             return list(await asyncio.gather(*(entry.future for entry in entries)))
-        finally:  # cancelled, timed out, or one item failed: nobody will read the rest
+        finally:  # cancelled, timed out, or one item failed: the other results are not needed
             unread = {entry for entry in entries if not entry.future.done() or entry.future.cancelled()}
             for entry in unread:
                 entry.future.cancel()
@@ -135,7 +135,7 @@ class MicroBatcher(Generic[ItemT, ResultT]):
     async def close(self, timeout_s: float) -> bool:
         """Accept nothing new and finish what was accepted; True if all of it was finished in time.
 
-        What is left after `timeout_s` fails with `BatcherClosed`.
+        Items that are not finished after `timeout_s` fail with `BatcherClosed`.
         """
         self._closing = True
         self._changed.set()
@@ -185,7 +185,7 @@ class MicroBatcher(Generic[ItemT, ResultT]):
                 return
 
     def _take(self) -> list[_Entry[ItemT, ResultT]]:
-        """Remove the oldest item and those like it, up to `max_size`."""
+        """Remove the oldest item and others with its key from the queue, up to `max_size`."""
         batch: list[_Entry[ItemT, ResultT]] = []
         rest: deque[_Entry[ItemT, ResultT]] = deque()
         for entry in self._queue:
@@ -220,14 +220,16 @@ class MicroBatcher(Generic[ItemT, ResultT]):
         self._on_batch(len(batch), duration_s, waits_s)
 
     def _run_safely(self, batch: list[_Entry[ItemT, ResultT]]) -> list[ResultT | BaseException]:
-        """On the worker thread: the batch at once, or one by one if that fails; errors stand for results."""
+        """Run the batch on the worker thread, or its items one by one if it fails; errors take a result's
+        place.
+        """
         try:
             return list(self._call(batch))
         except Exception as error:
             if len(batch) == 1:
                 return [error]
             fields = {"batch_size": len(batch), "error": type(error).__name__}
-            log.warning("a batch failed, its items run one by one", extra=fields)
+            log.warning("a batch failed, running its items one by one", extra=fields)
         gone = asyncio.CancelledError()
         return [gone if entry.future.done() else self._run_safely([entry])[0] for entry in batch]
 

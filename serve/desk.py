@@ -1,4 +1,4 @@
-"""The desk: takes questions in, has them answered in batches, and knows whether the server is ready."""
+"""The desk: accepts questions, has them answered in batches, and tracks whether the server is ready."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FAILURES: tuple[tuple[type[Exception], tuple[int, str, str]], ...] = (
 
 
 class Job(NamedTuple):
-    """What is to be done with a question; only equal jobs share a batch."""
+    """The task for a question; only questions with equal jobs share a batch."""
 
     kind: Literal["ask", "retrieve"]
     top_k: int
@@ -41,7 +41,7 @@ class Job(NamedTuple):
 
 
 class Desk:
-    """Everything an application keeps while it runs.
+    """State of a running application: the service in use, the queue, and readiness.
 
     Args:
         open_service: opens the index at start and at each reload; runs on a thread.
@@ -67,7 +67,7 @@ class Desk:
         )
 
     async def load(self) -> None:
-        """Open the service and become ready; on failure the state is "failed" and `load_error` says why."""
+        """Open the service and become ready; on failure the state is "failed" and `load_error` the reason."""
         try:
             service = self._given
             if service is None:
@@ -84,10 +84,10 @@ class Desk:
             self.state = "ready"
 
     async def reload(self) -> dict[str, Any]:
-        """Open the index again, aside, and put it in the place of the one in use.
+        """Open the index again in the background, then replace the one in use.
 
-        Requests that are running finish on the old one, which is closed after the last of them. For that time
-        both are in memory.
+        Running requests finish on the old index, which is closed after the last of them; until then both are
+        in memory.
 
         Raises:
             ApiError: 409 if a reload is under way, 500 if the index could not be opened (the old one stays).
@@ -106,7 +106,7 @@ class Desk:
                     500,
                     "reload_failed",
                     "the index could not be opened; the one in use stays",
-                    hint="the server's log says what is wrong with it",
+                    hint="the server's log has the reason",
                 ) from None
             previous = await self._install(service)
         return {
@@ -126,7 +126,7 @@ class Desk:
         return previous
 
     async def close(self) -> None:
-        """Accept nothing new, finish what was accepted, release the index; a second call does nothing."""
+        """Refuse new questions, finish the accepted ones, release the index; a second call does nothing."""
         if self.batcher.is_closing:
             return
         self.state = "stopping"
@@ -139,11 +139,11 @@ class Desk:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether it is closed, and none of its threads has anything left to do."""
+        """Whether it is closed and all its threads are idle."""
         return self._is_drained and not self._calls
 
     async def _in_thread(self, function: Callable[..., Made], *args: object) -> Made:
-        """Call on a thread, which is remembered if the caller is cancelled: it goes on to its end."""
+        """Call `function` on a thread; it runs to its end and is tracked even if the caller is cancelled."""
         call = self._threads.submit(function, *args)
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
@@ -172,7 +172,7 @@ class Desk:
         """Results of the questions as JSON values, in order; timings include the wait in the queue.
 
         Raises:
-            ApiError: 503 if not ready or full, 500 or 502 if a question fails; says which one.
+            ApiError: 503 if not ready or full; 500 or 502 if a question fails, with its number.
         """
         self.require_ready()
         try:
@@ -210,7 +210,7 @@ class Desk:
         return error
 
     def _failed(self, failed: ItemFailed, questions: list[str], request_id: str) -> ApiError:
-        """The reason goes to the log, which does not hold questions; the client hears which one it was."""
+        """Log the reason, without the question's text, and tell the client which question failed."""
         cause, number = failed.__cause__, failed.number
         status, code, message = next(told for kind, told in _FAILURES if isinstance(cause, kind))
         if isinstance(cause, RetrievalError):
@@ -232,7 +232,7 @@ class Desk:
         return {**finished.value, "timings_ms": timings_ms}
 
     def _run(self, key: Hashable, questions: list[str]) -> list[dict[str, Any] | BaseException]:
-        """One batch, on the worker thread; an error stands for the result of a question that failed."""
+        """Run one batch, on the worker thread; a question that failed has an error as its result."""
         assert isinstance(key, Job)
         with self.holder.lease() as service:
             if key.kind == "ask":
@@ -259,7 +259,7 @@ class Desk:
 
 
 def _release_memory() -> None:
-    """Give what the replaced index and models held back to the system; glibc would keep most of it."""
+    """Return the memory of the replaced index and models to the system; glibc would keep most of it."""
     gc.collect()
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)

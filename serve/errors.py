@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 
 class ApiError(Exception):
-    """An error the client is told about; its texts are written for the client and hold nothing internal."""
+    """An error to send to the client; its texts are written for clients and contain nothing internal."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class ApiError(Exception):
 
 
 def shutting_down() -> ApiError:
-    """What a request is told that the server will not answer before it ends."""
+    """The error for requests that the server will not answer before it stops."""
     return ApiError(
         503,
         "shutting_down",
@@ -48,7 +48,7 @@ def error_response(error: ApiError, request_id: str) -> JSONResponse:
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Answer framework errors (validation, unknown paths and methods) in the same shape."""
+    """Answer errors of the framework (validation, unknown paths and methods) in this shape."""
 
     async def on_error(request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException):
@@ -63,7 +63,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
 
 def _from_http(request: Request, error: HTTPException) -> ApiError:
-    path, hint = request.url.path[:200], "GET /openapi.json lists what this server answers"
+    path, hint = request.url.path[:200], "GET /openapi.json lists the paths and methods of this server"
     if error.status_code == 404:
         message = f"there is nothing at {path}"
     elif error.status_code == 405:
@@ -92,7 +92,7 @@ def _from_validation(request: Request, error: RequestValidationError) -> ApiErro
 
 
 def _describe(problem: Mapping[str, Any]) -> str:
-    """One validation problem in words, without the input that caused it."""
+    """Describe a validation problem in words, without the input that caused it."""
     if problem["type"] == "json_invalid":
         return f"the body is not valid JSON (near character {problem['loc'][-1]})"
     place = ".".join(str(part)[:40] for part in problem["loc"] if part != "body")
@@ -108,5 +108,5 @@ def _describe(problem: Mapping[str, Any]) -> str:
 
 
 def _encodable(text: str) -> str:
-    """Text that UTF-8 can hold: lone surrogates, which JSON can smuggle in, become question marks."""
+    """Replace lone surrogates, which JSON allows and UTF-8 does not, by question marks."""
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,4 +1,4 @@
-"""What Prometheus sees; each application has its own registry, so two of them can live in one process."""
+"""Prometheus metrics; each application has its own registry, so two of them can run in one process."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ class ServerMetrics:
         self.request_seconds.labels(route).observe(duration_s)
 
     def index_changed(self, version: str, n_passages: int) -> None:
-        """Record which index is served."""
+        """Record a change of the served index."""
         self.index_info.clear()
         self.index_info.labels(version).set(1)
         self.index_passages.set(n_passages)
 
     def render(self) -> bytes:
-        """The text a scrape returns."""
+        """The metrics in Prometheus' text format."""
         return generate_latest(self.registry)

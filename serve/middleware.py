@@ -1,4 +1,4 @@
-"""What wraps every request: an id, a log line, metrics, security headers, and the last net for exceptions."""
+"""Middleware for every request: id, log line, metrics, security headers, and unhandled exceptions."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class RequestContext:
     """Outermost layer of the application.
 
     A valid `X-Request-ID` is kept, otherwise one is made; it is returned, logged, and part of every error. An
-    exception nobody handled is logged with its traceback and answered with 500 that tells nothing of it; a
-    request that outlives the server is answered with 503.
+    unhandled exception is logged with its traceback and answered with a plain 500; a request that is still
+    running when the server stops is answered with 503.
 
     Args:
-        routes: the paths that log and metrics name, beside those of the application itself.
-        inner: the next layer, if it has headers to add to these two answers as well.
+        routes: further paths that log and metrics may name, beside those of the application.
+        inner: the next layer, if these two answers need its headers too.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class RequestContext:
         self.metrics.in_flight.inc()
         try:
             await self.app(scope, receive, send_wrapped)
-        except asyncio.CancelledError:  # the server ends, and waits no longer
+        except asyncio.CancelledError:  # the server stops and waits no longer
             if status == 0:
                 response = self.inner(error_response(shutting_down(), request_id))
                 await response(scope, receive, send_wrapped)
@@ -97,7 +97,7 @@ class RequestContext:
                     hint="try again; the server's log has the reason under this request id",
                 )  # fmt: skip
                 await self.inner(error_response(error, request_id))(scope, receive, send_wrapped)
-            else:  # half a response is out: break the connection instead of pretending it is whole
+            else:  # part of the response is sent: break the connection, so that it does not look complete
                 raise
         finally:
             self.metrics.in_flight.dec()
@@ -122,7 +122,7 @@ class RequestContext:
         )  # fmt: skip
 
     def _path_of(self, scope: Scope) -> str:
-        """The route's path with its placeholders; whoever asks cannot make up new ones."""
+        """The route's path with its placeholders, so that clients cannot create new labels."""
         for route in (*self.routes, *scope["app"].routes):  # also where a layer answered before the router
             if isinstance(route, Route) and route.matches(scope)[0] is not Match.NONE:
                 return route.path

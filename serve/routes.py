@@ -1,4 +1,4 @@
-"""The routes of the API: check the request, hand it to the desk, give the result back."""
+"""The routes of the API: check the request, pass it to the desk, return the result."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _DESCRIPTIONS = {
     415: "The body is not JSON",
     422: "The request is not valid",
     500: "The server failed: internal_error, retrieval_failed or reload_failed",
-    502: "The model that reads gave no answer: reader_failed",
+    502: "The model behind the reader gave no answer: reader_failed",
     503: "Not ready, full, or shutting down; see Retry-After",
     504: "It took too long",
 }
@@ -99,7 +99,7 @@ async def ask(body: AskRequest, request: Request, desk: DeskOf) -> Response:
     responses=_errors(400, 401, 408, 413, 415, 422, 500, 503, 504),
 )
 async def retrieve(body: RetrieveRequest, request: Request, desk: DeskOf) -> Response:
-    """Passages only, best first; larger scores are better and comparable within one index only."""
+    """Passages without answers, best first; larger scores are better, comparable within one index only."""
     limits, questions = desk.settings, body.checked_questions(desk.settings)
     job = Job("retrieve", body.checked("top_k", limits.retrieve_top_k, limits.max_top_k))
     return await _answer(request, desk, job, questions, body.is_batch)
@@ -129,28 +129,28 @@ async def passage(passage_id: str, desk: DeskOf) -> Response:
     "/v1/admin/reload",
     dependencies=[Depends(_without_query)],
     tags=["operation"],
-    summary="Swap in the index anew, under traffic",
+    summary="Open the index again, without downtime",
     response_model=ReloadOut,
     responses=_errors(401, 403, 408, 409, 413, 422, 500, 503),
 )
 async def reload(request: Request, desk: DeskOf) -> Response:
-    """Opens the configured index directory again and switches to it; nothing that runs is disturbed.
+    """Open the configured index directory again and switch to it; running requests are not disturbed.
 
-    Only on servers that ask for API keys. It takes no parameters: which directory is opened is the server's
-    setting, which may be a symbolic link.
+    Only on servers with API keys. It takes no parameters: the directory is the server's setting, which may
+    be a symbolic link.
     """
     if not desk.settings.api_keys:
         raise ApiError(
             403,
             "reload_disabled",
-            "reload over HTTP is off because this server asks for no API key",
+            "reload over HTTP is off because this server has no API keys",
             hint="set RAG_SERVE_API_KEYS, or send the process SIGHUP",
         )
     if (await request.body()).strip() not in (b"", b"{}", b"null"):
         raise ApiError(
             422,
             "invalid_request",
-            "reload takes no body: it opens the directory again that the server was started with",
+            "reload takes no body: it opens the server's index directory again",
             hint="start the server with a symbolic link as --index, point the link elsewhere, then reload",
         )
     return JSONResponse(await desk.reload())
@@ -159,7 +159,7 @@ async def reload(request: Request, desk: DeskOf) -> Response:
 @router.head("/healthz", include_in_schema=False)
 @router.get("/healthz", tags=["operation"], summary="Is the process alive", response_model=StatusOut)
 async def healthz() -> Response:
-    """200 from the first moment on."""
+    """200 as soon as the process answers."""
     return JSONResponse({"status": "alive"})
 
 
@@ -172,7 +172,7 @@ async def healthz() -> Response:
     responses=_errors(503),
 )
 async def readyz(desk: DeskOf) -> Response:
-    """200 once the index is loaded, 503 before and while shutting down."""
+    """200 once the index is loaded; 503 before that and while shutting down."""
     service = desk.require_ready()
     return JSONResponse(
         {"status": "ready", "index_version": service.index_version, "n_passages": service.n_passages}
@@ -193,7 +193,7 @@ async def metrics(desk: DeskOf) -> Response:
 
 
 async def _answer(request: Request, desk: Desk, job: Job, questions: list[str], is_batch: bool) -> Response:
-    """Run the questions unless the client leaves or time runs out first."""
+    """Run the questions; stop if the client disconnects or the time limit passes."""
     fields = request.state.log_fields
     fields["n_questions"] = len(questions)
     if desk.settings.log_questions:

@@ -1,4 +1,4 @@
-"""Run the server in this process until it is told to stop."""
+"""Run the server in this process until a stop signal."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ log = get_logger(__name__)
 
 
 def run_server(settings: ServeSettings, *, open_service: OpenService = open_pipeline) -> None:
-    """Serve until SIGTERM or SIGINT, then finish what was accepted; SIGHUP swaps in the index anew.
+    """Serve until SIGTERM or SIGINT, then finish accepted requests; SIGHUP opens the index again.
 
-    If work is left after `drain_timeout_s`, or the index is still being opened, the process ends here.
+    If requests are left after `drain_timeout_s`, or the index is still being opened, the process exits at
+    once.
 
     Args:
         open_service: opens the index in the settings, while the server starts and at each reload.
 
     Raises:
-        ResourceError: the address cannot be listened on.
+        ResourceError: the server cannot listen on the address.
         RagError: the index could not be opened.
     """
     setup_logging(settings.log_level, json_lines=settings.log_json)
@@ -65,7 +66,7 @@ def run_server(settings: ServeSettings, *, open_service: OpenService = open_pipe
 
 
 class _Server(uvicorn.Server):
-    """Listens while the desk finishes what it accepted, so that new requests hear that it ends."""
+    """Keeps listening while the desk finishes accepted requests, to tell new ones of the shutdown."""
 
     desk: Desk
 
@@ -74,7 +75,7 @@ class _Server(uvicorn.Server):
         closing = asyncio.create_task(self.desk.close(), name="rag-close")
         while not (closing.done() or self.force_exit or time.monotonic() > deadline):
             await asyncio.wait({closing}, timeout=0.1)
-        # the other requests have what is left of the time, and all of them a second to be sent
+        # the remaining requests get the rest of the time, and one more second for sending
         self.config.timeout_graceful_shutdown = max(1, round(deadline - time.monotonic()))
         await super().shutdown(sockets)
 
@@ -87,7 +88,7 @@ async def _serve(server: _Server, app: FastAPI, listener: socket.socket) -> None
 
 
 def _leave() -> None:
-    """End the process now: a normal end would wait for its threads."""
+    """Exit the process at once: a normal exit would wait for its threads."""
     logging.shutdown()
     with suppress(OSError):
         sys.stdout.flush()
@@ -95,10 +96,10 @@ def _leave() -> None:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that listens on host and port.
+    """A listening socket on host and port.
 
     Raises:
-        ConfigError: the host is not a name at all.
+        ConfigError: the host is not a valid name.
         ResourceError: the port is taken, not allowed, or the host has no such address.
     """
     try:
@@ -136,7 +137,7 @@ def _url(listener: socket.socket) -> str:
 
 @contextmanager
 def _signals(app: FastAPI, server: _Server) -> Iterator[None]:
-    """Make stop signals end in a normal return, and SIGHUP in a reload."""
+    """Handle signals: stop signals lead to a normal return, SIGHUP to a reload."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -144,7 +145,7 @@ def _signals(app: FastAPI, server: _Server) -> Iterator[None]:
     def on_hangup(number: int, frame: Any) -> None:
         loop: asyncio.AbstractEventLoop | None = getattr(app.state, "loop", None)
         if loop is None:
-            return  # the index is about to be opened anyway
+            return  # the index is not open yet, so there is nothing to reload
         loop.call_soon_threadsafe(lambda: loop.create_task(_reload(app), name="rag-reload"))
 
     def on_stop(number: int, frame: Any) -> None:

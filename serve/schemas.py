@@ -1,4 +1,4 @@
-"""Requests and responses as models: they check what comes in and describe what goes out in OpenAPI."""
+"""Models of requests and responses: they validate input and describe the API in OpenAPI."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Request(BaseModel):
         """The questions, stripped and within the server's limits.
 
         Raises:
-            ApiError: 422; says which question breaks which limit.
+            ApiError: 422; the message states which question breaks which limit.
         """
         raw = self.questions if self.questions is not None else [self.question or ""]
         if not raw:
@@ -63,7 +63,7 @@ class _Request(BaseModel):
         """`top_k` or `n_best`, or its default.
 
         Raises:
-            ApiError: 422; it is over the server's limit.
+            ApiError: 422; the value is above the server's limit.
         """
         given = getattr(self, name)
         value: int = default if given is None else given
@@ -88,7 +88,7 @@ class AskRequest(_Request):
 
 
 class RetrieveRequest(_Request):
-    """One question or several; passages only, nothing is read."""
+    """One question or several, for passages without answers."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"question": "Where does the Danube rise?", "top_k": 10}]}
@@ -100,7 +100,7 @@ def _invalid(message: str, hint: str) -> ApiError:
 
 
 class LocationOut(BaseModel):
-    """File, page (or slide) and headings; what is empty is left out."""
+    """File, page (or slide) and headings; empty fields are left out."""
 
     path: str
     page: str = ""
@@ -108,7 +108,7 @@ class LocationOut(BaseModel):
 
 
 class PassageOut(BaseModel):
-    """A passage; `location` is there if it is of a file."""
+    """A passage; with `location` if it comes from a file."""
 
     passage_id: str
     title: str
@@ -117,7 +117,7 @@ class PassageOut(BaseModel):
 
 
 class HitOut(PassageOut):
-    """A passage that was found; larger scores are better. `first_stage` is there if it was re-ranked."""
+    """A retrieved passage; larger scores are better. With `first_stage` if it was re-ranked."""
 
     score: float
     first_stage: FirstStage | None = None
@@ -126,8 +126,8 @@ class HitOut(PassageOut):
 class EvidenceOut(HitOut):
     """Passage and place: `text[start:end]`, counted in Unicode code points, is the answer.
 
-    Both are null where the answer does not stand there literally, as "yes" does not. `supporting` has start
-    and end of the sentences that support the answer; it is left out where none are marked.
+    Both are null where the answer does not occur literally, such as "yes". `supporting` has start and end of
+    the sentences that support the answer; it is left out if none are marked.
     """
 
     start: int | None
@@ -138,10 +138,10 @@ class EvidenceOut(HitOut):
 class AnswerOut(BaseModel):
     """A short answer; `confidence` is the probability that it is right.
 
-    `path` has the passages it rests on, hop by hop; it is left out where there is one only. `weights` say how
-    much of the answer each passage accounts for, by passage id, where the reader says so. `citations` are the
-    passages that a language model cites, if not `evidence` alone; `is_supported` is false where they do not
-    say the answer, and `note` has what is odd about them.
+    `path` has the supporting passages, hop by hop; it is left out if there is only one. `weights` has each
+    passage's share of the answer's probability, by passage id, if the reader computes it. `citations` are the
+    passages that a language model cites, if not `evidence` alone; `is_supported` is false if they do not
+    contain the answer, and `note` describes what is unusual about them.
     """
 
     text: str
@@ -169,7 +169,7 @@ _EXAMPLE = AnswerSet(
 
 
 class AnswerSetOut(BaseModel):
-    """Everything said about one question, best answer first; `no_answer_confidence` may outweigh them all."""
+    """Answers to one question, best first; `no_answer_confidence` may exceed all their confidences."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE.to_json()]})
 
@@ -182,13 +182,13 @@ class AnswerSetOut(BaseModel):
 
 
 class BatchAnswersOut(BaseModel):
-    """One entry a question, in the order asked."""
+    """One entry per question, in the order of the request."""
 
     results: list[AnswerSetOut]
 
 
 class HitsOut(BaseModel):
-    """Passages found for one question, best first."""
+    """Passages retrieved for one question, best first."""
 
     question: str
     hits: list[HitOut]
@@ -197,7 +197,7 @@ class HitsOut(BaseModel):
 
 
 class BatchHitsOut(BaseModel):
-    """One entry a question, in the order asked."""
+    """One entry per question, in the order of the request."""
 
     results: list[HitsOut]
 

@@ -1,4 +1,4 @@
-"""Who may call, and how much they may send."""
+"""API keys, and limits on the size and time of request bodies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from serve.settings import hash_api_key
 
 
 def find_key(headers: Headers) -> str | None:
-    """The API key of a request, `Authorization: Bearer KEY` or `X-API-Key: KEY`; one character a byte."""
+    """The API key of a request, `Authorization: Bearer KEY` or `X-API-Key: KEY`; one character per byte."""
     scheme, _, value = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and (key := value.strip(" \t")):
         return key
@@ -23,7 +23,7 @@ def find_key(headers: Headers) -> str | None:
 
 
 class ApiKeys:
-    """Asks for an API key under `/v1/`; does nothing if no keys are set.
+    """Requires an API key for paths under `/v1/`; does nothing if no keys are set.
 
     Args:
         key_hashes: hex sha256 of the accepted keys; every one is compared, in constant time.
@@ -58,7 +58,7 @@ class ApiKeys:
 
 
 class BodyLimit:
-    """Reads the request body before the application does: bounded in size, declared or chunked, and in time.
+    """Reads the request body before the application, with limits on its size (declared or chunked) and time.
 
     Args:
         max_body_bytes: larger bodies are answered with 413.
@@ -80,7 +80,7 @@ class BodyLimit:
             await error_response(error, scope["state"]["request_id"])(scope, receive, send)
             return
         if body is None:
-            return  # the client left
+            return  # the client disconnected
         is_replayed = False
 
         async def replay() -> Message:

@@ -1,4 +1,4 @@
-"""What the server needs from a pipeline, and the holder that swaps one for another under traffic."""
+"""The server's interface to a pipeline, and the holder that replaces one while requests run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = get_logger(__name__)
 
 @runtime_checkable
 class AnswerService(Protocol):
-    """Questions in, answers and passages out; `rag.pipeline.Pipeline` is one.
+    """Answers questions and retrieves passages; `rag.pipeline.Pipeline` is one.
 
     `ask` and `retrieve` are called from one thread at a time; `passage`, `index_version` and `n_passages`
     from any thread. `close` is called once, after the last call has returned.
@@ -26,19 +26,19 @@ class AnswerService(Protocol):
 
     @property
     def index_version(self) -> str:
-        """Short name of exactly this index."""
+        """Short version of the index, from its checksum."""
 
     @property
     def n_passages(self) -> int:
-        """How many passages it holds."""
+        """Number of passages of the index."""
 
     def ask(self, questions: Sequence[str], *, top_k: int, n_best: int) -> list[AnswerSet]:
-        """One `AnswerSet` a question, in the order given."""
+        """One `AnswerSet` per question, in the order given."""
 
     def retrieve(
         self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
     ) -> list[list[tuple[Hit, Passage]]]:
-        """Best passages of each question, best first; `timer` gets the time of each stage."""
+        """Best passages of each question, best first; `timer` records the time of each stage."""
 
     def passage(self, passage_id: str) -> Passage | None:
         """The passage with this id, or None."""
@@ -51,7 +51,7 @@ OpenService = Callable[[ServeSettings], AnswerService]
 
 
 def open_pipeline(settings: ServeSettings) -> AnswerService:
-    """Open the pipeline the settings describe and warm it up with one question.
+    """Open the pipeline of the settings and warm it up with one question.
 
     Raises:
         RagError: the index or a model cannot be used.
@@ -77,17 +77,17 @@ def open_pipeline(settings: ServeSettings) -> AnswerService:
 
 
 class _Slot:
-    """One service and how many are using it."""
+    """One service, and the number of its users."""
 
     def __init__(self, service: AnswerService) -> None:
         self.service, self.users, self.retired = service, 0, False
 
 
 class ServiceHolder:
-    """Holds the current service; `swap` puts another in its place while requests run.
+    """Holds the current service; `swap` replaces it while requests run.
 
-    Whoever uses the service takes a lease; a replaced service is closed when its last lease ends, so running
-    work finishes on the index it began with.
+    Every user of the service takes a lease; a replaced service is closed when its last lease ends, so running
+    requests finish on the index with which they started.
     """
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class ServiceHolder:
 
     @property
     def current(self) -> AnswerService | None:
-        """The service new work will use; None while loading. For reading its properties, not for calls."""
+        """The service for new requests; None while loading. For reading its properties, not for calls."""
         slot = self._slot
         return slot.service if slot is not None else None
 
@@ -122,7 +122,7 @@ class ServiceHolder:
                 _close(slot.service)
 
     def swap(self, service: AnswerService | None) -> str | None:
-        """Make `service` the current one (None: none); returns the version it replaces."""
+        """Make `service` the current one (None: no service); returns the version that it replaces."""
         with self._lock:
             old, self._slot = self._slot, _Slot(service) if service is not None else None
             if old is None:

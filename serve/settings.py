@@ -1,4 +1,4 @@
-"""Everything about the server that can be set, from code or from the environment."""
+"""Settings of the server, from code or from the environment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def hash_api_key(key: str | bytes) -> str:
-    """The form in which an API key is kept: hex sha256 of its UTF-8 bytes.
+    """The stored form of an API key: hex sha256 of its UTF-8 bytes.
 
     Example:
         >>> hash_api_key("secret")[:16]
@@ -45,24 +45,22 @@ class ServeSettings(BaseSettings):
 
     index: Path = Field(Path("index"), description="index to serve; a symbolic link may point to it")
     retriever: str = Field(
-        "auto", description="how passages are found: a kind of retriever, with options after a colon"
+        "auto", description="kind of retriever, with options after a colon, such as hybrid:depth=500"
     )
     fusion: str | None = Field(
-        None, description='how hybrid retrieval puts its lists together, e.g. "minmax:0.7,0.3" (dense, BM25)'
+        None, description='how hybrid retrieval fuses its lists, such as "minmax:0.7,0.3" (dense, BM25)'
     )
     rerank: str | None = Field(
         None,
-        description="ColBERT or cross-encoder folder that puts the first hits in order, e.g. DIR,depth=50",
+        description="folder of a ColBERT or cross-encoder that re-ranks the first hits, such as DIR,depth=50",
     )
     index_encoder: str | None = Field(
-        None, description="another folder or hub name for the index's own encoder"
+        None, description="folder or hub name of the index's encoder, if it has moved"
     )
     reader: str | None = Field(
         None, description="folder or hub name of a reader; the one in the package by default"
     )
-    effort: str | None = Field(
-        None, description="how much is read: full, or another of the reader's own efforts"
-    )
+    effort: str | None = Field(None, description="how much is read: full, or another effort of the reader")
     precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="arithmetic of encoder and reader")
 
     host: str = Field("127.0.0.1", description="address to listen on")
@@ -88,7 +86,7 @@ class ServeSettings(BaseSettings):
         30.0,
         gt=0,
         allow_inf_nan=False,
-        description="longest wait for accepted requests at shutdown; what is left is refused",
+        description="longest wait for accepted requests at shutdown; the others are refused",
     )
 
     queue_size: int = Field(256, ge=1, description="questions that may wait; more are refused with 503")
@@ -97,7 +95,7 @@ class ServeSettings(BaseSettings):
 
     api_keys: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
-        description="sha256 of each accepted API key (printf %s KEY | sha256sum); none: no key is asked for",
+        description="sha256 of each accepted API key (printf %s KEY | sha256sum); none: open to all",
     )
     cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="web origins whose pages may call the API; none by default"
@@ -126,7 +124,7 @@ class ServeSettings(BaseSettings):
         parts = value.split("|" if info.field_name == "example_questions" else ",")
         found = tuple(part.strip() for part in parts if part.strip())
         if info.field_name == "api_keys" and not found:
-            raise ValueError(f"{value!r} holds no key; unset it to answer without asking for one")
+            raise ValueError(f"{value!r} contains no key; unset it to serve without keys")
         return found
 
     @field_validator("api_keys")
@@ -136,7 +134,7 @@ class ServeSettings(BaseSettings):
         for number, key_hash in enumerate(hashes):
             if not _SHA256.fullmatch(key_hash):
                 raise ValueError(
-                    f"entry {number} is not a sha256 (64 hex digits); keys are never kept in the clear, "
+                    f"entry {number} is not a sha256 (64 hex digits); keys are stored as hashes only, "
                     "hash them with: printf %s KEY | sha256sum"
                 )
         return hashes

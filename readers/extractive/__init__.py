@@ -1,1 +1,1 @@
-"""Readers that point at a span of a passage."""
+"""Extractive readers: the answer is a span of a passage."""

@@ -16,21 +16,21 @@ from rag.runtime.fast.packing import PackedTokens
 from rag.runtime.hardware import has_fast_bf16, has_fast_int8, has_int8
 from readers.extractive.model import Item, Logits, LogitsModel, Result, Skim, SpanModel
 
-_BATCH_TOKENS = 1024  # what one core works on at a time; more does not fit its cache
+_BATCH_TOKENS = 1024  # tokens that one core works on at a time; more do not fit its cache
 
 
 class FastSpanModel(LogitsModel):
-    """The same logits as `SpanModel` in evaluation mode, computed by `rag.runtime.fast.fast_bert`.
+    """A `SpanModel` in evaluation mode, computed with `rag.runtime.fast.fast_bert`.
 
     Args:
-        model: BERT-like; its weights are copied, and it may be dropped afterwards.
+        model: BERT-like; its weights are copied, and it is not needed afterwards.
         precision: of matrix products; the head and the residual stream are fp32. "fp32"; "bf16"; "int8" for
             the linear layers, with attention in bf16 where the hardware has it; or "auto", the fastest of
             these on this machine.
-        ranges: of the encoder's activations, which "int8" needs; without them "auto" is bf16 or fp32.
+        ranges: ranges of the encoder's activations, which "int8" needs; without them "auto" is bf16 or fp32.
 
     Attributes:
-        encoder: what computes hidden states.
+        encoder: the network that computes hidden states.
 
     Raises:
         ConfigError: "int8" without ranges, "int8" or "bf16" on a CPU that lacks it, or an unknown name.
@@ -52,7 +52,7 @@ class FastSpanModel(LogitsModel):
 
     @staticmethod
     def supports(model: LogitsModel) -> TypeGuard[SpanModel]:
-        """Whether `model` can be computed this way."""
+        """Whether this class covers the architecture of `model`."""
         return isinstance(model, SpanModel) and FastBert.supports(model.encoder.config)
 
     def logits(
@@ -98,15 +98,15 @@ class FastSpanModel(LogitsModel):
 
     @property
     def workers(self) -> int:
-        """Threads that work side by side."""
+        """Number of parallel threads."""
         return self._pool.workers
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-        """`function` over `items`, each item on one core; results in order."""
+        """Apply `function` to `items`, each on one core; results in order."""
         return self._pool.map(function, items)
 
     def close(self) -> None:
-        """End the worker threads; the next `map` starts them again."""
+        """Stop the worker threads; the next `map` starts them again."""
         self._pool.close()
 
 

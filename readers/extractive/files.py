@@ -1,4 +1,4 @@
-"""The files of an extractive reader: what they hold, and loading them."""
+"""The files of an extractive reader, and loading them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHIPPED_READER = Path(__file__).parents[1] / "weights"
 
 @dataclass(frozen=True, slots=True)
 class ReaderParts:
-    """A loaded network with what is needed to run it; int8 inference also needs `ranges` of activations."""
+    """A loaded network with tokenizer and settings; int8 inference also needs `ranges` of activations."""
 
     model: LogitsModel
     tokenizer: Any
@@ -46,8 +46,8 @@ def load_parts(name_or_path: str | Path | None) -> ReaderParts:
     """Load the shipped reader (None), a folder of `rag train reader`, or a Hugging Face checkpoint.
 
     Raises:
-        ArtifactError: if nothing loadable is there.
-        MismatchedArtifactError: if the weights are not those that the folder's `reader.json` names.
+        ArtifactError: there is no loadable reader.
+        MismatchedArtifactError: the weights differ from the checksum in the folder's `reader.json`.
     """
     if name_or_path is None:
         name_or_path = SHIPPED_READER
@@ -78,13 +78,14 @@ def load_parts(name_or_path: str | Path | None) -> ReaderParts:
 
 
 def load_span_model(source: str | None) -> tuple[SpanModel, Any] | None:
-    """An extractive reader in fp32 and its tokenizer, to train something else on; None if `source` is none.
+    """An extractive reader in fp32 and its tokenizer, to start other training from; None if `source` is no
+    reader.
 
     Args:
-        source: "shipped", or a folder of `rag train reader`; anything else is no reader.
+        source: "shipped", or a folder of `rag train reader`; anything else is not a reader.
 
     Raises:
-        ArtifactError: see `load_parts`; or this reader has no encoder of its own.
+        ArtifactError: see `load_parts`; or the reader has no separate encoder.
     """
     folder = _reader_folder(source)
     return None if folder is None else _span_model(folder)
@@ -93,7 +94,7 @@ def load_span_model(source: str | None) -> tuple[SpanModel, Any] | None:
 def plain_encoder(source: str | None, out: Path) -> str | None:
     """`source`, or for a reader the folder in `out` that holds its encoder as a model of transformers.
 
-    The folder ends in what the reader is called, for model cards, and is written if it is not there.
+    The folder's name ends with the reader's, for model cards; it is written if it does not exist.
 
     Raises:
         ArtifactError: see `load_span_model`.
@@ -121,7 +122,7 @@ def _reader_folder(source: str | None) -> Path | None:
 def _span_model(folder: Path) -> tuple[SpanModel, Any]:
     parts = load_parts(folder)
     if not isinstance(parts.model, SpanModel):
-        raise ArtifactError(f"{folder}: {type(parts.model).__name__} holds no encoder to start from")
+        raise ArtifactError(f"{folder}: {type(parts.model).__name__} has no encoder to start from")
     return parts.model, parts.tokenizer
 
 
@@ -143,14 +144,15 @@ def _load_own(folder: Path) -> ReaderParts:
 
 
 def check_tokenizer(name: str | Path, tokenizer: Any, config: Any) -> None:
-    """Refuse a tokenizer that cannot be the encoder's.
+    """Refuse a tokenizer that cannot belong to the encoder.
 
     Raises:
-        MismatchedArtifactError: it has more tokens than the encoder knows, or no [CLS], [SEP] or [PAD].
+        MismatchedArtifactError: it has more tokens than the encoder's vocabulary, or lacks [CLS], [SEP] or
+            [PAD].
     """
     if len(tokenizer) > config.vocab_size:
         raise MismatchedArtifactError(
-            f"{name}: the tokenizer has {len(tokenizer)} tokens, the encoder knows {config.vocab_size}",
+            f"{name}: the tokenizer has {len(tokenizer)} tokens, the encoder {config.vocab_size}",
             hint="put the tokenizer that the encoder was trained with beside it",
         )
     missing = [kind for kind in ("cls", "sep", "pad") if getattr(tokenizer, f"{kind}_token_id") is None]
@@ -162,7 +164,7 @@ def check_tokenizer(name: str | Path, tokenizer: Any, config: Any) -> None:
 
 
 def _checked(folder: Path, file: str, expected: str | None) -> Path:
-    """The path of a file that `reader.json` names, after a look at its bytes."""
+    """The path of a file that `reader.json` names, after checking its checksum."""
     path = folder / file
     if not path.exists():
         raise ArtifactError(f"{folder}: {file} is missing", hint="copy the whole folder")

@@ -1,4 +1,4 @@
-"""Rows through the network: length-sorted batches under a token budget, span search on the spot."""
+"""Run rows through the network in length-sorted batches under a token budget, and search their spans."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class RowScores:
         starts, ends: (R, K) int64 positions in the row, ends inclusive.
         nulls: (R,) float32 start + end logit of [CLS].
         relevances: (R,) float32 passage logits, zero for a network without passage selection.
-        words: (R, 2) float32 scores of "yes" and "no", comparable with `spans`; -inf where the network says
-            neither.
-        skims: (R,) float32 what the early head says of the whole row; zero where it was not asked.
+        words: (R, 2) float32 scores of "yes" and "no", comparable with `spans`; -inf for networks that cannot
+            answer so.
+        skims: (R,) float32 score of the whole row by the early head; zero if it was not used.
     """
 
     spans: npt.NDArray[np.float32]
@@ -40,12 +40,12 @@ class RowScores:
     skims: npt.NDArray[np.float32]
 
     def take(self, numbers: npt.NDArray[np.int64]) -> RowScores:
-        """Those of the rows with these numbers, in this order."""
+        """The scores of the rows with these numbers, in this order."""
         return RowScores(*(getattr(self, name)[numbers] for name in RowScores.__slots__))
 
     @classmethod
     def joined(cls, parts: Sequence[RowScores]) -> RowScores:
-        """The rows of all parts, one part after the other."""
+        """Concatenate the rows of all parts."""
         return cls(*(np.concatenate([getattr(p, name) for p in parts]) for name in cls.__slots__))
 
 
@@ -58,11 +58,11 @@ def score_rows(
     floors: npt.NDArray[np.float32] | None = None,
     device: str = "cpu",
 ) -> RowScores:
-    """Run all rows and keep the best spans of each, as long and as many as the layout's settings say.
+    """Run all rows and keep the best spans of each; the layout's settings limit their length and number.
 
     Args:
         continues: (V,) bool, tokens that continue a word; if given, spans consist of whole words.
-        floors: (R,) rows whose early head says less are dropped: they have no spans.
+        floors: (R,) lowest score by the early head; rows below it are dropped and have no spans.
     """
     count, longest, most = len(rows), layout.settings.max_answer_tokens, layout.settings.spans_per_window
     spans = np.full((count, most), -np.inf, np.float32)
@@ -82,7 +82,7 @@ def score_rows(
         if found.relevance is not None:
             relevances[part] = found.relevance.float().cpu().numpy()
         if found.words is not None:
-            words[part] = 2.0 * found.words.float().cpu().numpy()  # as a start and as an end logit
+            words[part] = 2.0 * found.words.float().cpu().numpy()  # once as a start and once as an end logit
         if found.skim is not None:
             skims[part] = found.skim.numpy()
 
@@ -102,8 +102,8 @@ def map_rows(
     """Run all rows, longest first, in even batches of about `model.batch_tokens` tokens.
 
     Args:
-        use: called for each batch of r rows, in any order and maybe from several threads, with their numbers,
-            token ids (r, L), which of these are text (r, L) bool, and the logits.
+        use: called for each batch of r rows, in any order and possibly from several threads, with their
+            numbers, token ids (r, L), a mask of text tokens (r, L) bool, and the logits.
         floors: see `score_rows`.
     """
 
@@ -130,7 +130,7 @@ def map_rows(
 def row_tensors(
     template: PairTemplate, rows: Sequence[Row]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Token ids, mask and segments (R, L) int64, and which positions are text (R, L) bool."""
+    """Token ids, mask and segments (R, L) int64, and a mask of text tokens (R, L) bool."""
     ids, mask = pad([row.ids for row in rows], template.pad)
     column = torch.arange(ids.shape[1])
     places = torch.tensor([(row.types_from, row.text_from, row.text_to) for row in rows])  # (R, 3)
@@ -147,7 +147,7 @@ def span_scores(
     end_allowed: torch.Tensor,
     width: int,
 ) -> torch.Tensor:
-    """(…, L, width) start + end logit of every span, by first token and length − 1; −inf where none may be.
+    """Start + end logits (…, L, width) of every span, by first token and length − 1; −inf where not allowed.
 
     Args:
         start_logits, end_logits: (…, L).

@@ -1,4 +1,4 @@
-"""How a question, a title and a text become rows of tokens: windows, special tokens, segments."""
+"""Build rows of tokens from question, title and text: windows, special tokens, segments."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class PairTemplate:
     Attributes:
         before, between, after: token ids.
         types: segment of (before and first, between, second and after).
-        cls_position: where [CLS] stands in `before`; its logits mean "no answer here".
-        separator: the id that parts a title from the text.
-        pad: the padding id.
+        cls_position: position of [CLS] in `before`; its logits mean "no answer here".
+        separator: id of the token between title and text.
+        pad: id of the padding token.
     """
 
     before: tuple[int, ...]
@@ -37,11 +37,11 @@ class PairTemplate:
     pad: int
 
     def frame(self, question: Tokens, title: Tokens | None = None, *, closed: bool = True) -> RowFrame:
-        """What stands around a text that is read for a question.
+        """The tokens around a text that is read for a question.
 
         Args:
-            question, title: token ids, as long as they are to be; None: no title stands before the text.
-            closed: rows end with the closing tokens.
+            question, title: token ids, already cut to length; title None: no title before the text.
+            closed: whether rows end with the closing tokens.
         """
         head = [*self.before, *question.tolist(), *self.between]
         types_from = len(head) - (len(self.between) if self.types[1] != self.types[0] else 0)
@@ -96,7 +96,7 @@ class Row:
         ids: (L,) int64 tokens.
         types_from: position at which segment 1 begins.
         text_from: position of the first text token; text tokens run up to `text_to` (exclusive).
-        first_token: which token of the passage stands at `text_from`.
+        first_token: number of the passage's token at `text_from`.
     """
 
     group: int
@@ -109,10 +109,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class RowFrame:
-    """All of a row but its text, see `PairTemplate.frame`.
+    """A row without its text, see `PairTemplate.frame`.
 
     Attributes:
-        head, tail: token ids before and behind the text.
+        head, tail: token ids before and after the text.
         types_from: position at which segment 1 begins.
     """
 
@@ -122,7 +122,7 @@ class RowFrame:
 
     @property
     def size(self) -> int:
-        """Tokens that are no text."""
+        """Number of tokens that are not text."""
         return len(self.head) + len(self.tail)
 
     def row(self, window: Tokens | Sequence[int], *, group: int = 0, first_token: int = 0) -> Row:
@@ -138,7 +138,7 @@ class RowLayout:
 
     Attributes:
         template: the tokenizer's special tokens.
-        settings: say how long rows and their parts may be, and whether titles and closing tokens are in them.
+        settings: lengths of rows and of their parts, and whether they contain titles and closing tokens.
     """
 
     template: PairTemplate

@@ -1,4 +1,4 @@
-"""How likely an extractive reader finds an answer in each passage, read by itself."""
+"""Likelihood of an answer in each passage, by an extractive reader that reads passages one by one."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def span_log_likelihood(
     passages: Sequence[Sequence[Passage]],
     answers: Sequence[AnswerMatcher],
 ) -> list[Floats]:
-    r"""Log-probability of the places where an answer stands, in each passage by itself.
+    r"""Log-probability of the occurrences of an answer, for each passage by itself.
 
         g_i = log Σ_{(s,e) ∈ A_i} P_start(s)·P_end(e)
 
-    with A_i all places in passage i where an answer stands literally, and both softmaxes over the passage's
-    tokens and its [CLS], "not here", as the reader was trained. Windows of a long passage share the softmax.
+    with A_i all literal occurrences of an answer in passage i, and both softmaxes over the passage's tokens
+    and its [CLS], "not here", as in the reader's training. Windows of a long passage share the softmax.
 
     Args:
-        answers: finds the answers of each.
+        answers: for each question, a matcher that finds its answers.
 
     Returns:
-        For each question one number a passage, −inf where no answer stands in it.
+        For each question one number per passage, −inf where no answer occurs.
 
     Source:
         Izacard et al. 2022, "Atlas", section 2.2 (perplexity distillation), with spans for generated answers;
@@ -44,7 +44,7 @@ def span_log_likelihood(
         list(everything.texts.located(passage, answers[question].places(unique[passage].text)))
         for question, _, passage in pairs
     ]
-    # passages without an answer need no reading: nothing is added up
+    # passages without an answer need no reading: their sum is empty
     rows = [row for row in everything.rows if spans[row.group]]
     of_rows = np.full((len(rows), 3), -np.inf)  # answers, all starts, all ends
 
@@ -78,13 +78,13 @@ def span_log_likelihood(
 def passage_relevance(
     reader: ExtractiveReader, questions: Sequence[str], passages: Sequence[Sequence[Passage]]
 ) -> list[Floats]:
-    """How much rather an answer, whichever, stands in each passage than none.
+    """Score of each passage for holding any answer to the question.
 
-    The passage selection logit of a reader that selects passages, else the best span's score less that of
-    "not here"; the best window of a passage counts.
+    The passage selection logit of a reader that selects passages, else the best span's score minus that of
+    "not here"; for a long passage the best window's.
 
     Returns:
-        For each question one number a passage, −inf for empty ones.
+        For each question one number per passage, −inf for empty ones.
 
     Source: Karpukhin et al. 2020, section 6.1 (passage selection).
     """

@@ -21,13 +21,15 @@ Result = TypeVar("Result")
 
 
 class Logits(NamedTuple):
-    """What a network says of R rows of L tokens, all float32.
+    """Outputs of a network for R rows of L tokens, all float32.
 
     Attributes:
-        start, end: (R, L) "the answer starts here", "ends here"; those of [CLS] say "not in this passage".
+        start, end: (R, L) "the answer starts here", "ends here"; at [CLS] "the answer is not in this
+            passage".
         relevance: (R,) "this passage holds the answer", if the network has such a head.
-        words: (R, 2) "the answer is yes", "is no", on the scale of a start or end logit; likewise.
-        skim: an early layer's "the answer is here": (R, L) in training, (R,) where a `Skim` was asked for.
+        words: (R, 2) "the answer is yes", "is no", on the scale of a start or end logit, if it has such a
+            head.
+        skim: an early layer's "the answer is here": (R, L) in training, (R,) if called with a `Skim`.
         facts: (R, L) "the sentence that ends here supports the answer", if the network has such a head.
     """
 
@@ -40,33 +42,35 @@ class Logits(NamedTuple):
 
 
 class Skim(NamedTuple):
-    """Which of R rows of L tokens are worth the late layers: those whose early logits' log-sum-exp over
-    `inside` (R, L) bool is at least `floor` (R,) float32. The others' logits are -inf."""
+    """Selects the rows that go through the late layers: those whose early logits' log-sum-exp over `inside`
+    (R, L) bool is at least `floor` (R,) float32. The logits of the other rows are -inf."""
 
     inside: torch.Tensor
     floor: torch.Tensor
 
 
 class LogitsModel(nn.Module):
-    """What `ExtractiveReader` runs: tokens in; start and end logits and perhaps a passage logit out."""
+    """A network that `ExtractiveReader` can run: tokens in; start, end and possibly further logits out."""
 
     batch_tokens = 4096
     depth = 0
-    """Layers of the encoder."""
+    """Number of layers of the encoder."""
     skim_layer = 0
-    """That of the early head, after which rows can be dropped; 0: none."""
+    """The layer of the early head, after which rows can be dropped; 0: no early head."""
 
     @property
     def workers(self) -> int:
-        """How many items `map` works on at a time."""
+        """Number of items that `map` processes at a time."""
         return 1
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-        """`function` over `items`, in order; networks that leave cores idle run several items at once."""
+        """Apply `function` to `items`, results in order; networks that would leave cores idle run several at
+        once.
+        """
         return map(function, items)
 
     def close(self) -> None:
-        """Release threads, if the network has any of its own."""
+        """Stop the network's worker threads, if it has any."""
 
     def to_compute(self, dtype: torch.dtype) -> LogitsModel:
         """Move the encoder to `dtype`; heads stay fp32. Returns self."""
@@ -79,7 +83,7 @@ class LogitsModel(nn.Module):
         token_types: torch.Tensor,
         skim: Skim | None = None,
     ) -> Logits:
-        """What the network says of R rows of L tokens, each (R, L) int64; `skim` is for networks that can."""
+        """Logits of R rows from (R, L) int64 tensors; `skim` is for networks with an early head."""
         found: Logits = self(input_ids, attention_mask, token_types)
         return found
 
@@ -104,11 +108,11 @@ class Heads(NamedTuple):
 class SpanModel(LogitsModel):
     """Encoder plus two linear units per token: the logits of "the answer starts here" and "ends here".
 
-    Heads always compute in fp32, whatever dtype the encoder has: span scores are sums of two logits and are
+    Heads always compute in fp32, whatever the encoder's dtype: span scores are sums of two logits and are
     compared across passages, where bf16's three decimal digits would make ties.
 
     Args:
-        encoder: gives (R, L, D) hidden states.
+        encoder: computes (R, L, D) hidden states.
         head: D → 2.
         passage_head: D → 3 on [CLS]: the passage holds the answer; the answer is yes; is no.
         skim_head: D → 1 on each token of layer `skim_layer`, for training; inference may stop there.
@@ -137,7 +141,7 @@ class SpanModel(LogitsModel):
 
     @classmethod
     def from_encoder(cls, folder: str | Path, *, seed: int = 0, dropout: float | None = None) -> SpanModel:
-        """Load an encoder (`AutoModel`) and add a freshly drawn head.
+        """Load an encoder (`AutoModel`) and add a randomly initialised head.
 
         Args:
             folder: Hugging Face name or local folder.
@@ -150,7 +154,7 @@ class SpanModel(LogitsModel):
         return cls(encoder, _drawn(encoder.config.hidden_size, 2, seed))
 
     def add_heads(self, *, passage: bool, skim_layer: int, facts: bool, seed: int) -> None:
-        """Draw the heads that are wanted and not there; facts that are not wanted are no longer marked.
+        """Add randomly initialised heads where wanted and missing; remove the fact head if it is not wanted.
 
         Raises:
             ConfigError: the encoder has no such layer.

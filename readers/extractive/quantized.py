@@ -44,7 +44,7 @@ def save_int8(state: Mapping[str, torch.Tensor], path: Path, *, keep: Collection
         elif tensor.is_floating_point():
             tensors[name] = tensor.float().contiguous()
     with atomic_path(path) as temporary:
-        # one entry only: the library writes several in random order, and equal weights must be equal bytes
+        # one metadata entry only: the library writes several in random order, and bytes must be reproducible
         save_file(tensors, temporary, metadata={"quantization": "int8-per-row"})
         temporary.chmod(0o644)
 

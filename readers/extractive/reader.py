@@ -1,4 +1,4 @@
-"""The extractive reader: the words of a passage that answer a question, and where they stand."""
+"""The extractive reader: answers are spans of the passages."""
 
 from __future__ import annotations
 
@@ -80,7 +80,8 @@ class ExtractiveReader:
             precision: "fp32"; "bf16"; "int8" (linear layers in int8, for readers that come with ranges of
                 their activations, on CPUs); or "auto", the fastest of these that the reader and the hardware
                 allow.
-            overrides: fields of `ReaderSettings` to replace; an effort alone counts for paths too.
+            overrides: fields of `ReaderSettings` to replace; `effort` without `path_effort` applies to paths
+                too.
         """
         parts = load_parts(name_or_path)
         if "effort" in overrides:
@@ -108,10 +109,10 @@ class ExtractiveReader:
         *,
         from_paths: bool = False,
     ) -> list[ReadResult]:
-        """Answer each question from its own passages; see `Reader.read`. All share the forward passes.
+        """Answer each question from its passages; see `Reader.read`. All questions share the forward passes.
 
         Args:
-            from_paths: `scores` are `readers.paths.hop_scores`.
+            from_paths: whether `scores` are `readers.paths.hop_scores`.
         """
         check_request(questions, passages, scores, n_best)
         settings = self.settings
@@ -133,9 +134,9 @@ class ExtractiveReader:
         ]
 
     def score(self, questions: Sequence[str], passages: Sequence[Sequence[Passage]]) -> ScoredPassages:
-        """Run the network over all windows of all passages; `rank` makes answers of it.
+        """Run the network over all windows of all passages; `rank` makes answers of the result.
 
-        The early head, where there is one, speaks too, but nothing is dropped.
+        The early head, if there is one, computes its scores too, but drops nothing.
         """
         everything = self.rows(questions, passages)
         floors = np.full(len(everything.rows), -np.inf, np.float32) if self.model.skim_layer else None
@@ -152,7 +153,7 @@ class ExtractiveReader:
         return PassageRows(len(questions), pairs, unique, texts, rows, extend)
 
     def score_rows(self, rows: Sequence[Row], floors: npt.NDArray[np.float32] | None) -> RowScores:
-        """What the network says of rows; below its floor the early head ends a row."""
+        """Scores of rows; rows that the early head scores below their floor are dropped."""
         return score_rows(
             self.model,
             self.layout,
@@ -164,21 +165,21 @@ class ExtractiveReader:
 
     @property
     def reads_paths(self) -> bool:
-        """Whether it was taught to mark the sentences of a path, see `readers.paths`."""
+        """Whether it was trained to mark the sentences of a path, see `readers.paths`."""
         return self.settings.paths
 
     def support(
         self, questions: Sequence[str], passages: Sequence[Passage], sentences: Sequence[Spans]
     ) -> list[npt.NDArray[np.float32]]:
-        """How much each sentence of a passage supports the answer: logits, above 0 where it does.
+        """Logits that each sentence of a passage supports the answer; above 0 means that it does.
 
         Args:
             questions: n questions.
-            passages: one for each.
+            passages: one for each question.
             sentences: start and end of the sentences of each passage's text.
 
         Returns:
-            n arrays, one value a sentence; −inf for one without a token.
+            n arrays, one value per sentence; −inf for sentences without a token.
         """
         read = self.rows(questions, [[passage] for passage in passages])
         numbers = [unique for _, _, unique in read.pairs]  # of the texts
@@ -202,12 +203,12 @@ class ExtractiveReader:
         return found
 
     def close(self) -> None:
-        """End the network's worker threads; the next `read` starts them again."""
+        """Stop the network's worker threads; the next `read` starts them again."""
         self.model.close()
 
 
 def _unique_passages(passages: Sequence[Sequence[Passage]]) -> tuple[list[Pair], list[Passage]]:
-    """All (question, passage) pairs, and the different passages among them: each text is tokenised once."""
+    """All (question, passage) pairs, and the distinct passages, so that each text is tokenised once."""
     seen: dict[tuple[str, str], int] = {}
     unique: list[Passage] = []
     pairs: list[Pair] = []

@@ -1,4 +1,4 @@
-"""What a reader folder says about itself beside its weights: `reader.json`."""
+"""The description of an extractive reader's folder, `reader.json`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Effort(Config):
     """How much of a question's passages is read (`readers.extractive.waves`); by default everything.
 
     Attributes:
-        waves: passages of each wave, best first by retrieval score; what they leave over is not read. Empty:
-            one wave of all.
-        enough: for each wave but the last, the confidence of the best answer so far that ends the reading.
-        drop: from the second wave on a passage ends at the early head if that says less of it than of the
-            question's best passage so far, minus this many nats; None: none does.
+        waves: number of passages of each wave, best first by retrieval score; further passages are not read.
+            Empty: one wave of all passages.
+        enough: for each wave but the last, the confidence of the best answer so far at which reading stops.
+        drop: from the second wave on, a passage is dropped at the early head if its score there is this many
+            nats below that of the question's best passage so far; None: no passage is dropped.
     """
 
     waves: tuple[Annotated[int, Field(ge=1)], ...] = ()
@@ -29,7 +29,9 @@ class Effort(Config):
     @model_validator(mode="after")
     def _fit_together(self) -> Effort:
         if len(self.enough) != max(0, len(self.waves) - 1):
-            raise ValueError(f"{len(self.waves)} waves have {len(self.enough)} ends: expected one fewer")
+            raise ValueError(
+                f"{len(self.waves)} waves have {len(self.enough)} values of enough, expected one fewer"
+            )
         return self
 
 
@@ -37,34 +39,33 @@ class ReaderSettings(Config):
     """How passages are laid out, searched and ranked.
 
     Attributes:
-        titled: the title stands before the text.
-        final_separator: rows end with the tokenizer's closing tokens.
+        titled: whether the title stands before the text.
+        final_separator: whether rows end with the tokenizer's closing tokens.
         max_tokens: longest row; a longer passage is read in windows.
         stride_tokens: tokens that neighbouring windows share.
-        question_tokens, title_tokens: over-long questions and titles are cut here.
+        question_tokens, title_tokens: lengths to which questions and titles are cut.
         max_answer_tokens: longest answer.
         spans_per_window: candidates taken from each window.
         candidates: different answers kept per question; confidences are relative to these.
         retrieval_weight: w in score = span score − w·ln(1 + rank of the passage by retrieval score).
-        path_weight: w instead where a multi-hop retriever found the passages as paths: there the order,
-            which is that of `readers.paths.hop_scores`, says more.
-        score_weight: w' in score = span score + w' · retrieval score, of readers that were trained with their
-            retriever, on whose scale it is.
-        merge: the same answer in several passages counts by its best place ("max") or adds up ("sum").
+        path_weight: w for passages of a multi-hop retriever's paths, whose order, that of
+            `readers.paths.hop_scores`, is more reliable.
+        score_weight: w' in score = span score + w' · retrieval score, for readers that were trained together
+            with their retriever.
+        merge: the score of an answer that occurs in several passages: the best one ("max") or the "sum".
         null: how the passages' "no answer here" scores become one: their "max", "mean" or "min", or that of
             the passage with the best answer ("best").
-        select: passages are chosen by their own logit, spans within the chosen one (DPR), instead of by
-            spans alone.
-        answer_types: "yes" and "no" are answers, where the network says them.
-        skim_layer: layer on which the network's early head sits; 0: it has none.
-        efforts: by name, ways to read less; "full" is always there and reads everything.
-        effort: which of them is taken.
-        path_effort: which instead where passages were found as paths; an answer often stands in the last of
-            them.
-        paths: sees a path as one text to mark the sentences that support the answer, see `readers.paths`.
+        select: choose the passage by its selection logit and then a span in it (DPR), instead of the best
+            span of all passages.
+        answer_types: whether "yes" and "no" can be answers, for networks with these outputs.
+        skim_layer: layer of the network's early head; 0: it has none.
+        efforts: named ways to read less; "full", which reads everything, always exists.
+        effort: the default effort.
+        path_effort: the default effort for passages of paths; an answer often occurs in the last of them.
+        paths: whether it reads a path as one text to mark the supporting sentences, see `readers.paths`.
         words: answers may begin and end inside words ("any"), are searched among whole words only
-            ("whole"), or are extended to whole words afterwards ("extend", as DPR does). Known for
-            WordPiece tokenizers only.
+            ("whole"), or are extended to whole words afterwards ("extend", as DPR does). For WordPiece
+            tokenizers only.
     """
 
     titled: bool = True
@@ -108,7 +109,7 @@ class ReaderSettings(Config):
 
     @property
     def reading(self) -> Effort:
-        """The effort that is taken."""
+        """The chosen effort."""
         return Effort() if self.effort == "full" else self.efforts[self.effort]
 
 

@@ -14,11 +14,11 @@ from rag.core.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class TokenizedTexts:
-    """n tokenised texts, end to end.
+    """n tokenised texts, concatenated.
 
     Attributes:
         ids: (T,) int32 token ids of all texts.
-        offsets: (T, 2) int32 character start and end of each token in its own text.
+        offsets: (T, 2) int32 character start and end of each token in its text.
         bounds: (n + 1,) int64; text i is the slice bounds[i]:bounds[i + 1].
     """
 
@@ -31,7 +31,7 @@ class TokenizedTexts:
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
-        """(n,) tokens of each text."""
+        """Number of tokens of each text, (n,)."""
         return np.diff(self.bounds)
 
     def tokens(self, index: int) -> npt.NDArray[np.int32]:
@@ -39,15 +39,15 @@ class TokenizedTexts:
         return self.ids[self.bounds[index] : self.bounds[index + 1]]
 
     def spans(self, index: int) -> npt.NDArray[np.int32]:
-        """(L, 2) character offsets of the tokens of text `index`."""
+        """Character offsets (L, 2) of the tokens of text `index`."""
         return self.offsets[self.bounds[index] : self.bounds[index + 1]]
 
     def located(
         self, index: int, places: Iterable[tuple[int, int]], most: int | None = None
     ) -> Iterator[tuple[int, int]]:
-        """First and last token of each place (characters, the end exclusive) in text `index`.
+        """First and last token of each span of characters (end exclusive) in text `index`.
 
-        Places without a token, and those of more than `most` tokens, are left out.
+        Spans without a token, and those of more than `most` tokens, are left out.
         """
         offsets = self.spans(index)
         for start, end in places:
@@ -58,10 +58,10 @@ class TokenizedTexts:
 
 
 def check_offsets(name: str, tokenizer: Any) -> None:
-    """Refuse a tokenizer that does not say where its tokens stand.
+    """Refuse a tokenizer without character offsets.
 
     Raises:
-        ConfigError: it is a slow one.
+        ConfigError: it is not a fast tokenizer.
     """
     if not getattr(tokenizer, "is_fast", False):
         raise ConfigError(

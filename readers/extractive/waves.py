@@ -1,8 +1,8 @@
-"""Reading only what it takes: passages in waves, best first, some of them through the first layers alone.
+"""Read only as much as needed: passages in waves, best first, some of them through the first layers only.
 
 Nine tenths of the time of an answer goes into passages that do not change it. So a question's best passages
-are read first; if the answer they give is likely enough, the others are never looked at. In later waves the
-early head of the network, where it has one, ends the reading of a passage after a few layers.
+are read first; if their answer is likely enough, the others are not read. In later waves the early head of
+the network, if it has one, drops unpromising passages after a few layers.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from readers.manifest import Calibration
 from readers.ranking import PassageRows, ScoredPassages, confidence_of_first, rank
 
 ScoreRows = Callable[[Sequence[Row], npt.NDArray[np.float32] | None], RowScores]
-"""Scores rows; given floors, drops those of which the early head says less."""
+"""Scores rows; with floors, drops those that the early head scores lower."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadCost:
-    """What was read for one question: passages, how many of these were dropped early, tokens times layers."""
+    """Cost of one question: passages read, how many of these were dropped early, tokens times layers."""
 
     passages: int
     dropped: int
@@ -41,24 +41,24 @@ def read_waves(
     *,
     depth: int,
 ) -> tuple[ScoredPassages, list[ReadCost]]:
-    """Read passages of all questions, wave by wave, as far as `settings.reading` asks for.
+    """Read passages of all questions, wave by wave, as far as `settings.reading` requires.
 
     Args:
         retrieval: for each question the retrieval scores of its passages.
-        settings, calibration: of the reader; they tell how likely the best answer is.
-        depth: layers of the network.
+        settings, calibration: of the reader; for the confidence of the best answer.
+        depth: number of layers of the network.
 
     Returns:
         The rows that were read to the end with their scores, in the order of `unread`; each question's cost.
     """
     effort, rows = settings.reading, unread.rows
     owner = np.array([unread.pairs[row.group][0] for row in rows], np.int64)
-    layers = np.zeros(len(rows), np.int64)  # that each row went through
+    layers = np.zeros(len(rows), np.int64)  # layers that each row went through
     if not effort.waves:
         everything = unread.scored(range(len(rows)), score(rows, None))
         return everything, _costs(unread, owner, layers + depth, depth)
     before = standing(unread, retrieval)
-    best = np.full(unread.questions, -np.inf, np.float32)  # the early head's word on a question's best row
+    best = np.full(unread.questions, -np.inf, np.float32)  # the early head's score of a question's best row
     open_ = np.ones(unread.questions, bool)
     parts: list[tuple[npt.NDArray[np.int64], RowScores]] = []
     ends = np.cumsum(effort.waves)
@@ -81,7 +81,7 @@ def read_waves(
 
 
 def standing(unread: PassageRows, retrieval: Sequence[Sequence[float]]) -> npt.NDArray[np.int64]:
-    """For each row, how many passages of its question come before its own: by retrieval score, then place."""
+    """For each row, how many passages of its question rank before its passage by retrieval score."""
     ranks = [np.argsort(np.argsort(-np.asarray(given, float), kind="stable")) for given in retrieval]
     pairs = (unread.pairs[row.group] for row in unread.rows)
     return np.array([ranks[question][place] for question, place, _ in pairs], np.int64)

@@ -365,7 +365,7 @@ class TestSettings:
     @pytest.mark.parametrize("value", ["", " , "])
     def test_keys_that_are_none_do_not_open_the_server(self, monkeypatch, value):
         monkeypatch.setenv("RAG_SERVE_API_KEYS", value)
-        with pytest.raises(ConfigError, match=r"api_keys: .*holds no key; unset it"):
+        with pytest.raises(ConfigError, match=r"api_keys: .*contains no key; unset it"):
             load_settings()
 
     def test_frozen(self):
