@@ -30,7 +30,7 @@ _COMMANDS = {  # name → panel of the help, summary
     "mine": ("Train", "Mine hard negatives: questions and an index to training examples."),
     "score": ("Train", "Score training passages by what a reader makes of them."),
     "train": ("Train", "Train a retriever or a reader."),
-    "distill": ("Train", "Teach a retriever from a reader in rounds, from questions and answers alone."),
+    "rounds": ("Train", "Teach a retriever in rounds, from questions and answers alone."),
     "tune": ("Train", "Choose settings of a search or a reader on training questions."),
     "evaluate": ("Measure", "Evaluate an index and a reader on a question set."),
     "compare": ("Measure", "Compare evaluated systems on the same questions, with significance tests."),
@@ -138,6 +138,7 @@ _RENAMED = {
     "--encoder": "--from (where training starts) or --index-encoder (of an index)",
     "--model": "--index-encoder of `rag mine`, --from of `rag train generator`",
     "--depth": "--ranks of `rag mine`, --read of `rag score`",
+    "--rounds": "`rag rounds`",
     "--tune-facts": "`rag tune facts`",
     "--tune-fusion": "`rag tune fusion`",
 }

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from rag.cli.options import DATA, TRAINING, RetrieverSpec, option, parameters_of
+from rag.cli.options import DATA, TRAINING, option
 from rag.cli.recipe import Refresh, files, index, run_recipe, say_encoder, say_once, trains_retriever
-from rag.core.errors import ConfigError
 
 _SEARCHED = index("Search its passages at every validation.")
 
@@ -110,71 +108,19 @@ def distill(settings: Any) -> None:
 
 @trains_retriever(
     train=files("Examples of `rag mine`, or of `rag score` for --loss kl"),
-    index=index("Search its passages at every validation; the first of --rounds finds its passages there."),
+    index=_SEARCHED,
     loss=Annotated[
         Literal["softmax", "pairwise", "kl"] | None,
         option(help="kl: towards the targets of `rag score`.", panel=TRAINING),
     ],
 )
-def colbert(
-    settings: Any,
-    rounds: Annotated[
-        int, typer.Option(min=0, help="Instead of --train: rounds of relevance-guided supervision, at most.")
-    ] = 0,
-    questions: Annotated[
-        str | None, typer.Option("--questions", "-q", help="Of --rounds: with answers; no gold passages.")
-    ] = None,
-    held_out: Annotated[
-        str | None, typer.Option(help="Questions that judge each round; default: a tenth of --questions.")
-    ] = None,
-    positives: Annotated[
-        str, typer.Option(help='Depth rules: "3,50" is the first 3 of the best 50 that hold an answer.')
-    ] = "3,50",
-    negatives: Annotated[int, typer.Option(min=1, help="Passages without an answer for each of them.")] = 20,
-    top_k: Annotated[int, typer.Option(min=2, help="Passages retrieved a question.")] = 100,
-    figure: Annotated[
-        str, typer.Option(help="Held-out figure that judges: top1, top5, top20, top100.")
-    ] = "top1",
-    profile: Annotated[
-        str, typer.Option(help="Rules of answers: nq_open, squad, trec_search, …")
-    ] = "nq_open",
-    retriever: RetrieverSpec = "auto",
-    next_retriever: Annotated[
-        str,
-        typer.Option(
-            help="For the rounds' own indexes; auto: --retriever where that is hybrid, else colbert."
-        ),
-    ] = "auto",
-    restart: Annotated[
-        bool, typer.Option(help="Every round starts from --encoder; otherwise from the last round's.")
-    ] = True,
-) -> None:
-    """Train a retriever of one vector a token (ColBERT) on labelled passages, or in --rounds on answers.
+def colbert(settings: Any) -> None:
+    """Train a retriever with one vector per token (ColBERT) on labelled passages.
 
-    With several GPUs: torchrun --nproc-per-node N -m rag.cli.main train colbert …
+    From answers alone: `rag rounds --recipe colbert`. With several GPUs: torchrun --nproc-per-node N -m
+    rag.cli.main train colbert …
     """
-    guidance = {"positives": positives, "negatives": negatives}
-    given: dict[str, Any] = {
-        "questions": questions, "held_out": held_out, "top_k": top_k, "figure": figure, "profile": profile,
-        "retriever": retriever, "next_retriever": next_retriever, "restart": restart,
-    }  # fmt: skip
-    if not rounds:
-        _refuse_changed(colbert, {**given, **guidance})
-        say_encoder(run_recipe("colbert", settings))
-        return
-    from rag.rounds.by_answers import guided_rounds
-
-    lines = guided_rounds(settings, rounds=rounds, **given, guidance=guidance)
-    typer.echo("\n".join(lines))
-    typer.echo(f"→ {settings.out / 'rounds.json'} names the best round's encoder")
-
-
-def _refuse_changed(command: Callable[..., None], given: Mapping[str, Any]) -> None:
-    """Options of --rounds that would not be read."""
-    usual = parameters_of(command)
-    if changed := [name for name, value in given.items() if value != usual[name][1]]:
-        flags = ", ".join(f"--{'no-' * (given[n] is False)}{n.replace('_', '-')}" for n in changed)
-        raise ConfigError(f"{flags}: only --rounds reads this", hint="add --rounds N, or leave it out")
+    say_encoder(run_recipe("colbert", settings))
 
 
 @trains_retriever(

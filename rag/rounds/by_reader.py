@@ -1,68 +1,68 @@
-"""Rounds of distillation: a reader says how good each retrieved passage is, the retriever learns it.
+"""Rounds of distillation: a reader scores each retrieved passage, the retriever learns the scores.
 
-A round's folder holds `reader/`, where one is trained, and `scored.json`, the passages with its signal.
+A round's folder holds `reader/`, where one is trained, and `scored.json`, the passages with their scores.
+
+Source:
+    Izacard and Grave 2021, "Distilling Knowledge from Reader to Retriever for Question Answering", section
+    3.3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rag.rounds.config import DistillationRoundsConfig
-from rag.rounds.rounds import Round, RoundMethod
+from rag.config import recipe_of
+from rag.core.errors import ConfigError
+from rag.recipes import train
+from rag.rounds.config import DistillRoundsConfig
 from rag.rounds.scoring import score_examples
 from rag.rounds.signals import Judge, check_signal, judge_kind
-from retrievers.training.distill import DistillTrainConfig, train_distill
 
-MakeReader = Callable[[Path, Path], Path]
-"""The round's examples (DPR's results with their passages) and a folder → the finished reader."""
+if TYPE_CHECKING:
+    from rag.rounds.rounds import Round
+
+_READERS = {"reader": ("extractive", "train"), "generator": ("generative", "train_files")}
+"""Recipe → kind of the reader that it trains, and the setting for its examples."""
 
 
-class DistillationRounds(RoundMethod):
-    """Score, train towards the scores.
-
-    Args:
-        config: of the rounds.
-        make_reader: trains a reader anew in every round, as published; None takes `config.reader`.
+def check_reader(config: DistillRoundsConfig) -> None:
+    """Refuse a reader that cannot give the signal, before anything long begins.
 
     Raises:
         ArtifactError: there is no such reader.
-        ConfigError: it cannot give the signal.
-
-    Source:
-        Izacard and Grave 2021, "Distilling Knowledge from Reader to Retriever for Question Answering",
-        section 3.3.
+        ConfigError: it cannot give the signal, or is not trained by the recipe of a reader.
     """
+    if config.train_reader is None:
+        check_signal(judge_kind(config.reader), config.signal, config.reader or "the shipped reader")
+        return
+    recipe = recipe_of(config.train_reader)
+    if recipe not in _READERS:
+        raise ConfigError(
+            f"--train-reader {config.train_reader}: recipe {recipe!r}, expected one of {', '.join(_READERS)}",
+            hint="give a preset or file whose first key is recipe: reader, or recipe: generator",
+        )
+    check_signal(_READERS[recipe][0], config.signal, f"--train-reader {config.train_reader}")
 
-    def __init__(self, config: DistillationRoundsConfig, make_reader: MakeReader | None = None) -> None:
-        if make_reader is None:
-            name = config.reader or "the shipped reader"
-            check_signal(judge_kind(config.reader), config.signal, name)
-        self.config, self._make_reader = config, make_reader
 
-    def claims(self) -> dict[str, Any]:
-        """Whether readers are trained."""
-        return {"trained_reader": self._make_reader is not None}
+def scored_examples(config: DistillRoundsConfig, current: Round, found: Path) -> tuple[Path, dict[str, Any]]:
+    """The retrieved passages with the reader's scores as targets, and counts of them."""
+    scored, reader = current.folder / "scored.json", config.reader
+    if config.train_reader is not None:
+        reader = current.stage("read", lambda: str(_trained(str(config.train_reader), found, current.folder)))
 
-    def examples(self, current: Round, found: Path) -> tuple[Path, dict[str, Any]]:
-        """What was found, with targets."""
-        scored, make = current.folder / "scored.json", self._make_reader
-        reader = self.config.reader
-        if make is not None:
-            reader = current.stage("read", lambda: str(make(found, current.folder / "reader")))
+    def score() -> dict[str, Any]:
+        judge = Judge.open(reader, config.signal)
+        counts = score_examples(found, scored, judge).counts
+        judge.close()
+        return {
+            "questions": counts["questions"], "without the answer": counts["no passage holds an answer"],
+            "constant": counts["constant"],
+        }  # fmt: skip
 
-        def score() -> dict[str, Any]:
-            judge = Judge.open(reader, self.config.signal)
-            counts = score_examples(found, scored, judge).counts
-            judge.close()
-            return {
-                "questions": counts["questions"], "without the answer": counts["no passage holds an answer"],
-                "constant": counts["constant"],
-            }  # fmt: skip
+    return scored, current.stage("score", score)
 
-        return scored, current.stage("score", score)
 
-    def train(self, config: DistillTrainConfig) -> str:
-        """`rag train distill`."""
-        return str(train_distill(config))
+def _trained(source: str, found: Path, folder: Path) -> Path:
+    recipe = recipe_of(source)
+    return train(recipe, folder / "reader", config=source, **{_READERS[recipe][1]: [str(found)]})

@@ -4,20 +4,19 @@ OUT/
   config.json                what decides the rounds
   round-0/evaluation/        the retriever that round 1 starts from
   round-1/found.json         what it finds for the training questions
-          …                  the examples that the method makes of it
+          …                  the examples made of it
           retriever/         the training run
           index/             the passages under the new encoder
           evaluation/        held-out questions over it
           done.json          which of these are finished, and their figures
   rounds.json                the table, and which round is best
 
-How examples are made and which recipe learns from them is the method's: `rag.rounds.by_reader` (a reader
-says how good each passage is), `rag.rounds.by_answers` (answers say which are right).
+What is retrieved becomes examples in `rag.rounds.by_reader` (a reader scores each passage) or
+`rag.rounds.by_answers` (answers tell which passages are right).
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -44,12 +43,15 @@ from rag.eval.guard import check_selection_split
 from rag.eval.results import load_evaluation
 from rag.joint.questions import answered, text_of
 from rag.pipeline import Pipeline
-from rag.rounds.config import RoundsConfig
+from rag.recipes import RECIPES, load
+from rag.rounds.by_answers import labelled_examples
+from rag.rounds.by_reader import check_reader, scored_examples
+from rag.rounds.config import DistillRoundsConfig, RoundsConfig
 from rag.training.refresh.staleness import Staleness, distinct_share, top_k_overlap
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.negatives.blocks import BlockFolder
 from retrievers.open import KINDS, named_kind, parse_kind
-from retrievers.training.config import RetrieverTrainConfig
+from retrievers.training.config import SEARCHED, RetrieverTrainConfig
 
 _FIGURES = ("top1", "top5", "top20", "top100")
 _BATCH = 512  # questions: what a stop can lose of a round's search
@@ -116,45 +118,42 @@ class Searched:
     encoder: str | None = None
 
 
-class RoundMethod(ABC):
-    """What tells one kind of rounds from another."""
-
-    def claims(self) -> dict[str, Any]:
-        """What decides the rounds beside their configuration and that of the training."""
-        return {}
-
-    @abstractmethod
-    def examples(self, current: Round, found: Path) -> tuple[Path, dict[str, Any]]:
-        """Training examples of what was found, and what is worth knowing of them; in stages of the round."""
-
-    @abstractmethod
-    def train(self, config: Any) -> str:
-        """Run the recipe, or resume it; the folder of the finished encoder."""
+_EXAMPLES: Mapping[str, Callable[[Any, Round, Path], tuple[Path, dict[str, Any]]]] = {
+    "distill": scored_examples,
+    "colbert": labelled_examples,
+}
 
 
-def run_rounds(
-    config: RoundsConfig, training: RetrieverTrainConfig, method: RoundMethod
-) -> list[RoundResult]:
+def run_rounds(config: RoundsConfig, training: RetrieverTrainConfig) -> list[RoundResult]:
     """Train round by round, or go on where `config.out` was left, after whatever stage.
 
     A round whose gain on the held-out questions is within noise is the last.
 
     Args:
-        training: of every round's retriever; its paths are set here.
-        method: makes examples and trains.
+        config: its class decides how examples are made.
+        training: of every round's retriever, by the recipe of that name; its paths are set here.
 
     Returns:
         All rounds, from round 0 on; `OUT/rounds.json` has them too, and the folder of the best encoder.
 
     Raises:
-        ConfigError: the held-out questions are a test set, or the method or the retriever cannot work.
+        ConfigError: the held-out questions are a test set, or the reader, the retriever or the training
+            cannot work.
         DataError: no question can be learnt from.
         MismatchedArtifactError: `config.out` holds rounds of other settings.
     """
     if config.held_out is not None:
         check_selection_split(config.held_out)
+    if isinstance(config, DistillRoundsConfig):
+        check_reader(config)
+    searches = training.run.select_by in SEARCHED or training.data.validation_passages
+    if searches and training.model.frozen != "passage":
+        raise ConfigError(
+            "a round trains without searching, so that there is no figure of retrieval to select by",
+            hint="set select_by=nll or last, and validation_passages=0; rounds are compared by searching",
+        )
     with directory_lock(config.out):
-        _claim(config, training, method.claims())
+        _claim(config, training)
         questions, held_out = _questions(config)
         first, judged, later = _retrievers(config)
         searched = Searched(config.index, first, config.index_encoder)
@@ -165,7 +164,7 @@ def run_rounds(
         for number in range(1, config.rounds + 1):
             current = Round(config.out, number)
             facts = current.stage("retrieve", partial(_retrieve, config, current, searched, questions))
-            examples, more = method.examples(current, current.folder / "found.json")
+            examples, more = _EXAMPLES[config.recipe](config, current, current.folder / "found.json")
             begin = encoder is None or config.restart
             bank = config.index if begin else searched.index
             stays = training.model.frozen == "passage"  # its vectors: nothing has to be encoded again
@@ -175,7 +174,7 @@ def run_rounds(
                 passage_encoder=training.model.passage_encoder if begin else None,
                 reset_layers=training.model.reset_layers if begin else 0,
             )  # fmt: skip
-            encoder = Path(current.stage("train", partial(method.train, trained)))
+            encoder = Path(current.stage("train", partial(_train, trained)))
             place = Path(current.stage("index", partial(_index, config, current, encoder)))
             searched = Searched(place, later)
             figures = current.stage(
@@ -188,6 +187,10 @@ def run_rounds(
                 get_logger(__name__).info("round %d gains nothing beyond noise: it is the last", number)
                 break
     return results
+
+
+def _train(config: RetrieverTrainConfig) -> str:
+    return str(load(RECIPES[config.recipe].run)(config))
 
 
 def table(results: Sequence[RoundResult], figure: str) -> list[str]:
@@ -328,7 +331,7 @@ def _questions(config: RoundsConfig) -> tuple[list[Question], list[Question]]:
     return train, held_out
 
 
-def _claim(config: RoundsConfig, training: RetrieverTrainConfig, more: Mapping[str, Any]) -> None:
+def _claim(config: RoundsConfig, training: RetrieverTrainConfig) -> None:
     """`config.json` says whose folder this is; the number of rounds may change.
 
     Raises:
@@ -338,7 +341,7 @@ def _claim(config: RoundsConfig, training: RetrieverTrainConfig, more: Mapping[s
     files = [Path(path) for path in (config.questions, config.held_out) if path is not None]
     said["sha256"] = [sha256_file(path) for path in files if path.is_file()]
     said["training"] = training.model_dump(mode="json", exclude={"out", "train_files", *training.free})
-    said |= more
+    said["recipe"] = config.recipe
     path = config.out / "config.json"
     found = _settled(read_json(path), training) if path.is_file() else None
     hint = "choose another --out, or repeat the command that started them"

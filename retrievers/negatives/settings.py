@@ -94,3 +94,42 @@ def parse_ranks(text: str) -> tuple[int, int]:
     if not 1 <= ranks[0] <= ranks[1]:
         raise ConfigError(f"ranks {text!r}: they start at 1, and the first is not behind the last")
     return ranks
+
+
+class GuidanceSettings(Config):
+    """Which passages of a ranking become positives and negatives, told by answers.
+
+    Attributes:
+        positives: rules "b,k", separated by spaces: the first b of the best k passages that hold an answer;
+            what any of them takes is a positive.
+        negatives: passages without an answer that are drawn for each positive, half of them from the first
+            hundred, the others from the first thousand.
+
+    Source:
+        Khattab, Potts and Zaharia 2021, "Relevance-guided Supervision for OpenQA with ColBERT", section 3.3.
+    """
+
+    recipe: ClassVar[str] = "guidance"
+
+    positives: str = "3,50"
+    negatives: int = Field(default=20, ge=1)
+
+    @model_validator(mode="after")
+    def _check_positives(self) -> GuidanceSettings:
+        if not self.rules or any(not 1 <= most <= first for most, first in self.rules):
+            raise ValueError(
+                f"positives {self.positives!r}: expected rules b,k with 1 ≤ b ≤ k, as in '3,50 1,1000'"
+            )
+        return self
+
+    @property
+    def rules(self) -> tuple[tuple[int, int], ...]:
+        """The rules as pairs; none where one cannot be read.
+
+        Example:
+            >>> GuidanceSettings(positives="3,50 1,1000").rules
+            ((3, 50), (1, 1000))
+        """
+        pairs = [rule.split(",") for rule in self.positives.split()]
+        are_pairs = all(len(pair) == 2 and pair[0].isdigit() and pair[1].isdigit() for pair in pairs)
+        return tuple((int(most), int(first)) for most, first in pairs) if are_pairs else ()

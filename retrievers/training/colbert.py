@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from rag.core.errors import ConfigError
 from rag.data.examples import Needed
 from retrievers.examples.batches import Epochs
 from retrievers.examples.data import TrainingArrays
@@ -49,7 +48,7 @@ class ColbertTrainConfig(RetrieverTrainConfig):
 
     Attributes:
         train_files: examples with positives and hard negatives (`rag mine`), or with targets for "kl"
-            (`rag score`, of a cross-encoder or a reader); none for rounds, which make their own.
+            (`rag score`, of a cross-encoder or a reader).
         loss: "softmax" tells each positive from its own hard negatives and all passages of the batch;
             "pairwise" from each of its own hard negatives alone; "kl" follows the targets' distribution.
         target_temperature: of "kl", targets are divided by it.
@@ -59,7 +58,6 @@ class ColbertTrainConfig(RetrieverTrainConfig):
     recipe: ClassVar[str] = "colbert"
     measured: ClassVar[tuple[str, ...]] = ("nll", "mrr", "top1", "top5", "top20", "top100")
 
-    train_files: tuple[Path, ...] = ()
     loss: Literal["softmax", "pairwise", "kl"] = "softmax"
     target_temperature: float = Field(default=1.0, gt=0)
     nll_weight: float = Field(default=0.0, ge=0)
@@ -107,10 +105,6 @@ def train_colbert(config: ColbertTrainConfig) -> Path:
     Note:
         Passages that hold an answer are left out of a question's negatives (`mask_false_negatives`).
     """
-    if not config.train_files:
-        raise ConfigError(
-            "there are no training examples", hint="give --train, or --rounds with --questions and --index"
-        )
     objective = config.objective
     return train_bi_encoder(config, make_batches=_batches, objective=objective, held_out_objective=objective)
 

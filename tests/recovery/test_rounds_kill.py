@@ -13,8 +13,9 @@ import pytest
 from rag.core.types import Passage
 from rag.data.examples import Example
 from rag.rounds import rounds, scoring
+from rag.rounds.rounds import run_rounds
 from rag.rounds.signals import Judge
-from tests.unit.rag.rounds.test_rounds import Reader, configs, run_rounds, world
+from tests.unit.rag.rounds.test_rounds import Reader, configs, world
 from tests.worlds import start_process
 
 __all__ = ["world"]  # the fixture

@@ -26,8 +26,8 @@ def test_public_names_are_pinned() -> None:
 
 def test_commands_are_pinned() -> None:
     assert sorted(_COMMANDS) == [
-        "ask", "bench", "compare", "convert", "demo", "distill", "doctor", "evaluate", "import", "index",
-        "inspect", "mine", "plan", "retrieve", "score", "serve", "split", "train", "tune",
+        "ask", "bench", "compare", "convert", "demo", "doctor", "evaluate", "import", "index",
+        "inspect", "mine", "plan", "retrieve", "rounds", "score", "serve", "split", "train", "tune",
     ]  # fmt: skip
 
 

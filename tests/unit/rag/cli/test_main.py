@@ -73,7 +73,7 @@ def test_every_command_has_help_in_panels(capsys: pytest.CaptureFixture[str]) ->
         assert code == 0
         assert f"Usage: rag {name} " in out
         options = [param for param in command.params if param.param_type_name == "option"]
-        if len(options) > 6 and not name.startswith(("train colbert", "distill", "bench")):
+        if len(options) > 6 and not name.startswith("bench"):
             assert [option.name for option in options if not option.rich_help_panel] == [], name
 
 
@@ -218,11 +218,6 @@ def test_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
             2,
             "--generator is not given\n"
             "  → --config gives what else is needed; presets: rag-end2end-squad, rag-sequence-nq",
-        ),
-        (
-            ["train", "colbert", "--train", "q", "--out", "x", "-q", "q", "--top-k", "9", "--no-restart"],
-            2,
-            "--questions, --top-k, --no-restart: only --rounds reads this",
         ),
         (
             ["index", "sample", "--out", "x", "--index-type", "plaid", "--retriever", "bm25"],

@@ -12,12 +12,14 @@ from indexers.build import build_index
 from indexers.index import Index
 from indexers.settings import BuildSettings
 from rag.cli.main import main
+from rag.config import load_config
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.pipeline import Pipeline
 from rag.rounds import by_answers, rounds
-from rag.rounds.by_answers import guided_rounds
-from rag.rounds.rounds import RoundResult
+from rag.rounds.config import ColbertRoundsConfig
+from rag.rounds.rounds import RoundResult, run_rounds, table
 from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.training import colbert
 from retrievers.training.colbert import ColbertTrainConfig
 from tests.unit.rag.rounds.test_rounds import stop_before, world
 
@@ -26,15 +28,20 @@ __all__ = ["world"]  # the fixture
 
 def run(world: dict[str, Any], out: Path, steps: int | None = None, **more: Any) -> list[str]:
     training = ColbertTrainConfig(
-        out=out, index=more.pop("index", world["folder"] / "index"), question_encoder=world["encoder"],
+        out=out, train_files=(out / "x",), question_encoder=world["encoder"],
         projection_dim=32, question_tokens=12, passage_tokens=16, batch_size=16, epochs=24, max_steps=steps,
         learning_rate=3e-3, validation_fraction=0.0, precision="fp32", threads=1, hard_negatives=2,
         temperature=0.2, dropout=0.0,
     )  # fmt: skip
-    given = {"rounds": 1, "top_k": 40, "figure": "top1", "validation_fraction": 0.4, **more}
+    given = {
+        "index": world["folder"] / "index", "questions": world["folder"] / "train.jsonl", "rounds": 1,
+        "top_k": 40, "figure": "top1", "validation_fraction": 0.4, "restart": True, **more,
+    }  # fmt: skip
     given.setdefault("guidance", {"positives": "1,40", "negatives": 8})
-    questions = str(given.pop("questions", world["folder"] / "train.jsonl"))
-    return guided_rounds(training, questions=questions, **given)
+    config = load_config(
+        ColbertRoundsConfig, overrides={"out": out, **given, "questions": str(given["questions"])}
+    )
+    return table(run_rounds(config, training), config.figure)
 
 
 def test_a_round_gains(world: dict[str, Any], tmp_path: Path) -> None:
@@ -86,7 +93,7 @@ def test_rounds_go_on_after_a_stop_before_any_stage(
 ) -> None:
     monkeypatch.setattr(RoundResult, "gained", property(lambda self: True))
     whole = run(world, tmp_path / "whole", steps=2)
-    stages = [(by_answers, "write_examples"), (by_answers, "train_colbert")]
+    stages = [(by_answers, "write_examples"), (colbert, "train_colbert")]
     stop_before(monkeypatch, stages, lambda: run(world, tmp_path / "cut", steps=2))
     assert run(world, tmp_path / "cut", steps=2) == whole
     for name in ("found.json", "guided.json", "retriever/encoder/model.safetensors"):
@@ -150,12 +157,13 @@ def test_what_cannot_be_is_said(
     )
     with pytest.raises(DataError, match="holds an answer"):
         run(world, tmp_path / "b", questions=strange)
-    given = ["train", "colbert", "--out", str(tmp_path / "c"), "--rounds", "1", "--questions", str(strange)]
-    with pytest.raises(SystemExit) as caught:
-        main(given)
-    assert caught.value.code == 2
-    assert "give --questions and --index" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as caught:
-        main([*given, "--index", str(world["folder"] / "index"), "--set", "select_by=mrr"])
-    assert caught.value.code == 2
-    assert "set select_by=nll or last" in capsys.readouterr().err
+    given = ["rounds", "--recipe", "colbert", "--out", str(tmp_path / "c"), "--questions", str(strange)]
+    given += ["--index", str(world["folder"] / "index")]
+    for more, words in (
+        (["--signal", "likelihood"], "--signal is only read with --recipe distill"),
+        (["--set", "select_by=mrr"], "set select_by=nll or last"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            main([*given, *more])
+        assert caught.value.code == 2
+        assert words in capsys.readouterr().err

@@ -19,12 +19,12 @@ from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage
 from rag.data.examples import Example, read_examples
 from rag.joint.questions import answered
-from rag.rounds import by_reader, rounds
-from rag.rounds.by_reader import DistillationRounds, MakeReader
-from rag.rounds.config import DistillationRoundsConfig
-from rag.rounds.rounds import RoundResult, table
+from rag.rounds import by_reader, rounds, signals
+from rag.rounds.config import SIGNAL_NAMES, DistillRoundsConfig
+from rag.rounds.rounds import RoundResult, run_rounds, table
 from rag.rounds.signals import Judge, matcher_of
 from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.training import distill
 from retrievers.training.distill import DistillTrainConfig
 from tests.unit.retrievers.conftest import cipher_examples
 
@@ -58,9 +58,9 @@ def world(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> dict[str
 
 def configs(
     world: dict[str, Any], out: Path, steps: int | None = None, **more: Any
-) -> tuple[DistillationRoundsConfig, DistillTrainConfig]:
+) -> tuple[DistillRoundsConfig, DistillTrainConfig]:
     folder = world["folder"]
-    settings = DistillationRoundsConfig(
+    settings = DistillRoundsConfig(
         out=out, index=folder / "index", questions=str(folder / "train.jsonl"), validation_fraction=0.4,
         top_k=40, figure="top5", **{"rounds": 2, **more},
     )  # fmt: skip
@@ -70,12 +70,6 @@ def configs(
         epochs=24, max_steps=steps, learning_rate=3e-3, validation_fraction=0.0, precision="fp32", threads=1,
     )  # fmt: skip
     return settings, training
-
-
-def run_rounds(
-    settings: DistillationRoundsConfig, training: DistillTrainConfig, make_reader: MakeReader | None = None
-) -> list[RoundResult]:
-    return rounds.run_rounds(settings, training, DistillationRounds(settings, make_reader))
 
 
 def stop_before(
@@ -130,7 +124,7 @@ def test_rounds_go_on_after_a_stop_before_any_stage(
     whole = run_rounds(*configs(world, tmp_path / "whole", steps=2))
     assert [result.number for result in whole] == [0, 1, 2]
     assert 0 <= whole[2].facts["overlap"] <= 1
-    stages = [(by_reader, "score_examples"), (by_reader, "train_distill")]
+    stages = [(by_reader, "score_examples"), (distill, "train_distill")]
     stop_before(monkeypatch, stages, lambda: run_rounds(*configs(world, tmp_path / "cut", steps=2)))
     cut = run_rounds(*configs(world, tmp_path / "cut", steps=2))
     assert [result.figures for result in cut] == [result.figures for result in whole]
@@ -157,9 +151,9 @@ def test_what_a_round_has_trained_is_not_made_random_again(
     monkeypatch.setattr(Judge, "open", lambda *_: Reader())
     monkeypatch.setattr(RoundResult, "gained", property(lambda self: True))
     reset: list[int] = []
-    train = by_reader.train_distill
+    train = distill.train_distill
     monkeypatch.setattr(
-        by_reader, "train_distill", lambda said: (reset.append(said.model.reset_layers), train(said))[1]
+        distill, "train_distill", lambda said: (reset.append(said.model.reset_layers), train(said))[1]
     )
     settings, training = configs(world, tmp_path / "run", steps=1, restart=restart)
     run_rounds(settings, training.replaced(reset_layers=1))
@@ -171,16 +165,17 @@ def test_a_reader_is_trained_in_every_round(
 ) -> None:
     opened: list[Any] = []
     monkeypatch.setattr(Judge, "open", lambda source, _: opened.append(source) or Reader())
-    settings, training = configs(world, tmp_path / "run", steps=1, rounds=1)
-    made: list[tuple[Path, Path]] = []
+    settings, training = configs(world, tmp_path / "run", steps=1, rounds=1, train_reader="reader-squad")
+    made: list[Any] = []
 
-    def make(examples: Path, out: Path) -> Path:
-        made.append((examples, out))
+    def make(recipe: str, out: Path, *, config: str, train: list[str]) -> Path:
+        made.append((recipe, out, config, train))
         return out / "reader"
 
-    run_rounds(settings, training, make_reader=make)
+    monkeypatch.setattr(by_reader, "train", make)
+    run_rounds(settings, training)
     folder = tmp_path / "run" / "round-1"
-    assert made == [(folder / "found.json", folder / "reader")]
+    assert made == [("reader", folder / "reader", "reader-squad", [str(folder / "found.json")])]
     assert opened == [str(folder / "reader" / "reader")]
 
 
@@ -217,14 +212,29 @@ def test_a_gain_within_noise_is_none() -> None:
 
 
 def test_options_are_explained_where_a_class_extends_another() -> None:
-    shown = options_of(DistillationRoundsConfig, "top_k", "signal")
+    shown = options_of(DistillRoundsConfig, "top_k", "signal")
     assert all(kind.__metadata__[0].help for kind, _ in shown.values())
 
 
-def test_wrong_settings_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["distill", "--index", "i", "--questions", "q", "--out", str(tmp_path / "run")]
+def test_wrong_settings_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    assert set(SIGNAL_NAMES) == {name for measures in signals._MEASURES.values() for name in measures}
+    given = [
+        "rounds",
+        "--recipe",
+        "distill",
+        "--index",
+        "i",
+        "--questions",
+        "q",
+        "--out",
+        str(tmp_path / "run"),
+    ]
     for more, said in (
-        (["--signal", "entropy"], "signal entropy is unknown"),
+        (["--signal", "entropy"], "is not one of 'attention'"),
+        (["--positives", "1,9"], "--positives is only read with --recipe colbert"),
         (
             ["--signal", "attention"],
             "the shipped reader (extractive reader) cannot give the signal attention",
@@ -246,8 +256,6 @@ def test_wrong_settings_are_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
         answered(unanswered)
     with pytest.raises(ConfigError, match="test"):
         run_rounds(
-            DistillationRoundsConfig(
-                out=tmp_path / "r", index=tmp_path, questions="q", held_out="nq-test.jsonl"
-            ),
+            DistillRoundsConfig(out=tmp_path / "r", index=tmp_path, questions="q", held_out="nq-test.jsonl"),
             DistillTrainConfig(out=tmp_path, train_files=(tmp_path / "x",)),
         )

@@ -1,0 +1,103 @@
+"""`rag rounds`: search, label or score what was retrieved, train, index, and again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from rag.cli.options import (
+    DATA,
+    READING,
+    SEARCH,
+    IndexEncoder,
+    ReaderSpec,
+    RetrieverSpec,
+    adds_options,
+    option,
+    options_of,
+)
+from rag.cli.recipe import Assignments, From, Out, Threads, load_recipe
+from rag.rounds.config import ColbertRoundsConfig, DistillRoundsConfig, RoundsConfig
+from retrievers.negatives.settings import GuidanceSettings
+
+_METHODS = {  # recipe → configuration, options of it alone
+    "distill": (
+        DistillRoundsConfig,
+        {
+            "reader": (ReaderSpec, None),
+            **options_of(DistillRoundsConfig, "train_reader", "signal", panel=READING),
+        },
+    ),
+    "colbert": (
+        ColbertRoundsConfig,
+        options_of(GuidanceSettings, "positives", "negatives", panel="Labels (--recipe colbert)"),
+    ),
+}
+_OPTIONS = {
+    **options_of(RoundsConfig, "held_out", "validation_fraction", "train_questions", panel=DATA),
+    "retriever": (RetrieverSpec, "auto"),
+    **options_of(RoundsConfig, "next_retriever", "top_k", panel=SEARCH),
+    "index_encoder": (IndexEncoder, None),
+    **{name: kind for _, options in _METHODS.values() for name, kind in options.items()},
+    **options_of(RoundsConfig, "rounds", "restart", "figure", "profile", panel="Rounds"),
+}
+
+
+@adds_options("settings", _OPTIONS)
+def rounds(
+    *,
+    recipe: Annotated[
+        Literal["distill", "colbert"],
+        option(
+            help="distill: a reader scores passages, a dense retriever learns the scores (DKRR and its kin); "
+            "colbert: answers tell right passages from wrong ones, a ColBERT model learns these.",
+            panel="Rounds",
+        ),
+    ],
+    index: Annotated[Path, option(*("--index", "-i"), help="What the first round searches.", panel=DATA)],
+    questions: Annotated[
+        str,
+        option(
+            *("--questions", "-q"),
+            help="Questions with answers; gold passages are not needed.",
+            panel=DATA,
+        ),
+    ],
+    settings: dict[str, Any],
+    from_: From = None,
+    config: Annotated[
+        str | None,
+        option(
+            help="Of the training: file or preset; default: distill-small, colbert-small.", panel="Settings"
+        ),
+    ] = None,
+    set_: Assignments = None,
+    threads: Threads = None,
+    out: Out,
+) -> None:
+    """Teach a retriever in rounds of searching, labelling and training, until one gains nothing beyond noise.
+
+    Questions and answers are enough. --config and --set are those of `rag train distill` or `colbert`. A
+    killed run goes on after its last finished stage, and inside the stages that take long, when the same
+    command is given again.
+    """
+    from rag.core.errors import ConfigError
+    from rag.recipes import read_config
+    from rag.rounds.rounds import run_rounds, table
+
+    kind, _ = _METHODS[recipe]
+    for other, (_, options) in _METHODS.items():
+        unread = {name: settings.pop(name) for name in options if other != recipe}
+        for name, value in unread.items():
+            if value != options[name][1]:
+                raise ConfigError(f"--{name.replace('_', '-')} is only read with --recipe {other}")
+    training = load_recipe(
+        recipe, config or f"{recipe}-small", set_, out=out, question_encoder=from_, threads=threads,
+        train_files=[out / "round-1"],  # each round sets its own
+    )  # fmt: skip
+    chosen = read_config(kind, None, {**settings, "out": out, "index": index, "questions": questions})
+    results = run_rounds(chosen, training)
+    typer.echo("\n".join(table(results, chosen.figure)))
+    typer.echo(f"→ {out / 'rounds.json'} names the best round's encoder")
