@@ -7,7 +7,7 @@ from typing import Literal, get_args
 from pydantic import Field, model_validator
 
 from indexers.presets import INDEX_KINDS, PLAID, IndexKind, IndexType
-from rag.config import Config
+from rag.config import DEFAULT_SEED, Config
 
 VectorDtype = Literal["float16", "float32"]
 Stage = Literal["passages", "embeddings", "dense", "tokens", "bm25"]
@@ -42,7 +42,7 @@ class BuildSettings(Config):
     b: float = Field(default=0.4, ge=0, le=1)
     probes: int = Field(default=256, ge=1)
     recall_target: float = Field(default=0.98, gt=0, le=1)
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=DEFAULT_SEED, ge=0)
     threads: int | None = Field(default=None, ge=1)
     reproducible: bool = True
     java_heap_mib: int = Field(default=2048, ge=64)

@@ -17,8 +17,8 @@ from rag.core.errors import ConfigError
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
-
 RECIPE_KEY = "recipe"
+DEFAULT_SEED = 13  # of every command
 
 
 class Config(BaseModel):

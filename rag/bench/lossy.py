@@ -5,15 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from indexers.embeddings import EmbeddingShards, read_probes
-from indexers.exact import FlatIndex, exact_search
-from indexers.faiss_index import build_faiss, open_dense
 from indexers.presets import INDEX_TYPES
-from indexers.protocols import FloatArray, VectorIndex
 from rag.bench.common import working_folder
 from rag.bench.report import Goal, Report, Table, format_bytes, format_interval
 from rag.bench.search import bare_flat, open_vectors, time_searches
@@ -23,17 +19,21 @@ from rag.metrics.significance import bootstrap
 
 RECALL_GOAL = 0.98
 RECALL_KS = (1, 10, 100)
+if TYPE_CHECKING:
+    from indexers.embeddings import EmbeddingShards
+    from indexers.protocols import FloatArray, VectorIndex
+
 LOSSY_TYPES = tuple(kind for kind in INDEX_TYPES if kind != "flat")
 
 
 def run_lossy_benchmark(
-    embeddings: Path,
-    queries: Path,
+    index: Path,
+    questions: Path,
     index_types: Sequence[str] = LOSSY_TYPES,
     batch_sizes: Sequence[int] = (1, 32),
     rounds: int = 9,
-    max_queries: int = 2000,
-    encoder: str | None = None,
+    sample: int = 2000,
+    index_encoder: str | None = None,
     precision: str = "auto",
     format: str = "auto",
     work_dir: Path | None = None,
@@ -43,19 +43,19 @@ def run_lossy_benchmark(
     Each is tuned as `rag index` tunes it, on pieces of passages; recall is measured on the real questions.
 
     Args:
-        embeddings: An index with embeddings.
-        queries: File of real questions.
+        index: An index with embeddings.
+        questions: File of real questions.
         index_types: FAISS index types.
         batch_sizes: Queries searched at once.
         rounds: Interleaved rounds; all types and flat search take part in each.
-        max_queries: Recall is measured on at most this many.
-        encoder: Folder of the index's encoder, if it moved.
+        sample: Recall is measured on at most so many.
+        index_encoder: Folder of the index's encoder, if it moved.
 
     Raises:
         ConfigError: there are fewer passages than the deepest recall asks for.
     """
-    shards, vectors = open_vectors(embeddings, queries, max_queries, encoder, precision, format)
-    report = Report("lossy", {"index": embeddings, "questions": queries})
+    shards, vectors = open_vectors(index, questions, sample, index_encoder, precision, format)
+    report = Report("lossy", {"index": index, "questions": questions})
     return compare_lossy(report, shards, vectors, index_types, batch_sizes, rounds, work_dir)
 
 
@@ -69,6 +69,10 @@ def compare_lossy(
     work_dir: Path | None,
 ) -> Report:
     """The report, filled."""
+    from indexers.embeddings import read_probes
+    from indexers.exact import FlatIndex, exact_search
+    from indexers.faiss_index import build_faiss, open_dense
+
     top_k = max(RECALL_KS)
     if len(embeddings) <= top_k:
         raise ConfigError(

@@ -7,9 +7,8 @@ from contextlib import closing
 from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from indexers.plan import Plan, plan
 from indexers.presets import PLAID
 from indexers.settings import BuildSettings
 from rag.bench.common import question_texts
@@ -17,7 +16,9 @@ from rag.bench.report import Goal, Report, Table, format_bytes
 from rag.bench.server_process import ServerProcess, memory_of, post_json, server_arguments
 from rag.core.errors import ConfigError
 from rag.core.progress import Progress
-from retrievers.hybrid import DEFAULT_DEPTH
+
+if TYPE_CHECKING:
+    from indexers.plan import Plan
 
 PLAN_GOAL = 0.15
 _PARTS = {
@@ -73,6 +74,8 @@ def plan_of_serving(
 ) -> Plan:
     """The planner's figures for serving this index: its sizes, the models' weights, and nothing measured."""
     from indexers.index import Index
+    from indexers.plan import plan
+    from retrievers.hybrid import DEFAULT_DEPTH
     from retrievers.open import named_kind, open_encoder, parse_kind
 
     with Index.open(index_dir) as index:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,9 +19,11 @@ from rag.core.progress import Progress
 from rag.core.types import Question
 from rag.data.text import exact_match
 from rag.metrics.significance import bootstrap
-from rag.pipeline import Found, Pipeline
 
-_Read = Callable[[Sequence[str], Sequence[Found]], list[tuple[str, int | None]]]
+if TYPE_CHECKING:
+    from rag.pipeline import Found
+
+    _Read = Callable[[Sequence[str], Sequence[Found]], list[tuple[str, int | None]]]
 
 
 @dataclass(slots=True)
@@ -75,6 +77,7 @@ def run_read_benchmark(
         MissingDependencyError: Haystack is asked for and not installed.
     """
     from rag.data.questions import draw_sample, read_questions
+    from rag.pipeline import Pipeline
 
     asked = draw_sample(read_questions(questions, format=format), sample, 0)
     pipeline = Pipeline.open(index, retriever=retriever, reader=False)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import faiss
 import numpy as np
 
-from indexers.embeddings import EmbeddingShards
-from indexers.exact import FlatIndex, perturbed_probes
-from indexers.protocols import FloatArray
 from rag.bench.common import Timings, question_texts, time_interleaved
 from rag.bench.report import Goal, Report, Table, format_interval
 from rag.core.errors import ConfigError
 from rag.core.progress import format_seconds
+
+if TYPE_CHECKING:
+    from indexers.embeddings import EmbeddingShards
+    from indexers.protocols import FloatArray
 
 FLAT_GOAL = 1.05
 _MIN_ROUND_S = 0.1
@@ -24,6 +24,8 @@ _MIN_ROUND_S = 0.1
 
 def bare_flat(embeddings: EmbeddingShards) -> Any:
     """FAISS's own flat index over the same vectors, in memory."""
+    import faiss
+
     index = faiss.IndexFlatIP(embeddings.dim)
     for _, block in embeddings.blocks():
         index.add(block)
@@ -39,6 +41,7 @@ def open_vectors(
     Raises:
         ConfigError: the index has no dense part.
     """
+    from indexers.exact import perturbed_probes
     from indexers.index import Index
     from retrievers.open import open_encoder
 
@@ -92,7 +95,7 @@ def run_search_benchmark(
     batch_sizes: Sequence[int] = (1, 32, 512),
     top_k: int = 100,
     rounds: int = 15,
-    encoder: str | None = None,
+    index_encoder: str | None = None,
     precision: str = "auto",
     format: str = "auto",
 ) -> Report:
@@ -103,12 +106,12 @@ def run_search_benchmark(
         batch_sizes: Queries searched at once.
         top_k: Results wanted.
         rounds: Interleaved rounds; the ratio is of medians.
-        encoder: Folder of the index's encoder, if it moved.
+        index_encoder: Folder of the index's encoder, if it moved.
 
     Raises:
         ConfigError: the index has no embeddings, or float16 ones, over which there is no flat search.
     """
-    embeddings, queries = open_vectors(index, questions, 2000, encoder, precision, format)
+    embeddings, queries = open_vectors(index, questions, 2000, index_encoder, precision, format)
     report = Report("search", {"index": index, "queries": questions or "noisy passages"})
     return time_flat(report, embeddings, queries, batch_sizes, top_k, rounds)
 
@@ -122,6 +125,10 @@ def time_flat(
     rounds: int,
 ) -> Report:
     """The report, filled."""
+    import faiss
+
+    from indexers.exact import FlatIndex
+
     report.settings = {**report.settings, "vectors": len(embeddings), "dim": embeddings.dim, "top_k": top_k}
     searchers = {"flat": FlatIndex(embeddings), "bare": bare_flat(embeddings)}
     same = _same_rows(searchers, _batch(queries, min(64, len(queries))), top_k)

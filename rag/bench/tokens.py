@@ -10,14 +10,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from indexers.passages import PassageStore
-from indexers.protocols import EncoderIdentity, FloatArray, IntArray
-from indexers.token_build import build_tokens, check_tokens
-from indexers.token_index import TokenIndex
 from rag.bench.common import time_interleaved, working_folder
 from rag.bench.report import Goal, Report, Table, format_bytes, format_interval
 from rag.core.errors import MissingDependencyError
@@ -26,9 +22,15 @@ from rag.core.types import Question
 from rag.data.text import AnswerMatcher
 from rag.metrics.significance import bootstrap
 
+if TYPE_CHECKING:
+    from indexers.passages import PassageStore
+    from indexers.protocols import EncoderIdentity, FloatArray, IntArray
+    from indexers.token_index import TokenIndex
+
+    _Search = Callable[[FloatArray], IntArray]  # a question's vectors (q, D) → rows, best first
+
 SIZE_GOAL, RECALL_GOAL, TIME_GOAL_S = 24.0, 0.99, 0.030
 _PASSAGES_AT_ONCE = 64
-_Search = Callable[[FloatArray], IntArray]  # a question's vectors (q, D) → rows, best first
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ def run_tokens_benchmark(
     bits: Sequence[int] = (1, 2, 4),
     nprobes: Sequence[int] = (1, 2, 4, 8),
     top_k: int = 20,
-    max_queries: int = 200,
+    sample: int = 200,
     rounds: int = 3,
     pylate: bool = False,
     precision: str = "auto",
@@ -122,7 +124,7 @@ def run_tokens_benchmark(
         bits: Bits a number.
         nprobes: Cells opened for each vector of a question.
         top_k: Passages searched for.
-        max_queries: Recall is measured on at most this many.
+        sample: Recall is measured on at most so many.
         rounds: Interleaved rounds; all settings take part in each.
         pylate: Put PyLate's index of the same vectors beside it, where PyLate is installed.
         work_dir: Folder for temporary vectors and indexes.
@@ -131,11 +133,13 @@ def run_tokens_benchmark(
         ConfigError: bits or encoder are not what an index of tokens takes.
         MissingDependencyError: PyLate is wanted and not installed.
     """
+    from indexers.passages import PassageStore
+    from indexers.token_build import check_tokens
     from rag.data.questions import draw_sample, read_questions
     from retrievers.encoders.bi_encoder import BiEncoder
 
     passages = PassageStore.open(index / "passages")
-    asked = draw_sample(read_questions(questions, format=format), max_queries, 0)
+    asked = draw_sample(read_questions(questions, format=format), sample, 0)
     loaded = BiEncoder.load(encoder, precision=precision)
     for each in bits:
         check_tokens(loaded.identity, each)
@@ -160,6 +164,9 @@ def compare_tokens(
     peer: Any, rounds: int, holder: Path,
 ) -> Report:  # fmt: skip
     """The report, filled; `peer` is PyLate's index, or None."""
+    from indexers.token_build import build_tokens
+    from indexers.token_index import TokenIndex
+
     top_k = min(top_k, len(passages))
     matchers = [AnswerMatcher(q.answers, q.answer_mode) for q in asked]
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from rag.bench.common import Timings, time_interleaved
 from rag.bench.report import Goal, Report, Table, format_bytes, format_interval
+from rag.config import DEFAULT_SEED
 from rag.core.errors import ConfigError, ResourceError
 from rag.core.files import atomic_write_json
 from rag.core.progress import Progress, format_seconds
@@ -42,7 +43,7 @@ def run_train_benchmark(
     contestants: Sequence[str] = DEFAULT_CONTESTANTS,
     memory_goal_gib: float | None = None,
     encoder: str | None = None,
-    seed: int = 0,
+    seed: int = DEFAULT_SEED,
 ) -> Report:
     """Step time and memory of retriever training beside sentence-transformers' two losses.
 

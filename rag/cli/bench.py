@@ -1,4 +1,4 @@
-"""`rag bench`: measure this system on this machine, one subcommand a table."""
+"""`rag bench`: measure this system on this machine, one subcommand per table."""
 
 from __future__ import annotations
 
@@ -14,21 +14,15 @@ from rag import bench
 from rag.cli.options import command_with, documented, parameters_of
 from rag.config import parse_numbers
 
-_BENCHMARKS = ("encode", "overhead", "search", "lossy", "tokens", "serve", "memory", "train", "read", "ask")
-_SHORT = {"index": "-i", "embeddings": "-i", "questions": "-q", "queries": "-q"}
+_BENCHMARKS = ("encode", "search", "lossy", "tokens", "serve", "memory", "train", "read")
+_SHORT = {"index": "-i", "questions": "-q"}
 _Json = Annotated[Path | None, typer.Option(help="Also write the figures here.")]
 
-app = typer.Typer(add_completion=False, no_args_is_help=True)
-
-
-@app.callback()
-def _group() -> None:
-    """Measure this system on this machine, one subcommand a table."""
-    from rag.core.log import setup_logging
-    from rag.runtime.hardware import use_threads
-
-    setup_logging("WARNING")
-    use_threads()
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Measure this system on this machine, one subcommand per table.",
+)
 
 
 def _add(name: str) -> None:
@@ -42,6 +36,11 @@ def _add(name: str) -> None:
     }
 
     def run(json: Path | None, **given: Any) -> None:
+        from rag.core.log import setup_logging
+        from rag.runtime.hardware import use_threads
+
+        setup_logging("WARNING")
+        use_threads()
         report = function(**given)
         if json is not None:
             report.write(json)

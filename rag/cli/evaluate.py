@@ -35,7 +35,9 @@ Sentences = Annotated[
 
 
 @adds_options("opening", OPENING)
-@adds_options("figures", options_of(EvaluationSettings, "profile", "pages", "seed", panel="Figures"))
+@adds_options(
+    "figures", options_of(EvaluationSettings, "profile", "pages", "seed", "batch_size", panel="Figures")
+)
 @adds_options("reading", options_of(EvaluationSettings, "gold", "oracle", "likelihood", panel=READING))
 @adds_options("drawn", options_of(EvaluationSettings, "limit", "sample", panel=DATA))
 def evaluate(

@@ -12,6 +12,7 @@ from rag.cli.options import (
     READING,
     SEARCH,
     IndexEncoder,
+    Options,
     ReaderSpec,
     RetrieverSpec,
     adds_options,
@@ -22,7 +23,7 @@ from rag.cli.recipe import Assignments, From, Out, Threads, load_recipe
 from rag.rounds.config import ColbertRoundsConfig, DistillRoundsConfig, RoundsConfig
 from retrievers.negatives.settings import GuidanceSettings
 
-_METHODS = {  # recipe → configuration, options of it alone
+_METHODS: dict[str, tuple[type[RoundsConfig], Options]] = {  # recipe → configuration, options of it alone
     "distill": (
         DistillRoundsConfig,
         {

@@ -21,6 +21,7 @@ from rag.cli.options import (
     option,
     options_of,
 )
+from rag.config import DEFAULT_SEED
 from rag.eval.settings import EvaluationSettings
 
 app = typer.Typer(
@@ -119,7 +120,7 @@ def stop(
         ),
     ] = 0.05,
     limit: Annotated[int, option(min=1, help="Most questions of each set.", panel=DATA)] = 1000,
-    seed: Annotated[int, option(min=0, help="Of the draw of questions.", panel=DATA)] = 13,
+    seed: Annotated[int, option(min=0, help="Of the draw of questions.", panel=DATA)] = DEFAULT_SEED,
 ) -> None:
     """Learn which questions need no further hop, so that one-hop questions stay one-hop."""
     from retrievers.training.stop import learn_stop

@@ -53,6 +53,10 @@ class Evaluation:
         ]
         nats = [(name, found[name]) for name in NATS if name in found]
         lines += [f"{describe(n)[0]:<32} {f['value']:.2f} ({f['low']:.2f}–{f['high']:.2f})" for n, f in nats]
+        if medians := {stage: times["p50"] for stage, times in self.metrics["latency_ms"].items()}:
+            total = medians.pop("total")
+            stages = ", ".join(f"{stage} {median:.0f}" for stage, median in medians.items())
+            lines.append(f"{'Median ms per question':<32} {total:.0f} ({stages})")
         return "\n".join([*lines, *self.notes])
 
 

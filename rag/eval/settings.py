@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from rag.config import Config
+from rag.config import DEFAULT_SEED, Config
 from rag.core.types import MAX_TOP_K
 from rag.data.text import REGEX_PROFILES, MatchMode, Profile
 from rag.metrics.cutoffs import DEFAULT_MEASURES, check_ks
@@ -21,7 +21,7 @@ class EvaluationSettings(Config):
         measures: measures in ir_measures' syntax, for questions whose gold passages are known.
         read: passages the reader sees.
         n_best: answers per question.
-        batch_size: questions per batch.
+        batch_size: questions per batch; 1 for the time of one question at a time.
         shard_size: questions between two writes; a killed run loses at most these.
         pages: KILT's page of a passage: its document (ids PAGE-n), the passage (its id) or the title.
         match: rule by which a passage holds an answer; None for the profile's rule.
@@ -53,7 +53,7 @@ class EvaluationSettings(Config):
     kept_texts: int = 5
     resamples: int = 2000
     level: float = 0.95
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=DEFAULT_SEED, ge=0)
 
     @model_validator(mode="after")
     def _no_measures_of_gold(self) -> EvaluationSettings:

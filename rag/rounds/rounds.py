@@ -51,7 +51,7 @@ from rag.training.refresh.staleness import Staleness, distinct_share, top_k_over
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.negatives.blocks import BlockFolder
 from retrievers.open import KINDS, named_kind, parse_kind
-from retrievers.training.config import SEARCHED, RetrieverTrainConfig
+from retrievers.training.config import RetrieverTrainConfig
 
 _FIGURES = ("top1", "top5", "top20", "top100")
 _BATCH = 512  # questions: what a stop can lose of a round's search
@@ -146,12 +146,6 @@ def run_rounds(config: RoundsConfig, training: RetrieverTrainConfig) -> list[Rou
         check_selection_split(config.held_out)
     if isinstance(config, DistillRoundsConfig):
         check_reader(config)
-    searches = training.run.select_by in SEARCHED or training.data.validation_passages
-    if searches and training.model.frozen != "passage":
-        raise ConfigError(
-            "a round trains without searching, so that there is no figure of retrieval to select by",
-            hint="set select_by=nll or last, and validation_passages=0; rounds are compared by searching",
-        )
     with directory_lock(config.out):
         _claim(config, training)
         questions, held_out = _questions(config)

@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from rag.config import Config
+from rag.config import DEFAULT_SEED, Config
 from rag.core.errors import ConfigError
 from rag.training.refresh.schedule import RefreshSchedule
 
@@ -85,7 +85,7 @@ class RunConfig(Config):
     save_every_s: float = Field(default=300.0, ge=0)
     tensorboard: bool = False
     threads: int | None = Field(default=None, ge=1)
-    seed: int = Field(default=13, ge=0)
+    seed: int = Field(default=DEFAULT_SEED, ge=0)
 
     @model_validator(mode="after")
     def _check_early_stop(self) -> RunConfig:

@@ -9,6 +9,7 @@ from itertools import islice
 
 import numpy as np
 
+from rag.config import DEFAULT_SEED
 from rag.data.examples import Candidate, Example
 from rag.data.text import AnswerMatcher
 from rag.runtime.seeds import generator
@@ -18,7 +19,6 @@ from retrievers.negatives.settings import GuidanceSettings
 
 _NEGATIVE_RANKS = 1000  # negatives are drawn from the first so many passages,
 _NEAR_RANKS, _NEAR_SHARE = 100, 0.5  # this share of them from the first hundred
-_SEED = 13
 
 
 def guided_examples(
@@ -61,9 +61,10 @@ def guided_examples(
         rest = [place for place in rest if copies.accepts(-1, listed[place].passage)]
         counts.update({"questions learnt from": 1, "positives": len(right), "without negatives": not rest})
         for number, positive in enumerate(right):
-            draw = generator(_SEED, number, *example.id.encode())
+            draw = generator(DEFAULT_SEED, number, *example.id.encode())
             wrong: list[Candidate] = [
-                replace(listed[place], role="hard_negative") for place in _drawn(rest, settings.negatives, draw)
+                replace(listed[place], role="hard_negative")
+                for place in _drawn(rest, settings.negatives, draw)
             ]
             counts["negatives"] += len(wrong)
             others = (other for other in right if other is not positive)

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from rag.config import Config
+from rag.config import DEFAULT_SEED, Config
 from rag.core.errors import ConfigError
 
 WEAK_DEPTH = 100
@@ -57,7 +57,7 @@ class MiningSettings(Config):
     cross_encoder_depth: int = Field(default=40, ge=1)
     gold: Literal["given", "corpus"] = "given"
     weak_positives: bool = True
-    seed: int = Field(default=13, ge=0)
+    seed: int = Field(default=DEFAULT_SEED, ge=0)
 
     @model_validator(mode="after")
     def _cross_check(self) -> MiningSettings:

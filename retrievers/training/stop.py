@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize
 
+from rag.config import DEFAULT_SEED
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Question
 from rag.data.questions import draw_sample, read_questions
@@ -61,7 +62,7 @@ def learn_stop(
     hops: int = 2,
     lost: float = 0.05,
     most: int = 1000,
-    seed: int = 13,
+    seed: int = DEFAULT_SEED,
 ) -> tuple[LearnedStop, list[StopFigures]]:
     """Fit a logistic decision on question vectors for each hop but the last, and measure it in five folds.
 

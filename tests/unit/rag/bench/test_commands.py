@@ -4,7 +4,7 @@ from typer.testing import CliRunner
 from rag.cli.bench import app
 from rag.core.errors import ConfigError
 
-NAMES = ("encode", "overhead", "search", "lossy", "tokens", "serve", "memory", "train", "read", "ask")
+NAMES = ("encode", "search", "lossy", "tokens", "serve", "memory", "train", "read")
 
 
 def test_every_benchmark_is_a_command_with_help() -> None:
@@ -20,7 +20,6 @@ def test_every_benchmark_is_a_command_with_help() -> None:
     [
         ["search", "--index", "i", "--batch-sizes", "none"],
         ["serve", "--index", "i", "--questions", "q", "--clients", "0"],
-        ["overhead", "--corpus", "c", "--retriever", "bm25"],
     ],
 )
 def test_wrong_values_are_refused_before_anything_is_read(arguments: list[str]) -> None:

@@ -161,7 +161,7 @@ def test_what_cannot_be_is_said(
     given += ["--index", str(world["folder"] / "index")]
     for more, words in (
         (["--signal", "likelihood"], "--signal is only read with --recipe distill"),
-        (["--set", "select_by=mrr"], "set select_by=nll or last"),
+        (["--set", "select_by=mrr"], "select_by=mrr is measured by searching"),
     ):
         with pytest.raises(SystemExit) as caught:
             main([*given, *more])

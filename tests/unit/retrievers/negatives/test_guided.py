@@ -84,5 +84,5 @@ def test_copies_of_a_positive_are_no_negatives() -> None:
 
 @pytest.mark.parametrize("rules", ["", "3", "5,3", "0,3", "a,b", "3;50"])
 def test_rules_that_cannot_be_are_refused(rules: str) -> None:
-    with pytest.raises(ValidationError, match="expected b,k"):
+    with pytest.raises(ValidationError, match="expected rules b,k"):
         GuidanceSettings(positives=rules)
