@@ -53,7 +53,7 @@ class Candidate:
         passage: its id, title or text is "" where the file gives none.
         role: "positive" answers the question, "hard_negative" looks as if it did, "negative" is any other
             passage that does not, "retrieved" is unjudged.
-        source: what found it, for example "bm25", "dense" or "bm25+dense"; "" if unknown.
+        source: the search that returned it, for example "bm25", "dense" or "bm25+dense"; "" if unknown.
         rank: 1-based rank in that search, if known.
         score: score of that search, if known; larger is better.
         target: what a retriever should learn to score it, on any scale, for example a reader's verdict.
@@ -85,8 +85,8 @@ class Example:
         answers: accepted answers, maybe none.
         candidates: passages in their roles: the gold one first of the positives, the hardest first of the
             negatives; maybe none.
-        context: passages that the query brings along, in the order in which they were found: those of the
-            hops before this one.
+        context: passages that the query brings along, in the order of the search: those of the hops
+            before this one.
         answers_are_regex: the answers are regular expressions, as CuratedTREC's.
         answer_starts: first character of each annotated answer in the first positive, with repetitions.
         target_answer: the one answer that a generator should give, where the file names it; else "".
@@ -184,7 +184,7 @@ class Example:
 
 
 def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool = False) -> Iterator[Example]:
-    """Stream examples to learn from; only one record is held at a time.
+    """Stream examples to learn from; one record at a time.
 
     Read are DPR's training JSON (a list; passages named by `passage_id` or `psg_id`), the files of FiD and of
     DPR's or pyserini's retrieval results (their passages are unjudged), and such records one a line.
@@ -270,7 +270,7 @@ def example_from_json(record: Any, fallback_id: str = "") -> Example:
     """Read one record of DPR's, FiD's or pyserini's files; fields of others go to `meta` and `extra`.
 
     Raises:
-        ValueError, DataError: it has another shape; says what was found.
+        ValueError, DataError: it has another shape; the message says which.
     """
     if isinstance(record, BadRecord):
         raise ValueError(f"{record.reason}: {record.detail}")

@@ -86,10 +86,9 @@ def read_questions(path: str | Path, format: str = "auto") -> Iterator[Question]
     if str(path) != STDIN:
         if not place.exists():
             raise DataError(f"{path}: no such file")
-        asked, *judged = question_files(place)
-        if judged:
-            return _judged(asked, judged[0])
-        place = asked
+        place, *judgements = question_files(place)
+        if judgements:
+            return _judged(place, judgements[0])
     return _read(str(place), format)
 
 
@@ -104,8 +103,8 @@ def question_files(path: str | Path) -> list[Path]:
         return [queries, place]
     if not place.is_dir():
         return [place]
-    found = in_folder(place, "queries.jsonl")
-    if found is None:
+    queries = in_folder(place, "queries.jsonl")
+    if queries is None:
         raise DataError(f"{path} is a directory without queries.jsonl, expected a file of questions")
     judged = sorted((place / "qrels").glob("*.tsv"))
     if len(judged) > 1:
@@ -113,11 +112,11 @@ def question_files(path: str | Path) -> list[Path]:
             f"{path} has the judgements of {len(judged)} splits ({', '.join(file.stem for file in judged)})",
             hint=f"give those that are wanted: {judged[0]}",
         )
-    return [found, *judged]
+    return [queries, *judged]
 
 
 def _judged(queries: Path, qrels: Path) -> Iterator[Question]:
-    """BEIR's questions that were judged, with the passages that were found relevant."""
+    """BEIR's questions that were judged, with the relevant passages."""
     grades = {record.id: record for record in read_qrels(qrels)}
     for question in _read(str(queries), "auto"):
         if (record := grades.get(question.id)) is not None:
@@ -167,8 +166,8 @@ def _read(path: str, format: str) -> Iterator[Question]:
             numbered = _records(parquet_rows(path), path)
         elif chosen == "text":
             lines = read_lines(stream)
-            asked = ((n, {"question": s.strip()} if isinstance(s, str) else s) for n, s in lines)
-            numbered = _records((pair for pair in asked if pair[1] != {"question": ""}), path, ":")
+            rows = ((n, {"question": s.strip()} if isinstance(s, str) else s) for n, s in lines)
+            numbered = _records((pair for pair in rows if pair[1] != {"question": ""}), path, ":")
         else:
             numbered = _records(_table(stream, path), path, ":")
         yield from _checked(numbered, path)
@@ -210,7 +209,7 @@ def _records(rows: Iterable[tuple[int, Any]], path: str, mark: str = ": record "
 
     Their gold passage ids are those that a corpus read from the same file has.
     """
-    asked = 0
+    count = 0
     for number, row in rows:
         place = f"{path}{mark}{number}"
         if not is_article(good(row, place)):
@@ -218,8 +217,8 @@ def _records(rows: Iterable[tuple[int, Any]], path: str, mark: str = ": record "
             continue
         for paragraph in squad_paragraphs(row):
             for item in paragraph.questions:
-                asked += 1
-                place = f"{path}: question {asked}"
+                count += 1
+                place = f"{path}: question {count}"
                 try:
                     starts = [answer["answer_start"] for answer in item.get("answers", ())]
                 except (AttributeError, KeyError, TypeError) as error:
@@ -229,7 +228,7 @@ def _records(rows: Iterable[tuple[int, Any]], path: str, mark: str = ": record "
                 title, ids = squad_title(paragraph.title), [paragraph.id]
                 context = {"title": title, "context": paragraph.text, "answer_starts": starts}
                 record = {**item, **context, "gold_passage_ids": ids}
-                yield place, _question(record, f"q{asked}", place)
+                yield place, _question(record, f"q{count}", place)
 
 
 def _question(record: Any, fallback_id: str, place: str) -> Question:

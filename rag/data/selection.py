@@ -73,9 +73,9 @@ def check_usable(usable: int, looked_at: int, what: str, *, hint: str, few: floa
     Raises:
         DataError: none is.
     """
-    found = f"of a sample of {looked_at:,}, {usable:,} {what}"
+    outcome = f"of a sample of {looked_at:,}, {usable:,} {what}"
     if not usable:
-        raise DataError(f"{found}: there is nothing to learn from", hint=hint)
+        raise DataError(f"{outcome}: there is nothing to learn from", hint=hint)
     if usable < few * looked_at:
-        get_logger(__name__).warning("%s; the others teach nothing", found)
+        get_logger(__name__).warning("%s; the others teach nothing", outcome)
     return usable / looked_at

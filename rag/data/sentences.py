@@ -69,8 +69,8 @@ def _ends_sentence(line: str, start: int, match: re.Match[str]) -> bool:
         return False
     if mark[0] != "." or mark.startswith(".."):
         return True
-    found = _LAST_WORD.search(line, max(start, match.start() - 30), match.start())
-    word = found.group() if found else ""
+    last_word = _LAST_WORD.search(line, max(start, match.start() - 30), match.start())
+    word = last_word.group() if last_word else ""
     lowered = word.lower()
     if lowered in _BEFORE_NUMBERS and not _is_initial(word):
         return not following.group(1).isdigit()

@@ -102,9 +102,9 @@ def exact_match(prediction: str, answers: Iterable[str], profile: Profile = "squ
         False
     """
     if profile in REGEX_PROFILES:
-        found = regex.Pattern.match if profile == "trec_match" else regex.Pattern.search
+        compare = regex.Pattern.match if profile == "trec_match" else regex.Pattern.search
         return any(
-            found(pattern, prediction) is not None for pattern in filter(None, map(_compiled, answers))
+            compare(pattern, prediction) is not None for pattern in filter(None, map(_compiled, answers))
         )
     normalized = normalize_answer(prediction, profile)
     return any(normalized == normalize_answer(answer, profile) for answer in answers)
@@ -245,17 +245,17 @@ class AnswerMatcher:
         if self.mode == "kilt":
             raise ConfigError("answers matched in mode 'kilt' have no places", hint="use tokens or regex")
         if self.mode == "regex":
-            found = [match.span() for pattern in self._patterns for match in pattern.finditer(text)]
-            return [(start, end) for start, end in found if end > start]
+            places = [match.span() for pattern in self._patterns for match in pattern.finditer(text)]
+            return [(start, end) for start, end in places if end > start]
         tokens = [(_fold(nfd(match.group()).lower()), *match.span()) for match in _TOKEN.finditer(text)]
         words = [word for word, _, _ in tokens]
-        found = []
+        places = []
         for needle, _ in self._needles:
             wanted = [_fold(word) for word in needle.split()]
             for at in range(len(words) - len(wanted) + 1):
                 if words[at] == wanted[0] and words[at : at + len(wanted)] == wanted:
-                    found.append((tokens[at][1], tokens[at + len(wanted) - 1][2]))
-        return sorted(found)
+                    places.append((tokens[at][1], tokens[at + len(wanted) - 1][2]))
+        return sorted(places)
 
 
 def _fold(lowered: str) -> str:

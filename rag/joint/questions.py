@@ -30,14 +30,14 @@ def questions_of(
     Raises:
         DataError: none is left to learn from.
     """
-    asked = [question for path in config.train_files for question in answered(path, is_regex)]
+    questions = [question for path in config.train_files for question in answered(path, is_regex)]
     given = None if config.validation_file is None else answered(config.validation_file, is_regex)
-    asked, held_out = hold_out(asked, config.data.validation_fraction, config.run.seed, text_of, given)
+    train, held_out = hold_out(questions, config.data.validation_fraction, config.run.seed, text_of, given)
     if count := config.data.train_questions:
-        asked = draw_sample(asked, count, config.run.seed)
-    if not asked:
+        train = draw_sample(train, count, config.run.seed)
+    if not train:
         raise DataError(f"{config.train_files[0]}: no question with answers is left to learn from")
-    return asked, held_out[: config.data.validation_questions]
+    return train, held_out[: config.data.validation_questions]
 
 
 def answered(path: str | Path, is_regex: bool | None = None) -> list[Question]:
@@ -46,14 +46,14 @@ def answered(path: str | Path, is_regex: bool | None = None) -> list[Question]:
     Raises:
         DataError: none has.
     """
-    asked = list(read_questions(path))
-    found = [question for question in asked if question.answers]
-    if not found:
+    questions = list(read_questions(path))
+    kept = [question for question in questions if question.answers]
+    if not kept:
         raise DataError(
-            f"{path}: none of its {len(asked):,} questions has answers",
+            f"{path}: none of its {len(questions):,} questions has answers",
             hint='expected {"question": …, "answers": ["…"]}, one a line, or a set that `rag retrieve` reads',
         )
-    return found if is_regex is None else [replace(q, answers_are_regex=is_regex) for q in found]
+    return kept if is_regex is None else [replace(q, answers_are_regex=is_regex) for q in kept]
 
 
 def text_of(question: Question) -> str:
@@ -61,9 +61,9 @@ def text_of(question: Question) -> str:
     return question.text
 
 
-def questions_key(asked: Sequence[Question]) -> str:
-    """Fingerprint of what is asked, what is right, and the order."""
-    return fingerprint([[q.text, q.answers, q.answers_are_regex] for q in asked])
+def questions_key(questions: Sequence[Question]) -> str:
+    """Fingerprint of the questions, their answers and their order."""
+    return fingerprint([[q.text, q.answers, q.answers_are_regex] for q in questions])
 
 
 def most_matched(matcher: AnswerMatcher, texts: Iterable[str]) -> str:
@@ -71,8 +71,8 @@ def most_matched(matcher: AnswerMatcher, texts: Iterable[str]) -> str:
 
     Source: Lewis et al. 2020, "Retrieval-Augmented Generation", appendix D (CuratedTREC's targets).
     """
-    found = Counter(text[slice(*place)] for text in texts for place in matcher.places(text))
-    return found.most_common(1)[0][0] if found else ""
+    strings = Counter(text[slice(*place)] for text in texts for place in matcher.places(text))
+    return strings.most_common(1)[0][0] if strings else ""
 
 
 def answer_rank(question: Question, passages: Iterable[Passage]) -> int | None:

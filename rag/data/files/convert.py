@@ -176,13 +176,13 @@ def _fill(
         matcher = AnswerMatcher(example.answers, example.answer_mode)
 
     def full(candidate: Candidate) -> Candidate:
-        found = None if candidate.passage.text else passages(candidate.passage.id)
-        if found is None:
+        stored = None if candidate.passage.text else passages(candidate.passage.id)
+        if stored is None:
             return candidate
         has_answer = candidate.has_answer
         if has_answer is None and matcher is not None:
-            has_answer = matcher.matches(found.text)
-        return replace(candidate, passage=replace(found, id=candidate.passage.id), has_answer=has_answer)
+            has_answer = matcher.matches(stored.text)
+        return replace(candidate, passage=replace(stored, id=candidate.passage.id), has_answer=has_answer)
 
     return replace(example, candidates=tuple(map(full, example.candidates)))
 

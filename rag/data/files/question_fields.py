@@ -141,15 +141,15 @@ def _answers(value: Any) -> tuple[str, ...]:
             raise ValueError("answers are an object without 'text'")
         return _answers(inner)
     if isinstance(value, Sequence) and not isinstance(value, bytes):
-        found: dict[str, None] = {}
+        answers: dict[str, None] = {}
         for item in value:
             inner = item.get("text", item.get("answer")) if isinstance(item, Mapping) else item
             if inner is None and isinstance(item, Mapping):
                 continue
             if isinstance(inner, bool) or not isinstance(inner, str | int | float):
                 raise ValueError(f"an answer is not text ({inner!r:.60})")
-            found[str(inner)] = None
-        return tuple(found)
+            answers[str(inner)] = None
+        return tuple(answers)
     raise ValueError(f"answers are neither text nor a list ({value!r:.60})")
 
 
@@ -243,8 +243,8 @@ def _multi_hop(record: Mapping[str, Any]) -> dict[str, Any]:
         for title in titles:
             same = [n for n, item in enumerate(paragraphs) if item.passage.title == title and n not in places]
             places += same[:1]
-            found = paragraphs[same[0]] if same else GoldPassage(Passage("", title, ""))
-            gold.append(GoldPassage(found.passage, found.sentences, tuple(facts.get(title, ()))))
+            paragraph = paragraphs[same[0]] if same else GoldPassage(Passage("", title, ""))
+            gold.append(GoldPassage(paragraph.passage, paragraph.sentences, tuple(facts.get(title, ()))))
     others = tuple(item for number, item in enumerate(paragraphs) if number not in places)
     return {"gold": tuple(gold), "context": others}
 
@@ -259,9 +259,9 @@ def _paragraphs(context: Any) -> list[GoldPassage] | None:
         isinstance(entry, list | tuple) and len(entry) == 2 for entry in context
     ):
         return None
-    found = []
+    paragraphs = []
     for title, inside in context:
         sentences = () if isinstance(inside, str) else tuple(str(sentence) for sentence in inside)
         text = inside if isinstance(inside, str) else join_sentences(sentences)
-        found.append(GoldPassage(Passage("", str(title), text), sentences))
-    return found
+        paragraphs.append(GoldPassage(Passage("", str(title), text), sentences))
+    return paragraphs

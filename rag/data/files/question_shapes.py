@@ -168,8 +168,8 @@ def _web_questions(record: Record) -> Record:
     listed = record.get("targetValue")
     if not (isinstance(listed, str) and "utterance" in record):
         return record
-    found = _DESCRIPTION.findall(listed)
-    answers = [re.sub(r"\\(.)", r"\1", quoted) or plain for quoted, plain in found]
+    descriptions = _DESCRIPTION.findall(listed)
+    answers = [re.sub(r"\\(.)", r"\1", quoted) or plain for quoted, plain in descriptions]
     rest = {key: value for key, value in record.items() if key not in ("targetValue", "utterance")}
     return {**rest, "question": record["utterance"], "answers": answers}
 

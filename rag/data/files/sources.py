@@ -172,7 +172,7 @@ def _folder(folder: Path, format: str, ignored: list[str], *, prefix_names: bool
             return [Source(str(corpus), "jsonl", corpus.name)]
         if format == "beir":
             raise DataError(f"{folder}: no corpus.jsonl, so this is not a BEIR folder")
-    found: list[tuple[str, str]] = []
+    files: list[tuple[str, str]] = []
     unused: list[str] = []
     for path in folder.rglob("*"):
         relative = path.relative_to(folder)
@@ -180,14 +180,14 @@ def _folder(folder: Path, format: str, ignored: list[str], *, prefix_names: bool
             guessed = _guess(path.name)
             fits = guessed is not None if format == "auto" else _fits(guessed, format)
             if fits and guessed is not None:
-                found.append((relative.as_posix(), guessed))
+                files.append((relative.as_posix(), guessed))
             else:
                 unused.append(str(path))
-    if format == "auto" and any(guessed != "text" for _, guessed in found):
+    if format == "auto" and any(guessed != "text" for _, guessed in files):
         # A README beside data files is not a document.
-        unused += [str(folder / relative) for relative, guessed in found if guessed == "text"]
-        found = [item for item in found if item[1] != "text"]
-    if not found:
+        unused += [str(folder / relative) for relative, guessed in files if guessed == "text"]
+        files = [item for item in files if item[1] != "text"]
+    if not files:
         expected = "any known format" if format == "auto" else f"format {format!r}"
         raise DataError(
             f"{folder}: no file of {expected} in this folder ({len(unused)} other files)",
@@ -197,7 +197,7 @@ def _folder(folder: Path, format: str, ignored: list[str], *, prefix_names: bool
     prefix = f"{folder.resolve().name}/" if prefix_names else ""
     return [
         Source(str(folder / relative), _file_format(str(folder / relative), format), prefix + relative)
-        for relative, _ in sorted(found)
+        for relative, _ in sorted(files)
     ]
 
 

@@ -121,8 +121,8 @@ def read_lines(
 
 def bad_encoding(encoding: str, error: UnicodeDecodeError) -> BadRecord:
     """The bad record for bytes that do not decode."""
-    found = error.object[error.start]
-    return BadRecord(f"not valid {encoding.upper()}", f"byte 0x{found:02x} at offset {error.start}")
+    byte = error.object[error.start]
+    return BadRecord(f"not valid {encoding.upper()}", f"byte 0x{byte:02x} at offset {error.start}")
 
 
 def _read_chunks(stream: io.BufferedReader, *, encoding: str = "utf-8") -> Iterator[str]:

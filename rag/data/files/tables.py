@@ -107,13 +107,13 @@ def _write_qrels(path: Path, examples: Iterable[Example]) -> None:
 
 
 def _one_of(folder: Path, pattern: str) -> Path:
-    found = sorted(folder.glob(pattern))
-    if len(found) != 1:
-        names = ", ".join(file.name for file in found) or "none"
+    files = sorted(folder.glob(pattern))
+    if len(files) != 1:
+        names = ", ".join(file.name for file in files) or "none"
         raise DataError(
             f"{folder}: expected one file {pattern}, found {names}", hint="keep one split in the folder"
         )
-    return found[0]
+    return files[0]
 
 
 def _read_beir(path: Path) -> Iterator[Example]:

@@ -60,23 +60,23 @@ def read_set(one: TrainingSet, *, serving: bool = False) -> list[Example]:
     path = one.serving if serving and one.serving is not None else one.retrieved
     if path is None and "ctxs" in questions[0].meta:  # results of `rag retrieve`, or a file of FiD's
         path = one.questions
-    found: dict[str, tuple[Candidate, ...]] = {}
+    retrieved: dict[str, tuple[Candidate, ...]] = {}
     if path is not None:
         wanted = {question.text for question in questions}
         for example in read_examples(path, needs="questions"):
             if example.question in wanted and (listed := example.of_role("retrieved")):
-                found[example.question] = listed
-        if len(found) < len(wanted) / 2 and not serving:
+                retrieved[example.question] = listed
+        if len(retrieved) < len(wanted) / 2 and not serving:
             raise DataError(
-                f"{path}: knows only {len(found)} of {len(wanted)} questions of {one.questions}",
+                f"{path}: knows only {len(retrieved)} of {len(wanted)} questions of {one.questions}",
                 hint="run `rag retrieve` for these questions",
             )
     if serving and path is not None:
-        questions = [question for question in questions if question.text in found]
+        questions = [question for question in questions if question.text in retrieved]
     if one.paths:
         return _with_paths(one, [Example.of(question, _joined(question)) for question in questions])
     return [
-        Example.of(question, _candidates(question, found.get(question.text, ()), serving))
+        Example.of(question, _candidates(question, retrieved.get(question.text, ()), serving))
         for question in questions
     ]
 
@@ -242,9 +242,9 @@ def load_examples(
             continue
         kept.append((place, example))
         positives.append(len(located))
-        for candidate, found in [*located, *((c, []) for c in others)]:
+        for candidate, places in [*located, *((c, []) for c in others)]:
             passages.append(number(candidate))
-            spans += found
+            spans += places
             span_bounds.append(len(spans))
             for sentence, is_fact in zip(candidate.sentences, candidate.facts, strict=True):
                 facts += [(last, int(is_fact)) for _, last in texts.located(passages[-1], [sentence])]
