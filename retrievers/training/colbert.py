@@ -8,7 +8,10 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from rag.core.errors import ConfigError
 from rag.data.examples import Needed
+from rag.runtime.model_files import model_folder, tower_folders
+from retrievers.encoders.settings import read_settings
 from retrievers.examples.batches import Epochs
 from retrievers.examples.data import TrainingArrays
 from retrievers.training.config import ContrastConfig, ModelConfig, RetrieverTrainConfig
@@ -104,9 +107,25 @@ def train_colbert(config: ColbertTrainConfig) -> Path:
 
     Note:
         Passages that hold an answer are left out of a question's negatives (`mask_false_negatives`).
+
+    Raises:
+        ConfigError: the encoder to start from keeps its token vectors' lengths, which no index does.
     """
+    _check_start(config.model)
     objective = config.objective
     return train_bi_encoder(config, make_batches=_batches, objective=objective, held_out_objective=objective)
+
+
+def _check_start(model: ColbertModelConfig) -> None:
+    for name in dict.fromkeys((model.question_encoder, model.passage_encoder or model.question_encoder)):
+        for folder in dict.fromkeys(tower_folders(model_folder(name))):
+            found = read_settings(folder)
+            if model.normalize == "auto" and found.pooling == "tokens" and not found.normalize:
+                raise ConfigError(
+                    f"{folder} makes token vectors of any length (normalize: false), and search by MaxSim "
+                    "needs unit vectors",
+                    hint="set normalize=true to train it with them, or start from another encoder",
+                )
 
 
 def _batches(config: Any, data: TrainingArrays, examples: Epochs) -> Batches:

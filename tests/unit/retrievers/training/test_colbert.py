@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,10 @@ import torch
 from pydantic import ValidationError
 
 from indexers.build import build_index
+from indexers.settings import BuildSettings
 from rag.config import load_config, preset_names
 from rag.core.errors import ConfigError, DataError
+from rag.core.types import Passage
 from rag.data.examples import Candidate, write_examples
 from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
@@ -106,6 +109,22 @@ def test_wrong_settings_are_refused(tmp_path: Path, tiny_bert: Path) -> None:
             config(tmp_path, tmp_path / "x", tiny_bert, **wrong)
     with pytest.raises(ConfigError, match="no training examples"):
         train_colbert(config(tmp_path, tmp_path / "x", tiny_bert).replaced(train_files=()))
+
+
+def test_a_start_that_no_index_takes_is_refused_and_trained_with_unit_vectors(
+    tmp_path: Path, tiny: Any, cipher_file: Callable[..., Path]
+) -> None:
+    tiny.late_interaction(tmp_path / "start")
+    path = tmp_path / "start" / "config_sentence_transformers.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "normalize": False}))
+    given = {"projection_dim": 0, "max_steps": 1, "validation_fraction": 0.0}
+    with pytest.raises(ConfigError, match="needs unit vectors"):
+        train_colbert(config(tmp_path / "a", cipher_file(40), tmp_path / "start", **given))
+    assert not (tmp_path / "a").exists()
+    unit = config(tmp_path / "b", cipher_file(40), tmp_path / "start", normalize=True, **given)
+    encoder = BiEncoder.load(train_colbert(unit), precision="fp32")
+    build_index([Passage("1", "", "the river"), Passage("2", "", "title text")], tmp_path / "index",
+                encoder=encoder, settings=BuildSettings(index_type="plaid", probes=2))  # fmt: skip
 
 
 def test_pairwise_validation_needs_hard_negatives(tmp_path: Path, tiny_bert: Path) -> None:
