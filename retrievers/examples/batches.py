@@ -52,13 +52,10 @@ class RetrieverBatch:
 
     @classmethod
     def of(
-        cls, data: TrainingArrays, examples: Int64, rows: Int64, positives: Int64, drawn: Int64, *,
-        masked: bool, targets: npt.NDArray[np.float32] | None = None,
+        cls, data: TrainingArrays, examples: Int64, rows: Int64, positives: Int64,
+        ignored: npt.NDArray[np.bool_], drawn: Int64, targets: npt.NDArray[np.float32] | None = None,
     ) -> RetrieverBatch:  # fmt: skip
-        """Some examples of a training set with the passages in `rows`; `masked` ignores false negatives."""
-        ignored = np.zeros((len(examples), len(rows)), bool)
-        if masked:
-            ignored = false_negatives(data, examples, rows, positives)
+        """Some examples of a training set with the passages in `rows`."""
         questions = [data.questions[i] for i in examples.tolist()]
         passages = [data.passages[i] for i in rows.tolist()]
         return cls(questions, passages, positives, ignored, drawn, examples, targets=targets)
@@ -243,8 +240,7 @@ class RetrieverBatches:
             ConfigError: no question of the batch has anything to be told from.
         """
         examples = self.examples[step]
-        table = self.data.positives
-        positives = table.values[table.bounds[examples]].astype(np.int64)  # (B,) the gold ones
+        positives = self._positives(step, examples)  # (B,)
         negatives, owners = self._negatives.gather(examples)
         taken = _drawn(owners, self.hard_negatives, generator(self.examples.seed, 22, step), len(examples))
         rows, owners = np.concatenate([positives, negatives[taken].astype(np.int64)]), owners[taken]
@@ -252,13 +248,25 @@ class RetrieverBatches:
         if self.mask_false_negatives:
             rows, columns = _distinct(rows, self.data.canonical)
         places, drawn = columns[: len(examples)], np.stack([owners, columns[len(examples) :]])
-        batch = RetrieverBatch.of(self.data, examples, rows, places, drawn, masked=self.mask_false_negatives)
+        ignored = self._ignored(examples, rows, places)
+        batch = RetrieverBatch.of(self.data, examples, rows, places, ignored, drawn)
         if len(rows) - batch.ignored.sum(axis=1).min() < 2:
             raise ConfigError(
                 f"batch {step} ({len(examples)} questions, {len(rows)} passages): no question has a negative",
                 hint="raise batch_size, mine negatives with `rag mine`, or set mask_false_negatives=false",
             )
         return batch
+
+    def _positives(self, step: int, examples: Int64) -> Int64:
+        """(B,) the first positive of each example."""
+        table = self.data.positives
+        return np.asarray(table.values[table.bounds[examples]], np.int64)
+
+    def _ignored(self, examples: Int64, rows: Int64, places: Int64) -> npt.NDArray[np.bool_]:
+        """(B, P) what is left out of each question's denominator."""
+        if self.mask_false_negatives:
+            return false_negatives(self.data, examples, rows, places)
+        return np.zeros((len(examples), len(rows)), bool)
 
 
 class TargetBatches:
@@ -320,10 +328,11 @@ class TargetBatches:
         targets[owners, columns] = data.targets[places]
         positives = np.full(len(examples), -1, np.int64)
         positives[owners[right]] = columns[right]
+        ignored = np.zeros(targets.shape, bool)
+        if self.labelled:
+            ignored = false_negatives(data, examples, rows, positives)
         drawn = np.stack([owners, columns])
-        return RetrieverBatch.of(
-            data, examples, rows, positives, drawn, masked=self.labelled, targets=targets
-        )
+        return RetrieverBatch.of(data, examples, rows, positives, ignored, drawn, targets)
 
 
 def _drawn(

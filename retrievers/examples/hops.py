@@ -6,11 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import permutations
+from itertools import chain, permutations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from indexers.gold import CorpusTexts, StoredPassages
 from rag.core.errors import DataError
@@ -18,7 +19,8 @@ from rag.core.log import get_logger
 from rag.core.types import Passage, Question
 from rag.data.examples import Candidate, Example, first_record, read_examples
 from rag.runtime.seeds import generator
-from retrievers.examples.batches import Epochs, Int64
+from retrievers.examples.batches import Epochs, Int64, RetrieverBatches
+from retrievers.examples.data import TrainingArrays
 
 PassageFinder = Callable[[Passage], Passage | None]
 _MOST_ORDERS = 4
@@ -67,7 +69,7 @@ def hop_examples(
     """For each question, each order of its passages and each hop, an example.
 
     The example of a hop has the passages before it as context; its positives are the next passage and then
-    the other passages of the question, so that a batch which takes the first leaves the others out of the
+    the other passages of the question, of which `HopBatches` takes the first and leaves the others out of the
     denominator. The question's other paragraphs are its negatives, and so are the passages of earlier hops.
     The example's id is the question's with order and hop (`order_of`).
 
@@ -182,6 +184,9 @@ class HopEpochs(Epochs):
         batch_size: in questions.
         limits: see `Epochs`.
 
+    Attributes:
+        paths: (len(ids),) a number for the question and order of each example.
+
     Example:
         >>> epochs = HopEpochs(["a#0.0", "a#0.1", "a#1.0", "a#1.1", "b#0.0"], 2)
         >>> sorted(epochs[0].tolist()) in ([0, 1, 4], [2, 3, 4])
@@ -194,6 +199,9 @@ class HopEpochs(Epochs):
             question, order, _ = order_of(name)
             orders.setdefault(question, {}).setdefault(order, []).append(example)
         self._orders = [list(found.values()) for found in orders.values()]
+        self.paths = np.empty(len(ids), np.int64)
+        for number, path in enumerate(chain.from_iterable(self._orders)):
+            self.paths[path] = number
         super().__init__(len(self._orders), batch_size, **limits)
 
     def __getitem__(self, step: int) -> Int64:
@@ -201,6 +209,37 @@ class HopEpochs(Epochs):
         draw = generator(self.seed, 23, step)
         chosen = [self._orders[question] for question in super().__getitem__(step).tolist()]
         return np.array([e for orders in chosen for e in orders[draw.integers(len(orders))]], np.int64)
+
+
+class HopBatches(RetrieverBatches):
+    """Batches of hops, whose positives are steps of a path.
+
+    The first is the hop's own. The later ones are never its negatives, and the earlier ones, which its query
+    holds already, always are: also where they hold the answer, so that none is retrieved twice.
+
+    Args:
+        examples: which hops each batch holds.
+        others: see `RetrieverBatches`.
+
+    Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval": the
+        loss of the published code, which masks nothing else (`mask_false_negatives` off) and tells a hop from
+        its own question's hard negatives only; here they are the whole batch's.
+    """
+
+    def __init__(self, data: TrainingArrays, examples: HopEpochs, **others: Any) -> None:
+        super().__init__(data, examples, **others)
+        self._paths = examples.paths
+
+    def _positives(self, step: int, examples: Int64) -> Int64:
+        table = self.data.positives
+        return np.asarray(table.values[table.bounds[examples]], np.int64)
+
+    def _ignored(self, examples: Int64, rows: Int64, places: Int64) -> npt.NDArray[np.bool_]:
+        ignored = super()._ignored(examples, rows, places)
+        paths = self._paths[examples]
+        hop, other = np.nonzero(paths[:, None] == paths)
+        ignored[hop, places[other]] = hop < other
+        return ignored
 
 
 def hop_orders(question: str, passages: Sequence[Passage]) -> list[tuple[int, ...]]:

@@ -24,14 +24,21 @@ from rag.training.fit import Loss
 from rag.training.run import Method
 from retrievers.examples.batches import Int64, RetrieverBatch
 from retrievers.examples.data import TrainingArrays
-from retrievers.examples.hops import HopEpochs, PassageFinder, hop_examples, mined_hops, passage_finder
+from retrievers.examples.hops import (
+    HopBatches,
+    HopEpochs,
+    PassageFinder,
+    hop_examples,
+    mined_hops,
+    passage_finder,
+)
 from retrievers.training.bi_encoder import BiEncoderModel, adopt_index
 from retrievers.training.config import ContrastConfig, RetrieverTrainConfig
 from retrievers.training.frozen import score_rows
 from retrievers.training.losses import in_batch_loss, in_batch_objective
 from retrievers.training.momentum import MomentumQueue
 from retrievers.training.path_scores import PathScores
-from retrievers.training.recipe import BiEncoderRun, contrastive_batches, known_vectors, train_model
+from retrievers.training.recipe import BiEncoderRun, known_vectors, train_model
 from retrievers.training.split import ExampleSplit, split_examples
 from retrievers.training.step import contrastive_step
 
@@ -164,7 +171,9 @@ def _method(config: MdrTrainConfig, run: BiEncoderRun, *, index: Index | None) -
     if asked is not None:
         step = partial(index_step, model, data, index=asked, depth=said.depth)
         return run.method(examples, step, split.held_out, scores, facts=facts)
-    batches = contrastive_batches(config, data, examples)
+    batches = HopBatches(
+        data, examples, hard_negatives=said.hard_negatives, mask_false_negatives=said.mask_false_negatives
+    )
     queue = None
     if said.queue_size:
         queue = MomentumQueue(

@@ -24,9 +24,8 @@ from rag.data.examples import Example
 from rag.training.distributed import World
 from rag.training.precision import MasterWeights
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.examples.batches import RetrieverBatches
 from retrievers.examples.data import TrainingArrays
-from retrievers.examples.hops import HopEpochs
+from retrievers.examples.hops import HopBatches, HopEpochs
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.open import open_retriever
 from retrievers.training.bi_encoder import BiEncoderModel
@@ -186,32 +185,54 @@ def test_a_run_killed_between_saves_goes_on_with_the_same_queue(
     assert shown(records(config.out)) == shown(whole)
 
 
-def world_of(tiny_bert: Path, bridges: Path) -> tuple[BiEncoderModel, TrainingArrays]:
+def world_of(
+    tiny_bert: Path, bridges: Path, answers: tuple[str, ...] = ()
+) -> tuple[BiEncoderModel, TrainingArrays]:
+    """Of two questions one has two hops; every passage holds the words "text" and "river"."""
     model = BiEncoderModel.from_folder(
         tiny_bert, pooling="mean", question_tokens=16, passage_tokens=24, dropout=0.0
     )
     tokenizer = RetrieverTokenizer(model.settings.question, model.settings.passage, query_tokens=40)
     a, b, c = (Passage("", title, f"text {title} river") for title in "abc")
+    second = Example.labelled("", "", (), (b,), (c,)).candidates
     examples = [
-        Example.labelled("q#0.0", "who", (), (a, b), (c,)),
-        Example("q#0.1", "who", (), Example.labelled("", "", (), (b,), (c,)).candidates, (a,)),
+        Example.labelled("q#0.0", "who", answers, (a, b), (c,)),
+        Example("q#0.1", "who", answers, second, (a,)),
         Example.labelled("r#0.0", "where is it", (), (c,)),
     ]
-    return model, TrainingArrays.build(examples, tokenizer, match_answers=False, corpus=(a, b, c))
+    corpus = (a, b, c)
+    return model, TrainingArrays.build(examples, tokenizer, match_answers=bool(answers), corpus=corpus)
 
 
-def test_candidates_of_a_hop_are_all_passages_but_the_later_ones(tiny_bert: Path, bridges: Path) -> None:
-    _, data = world_of(tiny_bert, bridges)
-    batch = RetrieverBatches(data, HopEpochs(data.ids, 2, seed=1), hard_negatives=2)[0]
+@pytest.mark.parametrize(
+    ("answers", "masks", "left"),
+    [
+        ((), True, {"q#0.0": "ac", "q#0.1": "abc", "r#0.0": "abc"}),
+        (("river",), True, {"q#0.0": "a", "q#0.1": "ab", "r#0.0": "abc"}),  # c holds the answer too
+        (("river",), False, {"q#0.0": "ac", "q#0.1": "abc", "r#0.0": "abc"}),  # as published
+    ],
+)
+def test_candidates_of_a_hop_are_all_passages_but_the_later_ones(
+    tiny_bert: Path, bridges: Path, answers: tuple[str, ...], masks: bool, left: dict[str, str]
+) -> None:
+    """The first passage is a negative of the second hop, also where it holds the answer."""
+    model, data = world_of(tiny_bert, bridges, answers)
+    epochs = HopEpochs(data.ids, 2, seed=1)
+    batch = HopBatches(data, epochs, hard_negatives=0, mask_false_negatives=masks)[0]
     row = {data.ids[e]: n for n, e in enumerate(batch.examples.tolist())}
     names = ["abc"[next(i for i in range(3) if np.array_equal(p, data.passages[i]))] for p in batch.passages]
-    left = {name: sorted(np.array(names)[~batch.ignored[n]]) for name, n in row.items()}
-    assert left == {"q#0.0": ["a", "c"], "q#0.1": ["a", "b", "c"], "r#0.0": ["a", "b", "c"]}
-    assert {name: names[batch.positives[n]] for name, n in row.items()} == {
-        "q#0.0": "a",
-        "q#0.1": "b",
-        "r#0.0": "c",
-    }
+    shown = {name: "".join(sorted(np.array(names)[~batch.ignored[n]])) for name, n in row.items()}
+    assert shown == left
+    targets = {name: names[batch.positives[n]] for name, n in row.items()}
+    assert targets == {"q#0.0": "a", "q#0.1": "b", "r#0.0": "c"}
+    queries = model.encode_questions([data.questions[data.ids.index(name)] for name in left])
+    scores = queries @ model.encode_passages([data.passages[n] for n in range(3)]).T
+    expected = 0.0
+    for n, (name, kept) in enumerate(left.items()):
+        listed = scores[n, ["abc".index(letter) for letter in kept]]
+        expected += float(torch.logsumexp(listed, 0) - scores[n, "abc".index(targets[name])]) / 3
+    found = contrastive_step(model, batch, World.single("cpu"), None)
+    assert float(found.value) == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_loss_over_a_queue_is_that_of_all_its_passages_but_the_questions_own(
@@ -220,7 +241,7 @@ def test_the_loss_over_a_queue_is_that_of_all_its_passages_but_the_questions_own
     model, data = world_of(tiny_bert, bridges)
     world = World.single("cpu")
     queue = MomentumQueue(model, MasterWeights(model), data, size=3, momentum=0.9, world=world)
-    batch = RetrieverBatches(data, HopEpochs(data.ids, 2), hard_negatives=0)[0]
+    batch = HopBatches(data, HopEpochs(data.ids, 2), hard_negatives=0)[0]
     first = contrastive_step(model, batch, world, objective=queue.objective)
     assert float(first.value) == pytest.approx(float(contrastive_step(model, batch, world).value))  # empty
     queue.push(batch)
@@ -252,7 +273,7 @@ def test_the_copy_follows_and_a_passage_stands_in_the_queue_once(tiny_bert: Path
     model, data = world_of(tiny_bert, bridges)
     master = MasterWeights(model)
     queue = MomentumQueue(model, master, data, size=4, momentum=0.75, world=World.single("cpu"))
-    batch = RetrieverBatches(data, HopEpochs(data.ids, 2), hard_negatives=0)[0]
+    batch = HopBatches(data, HopEpochs(data.ids, 2), hard_negatives=0)[0]
     queue.push(batch)
     before = queue.vectors.clone()
     torch.testing.assert_close(before, model.eval().encode_passages(batch.passages).detach())
