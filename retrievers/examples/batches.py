@@ -13,7 +13,7 @@ from rag.core.log import get_logger
 from rag.runtime.seeds import generator
 from rag.training.distributed import check_share
 from retrievers.examples.data import TrainingArrays
-from retrievers.examples.masks import false_negatives
+from retrievers.examples.masks import false_negatives, positive_mask
 from retrievers.examples.tokens import TokenTable
 
 Int32 = npt.NDArray[np.int32]
@@ -160,8 +160,8 @@ class Epochs:
 class RetrieverBatches:
     """The batches of a run. `self[step]` depends on the arguments, the step and the negatives in use alone.
 
-    Every question brings its positive and up to `hard_negatives` of its negatives, drawn anew at each visit.
-    A passage that several questions bring is encoded once.
+    Every question brings one of its positives and up to `hard_negatives` of its negatives, drawn anew at each
+    visit. A passage that several questions bring is encoded once.
 
     Args:
         data: the training set; every example has a positive.
@@ -258,9 +258,10 @@ class RetrieverBatches:
         return batch
 
     def _positives(self, step: int, examples: Int64) -> Int64:
-        """(B,) the first positive of each example."""
-        table = self.data.positives
-        return np.asarray(table.values[table.bounds[examples]], np.int64)
+        """(B,) one positive of each example: of several any, drawn anew at each visit."""
+        found, owners = self.data.positives.gather(examples)
+        taken = _drawn(owners, 1, generator(self.examples.seed, 24, step), len(examples))
+        return found[taken].astype(np.int64)
 
     def _ignored(self, examples: Int64, rows: Int64, places: Int64) -> npt.NDArray[np.bool_]:
         """(B, P) what is left out of each question's denominator."""
@@ -276,8 +277,8 @@ class TargetBatches:
         data: the training set; examples have targets.
         examples: which of them each batch holds.
         per_question: most passages of a list, drawn anew at each visit; None takes all.
-        labelled: a question's first positive is always in its list, if it has a target, and the batch says
-            where it is and which passages are false negatives.
+        labelled: one positive is always in a question's list, drawn from those that have a target, and the
+            batch says where it is and which passages are false negatives.
 
     Raises:
         DataError: an example has fewer than two passages with a target.
@@ -315,10 +316,11 @@ class TargetBatches:
         places, owners = self._places.gather(examples)
         right = np.zeros(len(places), bool)
         if self.labelled:
-            gold = np.full(len(examples), -1, np.int64)  # (B,) each one's first positive
-            found, of_found = data.positives.gather(examples)
-            gold[of_found[::-1]] = data.canonical[found[::-1]]
-            right = data.canonical[data.scored.values[places]] == gold[owners]
+            rows = data.scored.values[places].astype(np.int64)
+            listed = positive_mask(data, examples, rows)[owners, np.arange(len(rows))]
+            known = np.flatnonzero(listed)
+            draw = generator(self.examples.seed, 24, step)
+            right[known[_drawn(owners[known], 1, draw, len(examples))]] = True
         taken = _drawn(
             owners, self.per_question, generator(self.examples.seed, 23, step), len(examples), right
         )

@@ -70,7 +70,8 @@ def hop_examples(
 
     The example of a hop has the passages before it as context; its positives are the next passage and then
     the other passages of the question, of which `HopBatches` takes the first and leaves the others out of the
-    denominator. The question's other paragraphs are its negatives, and so are the passages of earlier hops.
+    denominator. Alternatives are one hop; each comes first in an order of its own. The question's other
+    paragraphs are its negatives, and so are the passages of earlier hops.
     The example's id is the question's with order and hop (`order_of`).
 
     Args:
@@ -97,7 +98,8 @@ def hop_examples(
         negatives = [item.passage for item in question.context if item.passage.text]
         wrong = tuple(Candidate(passage, "hard_negative", "question set") for passage in negatives)
         if question.gold_are_alternatives:
-            orders, ends = [tuple(range(len(golds)))], 1
+            every = tuple(range(len(golds)))
+            orders, ends = [(at, *every[:at], *every[at + 1 :]) for at in every], 1
         else:
             ends = len(golds)
             if any_order:

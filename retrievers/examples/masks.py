@@ -17,13 +17,13 @@ _LOOKED_UP = 8  # words by which an answer is looked up; longer ones are rare, a
 def false_negatives(data: TrainingArrays, examples: Int64, rows: Int64, positives: Int64) -> BoolArray:
     """(B, P) passages that are no negatives of a question: they are one of its positives, or hold one of its
     answers; never `positives` (B,), the column of its own (-1: it has none)."""
-    mask = _same_passage_mask(data, examples, rows) | answer_mask(data, examples, rows)
+    mask = positive_mask(data, examples, rows) | answer_mask(data, examples, rows)
     known = np.flatnonzero(positives >= 0)
     mask[known, positives[known]] = False
     return mask
 
 
-def _same_passage_mask(data: TrainingArrays, examples: Int64, rows: Int64) -> BoolArray:
+def positive_mask(data: TrainingArrays, examples: Int64, rows: Int64) -> BoolArray:
     """(B, P) bool: which of the passages `rows` (P,) are one of a question's positives, by title and text."""
     positives, owners = data.positives.gather(examples)
     contents, column = np.unique(data.canonical[rows], return_inverse=True)  # (U,), (P,)

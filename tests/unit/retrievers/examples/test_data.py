@@ -15,7 +15,7 @@ from rag.data.examples import (
     write_examples,
 )
 from retrievers.encoders.settings import read_settings
-from retrievers.examples.batches import Epochs, RetrieverBatches
+from retrievers.examples.batches import Epochs, RetrieverBatches, TargetBatches
 from retrievers.examples.data import TrainingArrays
 from retrievers.examples.tokens import RetrieverTokenizer, TokenTable, TokenTableWriter
 
@@ -248,6 +248,35 @@ def test_batches_depend_on_the_step_alone(tokenizer):
     assert len(RetrieverBatches(data, Epochs(len(data), 4, epochs=3, max_batches=5))) == 5
     with pytest.raises(IndexError):
         one[9]
+
+
+@pytest.mark.parametrize("kind", [RetrieverBatches, TargetBatches])
+def test_one_of_several_positives_is_drawn_at_every_visit(tokenizer, kind):
+    """By the step alone; what was not drawn is no negative."""
+    asked = [
+        Example("q", "who", (), (
+            Candidate(passage(0), "positive", target=2.0), Candidate(passage(1), "positive", target=3.0),
+            Candidate(passage(2), "negative", target=0.0), Candidate(passage(3), "negative", target=1.0),
+        )),
+        Example("r", "where", (), (
+            Candidate(passage(4), "positive", target=2.0), Candidate(passage(5), "negative", target=1.0),
+        )),
+    ]  # fmt: skip
+    data = TrainingArrays.build(asked, tokenizer)
+    more = {"labelled": True, "per_question": 2} if kind is TargetBatches else {}
+
+    def right(step):
+        batch = kind(data, Epochs(2, 2, epochs=200, seed=3), **more)[step]
+        row = batch.examples.tolist().index(0)
+        texts = [text.tolist() for text in batch.passages]
+        golds = [tokenizer.passages([passage(n).title], [passage(n).text])[0] for n in (0, 1)]
+        left_out = [n for n, text in enumerate(texts) if text in golds and n != batch.positives[row]]
+        assert all(batch.ignored[row, n] for n in left_out)
+        return golds.index(texts[batch.positives[row]])
+
+    taken = [right(step) for step in range(200)]
+    assert 70 < sum(taken) < 130
+    assert [right(step) for step in (150, 7, 31)] == [taken[step] for step in (150, 7, 31)]
 
 
 def test_other_negatives_between_steps(tokenizer):
