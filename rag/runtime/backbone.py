@@ -129,9 +129,16 @@ def attention_for(config: Any, device: str = "cpu") -> str | None:
 
 
 def set_dropout(config: Any, dropout: float | None) -> None:
-    """Replace every dropout probability of a configuration, if one is given."""
-    for name in _DROPOUTS:
-        if dropout is not None and hasattr(config, name):
+    """Replace every dropout probability of a configuration, if one is given.
+
+    Those of activations and heads, which many models do without, stay 0 where they are.
+    """
+    if dropout is None or config is None:
+        return
+    stated = config.to_dict().items()
+    others = [name for name, value in stated if "dropout" in name and isinstance(value, float) and value]
+    for name in (*_DROPOUTS, *others):
+        if hasattr(config, name):
             setattr(config, name, dropout)
 
 
