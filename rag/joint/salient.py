@@ -25,7 +25,7 @@ from rag.core.npy import load_npy, save_npy
 from rag.core.types import Passage
 from rag.data.sentences import STARTERS
 from rag.runtime.backbone import loading
-from rag.runtime.model_files import model_folder, weight_files
+from rag.runtime.model_files import model_folder, position_limit, weight_files
 
 Spans = list[tuple[int, int]]
 """First character and one past the last, ascending, without overlap."""
@@ -146,7 +146,7 @@ class ModelTagger:
         """Names in each sentence."""
         if not sentences:
             return []
-        limit = int(getattr(self._model.config, "max_position_embeddings", 512))
+        limit = position_limit(self._model.config.to_dict())
         encoded = self._tokenizer(
             list(sentences), return_offsets_mapping=True, return_tensors="pt", padding=True, truncation=True,
             max_length=limit,

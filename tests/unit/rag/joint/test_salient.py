@@ -13,6 +13,7 @@ from rag.core.errors import ArtifactError
 from rag.core.types import Passage
 from rag.joint.salient import CapitalTagger, ModelTagger, choose_spans, find_dates, title_hashes
 from tests.conftest import TinyModels
+from tests.published import published_encoder
 
 
 @pytest.mark.parametrize(
@@ -71,6 +72,14 @@ def test_names_by_a_model(tmp_path: Path, tiny: TinyModels) -> None:
     (tmp_path / "plain").mkdir()
     with pytest.raises(ArtifactError, match="has no model"):
         ModelTagger(tmp_path / "plain")
+
+
+def test_a_roberta_finds_names_in_a_sentence_longer_than_its_positions(tmp_path: Path) -> None:
+    """Of its 130 positions the first two are no token's."""
+    labels = {"id2label": {"0": "O", "1": "B-PER"}, "label2id": {"O": 0, "B-PER": 1}}
+    folder = published_encoder(tmp_path, "roberta-base", "ModelForTokenClassification", **labels)
+    [spans] = ModelTagger(folder)(["the river is near the city " * 40])
+    assert all(end <= 128 * len(" meters") for _, end in spans)
 
 
 def test_random_masks() -> None:
