@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from jinja2 import TemplateError
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from rag.config import load_config
 from rag.core.errors import ReaderError
@@ -41,7 +41,7 @@ def open_local(
 
 
 class LocalModel:
-    """Completes chats greedily.
+    """Completes chats greedily, whatever sampling and penalties the folder states.
 
     Attributes:
         name: folder or hub name.
@@ -52,6 +52,12 @@ class LocalModel:
 
     def __init__(self, model: Any, tokenizer: Any, name: str) -> None:
         self._model, self._tokenizer, self.name = model, tokenizer, name
+        stated = model.generation_config  # its penalties would fall on words that are copied from passages
+        model.generation_config = GenerationConfig(
+            bos_token_id=stated.bos_token_id,
+            eos_token_id=stated.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id or tokenizer.eos_token_id or 0,
+        )
 
     def fits(self, messages: Sequence[dict[str, str]], max_tokens: int) -> bool:
         """Whether messages and reply fit into the model's positions."""
@@ -78,10 +84,8 @@ class LocalModel:
                 prompt,
                 attention_mask=torch.ones_like(prompt),
                 max_new_tokens=max_tokens,
-                do_sample=False,
                 return_dict_in_generate=True,
                 output_logits=True,
-                pad_token_id=self._tokenizer.pad_token_id or self._tokenizer.eos_token_id or 0,
             )
         ids = made.sequences[0, prompt.shape[1] :].tolist()
         log_probs = [float(step[0].float().log_softmax(-1)[token]) for step, token in zip(made.logits, ids)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,20 @@ def test_greedy_continuation_and_its_probabilities(folder: Path) -> None:
         expected.append(float(step.max()))
         ids = torch.cat([ids, step.argmax().reshape(1, 1)], dim=1)
     assert [p for _, p in made.tokens] == pytest.approx(expected, abs=1e-4)
+
+
+def test_penalties_and_sampling_of_the_folder_do_not_count(folder: Path, tmp_path: Path) -> None:
+    """A published chat model states them; the penalty falls on every word of the prompt."""
+    stated = {"do_sample": True, "repetition_penalty": 9.0, "temperature": 0.7, "top_k": 20, "top_p": 0.8}
+    shutil.copytree(folder, tmp_path / "chat")
+    (tmp_path / "chat" / "generation_config.json").write_text(json.dumps({"eos_token_id": 0, **stated}))
+    plain, chat = (open_local(place, precision="fp32").completer for place in (folder, tmp_path / "chat"))
+    assert chat.complete(MESSAGES, 6) == plain.complete(MESSAGES, 6)
+    model = GPT2LMHeadModel.from_pretrained(tmp_path / "chat").eval()
+    ids = chat._prompt(MESSAGES)  # type: ignore[attr-defined]
+    penalised = model.generate(ids, max_new_tokens=6, do_sample=False)[0, ids.shape[1] :].tolist()
+    greedy = [token for token, _ in plain.complete(MESSAGES, 6).tokens]
+    assert chat._tokenizer.convert_ids_to_tokens(penalised) != greedy  # type: ignore[attr-defined]
 
 
 def test_what_is_no_json_is_a_clear_error(folder: Path) -> None:
