@@ -15,8 +15,11 @@ def convert(
     source: Annotated[Path, typer.Argument(help="File or folder to read.")],
     target: Annotated[Path, typer.Argument(help="File or folder to write.")],
     *,
-    from_: Annotated[FileFormat, option("--from", help="Format of the source.", panel="Formats")],
     to: Annotated[WrittenFormat, option("--to", help="Format of the target.", panel="Formats")],
+    from_: Annotated[
+        FileFormat | None,
+        option("--from", help="Format of the source; default: by what is in it.", panel="Formats"),
+    ] = None,
     questions: Annotated[
         Path | None,
         option(help="Question set that gives question texts and answers by id.", panel=DATA),
@@ -31,10 +34,12 @@ def convert(
 
     from indexers.index import Index
     from rag.data.files.convert import convert as run
+    from rag.data.files.convert import guess_format
     from rag.data.questions import read_questions
 
+    found = from_ or guess_format(source)
     known = None if questions is None else {item.id: item for item in read_questions(questions)}
     with ExitStack() as stack:
         lookup = None if index is None else stack.enter_context(Index.open(index)).passages.find
-        report = run(source, from_, target, to, questions=known, passages=lookup, strict=strict)
-    typer.echo(f"{report.summary()} → {target}")
+        report = run(source, found, target, to, questions=known, passages=lookup, strict=strict)
+    typer.echo(f"{source} is read as {found}: {report.summary()} → {target}")

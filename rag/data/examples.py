@@ -13,7 +13,8 @@ from rag.core.log import get_logger
 from rag.core.types import Passage, Query, Question
 from rag.data.files.fields import PASSAGE_ID_FIELDS, QUESTION_ID_FIELDS, first_of, passage_of
 from rag.data.files.record import finite, json_records, strings, write_json_list
-from rag.data.files.streams import is_json_lines, json_lines, json_values, open_binary
+from rag.data.files.streams import open_binary
+from rag.data.files.training_shapes import training_rows, training_shape
 from rag.data.records import BadRecord, Problem, ReadReport
 from rag.data.sentences import Spans
 
@@ -187,7 +188,9 @@ def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool 
     """Stream examples to learn from; one record at a time.
 
     Read are DPR's training JSON (a list; passages named by `passage_id` or `psg_id`), the files of FiD and of
-    DPR's or pyserini's retrieval results (their passages are unjudged), and such records one a line.
+    DPR's or pyserini's retrieval results (their passages are unjudged), and such records one a line; pairs
+    and triplets of sentence-transformers, FlagEmbedding's and Tevatron's records and MS MARCO's triples, see
+    `rag.data.files.training_shapes`.
     `hard_negative_ctxs` are preferred, `negative_ctxs` are taken where there are none of them. Any passage
     may carry a `target`; `query_ctxs` are passages that belong to the query. Questions without what the
     method needs are left out and counted, as DPR leaves out those without a positive; empty passages are bad
@@ -216,8 +219,7 @@ def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool 
     counts, left_out, without_target = ReadReport(), 0, 0
     name, usable, first_left_out = str(path), 0, []
     with open_binary(path) as stream:
-        is_lines = is_json_lines(stream.peek(1 << 16))
-        records = json_lines(stream) if is_lines else json_values(stream, name)
+        is_lines, records = training_rows(stream, name)
         for number, record in records:
             try:
                 example = _to_learn_from(example_from_json(record, f"q{number}"), needs)
@@ -274,6 +276,7 @@ def example_from_json(record: Any, fallback_id: str = "") -> Example:
     """
     if isinstance(record, BadRecord):
         raise ValueError(f"{record.reason}: {record.detail}")
+    record = training_shape(record)
     if not isinstance(record, Mapping):
         raise ValueError(f"expected an object, found {type(record).__name__}")
     if not ROLES.keys() & record.keys() and {"data", "paragraphs", "context"} & record.keys():

@@ -93,7 +93,8 @@ def read_questions(path: str | Path, format: str = "auto") -> Iterator[Question]
 
 
 def question_files(path: str | Path) -> list[Path]:
-    """The files that questions are read from: one; of a BEIR folder, or its qrels file, queries and qrels.
+    """The files that questions are read from: one; queries and qrels of a BEIR folder, or its qrels file, and
+    of MS MARCO's.
 
     Raises:
         DataError: a folder that is none of BEIR's, or has the judgements of several splits.
@@ -102,11 +103,13 @@ def question_files(path: str | Path) -> list[Path]:
     if place.parent.name == "qrels" and (queries := in_folder(place.parent.parent, "queries.jsonl")):
         return [queries, place]
     if not place.is_dir():
-        return [place]
-    queries = in_folder(place, "queries.jsonl")
+        return [place, *_judgements(place)]
+    queries = in_folder(place, "queries.jsonl") or in_folder(place, "queries.tsv")
     if queries is None:
-        raise DataError(f"{path} is a directory without queries.jsonl, expected a file of questions")
-    judged = sorted((place / "qrels").glob("*.tsv"))
+        raise DataError(
+            f"{path} is a directory without queries.jsonl or queries.tsv, expected a file of questions"
+        )
+    judged = sorted((place / "qrels").glob("*.tsv")) or _judgements(queries)
     if len(judged) > 1:
         raise DataError(
             f"{path} has the judgements of {len(judged)} splits ({', '.join(file.stem for file in judged)})",
@@ -115,8 +118,14 @@ def question_files(path: str | Path) -> list[Path]:
     return [queries, *judged]
 
 
+def _judgements(queries: Path) -> list[Path]:
+    """The judgements beside MS MARCO's questions: `qrels.dev.tsv` beside `queries.dev.tsv`."""
+    beside = queries.with_name(queries.name.replace("queries", "qrels", 1))
+    return [beside] if "queries" in queries.name and ".tsv" in queries.name and beside.is_file() else []
+
+
 def _judged(queries: Path, qrels: Path) -> Iterator[Question]:
-    """BEIR's questions that were judged, with the relevant passages."""
+    """The questions that were judged, with the relevant passages."""
     grades = {record.id: record for record in read_qrels(qrels)}
     for question in _read(str(queries), "auto"):
         if (record := grades.get(question.id)) is not None:
@@ -243,7 +252,8 @@ def _column_names(row: list[str]) -> list[str]:
 
 
 def _has_question(row: list[str]) -> bool:
-    return bool({"question", "query"} & set(_column_names(row)))
+    names = set(_column_names(row))
+    return bool({"question", "query"} & names) or {"anchor", "positive"} <= names
 
 
 def _table(stream: io.BufferedReader, path: str) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
@@ -266,6 +276,8 @@ def _table(stream: io.BufferedReader, path: str) -> Iterator[tuple[int, dict[str
             return ["question", "answers"] if is_dpr else ["id", "question"], False
         if len(row) == 3 and ends_in_list:
             return ["id", "question", "answers"], False
+        if len(row) == 3 and all(" " in cell.strip() for cell in row):
+            return ["anchor", "positive", "negative"], False  # MS MARCO's triples
         raise DataError(
             f"{path}:1: {len(row)} columns and no header",
             hint="expected: question and ['answer', …]; id and question; or a header with 'question'",

@@ -9,10 +9,13 @@ from pathlib import Path
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage, Question
-from rag.data.examples import ROLES, Candidate, Example
+from rag.data.examples import ROLES, Candidate, Example, first_record
 from rag.data.files.dpr_family import DPR_RESULTS, DPR_TRAINING, FID, NQ_OPEN, PYSERINI
 from rag.data.files.formats import PASSAGE_PARTS, Format, parts_of
+from rag.data.files.sources import in_folder
+from rag.data.files.streams import open_binary
 from rag.data.files.tables import BEIR, COLBERT, TREC_QRELS, TREC_RUN
+from rag.data.files.training_shapes import training_shape
 from rag.data.questions import read_questions
 from rag.data.text import AnswerMatcher
 
@@ -83,6 +86,33 @@ def get_format(name: str) -> Format:
     return FORMATS[name]
 
 
+def guess_format(path: str | Path) -> str:
+    """The format of a file or folder, by what is in it.
+
+    Raises:
+        DataError: no such file or folder, or a folder of another kind.
+    """
+    place = Path(path)
+    if not place.exists():
+        raise DataError(f"{path}: no such file or folder")
+    if place.is_dir():
+        for name, file in (("beir", "corpus.jsonl"), ("colbert", "collection.tsv")):
+            if in_folder(place, file):
+                return name
+        raise DataError(f"{path}: neither a BEIR folder nor one of ColBERT", hint="name its format: --from")
+    record = training_shape(first_record(place))
+    if isinstance(record, Mapping) and record:
+        lists = {"positive_ctxs": "dpr-train", "ctxs": "dpr-results", "contexts": "pyserini"}
+        return next((fmt for name, fmt in lists.items() if isinstance(record.get(name), list)), "questions")
+    with open_binary(place) as stream:
+        fields = stream.peek(4096).decode("utf-8", "replace").lstrip("\ufeff").partition("\n")[0].split()
+    if len(fields) == 6 and fields[1] == "Q0":
+        return "trec-run"
+    if len(fields) in (3, 4) and (fields[0] == "query-id" or fields[-1].lstrip("-").isdecimal()):
+        return "trec-qrels"
+    return "questions"
+
+
 def convert(
     source: str | Path,
     source_format: str,
@@ -96,6 +126,7 @@ def convert(
     """Convert, streaming; the target appears whole or not at all.
 
     Args:
+        source_format: one of `FORMATS`, or "auto" to decide by `guess_format`.
         questions: id → question, to fill in question texts and answers (for runs and qrels).
         passages: id → passage, to fill in titles and texts (for runs, qrels and KILT).
         strict: refuse if anything would be lost.
@@ -109,7 +140,8 @@ def convert(
         positives and the others hard negatives. Training sets become result lists of their positives, then
         negatives.
     """
-    reader, writer = get_format(source_format), get_format(target_format)
+    reader = get_format(guess_format(source) if source_format == "auto" else source_format)
+    writer = get_format(target_format)
     if writer.write is None:
         written = ", ".join(name for name, known in FORMATS.items() if known.write is not None)
         raise ConfigError(f"{target_format} is read, but not written", hint=f"write one of: {written}")

@@ -13,6 +13,7 @@ from rag.core.types import GoldPassage, Passage, Question
 from rag.data.files.fields import QUESTION_ID_FIELDS, first_of, join_sentences, passage_of
 from rag.data.files.question_shapes import official_shape, rows_of_columns
 from rag.data.files.streams import parse_json
+from rag.data.files.training_shapes import training_shape
 
 QUESTION_FIELDS = ("question", "query", "input", "text")
 _ANSWER_FIELDS = ("answers", "answer", "golden_answers", "possible_answers", "output", "short_answers")
@@ -35,6 +36,7 @@ def question_from_mapping(record: Any, fallback_id: str) -> Question:
     Raises:
         ValueError: no question, or answers of an unknown shape; the message says which.
     """
+    record = training_shape(record)
     if not isinstance(record, Mapping):
         raise ValueError(f"expected an object, found {type(record).__name__}")
     record = official_shape(record)

@@ -1,0 +1,116 @@
+"""Training files of other libraries are read for training, for evaluation and by `rag convert`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rag.core.errors import DataError
+from rag.data.examples import read_examples
+from rag.data.files.convert import convert, guess_format
+from rag.data.questions import question_files, read_questions
+
+ASKED, RIGHT, WRONG = (
+    "where does the Danube rise",
+    "The Danube rises in a forest.",
+    "The Rhine ends in a sea.",
+)
+TEVATRON = {
+    "query_id": "7",
+    "query": ASKED,
+    "positive_passages": [{"docid": "d1", "title": "Danube", "text": RIGHT}],
+    "negative_passages": [{"docid": "d2", "title": "Rhine", "text": WRONG}],
+}
+TRIPLET = {"anchor": ASKED, "positive": RIGHT, "negative": WRONG}
+FILES = {
+    "tevatron.jsonl": json.dumps(TEVATRON),
+    "triplets.jsonl": json.dumps(TRIPLET),
+    "triplets.json": json.dumps([TRIPLET]),
+    "lists.jsonl": json.dumps([ASKED, RIGHT, WRONG]),
+    "several.jsonl": json.dumps({"query": ASKED, "positive": RIGHT, "negative_1": WRONG, "negative_2": ""}),
+    "flag.jsonl": json.dumps({"query": ASKED, "pos": [RIGHT], "neg": [WRONG]}),
+    "triplets.csv": f"anchor,positive,negative\n{ASKED},{RIGHT},{WRONG}\n",
+    "triplets.tsv": f"Query\tPositive\tNegative\n{ASKED}\t{RIGHT}\t{WRONG}\n",
+    "triples.train.small.tsv": f"{ASKED}\t{RIGHT}\t{WRONG}\n",
+}
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    (folder / name).write_text(text)
+    return folder / name
+
+
+@pytest.mark.parametrize("name", [*FILES, "t.parquet"])
+def test_pairs_and_triplets_are_examples_and_questions(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if name == "t.parquet":
+        pq.write_table(pa.Table.from_pylist([TRIPLET]), path)
+    else:
+        write(tmp_path, name, FILES[name])
+    [example] = read_examples(path)
+    assert (example.question, [p.text for p in example.positives]) == (ASKED, [RIGHT])
+    assert [candidate.passage.text for candidate in example.negatives] == [WRONG]
+    if name.startswith("tevatron"):
+        assert (example.id, example.positives[0].id, example.positives[0].title) == ("7", "d1", "Danube")
+    if name == "lists.jsonl":
+        return  # JSON lines of lists are no question set
+    [question] = read_questions(path)
+    assert (question.text, [gold.passage.text for gold in question.gold]) == (ASKED, [RIGHT])
+    assert question.gold_are_alternatives
+
+
+def test_pairs_need_no_negative(tmp_path: Path) -> None:
+    for name, text in (
+        ("a.jsonl", json.dumps({"query": ASKED, "positive": RIGHT})),
+        ("a.tsv", f"{ASKED}\t{RIGHT}\n"),
+    ):
+        [example] = read_examples(write(tmp_path, name, text))
+        assert ([p.text for p in example.positives], example.negatives) == ([RIGHT], ())
+
+
+@pytest.mark.parametrize("row", ["7\t8\t9", f"{ASKED}\t['a forest']", f"7\t{ASKED}"])
+def test_a_table_of_something_else_is_no_training_file(tmp_path: Path, row: str) -> None:
+    with pytest.raises(DataError, match="no training examples: its first row is"):
+        list(read_examples(write(tmp_path, "a.tsv", row + "\n")))
+
+
+@pytest.mark.parametrize("given", ["queries.dev.tsv", ""])
+def test_judgements_beside_queries_are_read(tmp_path: Path, given: str) -> None:
+    name = given or "queries.tsv"
+    write(tmp_path, name, f"7\t{ASKED}\n8\tnot judged\n")
+    write(tmp_path, name.replace("queries", "qrels"), "7\t0\td1\t1\n7\t0\td2\t0\n")
+    [question] = read_questions(tmp_path / given)
+    assert (question.id, question.text, question.gold_passage_ids) == ("7", ASKED, ("d1",))
+    assert [file.name for file in question_files(tmp_path / given)] == [
+        name,
+        name.replace("queries", "qrels"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("a.jsonl", FILES["tevatron.jsonl"], "dpr-train"),
+        ("a.json", '[{"question": "q", "ctxs": []}]', "dpr-results"),
+        ("a.json", '{"7": {"question": "q", "contexts": []}}', "pyserini"),
+        ("a.run", "q1 Q0 d1 1 2.5 tag\n", "trec-run"),
+        ("a.txt", "q1 0 d1 1\n", "trec-qrels"),
+        ("a.tsv", "query-id\tcorpus-id\tscore\nq\td\t1\n", "trec-qrels"),
+        ("a.csv", "question,answer\nwho,x\n", "questions"),
+    ],
+)
+def test_formats_are_guessed(tmp_path: Path, name: str, text: str, expected: str) -> None:
+    assert guess_format(write(tmp_path, name, text)) == expected
+
+
+def test_converting_without_a_format(tmp_path: Path) -> None:
+    source = write(tmp_path, "a.jsonl", FILES["tevatron.jsonl"])
+    convert(source, "auto", tmp_path / "b.json", "dpr-train")
+    [example] = read_examples(tmp_path / "b.json")
+    assert example.positives[0].id == "d1"
+    with pytest.raises(DataError, match="neither a BEIR folder"):
+        guess_format(tmp_path)
