@@ -26,10 +26,11 @@ class Config(BaseModel):
 
     A field that is itself a `Config` is a group. A setting of a group may be given in the group or, where no
     other group has one of that name, beside it: `optim.learning_rate=1e-5` and `learning_rate=1e-5` are one.
-    What is not given of a group is what the class that holds it says, not what the group's own class says.
+    Settings missing in a group get the defaults of the class that has the group, not those of the group's
+    class.
 
-    A class for one recipe names it in the class variable `recipe`; a file may name it in a key of the same
-    name, and then loads into that class alone.
+    A class for one recipe names it in the class variable `recipe`; a file may name it in a key `recipe`, and
+    then loads into that class alone.
 
     Attributes:
         free: settings that may differ when a run is resumed, because its steps do not depend on them.
@@ -62,7 +63,7 @@ class Config(BaseModel):
         """Settings with those of groups moved into their groups.
 
         Raises:
-            ConfigError: one is given in its group and beside it.
+            ConfigError: a setting is given in its group and beside it.
         """
         homes, groups = cls._homes(), cls.groups()
         moved: dict[str, Any] = {}
@@ -80,7 +81,7 @@ class Config(BaseModel):
 
     @classmethod
     def _homes(cls) -> dict[str, str]:
-        """Name of a setting of a group → the group, where only one has it."""
+        """Maps the name of a setting to its group, for names that only one group has."""
         homes: dict[str, list[str]] = {}
         for group, kind in cls.groups().items():
             for name in kind.model_fields:
@@ -101,7 +102,7 @@ class Config(BaseModel):
         return settings
 
     def flat(self) -> dict[str, Any]:
-        """All settings by the shortest name that is understood, as validated values."""
+        """All settings by their shortest valid name, as validated values."""
         homes = self._homes()
         shown: dict[str, Any] = {}
         for name, value in self:
@@ -115,7 +116,7 @@ class Config(BaseModel):
         """A checked copy with other values, of groups too.
 
         Raises:
-            pydantic.ValidationError: they do not fit.
+            pydantic.ValidationError: a value is not valid.
         """
         given = type(self).nested(settings)
         for name in self.groups().keys() & given.keys():
@@ -146,11 +147,11 @@ def recipe_of(source: str | Path) -> str:
     return str(_read_source(source).get(RECIPE_KEY, ""))
 
 
-def said_of(source: str | Path) -> str:
-    """What a preset or YAML file says of itself: the comment that it begins with, without its marks.
+def preset_comment(source: str | Path) -> str:
+    """The leading comment of a preset or YAML file, without the comment marks.
 
     Example:
-        >>> said_of("ict-wiki").splitlines()[0][:46]
+        >>> preset_comment("ict-wiki").splitlines()[0][:46]
         'The inverse cloze task on Wikipedia as publish'
     """
     lines = _text_of(source).splitlines()
@@ -301,10 +302,10 @@ def _explain(kind: type[BaseModel], issue: Any, flags: Mapping[str, str]) -> str
             missing = [path]
         return ", ".join(flags.get(name, f"{name} (--set {name}=…)") for name in missing) + " is not given"
     if issue["type"] != "extra_forbidden":
-        said = str(issue["msg"]).removeprefix("Value error, ")
+        problem = str(issue["msg"]).removeprefix("Value error, ")
         if isinstance(issue.get("input"), Mapping | Config):  # settings that do not go together
-            return f"{path}: {said}" if path else said
-        return f"{path} = {issue.get('input')!r:.80}: {said}"
+            return f"{path}: {problem}" if path else problem
+        return f"{path} = {issue.get('input')!r:.80}: {problem}"
     model: Any = kind
     for part in issue["loc"][:-1]:
         field = getattr(model, "model_fields", {}).get(part)

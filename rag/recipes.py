@@ -27,7 +27,7 @@ class Recipe:
 
     Attributes:
         config: "module:Class" of its configuration.
-        run: "module:function" that takes the configuration and returns the folder of what it made.
+        run: "module:function" that takes the configuration and returns the folder of the finished model.
         resolve: replaces settings that another package has to look up, before the run is claimed.
     """
 
@@ -51,7 +51,7 @@ def _with_passages(config: Any) -> Any:
 
 
 def _retrieved(config: Any, path: Path) -> Path:
-    """The file, or what is found for its questions if they come without passages."""
+    """The file, or, if its questions come without passages, a file of passages retrieved for them."""
     from indexers.build import INDEX_KIND
     from rag.data.questions import read_questions
     from rag.eval.runs import write_results
@@ -135,7 +135,7 @@ def train(recipe: str, out: str | Path, *, config: str | Path | None = None, **s
 
 
 def run(recipe: str, config: Any) -> Path:
-    """Train by a checked configuration, as `train` and the command line do; the folder of what was made."""
+    """Train with a checked configuration, as `train` and the command line do; the finished model's folder."""
     found = RECIPES[recipe]
     return Path(load(found.run)(found.resolve(config)))
 
@@ -160,6 +160,6 @@ def read_config(
 
 
 def load(place: str) -> Any:
-    """What "module:name" names."""
+    """Import the object that "module:name" names."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)

@@ -1,4 +1,4 @@
-"""Timing side by side, and the inputs that several benchmarks share."""
+"""Interleaved timing of contestants, and the inputs that several benchmarks share."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from rag.metrics.significance import Interval
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds of every contestant in every round; one round ran all of them one after another.
+    """Seconds of every contestant in every round; a round runs all of them one after another.
 
     Attributes:
-        seconds: name → one number a round.
+        seconds: name → one number per round.
     """
 
     seconds: Mapping[str, tuple[float, ...]]
@@ -34,7 +34,7 @@ class Timings:
         return float(np.median(self.seconds[name]))
 
     def ratio(self, name: str, peer: str) -> Interval:
-        """How many times as long `name` takes as `peer`, see `ratio`."""
+        """Time of `name` divided by that of `peer`, see `ratio`."""
         return ratio(self.seconds[name], self.seconds[peer])
 
     def to_json(self) -> dict[str, Any]:
@@ -87,8 +87,8 @@ def time_interleaved(
     Every second round runs them in reverse order; Python's garbage collector rests while the clock runs.
 
     Args:
-        contestants: name → what is timed.
-        rounds: how often each runs; medians are taken over them.
+        contestants: name → the timed function.
+        rounds: number of rounds; medians are taken over them.
         warm_up: untimed rounds before.
         clock: seconds; replaced in tests.
 

@@ -35,10 +35,10 @@ def run_encode_benchmark(
     contestants: Sequence[str] = (),
     format: str = "auto",
 ) -> Report:
-    """Passages encoded a second beside sentence-transformers, and whether bf16 finds the same.
+    """Passages encoded per second beside sentence-transformers, and whether bf16 finds the same passages.
 
-    All get the same texts (title, space, text), the same most texts per batch and the same most tokens per
-    text. Loading is not timed, tokenisation is. bf16 of the peer is `model.bfloat16()`. Agreement is measured
+    All get the same texts (title, space, text) and the same limits of texts per batch and tokens per text.
+    Loading is not timed, tokenisation is. bf16 of the peer is `model.bfloat16()`. Agreement is measured
     with what `precision="auto"` does: passages in bf16, questions in fp32.
 
     Args:
@@ -69,7 +69,7 @@ def run_encode_benchmark(
     }  # fmt: skip
     report = Report("encode", settings)
     runs, max_length = _runs(passages, encoder, batch_size, chosen)
-    report.notes.append(f"at most {batch_size} texts a batch and {max_length} tokens a text for all")
+    report.notes.append(f"at most {batch_size} texts per batch and {max_length} tokens per text for all")
     timings = time_interleaved(runs, rounds=rounds, warm_up=0)
     report.tables.append(_speed_table(timings, len(passages)))
     report.figures["passages_per_s"] = {name: len(passages) / timings.median(name) for name in runs}
@@ -89,7 +89,7 @@ def run_encode_benchmark(
 def _runs(
     passages: Sequence[Passage], encoder: str | None, batch_size: int, contestants: Sequence[str]
 ) -> tuple[dict[str, Callable[[], Any]], int]:
-    """What each contestant does in a round, warmed up on a few passages; and the token limit of all."""
+    """The timed function of each contestant, warmed up on a few passages; and the token limit of all."""
     from rag.runtime.model_files import model_folder
     from retrievers.encoders.bi_encoder import BiEncoder
 

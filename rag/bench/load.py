@@ -1,4 +1,4 @@
-"""Clients that ask over HTTP at the same time, each on a kept connection, each waiting for its answer."""
+"""Concurrent HTTP clients, each with a persistent connection, each waiting for its answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rag.metrics.significance import Interval
 
 @dataclass(slots=True)
 class LoadResult:
-    """What the clients saw.
+    """Measurements of the clients.
 
     Attributes:
         latencies_s: seconds of every request, in the order of their questions.
@@ -53,12 +53,12 @@ def run_load(
     top_k: int,
     first: int = 0,
 ) -> LoadResult:
-    """Send `requests` questions from `clients` threads; each client asks again as soon as it has its answer.
+    """Send `requests` questions from `clients` threads; each client sends the next one after its answer.
 
     Args:
-        questions: asked in turn, beginning with number `first`; used again from the start if they run out.
-        clients: requests under way at any time.
-        requests: in all.
+        questions: sent in turn, beginning with number `first`; used again from the start if they run out.
+        clients: concurrent requests.
+        requests: number of requests in total.
         top_k: passages read for each question.
         first: where in `questions` to begin, so that repeated runs ask different questions.
 
@@ -100,7 +100,7 @@ def latency_interval(latencies_s: Sequence[float], percent: float) -> Interval:
 
 
 def stage_shares(result: LoadResult) -> dict[str, float]:
-    """Mean share of each stage in a request's time, as its client sees it; "http" is what is left over.
+    """Mean share of each stage in a request's time, as its client sees it; "http" is the rest.
 
     The parts of the server's `total` replace it, with "other" for what none of them covers.
     """

@@ -1,4 +1,4 @@
-"""Memory of a serving process after real questions, against what the planner says."""
+"""Memory of a serving process after real questions, against the planner's estimate."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def run_memory_benchmark(
 def plan_of_serving(
     index_dir: Path, retriever: str, reader: str | None, precision: str, questions: int, top_k: int
 ) -> Plan:
-    """The planner's figures for serving this index: its sizes, the models' weights, and nothing measured."""
+    """The planner's figures for serving this index, from its sizes and the models' weights alone."""
     from indexers.index import Index
     from indexers.plan import plan
     from retrievers.hybrid import DEFAULT_DEPTH
@@ -106,7 +106,7 @@ def plan_of_serving(
 def loaded_model_bytes(
     load_encoder: Callable[[], Any] | None, *, reader: str | None = None, precision: str = "auto"
 ) -> float:
-    """Bytes of the tensors that a serving process holds for its models, found by loading them.
+    """Bytes of the tensors that a serving process needs for its models, measured by loading them.
 
     Args:
         load_encoder: returns the bi-encoder; None if the server has none.
@@ -120,7 +120,7 @@ def loaded_model_bytes(
         encoder = load_encoder()
         several = encoder.identity.pooling == "tokens"
         ask = encoder.question_tokens if several else encoder.encode_questions
-        ask(["Is everything loaded?"])  # weights are read when the first text comes
+        ask(["Is everything loaded?"])  # weights are loaded with the first text
         loaded.append(encoder)
     return float(_tensor_bytes() - before)
 
@@ -150,7 +150,7 @@ def fill_memory(report: Report, before: dict[str, int], after: dict[str, int], n
     report.tables.append(Table("memory of the serving process", columns, rows))
     parts = [(name, format_bytes(size)) for name, size in planned.serving_bytes.items()]
     parts.append(("total", format_bytes(planned.serving_total_bytes)))
-    report.tables.append(Table(f"what the planner says for {n} questions", ("", "memory"), parts))
+    report.tables.append(Table(f"the planner's estimate for {n} questions", ("", "memory"), parts))
     ratio = after["rss"] / planned.serving_total_bytes
     report.figures.update(when_ready=before, after_questions=after, measured_over_planned=ratio)
     report.figures["planned_bytes"] = planned.serving_bytes

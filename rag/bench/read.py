@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Contestant:
-    """What reads, and what came of it.
+    """A reader, and its measurements.
 
     Attributes:
         read: questions with their passages → the answer of each, and its token-layers if they are counted.
-        costs: token-layers of each question that was asked alone.
-        alone_s, batched_s: seconds of each question, asked alone and as one of a batch.
+        costs: token-layers of each question read alone.
+        alone_s, batched_s: seconds per question, read alone and in a batch.
         right: whether each answer matched.
     """
 

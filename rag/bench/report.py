@@ -1,4 +1,4 @@
-"""What every benchmark prints and writes: hardware and versions, tables, goals, figures as JSON."""
+"""The report of a benchmark: hardware and versions, tables, goals, figures as JSON."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def environment() -> dict[str, Any]:
 
 
 def _cpu() -> dict[str, str]:
-    """What Linux says of the first processor."""
+    """Linux's description of the first processor."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
@@ -108,7 +108,7 @@ class Goal:
 
     @property
     def is_met(self) -> bool:
-        """Whether the value keeps the bound."""
+        """Whether the value is within the bound."""
         return self.value >= self.bound if self.kind == "at least" else self.value <= self.bound
 
     def to_text(self) -> str:
@@ -119,16 +119,16 @@ class Goal:
 
 @dataclass(slots=True)
 class Report:
-    """Everything one benchmark found.
+    """The results of one benchmark.
 
     Attributes:
         name: the benchmark's command.
         settings: arguments that decide the figures (paths, sizes, seeds).
         figures: numbers for the JSON file.
-        tables: what is printed.
+        tables: tables to print.
         goals: bounds the figures are compared with.
         notes: lines printed below the tables.
-        environment: the machine, taken when the report is begun.
+        environment: the machine, recorded when the report is created.
     """
 
     name: str

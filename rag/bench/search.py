@@ -124,7 +124,7 @@ def time_flat(
     top_k: int,
     rounds: int,
 ) -> Report:
-    """The report, filled."""
+    """Measure, and fill the report."""
     import faiss
 
     from indexers.exact import FlatIndex

@@ -54,11 +54,11 @@ def plan(
     """
     from indexers.plan import Rates, measure_rates
     from indexers.plan import plan as make_plan
-    from rag.config import load_config, preset_names, recipe_of, said_of
+    from rag.config import load_config, preset_comment, preset_names, recipe_of
     from rag.core.errors import ConfigError
     from rag.recipes import RECIPES
 
-    training = {} if config is None else {"recipe": recipe_of(config), "said": said_of(config)}
+    training = {} if config is None else {"recipe": recipe_of(config), "comment": preset_comment(config)}
     if training and training["recipe"] not in RECIPES:
         raise ConfigError(
             f"{config} names no training recipe (recipe: {training['recipe'] or 'nothing'})",
@@ -103,7 +103,7 @@ def plan(
     if encode_per_s is not None and checked.has_encoder:
         typer.echo(f"encoding at {encode_per_s:,.0f} passages/s" + (", measured here" if measure else ""))
     if training:
-        typer.echo(f"\n{config}, for `rag train {training['recipe']}`\n{training['said']}")
+        typer.echo(f"\n{config}, for `rag train {training['recipe']}`\n{training['comment']}")
         return
     typer.echo("\ntraining (--config PRESET: what it needs)")
     of = {name: recipe_of(name) for name in preset_names()}

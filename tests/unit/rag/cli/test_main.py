@@ -129,9 +129,9 @@ def test_plan_says_what_training_needs(capsys: pytest.CaptureFixture[str]) -> No
     assert "16 GPUs of 40 GB" in out
     assert "\n  torchrun --nproc-per-node 8" in out
     assert json.loads(_run(capsys, *_PLAN, "--json")[1]).keys() >= {"disk_bytes"}
-    said = json.loads(_run(capsys, *_PLAN, "--json", "--config", "ict-wiki")[1])["training"]
-    assert said["recipe"] == "ict"
-    assert "8 GPUs of 40 GB" in said["said"]
+    training = json.loads(_run(capsys, *_PLAN, "--json", "--config", "ict-wiki")[1])["training"]
+    assert training["recipe"] == "ict"
+    assert "8 GPUs of 40 GB" in training["comment"]
     code, _, err = _run(capsys, *_PLAN, "--config", "realm-wikki")
     assert code == 2
     assert "realm-wiki" in err
