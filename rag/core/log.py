@@ -8,12 +8,23 @@ import sys
 import time
 from typing import Any
 
+from tqdm import tqdm
+
 _STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", None, None).__dict__) | {"message", "asctime"}
 
 
 def get_logger(name: str) -> logging.Logger:
     """A standard library logger; libraries log, only programs call `setup_logging`."""
     return logging.getLogger(name)
+
+
+class _BesideBars(logging.StreamHandler[Any]):
+    """Writes lines above a progress bar, where there is one, and not into it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record."""
+        with tqdm.external_write_mode(file=self.stream):
+            super().emit(record)
 
 
 class JsonFormatter(logging.Formatter):
@@ -36,7 +47,7 @@ class JsonFormatter(logging.Formatter):
 
 def setup_logging(level: str = "INFO", *, json_lines: bool = False) -> None:
     """Send log records of this process to stderr, replacing earlier handlers."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _BesideBars(sys.stderr)
     handler.setFormatter(
         JsonFormatter()
         if json_lines

@@ -9,7 +9,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -19,6 +19,7 @@ import torch
 from rag.core.errors import RagError
 from rag.core.files import remove_temporaries
 from rag.core.log import get_logger
+from rag.core.progress import Progress
 from rag.runtime.hardware import bound_kernel_caches, keep_freed_memory
 from rag.training.checkpoints import (
     Checkpoint,
@@ -218,7 +219,8 @@ def fit(
         out, step=step, total_steps=total_steps, state=state,
         every=run.log_every_steps, tensorboard=run.tensorboard, writes=world.is_main,
     )  # fmt: skip
-    with closing(run_log), Interrupt() as interrupt:
+    steps = Progress(total_steps, "steps", "train", initial=step) if world.is_main else nullcontext()
+    with closing(run_log), steps as progress, Interrupt() as interrupt:
         while step < total_steps and not selection.stopped:
             hooks.before_step(step)
             factor = schedule_factor(
@@ -258,6 +260,8 @@ def fit(
             if average is not None:
                 average.update(master, step)
             hooks.after_step(step)
+            if progress is not None:
+                progress.update()
 
             # log, evaluate, save
             due, stop, examples, tokens = (

@@ -7,6 +7,7 @@ import math
 import os
 import signal
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -16,6 +17,7 @@ import torch
 
 from rag.core.errors import ConfigError, IncompleteArtifactError, MissingDependencyError, RagError
 from rag.runtime.seeds import generator
+from rag.training import fit as module
 from rag.training.checkpoints import latest_checkpoint
 from rag.training.config import OptimConfig, RunConfig
 from rag.training.fit import FitHooks, FitResult, Loss, fit
@@ -332,3 +334,13 @@ def test_ctrl_c_saves_the_step_and_the_run_goes_on_from_it(tmp_path: Path) -> No
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "at once", Impatient(8))
     assert latest_checkpoint(tmp_path / "at once" / "checkpoints") is None
+
+
+def test_progress_is_shown_without_any_logging(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "Progress", partial(module.Progress, interval_s=0.0))
+    run(tmp_path)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 8
+    assert lines[0].startswith("train: 1/8 steps (12 %), ")
