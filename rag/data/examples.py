@@ -293,7 +293,7 @@ def example_from_json(record: Any, fallback_id: str = "") -> Example:
     if key is not None:
         del rest[key]
     given = [rest.pop(name) for name in ("answers", "answer") if name in rest]
-    if "ctxs" not in rest and "contexts" in rest:  # pyserini's: what has no id is a `docid` too
+    if "contexts" in rest and not ROLES.keys() & rest.keys():  # pyserini's: what has no id is a `docid` too
         listed = rest.pop("contexts") or ()
         rest["ctxs"] = [{"docid": "", **c} if isinstance(c, Mapping) else c for c in listed]
     return Example(
@@ -318,7 +318,7 @@ def example_to_json(example: Example) -> dict[str, Any]:
         del lists["ctxs"]
     if example.context:
         lists["query_ctxs"] = [candidate_to_json(Candidate(p, "retrieved")) for p in example.context]
-    return {**head_to_json(example), **lists, **example.meta}
+    return with_meta({**head_to_json(example), **lists}, example)
 
 
 def head_to_json(example: Example) -> dict[str, Any]:
@@ -327,6 +327,11 @@ def head_to_json(example: Example) -> dict[str, Any]:
     head |= {"question": example.question, "answers": [*example.answers]}
     head |= {"answers_are_regex": True} if example.answers_are_regex else {}
     return head | ({"target": example.target_answer} if example.target_answer else {})
+
+
+def with_meta(record: dict[str, Any], example: Example) -> dict[str, Any]:
+    """The record, and those of the example's other fields for which it has none."""
+    return record | {name: value for name, value in example.meta.items() if name not in record}
 
 
 def candidate_to_json(candidate: Candidate, id_name: str = "passage_id") -> dict[str, Any]:

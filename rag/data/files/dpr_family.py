@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from rag.core.errors import DataError
-from rag.data.examples import Example, candidate_to_json, example_from_json, example_to_json, head_to_json
+from rag.data.examples import (
+    Example,
+    candidate_to_json,
+    example_from_json,
+    example_to_json,
+    head_to_json,
+    with_meta,
+)
 from rag.data.files.formats import PASSAGE_PARTS, QUESTION_PARTS, Format, as_json
 from rag.data.files.record import json_records, write_json_lines
 
@@ -26,12 +33,12 @@ def _read(path: Path) -> Iterator[Example]:
 
 def _results_json(example: Example) -> dict[str, Any]:
     contexts = [candidate_to_json(candidate, "id") for candidate in example.candidates]
-    return {**head_to_json(example), "ctxs": contexts, **example.meta}
+    return with_meta({**head_to_json(example), "ctxs": contexts}, example)
 
 
 def _nq_json(example: Example) -> dict[str, Any]:
     head = head_to_json(example)
-    return {"question": head.pop("question"), "answer": head.pop("answers"), **head, **example.meta}
+    return with_meta({"question": head.pop("question"), "answer": head.pop("answers"), **head}, example)
 
 
 write_results = as_json(_results_json)
