@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig, AutoTokenizer, RagModel
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, RagModel
 
 from indexers.index import Index
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
@@ -46,6 +46,7 @@ def import_rag(source: str | Path, out: Path, index: str | Path | None = None) -
         config: Any = AutoConfig.from_pretrained(source)
         if config.model_type != "rag":
             raise ValueError(f"a {config.model_type} model")
+        stated = PreTrainedConfig.get_config_dict(source)[0]["generator"]  # transformers drops some of it
         model, report = RagModel.from_pretrained(source, output_loading_info=True)
         tokenizers = [AutoTokenizer.from_pretrained(source, subfolder=f"{part}_tokenizer") for part in _PARTS]
     except (OSError, ValueError, KeyError, AssertionError) as error:
@@ -61,10 +62,11 @@ def import_rag(source: str | Path, out: Path, index: str | Path | None = None) -
     is_token = any("Token" in name for name in config.architectures or ())
     settings = GeneratorSettings(
         mode="rag-token" if is_token else "rag-sequence",
-        template=_template(config),
+        template=_template(config, stated.get("prefix") or ""),
         passage_tokens=config.max_combined_length,
-        answer_tokens=int(getattr(config.generator, "max_length", None) or 20),
+        answer_tokens=int(stated.get("max_length") or 20),
     )
+    model.generator.generation_config.forced_bos_token_id = stated.get("forced_bos_token_id")
     manifest = GeneratorManifest(name=Path(str(source)).name, settings=settings)
     with atomic_path(out) as temporary:
         parts: dict[str, Any] = {QUESTION_ENCODER: model.question_encoder, ".": model.generator}
@@ -97,6 +99,8 @@ def _bound(folder: Path, index: str | Path) -> dict[str, Any]:
     return found
 
 
-def _template(config: Any) -> str:
-    title, text = (part.replace("{", "{{").replace("}", "}}") for part in (config.title_sep, config.doc_sep))
-    return f"{{title}}{title}{{text}}{text}{{question}}"
+def _template(config: Any, prefix: str) -> str:
+    before, title, text = (
+        part.replace("{", "{{").replace("}", "}}") for part in (prefix, config.title_sep, config.doc_sep)
+    )
+    return f"{before}{{title}}{title}{{text}}{text}{{question}}"

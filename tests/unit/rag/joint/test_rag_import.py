@@ -19,6 +19,7 @@ from rag.core.errors import ArtifactError, MismatchedArtifactError
 from rag.core.types import Passage
 from rag.joint.rag_import import import_rag, is_rag
 from rag.pipeline import Pipeline
+from readers.open import open_reader
 from retrievers.encoders.bi_encoder import BiEncoder
 from tests.tiny_generator import tiny_seq2seq
 from tests.tiny_reader import tiny_tokenizer
@@ -45,6 +46,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Any]:
     )  # fmt: skip
     model = RagTokenForGeneration(config, question_encoder=DPRQuestionEncoder(shape), generator=generator)
     model.save_pretrained(place / "rag")
+    path = place / "rag" / "config.json"  # as published: fields that transformers no longer writes
+    stated = json.loads(path.read_text())
+    stated["generator"] |= {"prefix": " ", "max_length": 12, "num_beams": 4, "forced_bos_token_id": 5}
+    path.write_text(json.dumps(stated))
     for part in ("question_encoder", "generator"):
         tokenizer.save_pretrained(place / "rag" / f"{part}_tokenizer")
     DPRContextEncoder(shape).save_pretrained(place / "passages")
@@ -66,7 +71,9 @@ def test_a_checkpoint_answers_with_its_own_question_encoder(
     assert settings["mode"] == "rag-token"
     assert (settings["max_passages"], settings["passage_tokens"]) == (100, 40)  # n_docs is of training
     row = settings["template"].format(title="city", text=PASSAGES[0].text, question="where?")
-    assert row == "city / the tower is near the river // where?"
+    assert row == " city / the tower is near the river // where?"
+    assert settings["answer_tokens"] == 12
+    assert open_reader(tmp_path / "r", precision="fp32").seq2seq.prefix == [5]  # type: ignore[attr-defined]
     pipeline = Pipeline.open(index, reader=str(tmp_path / "r"), precision="fp32")
     question = "how many meters has the tower?"
     found = pipeline.retrieve([question], 2)[0]
