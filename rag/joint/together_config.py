@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from indexers.presets import IndexType
 from rag.config import Config
 from rag.data.examples import Needed
-from retrievers.training.config import CorpusTrainConfig, ModelConfig
+from retrievers.training.config import CorpusTrainConfig, ModelConfig, refuse_unread
 
 DocumentSide = Literal["frozen", "reencode", "rerank"]
 
@@ -71,8 +71,5 @@ class JointTrainConfig(CorpusTrainConfig):
             raise ValueError(f"over_retrieve ({self.over_retrieve}) must be more than top_k ({self.top_k})")
         if self.document_side == "frozen" and self.model.shared:
             raise ValueError("document_side frozen trains questions alone: set shared=false")
-        names = ("validation_passages", "chunk_size", "hold_out")
-        usual, said = type(self.data)().flat(), self.data.flat()
-        if given := [f"{name}={said[name]}" for name in names if said[name] != usual[name]]:
-            raise ValueError(f"{', '.join(given)}: nothing here reads this")
+        refuse_unread(self.data, ("validation_passages", "chunk_size", "hold_out"))
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -38,6 +39,17 @@ class DataConfig(Config):
     validation_passages: int = Field(default=0, ge=0)
     batch_size: int = Field(default=128, ge=1)
     chunk_size: int | None = Field(default=None, ge=1)
+
+
+def refuse_unread(group: Config, names: Iterable[str]) -> None:
+    """Refuse settings of a group that this recipe does not read.
+
+    Raises:
+        ValueError: one of the named settings is not at its default.
+    """
+    usual, stated = type(group)().flat(), group.flat()
+    if given := [f"{name}={stated[name]}" for name in names if stated[name] != usual[name]]:
+        raise ValueError(f"{', '.join(given)}: nothing here reads this")
 
 
 class ContrastConfig(DataConfig):

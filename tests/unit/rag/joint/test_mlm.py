@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from rag.config import load_config, preset_names
 from rag.core.errors import DataError
@@ -123,6 +124,16 @@ def test_it_learns_to_read(world: Path, tmp_path: Path, caplog: pytest.LogCaptur
     assert said["figures"]["utility"] == pytest.approx(records[-1]["eval/utility"])
     assert said["figures"]["utility"] > 1.0  # of passages that were held out
     assert train_mlm(config) == finished  # finished: nothing is done again
+
+
+@pytest.mark.parametrize(
+    "unread", [{"train_questions": 9}, {"hold_out": "title"}, {"validation_passages": 9}, {"chunk_size": 9}]
+)
+def test_settings_that_nothing_reads_are_refused(tmp_path: Path, unread: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=f"{next(iter(unread))}=.*nothing here reads this"):
+        settings(tmp_path, tmp_path, **unread)
+    with pytest.raises(ValidationError, match="tagger has no use"):
+        settings(tmp_path, tmp_path, masks="span", tagger="x")
 
 
 def test_what_cannot_work_is_refused(world: Path, tmp_path: Path) -> None:

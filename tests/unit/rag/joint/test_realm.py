@@ -373,6 +373,14 @@ def test_what_cannot_work_is_refused(world: Path, tiny: TinyModels, tmp_path: Pa
         settings(world, masks="span", tagger="x")
 
 
+@pytest.mark.parametrize(
+    "unread", [{"validation_fraction": 0.2}, {"train_questions": 9}, {"hold_out": "title"}, {"chunk_size": 9}]
+)
+def test_settings_that_nothing_reads_are_refused(tmp_path: Path, unread: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=f"{next(iter(unread))}=.*nothing here reads this"):
+        settings(tmp_path, **unread)
+
+
 @pytest.mark.parametrize("name", preset_names("realm"))
 def test_presets(name: str) -> None:
     config = load_config(RealmTrainConfig, name, overrides={"out": "o", "index": "i"})
