@@ -214,13 +214,13 @@ def _as_retrieved(question: Question, gold: Sequence[Passage]) -> Retrieved:
 
 def _check_state(place: Path, mark: str, header: Mapping[str, Any]) -> dict[str, Any] | None:
     """The metrics if this evaluation is finished; else check that its folder may be continued."""
-    remove_temporaries(place)
     others = [path.name for path in place.iterdir() if not path.name.startswith(".")]
     if others and not {METRICS_NAME, _STATE_NAME, RECORDS_NAME} & {*others}:
         raise ConfigError(
             f"{place} holds other files ({', '.join(sorted(others)[:3])}), not an evaluation",
             hint="choose another --out, or an empty folder",
         )
+    remove_temporaries(place)
     for name in (METRICS_NAME, _STATE_NAME):
         if not (place / name).is_file() or (name == _STATE_NAME and not _is_begun(place)):
             continue

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError, ResourceError
-from rag.core.files import directory_lock
+from rag.core.files import TEMPORARY_MARK, directory_lock
 from rag.core.types import GoldPassage, Passage, Question
 from rag.eval.breakdown import TrainingOverlap
 from rag.eval.predictions import read_records
@@ -363,9 +363,12 @@ def test_a_folder_of_something_else_is_left_alone(
     tmp_path: Path, system: Any, questions: list[Question]
 ) -> None:
     (tmp_path / "report.html").write_text("mine")
+    unfinished = tmp_path / f".report.html{TEMPORARY_MARK}x"
+    unfinished.write_text("which its writer is writing")
     with pytest.raises(ConfigError, match=r"holds other files \(report\.html\), not an evaluation"):
         evaluate(system, questions, tmp_path, settings(), source=SOURCE)
     assert (tmp_path / "report.html").read_text() == "mine"
+    assert unfinished.exists()
 
 
 def test_a_beir_folder_is_a_source(tmp_path: Path) -> None:
