@@ -27,7 +27,7 @@ _SETTINGS = {
     **options_of(
         MiningSettings,
         *("per_question", "pick", "margin", "answer_filter", "regex", "cross_encoder"),
-        *("keep_below", "cross_encoder_depth", "gold", "weak_positives", "seed"),
+        *("keep_below", "gold", "weak_positives", "seed"),
         panel="Selection",
     ),
 }

@@ -92,7 +92,7 @@ def mdr(settings: Any) -> None:
     train=files("Examples with targets, as `rag score` writes them"),
     index=_SEARCHED,
     loss=Annotated[
-        Literal["kl", "kl-per-passage", "mse", "margin"] | None,
+        Literal["kl", "kl-per-passage", "margin"] | None,
         option(help="Between scores and targets.", panel=TRAINING),
     ],
 )

@@ -27,6 +27,7 @@ STAGES = {
     "both": "no passage that was read holds the answer, and the reader misses it in the gold passages too",
     "unknown": "yes/no answer or no accepted answer: the stage cannot be determined",
 }
+_KEPT_TEXTS = 5  # retrieved passages per question whose text stays in its record, for the report
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ def score_outcomes(
             "stage": _stage(scores, any(flags[: settings.read]), findable),
             "first_rank": first_rank,
             "groups": groups,
-            "hits": _hits_json(outcome, flags, settings.kept_texts),
+            "hits": _hits_json(outcome, flags),
             "timings_ms": {stage: round(value, 3) for stage, value in outcome.timings_ms.items()},
         }
         if outcome.answers is not None:
@@ -135,7 +136,7 @@ def score_outcomes(
         if settings.profile == "kilt":
             record["provenance"] = _pages(outcome.retrieved, settings)
         if outcome.paths:
-            kept = outcome.paths[: settings.kept_texts]
+            kept = outcome.paths[:_KEPT_TEXTS]
             record["paths"] = [[passage.id for _, passage in path] for path in kept]
         records.append(record)
     return records
@@ -257,7 +258,7 @@ def _answers_json(answers: AnswerSet) -> dict[str, Any]:
     }
 
 
-def _hits_json(outcome: QuestionOutcome, flags: Sequence[bool], kept_texts: int) -> list[dict[str, Any]]:
+def _hits_json(outcome: QuestionOutcome, flags: Sequence[bool]) -> list[dict[str, Any]]:
     kind, keys = gold_keys(outcome.question)
     gold = set(keys)
     rows = []
@@ -270,7 +271,7 @@ def _hits_json(outcome: QuestionOutcome, flags: Sequence[bool], kept_texts: int)
         }
         if gold:
             row["is_gold"] = passage_key(passage, kind) in gold
-        if rank < kept_texts:
+        if rank < _KEPT_TEXTS:
             row["text"] = passage.text
         rows.append(row)
     return rows

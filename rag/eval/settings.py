@@ -30,7 +30,6 @@ class EvaluationSettings(Config):
         gold: read the gold passages instead of searching.
         oracle: also read the gold passages, where known, to separate errors of retrieval and of reading.
         likelihood: also measure −log p of the first accepted answer by a generative reader, in nats.
-        kept_texts: retrieved passages per question whose text is kept, for the report.
         resamples: number of bootstrap resamples.
         level: coverage of the intervals.
         seed: seed of the sample and of the bootstrap.
@@ -50,7 +49,6 @@ class EvaluationSettings(Config):
     gold: bool = False
     oracle: bool = False
     likelihood: bool = False
-    kept_texts: int = 5
     resamples: int = 2000
     level: float = 0.95
     seed: int = Field(default=DEFAULT_SEED, ge=0)

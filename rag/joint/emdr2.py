@@ -21,8 +21,7 @@ class EmdrTrainConfig(JointTrainConfig):
     Attributes:
         objective: what the retriever learns from the reader, see `rag.joint.losses`.
         marginal: of "emdr2": over tokens, as in the published code, or over whole answers.
-        score_temperature, target_temperature: of the retriever's scores and of the reader's signal, for the
-            other objectives.
+        target_temperature: of the reader's signal, for the other objectives.
     """
 
     recipe: ClassVar[str] = "emdr2"
@@ -32,7 +31,6 @@ class EmdrTrainConfig(JointTrainConfig):
     refresh: str = "500:500"
     objective: Fused = "emdr2"
     marginal: Marginal = "token"
-    score_temperature: float = Field(default=1.0, gt=0)
     target_temperature: float = Field(default=1.0, gt=0)
 
 
@@ -51,7 +49,7 @@ def train_emdr2(config: EmdrTrainConfig, *, role: Role = "both") -> Path:
         Question Answering"; Izacard et al. 2022, "Atlas", sections 2.2 and 2.4.
     """
     objective = partial(
-        fused_loss, config.objective, marginal=config.marginal, temperature=config.score_temperature,
-        target_temperature=config.target_temperature, batch_tokens=config.reader.batch_tokens or 8192,
+        fused_loss, config.objective, marginal=config.marginal, target_temperature=config.target_temperature,
+        batch_tokens=config.reader.batch_tokens or 8192,
     )  # fmt: skip
     return train_together(config, objective, {"mode": "fid"}, role=role)

@@ -30,7 +30,7 @@ from retrievers.examples.hops import HopReport, hop_examples, passage_finder
 from retrievers.negatives.blocks import BlockFolder, merge_examples
 from retrievers.negatives.search import MiningSearch
 from retrievers.negatives.select import NegativeFilter, Proposal, below_margin, candidates_by_rank, choose
-from retrievers.negatives.settings import WEAK_DEPTH, MiningSettings
+from retrievers.negatives.settings import CROSS_ENCODER_DEPTH, WEAK_DEPTH, MiningSettings
 
 BLOCK_QUESTIONS = 512
 
@@ -293,7 +293,7 @@ def _with_negatives(
         _apply_margin(work, search, settings.margin, removed)
     wanted: int | None = settings.per_question
     if judge is not None:
-        wanted = settings.cross_encoder_depth
+        wanted = CROSS_ENCODER_DEPTH
     elif settings.pick == "random":
         wanted = None
     passing: list[list[tuple[Proposal, Passage]]] = []

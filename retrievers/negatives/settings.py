@@ -10,6 +10,7 @@ from rag.config import DEFAULT_SEED, Config
 from rag.core.errors import ConfigError
 
 WEAK_DEPTH = 100
+CROSS_ENCODER_DEPTH = 40  # candidates of a question that a cross-encoder reads, best-ranked first
 
 
 class MiningSettings(Config):
@@ -29,7 +30,6 @@ class MiningSettings(Config):
         cross_encoder: folder or Hugging Face name of a model that reads question and passage together; None
             does without.
         keep_below: keep only passages whose cross-encoder probability of being relevant is below this.
-        cross_encoder_depth: candidates of a question that the cross-encoder reads, best-ranked first.
         gold: "given" keeps a gold passage that is not in the corpus as positive, by its text; "corpus" takes
             positives from the corpus alone.
         weak_positives: where no gold passage is known, take the best of the first 100 hits that
@@ -54,7 +54,6 @@ class MiningSettings(Config):
     margin: float | None = Field(default=None, gt=0, le=1)
     cross_encoder: str | None = None
     keep_below: float = Field(default=0.1, gt=0, lt=1)
-    cross_encoder_depth: int = Field(default=40, ge=1)
     gold: Literal["given", "corpus"] = "given"
     weak_positives: bool = True
     seed: int = Field(default=DEFAULT_SEED, ge=0)
@@ -63,10 +62,9 @@ class MiningSettings(Config):
     def _cross_check(self) -> MiningSettings:
         if self.last_rank < self.first_rank:
             raise ValueError(f"ranks {self.first_rank} to {self.last_rank} are none")
-        if self.cross_encoder is not None and self.cross_encoder_depth < self.per_question:
+        if self.cross_encoder is not None and self.per_question > CROSS_ENCODER_DEPTH:
             raise ValueError(
-                f"cross_encoder_depth ({self.cross_encoder_depth}) is less than per_question "
-                f"({self.per_question})"
+                f"per_question is {self.per_question}, and the cross-encoder reads {CROSS_ENCODER_DEPTH}"
             )
         return self
 

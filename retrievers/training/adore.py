@@ -96,7 +96,7 @@ def _method(config: AdoreTrainConfig, run: BiEncoderRun, index: Index) -> Method
         _, found = search.search(encoded.detach().float().cpu().numpy(), config.depth)  # (B, K)
         rows, relevant = candidates(found, [right[example] for example in chosen.tolist()])  # (B, K + A)
         scores = score_rows(model, index, encoded, rows)
-        value = ranknet_loss(scores, torch.from_numpy(relevant).to(encoded.device), config.metric_cut)
+        value = ranknet_loss(scores, torch.from_numpy(relevant).to(encoded.device))
         return Loss(value, examples=len(asked), tokens=sum(map(len, asked)))
 
     # validation

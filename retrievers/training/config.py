@@ -278,7 +278,6 @@ class AdoreTrainConfig(RetrieverTrainConfig):
     Attributes:
         index: built index with vectors; `question_encoder` None takes the encoder it was built with.
         depth: passages searched for each question at every step, under the current question encoder.
-        metric_cut: rank from which on the loss sees no difference (reciprocal rank 0); None: `depth`.
     """
 
     recipe: ClassVar[str] = "adore"
@@ -287,7 +286,6 @@ class AdoreTrainConfig(RetrieverTrainConfig):
     index: Path
     model: ModelConfig = ModelConfig(shared=False)
     depth: int = Field(default=200, ge=2)
-    metric_cut: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
     def _cross_check_adore(self) -> AdoreTrainConfig:

@@ -21,7 +21,6 @@ from retrievers.training.target_losses import (
     TargetLoss,
     kl_loss,
     margin_loss,
-    mse_loss,
     target_objective,
 )
 
@@ -44,15 +43,15 @@ class DistillTrainConfig(RetrieverTrainConfig):
     Attributes:
         train_files: examples whose passages have targets (`rag score` writes them).
         loss: "kl" is the divergence from the targets' distribution, a mean over questions; "kl-per-passage"
-            is the published reduction, which divides by the number of passages too; "mse" wants scores equal
-            to targets; "margin" wants better passages ahead by a margin.
+            is the published reduction, which divides by the number of passages too; "margin" wants
+            better passages ahead by a margin.
         target_temperature: targets are divided by it; scores are divided by `model.temperature`.
         margin: of loss "margin", in units of the difference of targets.
         nll_weight: weight of the likelihood of labelled positives beside it, in-batch; 0 leaves it out.
     """
 
     recipe: ClassVar[str] = "distill"
-    loss: Literal["kl", "kl-per-passage", "mse", "margin"] = "kl"
+    loss: Literal["kl", "kl-per-passage", "margin"] = "kl"
     target_temperature: float = Field(default=1.0, gt=0)
     margin: float = Field(default=1.0, gt=0)
     nll_weight: float = Field(default=0.0, ge=0)
@@ -74,7 +73,6 @@ class DistillTrainConfig(RetrieverTrainConfig):
         losses: dict[str, TargetLoss] = {
             "kl": partial(kl_loss, target_temperature=temperature),
             "kl-per-passage": partial(kl_loss, target_temperature=temperature, per_passage=True),
-            "mse": lambda scores, targets, listed: mse_loss(scores, targets / temperature, listed),
             "margin": lambda scores, targets, listed: margin_loss(
                 scores, targets / temperature, listed, margin=self.margin
             ),

@@ -126,18 +126,17 @@ def pairwise_loss(positive: Tensor, negative: Tensor) -> Tensor:
     return functional.softplus(negative - positive).mean()
 
 
-def ranknet_loss(scores: Tensor, relevant: Tensor, cut: int | None = None) -> Tensor:
+def ranknet_loss(scores: Tensor, relevant: Tensor) -> Tensor:
     r"""RankNet over each question's list, pairs weighted by what their exchange would change.
 
         L = mean over all pairs (i, j) with i relevant, j not, of  w_ij · log(1 + exp(−(s_i − s_j)))
-        w_ij = |ρ(r_i) − ρ(r_j)|,   ρ(r) = 1/r for r ≤ cut, else 0
+        w_ij = |ρ(r_i) − ρ(r_j)|,   ρ(r) = 1/r
 
     with r the rank by the present scores, from 1. The weights are constants to the gradient.
 
     Args:
         scores: (B, K) of the retrieved passages, in any order; −inf marks empty places.
         relevant: (B, K) bool.
-        cut: ranks beyond it weigh nothing; None: all count.
 
     Returns:
         A scalar; 0 if no question has both kinds.
@@ -156,8 +155,6 @@ def ranknet_loss(scores: Tensor, relevant: Tensor, cut: int | None = None) -> Te
     places = torch.arange(1, scores.shape[1] + 1, device=scores.device).expand_as(order)
     ranks = torch.empty_like(order).scatter_(1, order, places)
     gains = ranks.to(scores.dtype).reciprocal()  # (B, K)
-    if cut is not None:
-        gains = gains.masked_fill(ranks > cut, 0.0)
     pairs = (relevant & present)[:, :, None] & (~relevant & present)[:, None, :]  # (B, K, K)
     rows, first, second = pairs.nonzero(as_tuple=True)
     if not len(rows):

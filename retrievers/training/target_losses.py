@@ -126,22 +126,6 @@ def kl_loss(
     return terms.sum() / (listed.sum() if per_passage else len(scores))
 
 
-def mse_loss(scores: Tensor, targets: Tensor, listed: Tensor | None = None) -> Tensor:
-    r"""Mean squared difference of scores and targets.
-
-        L = 1/N Σ_b Σ_{i listed} (s_bi − g_bi)²,   N listed passages in all
-
-    Source:
-        Izacard and Grave 2021, section 3.2. Scales must agree: the retriever learns the targets' own.
-
-    Example:
-        >>> float(mse_loss(torch.tensor([[1.0, 5.0]]), torch.tensor([[0.0, 3.0]])))
-        2.5
-    """
-    difference = scores - targets.detach()
-    return (difference if listed is None else difference[listed]).square().mean()
-
-
 def margin_loss(
     scores: Tensor, targets: Tensor, listed: Tensor | None = None, *, margin: float = 1.0
 ) -> Tensor:
