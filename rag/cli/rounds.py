@@ -99,6 +99,10 @@ def rounds(
         train_files=[out / "round-1"],  # each round sets its own
     )  # fmt: skip
     chosen = read_config(kind, None, {**settings, "out": out, "index": index, "questions": questions})
-    results = run_rounds(chosen, training)
+    try:
+        results = run_rounds(chosen, training)
+    except KeyboardInterrupt:
+        typer.echo(f"what is finished is kept in {out}: the same command goes on from there", err=True)
+        raise
     typer.echo("\n".join(table(results, chosen.figure)))
     typer.echo(f"→ {out / 'rounds.json'} names the best round's encoder")

@@ -146,10 +146,10 @@ def run_rounds(config: RoundsConfig, training: RetrieverTrainConfig) -> list[Rou
         check_selection_split(config.held_out)
     if isinstance(config, DistillRoundsConfig):
         check_reader(config)
-    with directory_lock(config.out):
+    questions, held_out = _questions(config)
+    first, judged, later = _retrievers(config)
+    with directory_lock(config.out):  # nothing is written before the inputs are known to be right
         _claim(config, training)
-        questions, held_out = _questions(config)
-        first, judged, later = _retrievers(config)
         searched = Searched(config.index, first, config.index_encoder)
         start, judges = Round(config.out, 0), replace(searched, retriever=judged)
         figures = start.stage("evaluate", lambda: _evaluate(config, judges, start.folder, held_out))
