@@ -89,7 +89,7 @@ RECIPES = {
         _with_plain_encoder,
     ),
     "mdr": Recipe("retrievers.training.mdr:MdrTrainConfig", "retrievers.training.mdr:train_mdr"),
-    "orqa": Recipe("rag.joint.orqa_config:OrqaTrainConfig", "rag.joint.orqa:train_orqa"),
+    "orqa": Recipe("rag.joint.orqa:OrqaTrainConfig", "rag.joint.orqa:train_orqa"),
     "mlm": Recipe("rag.joint.mlm:MlmTrainConfig", "rag.joint.mlm:train_mlm"),
     "realm": Recipe("rag.joint.realm:RealmTrainConfig", "rag.joint.realm:train_realm"),
     "reader": Recipe(

@@ -31,8 +31,7 @@ from rag.training.run import Method, Run, train
 from readers.extractive.files import plain_encoder
 from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
-from retrievers.training.config import refuse_unread
-from retrievers.training.ict import CorpusDataConfig, held_out_rows
+from retrievers.training.ict import HeldOutCorpusConfig, held_out_rows
 
 _AT_ONCE = 32  # held-out sentences
 
@@ -57,14 +56,13 @@ class MlmTrainConfig(TrainConfig):
     masks: Masks = "salient"
     tagger: str | None = None
     recurring: bool = True
-    data: CorpusDataConfig = CorpusDataConfig(batch_size=32, validation_questions=400)
+    data: HeldOutCorpusConfig = HeldOutCorpusConfig(batch_size=32, validation_questions=400)
     mlm: MlmConfig = MlmConfig()
 
     @model_validator(mode="after")
     def _cross_check_mlm(self) -> MlmTrainConfig:
         if self.tagger is not None and self.masks != "salient":
             raise ValueError(f"a tagger has no use with masks={self.masks}")
-        refuse_unread(self.data, ("train_questions", "hold_out", "validation_passages", "chunk_size"))
         return self
 
 

@@ -23,11 +23,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from indexers.index import Index
@@ -35,11 +36,10 @@ from indexers.protocols import IntArray
 from rag.core.files import fingerprint
 from rag.core.log import get_logger
 from rag.core.types import Query, Question
-from rag.data.examples import Example
+from rag.data.examples import Example, Needed
 from rag.data.selection import check_usable
 from rag.data.text import exact_match
 from rag.joint.live_index import LiveIndex
-from rag.joint.orqa_config import OrqaTrainConfig
 from rag.joint.pair import part
 from rag.joint.questions import answer_rank, questions_key, questions_of
 from rag.runtime.model_files import position_limit
@@ -52,6 +52,7 @@ from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.tokens import tokenize_texts
+from readers.extractive.training.config import ReaderModelConfig
 from readers.extractive.training.export import export_int8
 from readers.extractive.training.losses import marginal_loss
 from readers.extractive.training.start import start_model
@@ -61,6 +62,12 @@ from retrievers.examples.data import TrainingArrays, answer_matcher
 from retrievers.examples.masks import answer_mask
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.bi_encoder import BiEncoderModel, adopt_index, load_model
+from retrievers.training.config import (
+    ModelConfig,
+    QuestionsConfig,
+    RetrieverTrainConfig,
+    ValidatedTrainConfig,
+)
 from retrievers.training.frozen import FrozenIndex, score_rows
 from retrievers.training.recipe import encoder_card, export_frozen, frozen_form
 from retrievers.training.validation import retrieval_scores
@@ -70,6 +77,57 @@ log = get_logger(__name__)
 _SHOWN_TOP = 20  # passages of a held-out question that are judged
 _SAMPLE = 500  # training questions looked up before training
 _NEVER = -1000.0  # null bias of a reader that was never shown passages without an answer
+
+
+class OrqaReaderConfig(ReaderModelConfig):
+    """The span reader.
+
+    Attributes:
+        encoder: Hugging Face name or folder of an encoder, or of a reader to go on from; None is the embedded
+            `all-MiniLM-L6-v2`.
+        max_tokens: longest row of question, title and text; what is behind is not read.
+        max_answer_tokens: longest span.
+    """
+
+    max_tokens: int = Field(default=320, ge=32, le=512)
+    max_answer_tokens: int = Field(default=10, ge=1)
+
+
+class OrqaTrainConfig(RetrieverTrainConfig, ValidatedTrainConfig):
+    """Everything `train_orqa` reads.
+
+    Attributes:
+        train_files: question sets with answers, of any format.
+        validation_file: the same, held out.
+        index: built index with vectors; the encoder it was built with is what the question encoder starts
+            from.
+        early: C, passages among which the retriever alone is to find those that hold an answer.
+        read: K, passages that the reader reads.
+        answers: "strings", "regex" (regular expressions), or "auto": what the question set says.
+        reader: see there.
+
+    `run.select_by` may be "em" or a top-k, of held-out questions.
+    """
+
+    recipe: ClassVar[str] = "orqa"
+    needs: ClassVar[Needed] = "questions"
+    measured: ClassVar[tuple[str, ...]] = ("em", "mrr", "top1", "top5", "top20")
+
+    index: Path
+    early: int = Field(default=5000, ge=1)
+    read: int = Field(default=5, ge=1)
+    answers: Literal["auto", "strings", "regex"] = "auto"
+    data: QuestionsConfig = QuestionsConfig()
+    model: ModelConfig = ModelConfig(shared=False)
+    reader: OrqaReaderConfig = OrqaReaderConfig()
+
+    @model_validator(mode="after")
+    def _cross_check_orqa(self) -> OrqaTrainConfig:
+        if self.read > self.early:
+            raise ValueError(f"read ({self.read}) passages are the first of early ({self.early})")
+        if self.reader.answer_types or self.reader.skim_layer:
+            raise ValueError("answer_types and skim_layer are not learned here: every answer is a span")
+        return self
 
 
 def early_loss(retrieval: Tensor, answered: Tensor) -> Tensor:

@@ -15,11 +15,11 @@ from rag.data.selection import hold_out
 from rag.data.text import AnswerMatcher
 from rag.metrics.ranking import first_true
 from retrievers.examples.data import answer_matcher
-from retrievers.training.config import RetrieverTrainConfig
+from retrievers.training.config import ValidatedTrainConfig
 
 
 def questions_of(
-    config: RetrieverTrainConfig, *, is_regex: bool | None = None
+    config: ValidatedTrainConfig, *, is_regex: bool | None = None
 ) -> tuple[list[Question], list[Question]]:
     """The questions of a recipe: to learn from, and held out.
 

@@ -49,7 +49,7 @@ from retrievers.training.bi_encoder import (
     export_model,
     load_model,
 )
-from retrievers.training.config import CorpusTrainConfig, refuse_unread
+from retrievers.training.config import CorpusTrainConfig
 from retrievers.training.frozen import listed_scores
 from retrievers.training.ict import CorpusDataConfig
 from retrievers.training.recipe import encoder_card
@@ -84,12 +84,8 @@ class RealmTrainConfig(CorpusTrainConfig):
 
     @model_validator(mode="after")
     def _cross_check_realm(self) -> RealmTrainConfig:
-        if self.validation_file is not None:
-            raise ValueError("nothing is measured on questions here: index with the encoder, `rag evaluate`")
         if self.tagger is not None and self.masks != "salient":
             raise ValueError(f"a tagger has no use with masks={self.masks}")
-        held_out = ("validation_fraction", "validation_questions", "validation_passages", "hold_out")
-        refuse_unread(self.data, (*held_out, "train_questions", "chunk_size"))
         return self
 
 

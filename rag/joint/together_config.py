@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from indexers.presets import IndexType
 from rag.config import Config
 from rag.data.examples import Needed
-from retrievers.training.config import CorpusTrainConfig, ModelConfig, refuse_unread
+from retrievers.training.config import CorpusTrainConfig, ModelConfig, QuestionsConfig, ValidatedTrainConfig
 
 DocumentSide = Literal["frozen", "reencode", "rerank"]
 
@@ -34,7 +34,7 @@ class JointReaderConfig(Config):
     beams: int | None = Field(default=None, ge=1)
 
 
-class JointTrainConfig(CorpusTrainConfig):
+class JointTrainConfig(CorpusTrainConfig, ValidatedTrainConfig):
     """What training a retriever and a generator together reads.
 
     Attributes:
@@ -60,6 +60,7 @@ class JointTrainConfig(CorpusTrainConfig):
     top_k: int = Field(default=5, ge=1)
     over_retrieve: int = Field(default=0, ge=0)
     index_type: IndexType = "flat"
+    data: QuestionsConfig = QuestionsConfig()
     model: ModelConfig = ModelConfig(shared=False)
     reader: JointReaderConfig
 
@@ -71,5 +72,4 @@ class JointTrainConfig(CorpusTrainConfig):
             raise ValueError(f"over_retrieve ({self.over_retrieve}) must be more than top_k ({self.top_k})")
         if self.document_side == "frozen" and self.model.shared:
             raise ValueError("document_side frozen trains questions alone: set shared=false")
-        refuse_unread(self.data, ("validation_passages", "chunk_size", "hold_out"))
         return self

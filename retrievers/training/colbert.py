@@ -14,7 +14,7 @@ from rag.runtime.model_files import model_folder, tower_folders
 from retrievers.encoders.settings import read_settings
 from retrievers.examples.batches import Epochs
 from retrievers.examples.data import TrainingArrays
-from retrievers.training.config import ContrastConfig, ModelConfig, RetrieverTrainConfig
+from retrievers.training.config import ContrastConfig, EncodedTrainConfig, ModelConfig
 from retrievers.training.distill import target_batches
 from retrievers.training.losses import Objective, in_batch_objective, pairwise_objective
 from retrievers.training.recipe import Batches, contrastive_batches, train_bi_encoder
@@ -46,7 +46,7 @@ class ColbertModelConfig(ModelConfig):
     passage_tokens: int = Field(default=180, ge=8, le=4096)
 
 
-class ColbertTrainConfig(RetrieverTrainConfig):
+class ColbertTrainConfig(EncodedTrainConfig):
     """Everything `train_colbert` reads.
 
     Attributes:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -15,45 +14,62 @@ from rag.training.config import RefreshedConfig, TrainConfig
 SEARCHED = ("mrr", "top1", "top5", "top20", "top100")
 
 
-class DataConfig(Config):
-    """Which questions are trained on, which are held out, and how many make a step.
+class BatchConfig(Config):
+    """How many examples make a step.
+
+    Attributes:
+        batch_size: questions in a step, over all processes together.
+    """
+
+    batch_size: int = Field(default=128, ge=1)
+
+
+class QuestionsConfig(BatchConfig):
+    """Which questions are trained on, and which are held out.
 
     Attributes:
         train_questions: train on a random sample of so many; 0 is all.
         validation_fraction: share of the training questions that is held out if there is no file.
+        validation_questions: at most so many held-out questions are scored.
+    """
+
+    train_questions: int = Field(default=0, ge=0)
+    validation_fraction: float = Field(default=0.02, ge=0, lt=1)
+    validation_questions: int = Field(default=1000, ge=1)
+
+
+class ExamplesConfig(QuestionsConfig):
+    """Data settings for training examples, whose passages are known.
+
+    Attributes:
         hold_out: "question" holds out single questions; "title" all questions whose first positive has the
             same title, where one article has many questions and held-out ones shall be about unseen articles.
-        validation_questions: at most so many held-out questions are scored.
+    """
+
+    hold_out: Literal["question", "title"] = "question"
+
+
+class EncodedConfig(BatchConfig):
+    """Data settings where both sides are encoded and a corpus may be searched.
+
+    Attributes:
         validation_passages: size of the pool that is searched: all positives and a sample of the rest; 0 is
             the whole index.
-        batch_size: questions in a step, over all processes together.
         chunk_size: texts that go through the encoder at once, by the gradient cache; None: the whole batch.
     """
 
     free: ClassVar[frozenset[str]] = frozenset({"validation_passages"})
 
-    train_questions: int = Field(default=0, ge=0)
-    validation_fraction: float = Field(default=0.02, ge=0, lt=1)
-    hold_out: Literal["question", "title"] = "question"
-    validation_questions: int = Field(default=1000, ge=1)
     validation_passages: int = Field(default=0, ge=0)
-    batch_size: int = Field(default=128, ge=1)
     chunk_size: int | None = Field(default=None, ge=1)
 
 
-def refuse_unread(group: Config, names: Iterable[str]) -> None:
-    """Refuse settings of a group that this recipe does not read.
-
-    Raises:
-        ValueError: one of the named settings is not at its default.
-    """
-    usual, stated = type(group)().flat(), group.flat()
-    if given := [f"{name}={stated[name]}" for name in names if stated[name] != usual[name]]:
-        raise ValueError(f"{', '.join(given)}: nothing here reads this")
+class DataConfig(ExamplesConfig, EncodedConfig):
+    """Data settings for bi-encoders that learn from training examples."""
 
 
 class ContrastConfig(DataConfig):
-    """The same where positives are told from negatives, of the batch and mined.
+    """Data settings for contrastive recipes: in-batch and mined negatives.
 
     Attributes:
         hard_negatives: mined passages beside each question's positive; fewer where a question has fewer.
@@ -151,27 +167,19 @@ class ModelConfig(Config):
         return self
 
 
-class RetrieverTrainConfig(TrainConfig):
-    """What every recipe that trains a bi-encoder reads.
+class ValidatedTrainConfig(TrainConfig):
+    """What a recipe reads that learns from files and holds a part of them out.
 
     Attributes:
         train_files: training examples (DPR's training JSON, FiD's, JSONL, .gz); several are read one after
             another.
         validation_file: examples that are never trained on; None cuts `validation_fraction` out of training.
-        index: built index whose passages are searched at each validation; None leaves retrieval unmeasured.
-        data, model: see there.
+        data: see there.
     """
-
-    recipe: ClassVar[str] = "retriever"
-    measured: ClassVar[tuple[str, ...]] = ("nll", "average_rank", *SEARCHED)  # on held-out questions
-    free: ClassVar[frozenset[str]] = frozenset({"name", "notes", "index"})
 
     train_files: tuple[Path, ...] = Field(min_length=1)
     validation_file: Path | None = None
-    index: Path | None = None
-    name: str = Field(default="bi-encoder", min_length=1)
-    data: DataConfig = DataConfig()
-    model: ModelConfig = ModelConfig()
+    data: Any
 
     @property
     def needs(self) -> Needed:
@@ -179,27 +187,60 @@ class RetrieverTrainConfig(TrainConfig):
         return "positives"
 
     @property
-    def matches_answers(self) -> bool:
-        """Whether passages that hold an answer are looked for."""
-        return bool(getattr(self.data, "mask_false_negatives", False))
+    def validates(self) -> bool:
+        """Whether there are held-out questions."""
+        return self.validation_file is not None or self.data.validation_fraction > 0
+
+    @model_validator(mode="after")
+    def _cross_check_validation(self) -> Self:
+        select_by = self.run.select_by
+        if select_by != "last" and not self.validates:
+            raise ValueError(f"select_by={select_by} needs held-out questions: set validation_fraction")
+        return self
+
+
+class RetrieverTrainConfig(TrainConfig):
+    """What every recipe that trains a bi-encoder reads.
+
+    Attributes:
+        train_files: what is learned from.
+        index: built index whose passages are searched at each validation; None leaves retrieval unmeasured.
+        data, model: see there.
+    """
+
+    free: ClassVar[frozenset[str]] = frozenset({"name", "notes", "index"})
+
+    train_files: tuple[Path, ...] = Field(min_length=1)
+    index: Path | None = None
+    name: str = Field(default="bi-encoder", min_length=1)
+    data: Any
+    model: ModelConfig = ModelConfig()
 
     @property
     def query_tokens(self) -> int:
         """Longest query with passages in training; the finished encoder reads at least as many tokens."""
         return max(self.model.question_tokens, self.model.passage_tokens)
 
-    @property
-    def validates(self) -> bool:
-        """Whether there are held-out questions."""
-        return self.validation_file is not None or self.data.validation_fraction > 0
-
     @model_validator(mode="after")
-    def _cross_check(self) -> RetrieverTrainConfig:
+    def _cross_check_index(self) -> Self:
         select_by = self.run.select_by
-        if select_by != "last" and not self.validates:
-            raise ValueError(f"select_by={select_by} needs held-out questions: set validation_fraction")
         if select_by in SEARCHED and self.index is None:
             raise ValueError(f"select_by={select_by} is measured by searching: set index")
+        return self
+
+
+class EncodedTrainConfig(RetrieverTrainConfig, ValidatedTrainConfig):
+    """What every recipe reads that compares the vectors of questions and passages of a batch."""
+
+    measured: ClassVar[tuple[str, ...]] = ("nll", "average_rank", *SEARCHED)  # on held-out questions
+
+    @property
+    def matches_answers(self) -> bool:
+        """Whether passages that hold an answer are looked for."""
+        return bool(getattr(self.data, "mask_false_negatives", False))
+
+    @model_validator(mode="after")
+    def _cross_check_encoded(self) -> Self:
         if self.data.validation_passages and self.index is None:
             raise ValueError("validation_passages samples the passages of an index: set index")
         if self.data.chunk_size is not None and self.optim.accumulate > 1:
@@ -210,7 +251,7 @@ class RetrieverTrainConfig(TrainConfig):
         return self
 
 
-class ContrastiveTrainConfig(RetrieverTrainConfig):
+class ContrastiveTrainConfig(EncodedTrainConfig):
     """What the recipes share that tell positives from negatives, in the batch and mined."""
 
     data: ContrastConfig = ContrastConfig()
@@ -272,7 +313,7 @@ class AnceTrainConfig(ContrastiveTrainConfig, CorpusTrainConfig):
         return self
 
 
-class AdoreTrainConfig(RetrieverTrainConfig):
+class AdoreTrainConfig(RetrieverTrainConfig, ValidatedTrainConfig):
     """Everything `train_adore` reads: only the question encoder learns, the index stays as it is.
 
     Attributes:
@@ -284,18 +325,17 @@ class AdoreTrainConfig(RetrieverTrainConfig):
     measured: ClassVar[tuple[str, ...]] = SEARCHED
 
     index: Path
+    data: ExamplesConfig = ExamplesConfig()
     model: ModelConfig = ModelConfig(shared=False)
     depth: int = Field(default=200, ge=2)
 
     @model_validator(mode="after")
     def _cross_check_adore(self) -> AdoreTrainConfig:
-        usual = {**DataConfig().flat(), **ModelConfig(shared=False).flat()}
+        usual, model = ModelConfig(shared=False).flat(), self.model.flat()
         names = (
             *("shared", "passage_encoder", "projection_dim", "pooling", "normalize", "layout"),
-            *("query_prefix", "passage_prefix", "chunk_size", "validation_passages"),
+            *("query_prefix", "passage_prefix"),
         )
-        said = self.flat()
-        given = [f"{name}={said[name]}" for name in names if said[name] != usual[name]]
-        if given:
+        if given := [f"{name}={model[name]}" for name in names if model[name] != usual[name]]:
             raise ValueError(f"{', '.join(given)}: the index decides this, and only questions are encoded")
         return self

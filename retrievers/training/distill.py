@@ -13,7 +13,7 @@ from rag.data.examples import Needed
 from rag.training.fit import FitHooks
 from retrievers.examples.batches import Epochs, TargetBatches
 from retrievers.examples.data import TrainingArrays
-from retrievers.training.config import DataConfig, RetrieverTrainConfig
+from retrievers.training.config import DataConfig, EncodedTrainConfig
 from retrievers.training.losses import Objective
 from retrievers.training.recipe import train_bi_encoder
 from retrievers.training.target_losses import (
@@ -37,7 +37,7 @@ class DistillDataConfig(DataConfig):
     per_question: int | None = Field(default=None, ge=2)
 
 
-class DistillTrainConfig(RetrieverTrainConfig):
+class DistillTrainConfig(EncodedTrainConfig):
     """Everything `train_distill` reads.
 
     Attributes:

@@ -24,7 +24,7 @@ from retrievers.examples.batches import Epochs, Int64, RetrieverBatch, Retriever
 from retrievers.examples.corpus import open_corpus
 from retrievers.examples.data import TrainingArrays
 from retrievers.examples.tokens import Int32, RetrieverTokenizer
-from retrievers.training.config import DataConfig, RetrieverTrainConfig
+from retrievers.training.config import BatchConfig, EncodedConfig, EncodedTrainConfig
 from retrievers.training.losses import in_batch_objective
 from retrievers.training.recipe import BiEncoderRun, train_model
 from retrievers.training.step import contrastive_step
@@ -35,10 +35,11 @@ log = get_logger(__name__)
 _SAMPLE = 1000  # passages looked at before training
 
 
-class CorpusDataConfig(DataConfig):
+class CorpusDataConfig(BatchConfig):
     """Which sentences of a corpus are trained on.
 
     Attributes:
+        batch_size: passages in a step.
         min_words: shorter sentences are passed over.
         split: how files become passages: words100, sentences or none.
     """
@@ -47,13 +48,24 @@ class CorpusDataConfig(DataConfig):
     split: Literal["words100", "sentences", "none"] = "words100"
 
 
-class IctDataConfig(CorpusDataConfig):
+class HeldOutCorpusConfig(CorpusDataConfig):
+    """Data settings where some passages are held out.
+
+    Attributes:
+        validation_fraction: share of the passages that is never trained on.
+        validation_questions: at most so many held-out passages are scored.
+    """
+
+    validation_fraction: float = Field(default=0.02, ge=0, lt=1)
+    validation_questions: int = Field(default=1000, ge=1)
+
+
+class IctDataConfig(HeldOutCorpusConfig, EncodedConfig):
     """Which passages are trained on, and what becomes of their sentences.
 
     Attributes:
         batch_size: passages in a step; each is told from all others. Those that no sentence can be taken
             from are left out.
-        validation_fraction: share of the passages that is never trained on.
         validation_questions: at most so many held-out passages are scored, or questions of a
             validation_file.
         keep_sentence: how often the sentence stays in its passage too.
@@ -64,7 +76,7 @@ class IctDataConfig(CorpusDataConfig):
     keep_sentence: float = Field(default=0.1, ge=0, le=1)
 
 
-class IctTrainConfig(RetrieverTrainConfig):
+class IctTrainConfig(EncodedTrainConfig):
     """Everything `train_ict` reads.
 
     Attributes:
@@ -81,8 +93,6 @@ class IctTrainConfig(RetrieverTrainConfig):
     def _cross_check_ict(self) -> IctTrainConfig:
         if self.index is not None and self.validation_file is None:
             raise ValueError("index is searched for the questions of a validation_file: set it too")
-        if self.data.train_questions:
-            raise ValueError("train_questions has no use here: end the run with max_steps")
         return self
 
 
@@ -196,7 +206,7 @@ def train_ict(config: IctTrainConfig) -> Path:
     return train_model(config, partial(_method, config))
 
 
-def held_out_rows(data: CorpusDataConfig, passages: int, seed: int) -> Int64:
+def held_out_rows(data: HeldOutCorpusConfig, passages: int, seed: int) -> Int64:
     """Rows of a corpus that are never trained on, in order: as many as `data` says."""
     count = min(data.validation_questions, int(data.validation_fraction * passages))
     return np.sort(generator(seed, 32).choice(passages, count, replace=False))

@@ -33,7 +33,7 @@ from retrievers.examples.hops import (
     passage_finder,
 )
 from retrievers.training.bi_encoder import BiEncoderModel, adopt_index
-from retrievers.training.config import ContrastConfig, RetrieverTrainConfig
+from retrievers.training.config import ContrastConfig, EncodedTrainConfig
 from retrievers.training.frozen import score_rows
 from retrievers.training.losses import in_batch_loss, in_batch_objective
 from retrievers.training.momentum import MomentumQueue
@@ -80,7 +80,7 @@ class HopConfig(ContrastConfig):
         return self
 
 
-class MdrTrainConfig(RetrieverTrainConfig):
+class MdrTrainConfig(EncodedTrainConfig):
     """Everything `train_mdr` reads.
 
     Attributes:

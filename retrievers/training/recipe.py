@@ -43,7 +43,7 @@ from retrievers.training.bi_encoder import (
     export_model,
     load_model,
 )
-from retrievers.training.config import RetrieverTrainConfig
+from retrievers.training.config import EncodedTrainConfig, RetrieverTrainConfig
 from retrievers.training.frozen import FrozenIndex
 from retrievers.training.losses import Objective, in_batch_objective
 from retrievers.training.split import ExampleSplit, split_examples
@@ -166,7 +166,7 @@ def train_model(
 
 
 def train_bi_encoder(
-    config: RetrieverTrainConfig,
+    config: EncodedTrainConfig,
     *,
     make_batches: BatchMaker = contrastive_batches,
     objective: Objective = in_batch_objective,
@@ -190,26 +190,26 @@ def train_bi_encoder(
         role: see `rag.training.run.train`.
     """
 
-    def recipe(run: BiEncoderRun) -> Method:
+    def recipe(config: EncodedTrainConfig, run: BiEncoderRun) -> Method:
         bank, world, folder = run.bank, run.world, run.out / "data"
-        split = split_examples(run.config, folder)
+        split = split_examples(config, folder)
         if bank is not None:
             listed = chain(split.training(), split.held_out)
             run.model.known = known_vectors(bank, listed, run.tokenizer)
         data = TrainingArrays.build(
             split.training(), run.tokenizer,
             corpus=() if corpus is None else corpus.passages,
-            match_answers=run.config.matches_answers,
+            match_answers=config.matches_answers,
             folder=folder,
             key=split.key if corpus is None else examples_key(split, corpus),
         )  # fmt: skip
-        batches = make_batches(run.config, data, Epochs.of(run.config, len(data)))
+        batches = make_batches(config, data, Epochs.of(config, len(data)))
         held_out = None
         if world.is_main and split.held_out:
             held_out = HeldOutScores(
-                run.config, split.held_out, run.tokenizer, make_batches, held_out_objective, bank
+                config, split.held_out, run.tokenizer, make_batches, held_out_objective, bank
             )
-        chunk = run.config.data.chunk_size
+        chunk = config.data.chunk_size
         return run.method(
             batches,
             lambda batch: contrastive_step(run.model, batch, world, chunk, objective=objective),
@@ -223,9 +223,10 @@ def train_bi_encoder(
         )  # fmt: skip
 
     if config.index is None or corpus is not None or not config.model.as_indexed:
-        return train_model(config, recipe, role=role)
+        return train_model(config, partial(recipe, config), role=role)
     with Index.open(config.index) as bank:
-        return train_model(adopt_index(config, bank, same_encoder=True), recipe, bank=bank)
+        adopted = adopt_index(config, bank, same_encoder=True)
+        return train_model(adopted, partial(recipe, adopted), bank=bank)
 
 
 def encoder_card(config: RetrieverTrainConfig, form: EncoderForm) -> Card:

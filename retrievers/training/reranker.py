@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
+from rag.config import Config
 from rag.core.errors import DataError
 from rag.core.types import Passage
 from rag.data.examples import Example
@@ -30,15 +31,15 @@ from rag.training.run import Method, Run, train
 from retrievers.encoders.cross_encoder import PairModel, load_pair_model
 from retrievers.encoders.export import replaced_folder
 from retrievers.examples.batches import Epochs
-from retrievers.training.config import DataConfig, ModelConfig, RetrieverTrainConfig
+from retrievers.training.config import ExamplesConfig, ValidatedTrainConfig
 from retrievers.training.split import split_examples
 
 Group = tuple[str, list[Passage]]
 """A question and passages, the positive first."""
 
 
-class RerankerDataConfig(DataConfig):
-    """The same for lists of passages that are told apart.
+class RerankerDataConfig(ExamplesConfig):
+    """Data settings for lists of passages, of which one is right.
 
     Attributes:
         hard_negatives: passages of the question's own list beside its positive, drawn anew at each visit.
@@ -51,31 +52,31 @@ class RerankerDataConfig(DataConfig):
     depth: int = Field(default=30, ge=1)
 
 
-class RerankerTrainConfig(RetrieverTrainConfig):
-    """Everything `train_reranker` reads.
+class RerankerModelConfig(Config):
+    """The network, and how it reads pairs.
 
-    Of `model` these count: `question_encoder`, which gives the network (an encoder, or a cross-encoder to go
-    on from), `passage_tokens`, the longest pair in training, `layout` of a passage, and `dropout`.
+    Attributes:
+        question_encoder: an encoder, or a cross-encoder to go on from; None is the embedded all-MiniLM-L6-v2.
+        passage_tokens: longest pair in training.
+        layout: "pair" or a template of a passage's title and text; None is what the folder says.
+        dropout: None is what the folder says.
     """
+
+    question_encoder: str | None = None
+    passage_tokens: int = Field(default=256, ge=8, le=4096)
+    layout: str | None = None
+    dropout: float | None = Field(default=None, ge=0, lt=1)
+
+
+class RerankerTrainConfig(ValidatedTrainConfig):
+    """Everything `train_reranker` reads."""
 
     recipe: ClassVar[str] = "reranker"
     measured: ClassVar[tuple[str, ...]] = ("nll", "list_mrr", "list_top1")
 
     name: str = Field(default="cross-encoder", min_length=1)
     data: RerankerDataConfig = RerankerDataConfig()
-
-    @model_validator(mode="after")
-    def _cross_check_reranker(self) -> RerankerTrainConfig:
-        usual = {**DataConfig().flat(), **ModelConfig().flat()}
-        counts = ("question_encoder", "passage_tokens", "layout", "dropout")
-        names = [*(name for name in ModelConfig().flat() if name not in counts), "chunk_size"]
-        said = {**self.flat(), "index": self.index}
-        if given := [f"{name}={said[name]}" for name in (*names, "index") if said[name] != usual.get(name)]:
-            raise ValueError(
-                f"{', '.join(given)}: a cross-encoder reads pairs and makes no vectors; to save memory, "
-                "lower batch_size and raise accumulate, which gives the same gradients"
-            )
-        return self
+    model: RerankerModelConfig = RerankerModelConfig()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from rag.data.examples import (
     write_examples,
 )
 from rag.data.selection import place_of
-from retrievers.training.config import RetrieverTrainConfig
+from retrievers.training.config import ValidatedTrainConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class ExampleSplit:
     training: Callable[[], Iterator[Example]] = lambda: iter(())
 
 
-def split_examples(config: RetrieverTrainConfig, folder: Path) -> ExampleSplit:
+def split_examples(config: ValidatedTrainConfig, folder: Path) -> ExampleSplit:
     """Divide the examples of `config.train_files`, and keep what is held out in `folder`.
 
     Held out are the questions, or articles, whose place (`place_of`) is below `validation_fraction`. The
@@ -74,7 +74,7 @@ def split_examples(config: RetrieverTrainConfig, folder: Path) -> ExampleSplit:
     return ExampleSplit(key, held_out, training)
 
 
-def _divide(config: RetrieverTrainConfig, fraction: float, kept: Path, bounds_file: Path) -> None:
+def _divide(config: ValidatedTrainConfig, fraction: float, kept: Path, bounds_file: Path) -> None:
     """One reading: the places of all training questions, and the examples that are held out."""
     seed, sampled = config.run.seed, list[float]()
     read = 0
@@ -116,6 +116,6 @@ def _read(files: tuple[Path, ...], needs: Needed, *, quiet: bool = False) -> Ite
         yield from read_examples(path, needs=needs, quiet=quiet)
 
 
-def _divided_by(config: RetrieverTrainConfig, example: Example) -> str:
+def _divided_by(config: ValidatedTrainConfig, example: Example) -> str:
     """The text whose place decides whether an example is held out."""
     return example.article if config.data.hold_out == "title" else example.question

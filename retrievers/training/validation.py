@@ -29,7 +29,7 @@ from retrievers.examples.data import TrainingArrays
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.protocols import TextEncoder
 from retrievers.training.bi_encoder import BiEncoderModel, encoder_form, export_model
-from retrievers.training.config import RetrieverTrainConfig
+from retrievers.training.config import EncodedTrainConfig
 from retrievers.training.losses import Objective, own_negatives, pairwise_objective
 from retrievers.training.step import contrastive_step
 
@@ -199,7 +199,7 @@ class HeldOutScores:
 
     def __init__(
         self,
-        config: RetrieverTrainConfig,
+        config: EncodedTrainConfig,
         held_out: Sequence[Example],
         tokenizer: RetrieverTokenizer,
         make_batches: Callable[[Any, TrainingArrays, Epochs], Any],

@@ -10,7 +10,7 @@ import pytest
 
 from rag.joint import orqa
 from rag.joint.live_index import IndexRefresher, refresh_index
-from rag.joint.orqa_config import OrqaTrainConfig
+from rag.joint.orqa import OrqaTrainConfig
 from rag.joint.realm import RealmTask, RealmTrainConfig, train_realm
 from rag.training import checkpoints
 from rag.training.refresh.exchange import Exchange

@@ -357,7 +357,7 @@ def test_what_cannot_work_is_refused(world: dict[str, Any], tmp_path: Path) -> N
         ({"over_retrieve": 9}, "over_retrieve is for document_side rerank"),
         ({"document_side": "rerank", "over_retrieve": 3}, "must be more than top_k"),
         ({"model": {"shared": True}}, "set shared=false"),
-        ({"chunk_size": 4}, "nothing here reads this"),
+        ({"chunk_size": 4}, "unknown setting 'chunk_size'"),
         ({"retriever": "bm25", "document_side": "reencode"}, "retriever bm25 stays as it is"),
         ({"prior_scale": 2.0}, "prior_scale is for a retriever that stays as it is"),
     ):
