@@ -60,7 +60,7 @@ class KnownVectors:
     ) -> None:
         self._encoder = encoder
         self._counts = [0]  # shared with the copies that `reporting` makes
-        self._taken: Callable[[int], None] = _say_nothing  # is told how many vectors were taken over
+        self._taken: Callable[[int], None] = _say_nothing  # called with the number of reused vectors
         self._made: Callable[[int], None] = _say_nothing  # … encoded, by an encoder that does not tell itself
         self._known = [_Known.read(Path(path), encoder, dtype) for path in indexes]
 
@@ -86,13 +86,13 @@ class KnownVectors:
             self._counts[0] += count
             done(count)
 
-        told = copy.copy(self)
-        told._taken = taken
+        copied = copy.copy(self)
+        copied._taken = taken
         if isinstance(self._encoder, ReportingEncoder):
-            told._encoder = self._encoder.reporting(done)
+            copied._encoder = self._encoder.reporting(done)
         else:
-            told._made = done
-        return told
+            copied._made = done
+        return copied
 
     def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
         """Vectors (n, D) float32, in the order of the arguments."""
@@ -164,8 +164,8 @@ def _keys(titles: Sequence[str], texts: Sequence[str]) -> NDArray[np.void]:
     def digests() -> Iterator[bytes]:
         for title, text in zip(titles, texts, strict=True):
             head = title.encode()
-            said = len(head).to_bytes(8, "little") + head + text.encode()
-            yield hashlib.blake2b(said, digest_size=_KEY.itemsize).digest()
+            content = len(head).to_bytes(8, "little") + head + text.encode()
+            yield hashlib.blake2b(content, digest_size=_KEY.itemsize).digest()
 
     return np.frombuffer(b"".join(digests()), dtype=_KEY)
 

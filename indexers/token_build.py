@@ -229,13 +229,13 @@ class _Build:
         path = self.directory / f"shard-{shard:05d}.json"
         if not path.is_file():
             return None
-        said: dict[str, Any] = read_json(path)
-        for name, sha256 in said["sha256"].items():
+        info: dict[str, Any] = read_json(path)
+        for name, sha256 in info["sha256"].items():
             file = self.directory / name
             if not file.is_file() or sha256_file(file) != sha256:
                 _log.warning("%s does not match its checksum, shard %d is encoded again", file, shard)
                 return None
-        return said
+        return info
 
     def write(
         self, shard: int, codec: TokenCodec, sampled: dict[int, Halves], done: Callable[[int], None]
@@ -258,8 +258,8 @@ class _Build:
             for name, array in zip(shard_files(shard), arrays, strict=True)
         }
         tokens = sum(map(len, codes))
-        said = {"rows": stop - start, "tokens": tokens, "sha256": sha256}
-        atomic_write_json(self.directory / f"shard-{shard:05d}.json", said)
+        info = {"rows": stop - start, "tokens": tokens, "sha256": sha256}
+        atomic_write_json(self.directory / f"shard-{shard:05d}.json", info)
 
     def _filled(self, texts: Sequence[Any], known: Sequence[Halves | None]) -> list[Halves]:
         """Vectors of each passage: those of the sample as stored, the others encoded."""

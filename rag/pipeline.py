@@ -245,7 +245,7 @@ class Pipeline:
     def retrieve_paths(
         self, questions: Sequence[str], top_k: int = 20, *, timer: StageTimer | None = None
     ) -> tuple[list[Found], list[list[Found]]]:
-        """The same and, for each question, the paths that its retriever finds, best first; maybe none."""
+        """The result of `retrieve`, and the paths of each question, best first, if there are any."""
         self._require_open()
         check_questions(questions, top_k)
         return self._search(questions, top_k, timer or StageTimer())

@@ -148,7 +148,7 @@ def read_answers(
             path.
         retrieved: of each question the passages to read, best first; without any there is no answer.
         paths: of each the paths, best first; those of one passage say nothing more.
-        n_best: most answers a question.
+        n_best: largest number of answers per question.
         index_version: of the index they came from.
     """
     of_paths = [any(len(path) > 1 for path in own) for own in paths]

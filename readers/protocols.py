@@ -115,7 +115,7 @@ class TellsLikelihood(Protocol):
             answers: one a question.
 
         Returns:
-            One number a question; NaN where there is nothing to read.
+            One number per question; NaN where there is nothing to read.
         """
         ...
 

@@ -71,7 +71,7 @@ class ScoredPassages(PassageRows):
     scores: RowScores
 
     def only(self, numbers: Sequence[int]) -> ScoredPassages:
-        """The same output as if only the rows with these numbers had been read."""
+        """The output as it would be if only the rows with these numbers had been read."""
         return self.scored(numbers, self.scores.take(np.array(numbers, np.int64)))
 
 

@@ -65,13 +65,18 @@ class BoundEncoder:
 
 
 def open_bound(
-    index: Index, folder: Path, said: Mapping[str, Any], *, precision: str = "auto", device: str = "auto"
+    index: Index,
+    folder: Path,
+    description: Mapping[str, Any],
+    *,
+    precision: str = "auto",
+    device: str = "auto",
 ) -> DenseRetriever:
     """Search an index with the question encoder in a reader's folder.
 
     Args:
         folder: of the reader.
-        said: as `binding` made it.
+        description: of `binding`, from `reader.json`.
         precision, device: see `BiEncoder.load`.
 
     Raises:
@@ -81,7 +86,10 @@ def open_bound(
         ArtifactError: the description in `reader.json` is not valid.
     """
     try:
-        identity, wanted = EncoderIdentity.from_json(said["index_encoder"]), str(said["questions_sha256"])
+        identity, wanted = (
+            EncoderIdentity.from_json(description["index_encoder"]),
+            str(description["questions_sha256"]),
+        )
     except (KeyError, TypeError) as error:
         raise ArtifactError(
             f"{folder}: reader.json does not describe its question encoder ({error})", hint="train it again"

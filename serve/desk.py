@@ -212,7 +212,7 @@ class Desk:
     def _failed(self, failed: ItemFailed, questions: list[str], request_id: str) -> ApiError:
         """Log the reason, without the question's text, and tell the client which question failed."""
         cause, number = failed.__cause__, failed.number
-        status, code, message = next(told for kind, told in _FAILURES if isinstance(cause, kind))
+        status, code, message = next(failure for kind, failure in _FAILURES if isinstance(cause, kind))
         if isinstance(cause, RetrievalError):
             self.metrics.rejected.labels(code).inc()
         fields = {"request_id": request_id, "code": code, "question_number": number}

@@ -219,7 +219,7 @@ def compare_tokens(
             share = figures[name]["of_exhaustive"]
             report.goals.append(Goal(f"{name}: answer@{top_k} / exhaustive", share, "at least", RECALL_GOAL))
         report.goals.append(
-            Goal(f"{each} bits: bytes a token", figures["bytes_a_token"], "at most", SIZE_GOAL)
+            Goal(f"{each} bits: bytes per token", figures["bytes_a_token"], "at most", SIZE_GOAL)
         )
         report.figures[f"{each} bits"] = figures
         if peer is not None:

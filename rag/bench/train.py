@@ -65,7 +65,7 @@ def run_train_benchmark(
 
     Raises:
         ConfigError: unknown contestant, or no rounds.
-        ResourceError: a contestant ended early; the end of what it said is shown.
+        ResourceError: a contestant ended early; the end of its output is shown.
     """
     if not contestants or set(contestants) - set(CONTESTANTS) or rounds < 1:
         raise ConfigError(
@@ -181,7 +181,7 @@ class _Worker:
         self._log.seek(0)
         tail = self._log.read()[-1500:].strip()
         raise ResourceError(
-            f"{self.name!r} ended with code {code}; the end of what it said: {tail}",
+            f"{self.name!r} ended with code {code}; its last output: {tail}",
             hint="with code -9 the memory was not enough: lower --batch-size or leave it out",
         )
 

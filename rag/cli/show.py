@@ -84,7 +84,7 @@ def _place(evidence: dict[str, Any]) -> str:
 
 
 def _without_controls(value: Any) -> Any:
-    """The same JSON with each control character in its texts replaced by one sign, so that offsets hold."""
+    """A JSON value with every control character replaced by one sign, so that offsets stay valid."""
     if isinstance(value, str):
         return value.translate(_CONTROLS)
     if isinstance(value, dict):

@@ -47,8 +47,8 @@ def disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        said = re.search(r"\(os error (\d+)\)", str(error))  # the form in which safetensors reports it
-        code = error.errno if isinstance(error, OSError) else int(said[1]) if said else None
+        reported = re.search(r"\(os error (\d+)\)", str(error))  # the form in which safetensors reports it
+        code = error.errno if isinstance(error, OSError) else int(reported[1]) if reported else None
         if code in (errno.ENOSPC, errno.EDQUOT):
             place = path if path.is_dir() else path.parent
             free_mib = shutil.disk_usage(place).free / 2**20 if place.exists() else 0.0

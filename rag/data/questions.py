@@ -40,10 +40,10 @@ def read_questions(path: str | Path, format: str = "auto") -> Iterator[Question]
 
     | format | holds |
     |---|---|
-    | `jsonl` | one record a line: this system's sample, NQ-open, KILT, BEIR queries, FiD, MDR, … |
+    | `jsonl` | one record per line: this system's sample, NQ-open, KILT, BEIR queries, FiD, MDR, … |
     | `json` | a list of records (DPR training and results, HotpotQA), SQuAD 1.1 or 2.0, or id → record |
     | `csv`, `tsv` | DPR's question and `['answer', …]`; id and question; any columns with a header |
-    | `parquet` | one record a row, as data-set hubs keep them |
+    | `parquet` | one record per row, as data-set hubs keep them |
     | `text` | one question a line |
     | `hf` | a data set by name; only its data files are read, its own code is never run |
 

@@ -116,7 +116,7 @@ class GoldResolver:
 
     def notes(self) -> list[str]:
         """Warnings about the figures by gold passage."""
-        said = (
+        counts = (
             (self.missing, "known, but not in this index: figures by gold passage leave them out"),
             (
                 self.incomplete,
@@ -124,7 +124,7 @@ class GoldResolver:
             ),
             (self.repeated, "not all different by title or id: figures over hops count equal ones once"),
         )
-        lines = [f"the gold passages of {count:,} questions are {what}" for count, what in said if count]
+        lines = [f"the gold passages of {count:,} questions are {what}" for count, what in counts if count]
         if self.by_document:
             lines.append(
                 f"the gold ids of {self.by_document:,} questions name documents: passages are judged by the "

@@ -144,19 +144,19 @@ def _summary(evaluation: Evaluation) -> dict[str, str]:
     names = main_figures(figures, 20)
     tops = [name for name in names if name.startswith("top")]
     read = figures.get("gold_span_em")
-    said = [f"{with_interval(figures['em'])} answered exactly right"] if "em" in figures else []
+    summary = [f"{with_interval(figures['em'])} answered exactly right"] if "em" in figures else []
     if read is not None and read["value"] is not None:
         settings = evaluation.metrics["settings"]
         count = settings.get("read_top_k", settings.get("read"))  # the name of older results first
-        said.append(f"an answer stood in the {count} passages that were read for {with_interval(read)}")
+        summary.append(f"an answer stood in the {count} passages that were read for {with_interval(read)}")
     elif tops:
-        said.append(
+        summary.append(
             f"an answer stands in the first {tops[-1][3:]} passages for {with_interval(figures[tops[-1]])}"
         )
-    elif not said and names:
-        said.append(f"{describe(names[0])[0]} {with_interval(figures[names[0]])}")
+    elif not summary and names:
+        summary.append(f"{describe(names[0])[0]} {with_interval(figures[names[0]])}")
     system = system_name(evaluation.metrics)
-    return {"name": evaluation.name, "said": "; ".join(said), "system": system}
+    return {"name": evaluation.name, "summary": "; ".join(summary), "system": system}
 
 
 def _tiles(metrics: Mapping[str, Any]) -> list[tuple[str, str, str]]:

@@ -110,7 +110,7 @@ class FixedFinder:
     Args:
         retriever: finds.
         passages: of the index that it searches.
-        top_k: passages a question, K.
+        top_k: passages per question, K.
         scale: factor on its scores.
         device: of the scores.
 

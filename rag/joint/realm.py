@@ -65,7 +65,7 @@ class RealmTrainConfig(CorpusTrainConfig):
         masks: what is masked: "salient" (names and dates), "random" words or a random "span".
         tagger: token classification model that finds names; None: by looks and by the corpus's titles.
         marginal: "sequence" or "token".
-        documents: K, passages a sentence is read with, the null document among them.
+        documents: number of passages with which a sentence is read, K, including the null document.
         null_document: whether it competes; without it, it is still measured.
         mlm: see there.
     """

@@ -44,7 +44,7 @@ class JointTrainConfig(CorpusTrainConfig, ValidatedTrainConfig):
             passages found with gradient, and makes the index anew as `refresh` says; "rerank" does so too,
             but keeps the index: it takes `over_retrieve` passages from it and the `top_k` best of these by
             the vectors of the model as it is.
-        top_k: passages a question, K.
+        top_k: passages per question, K.
         over_retrieve: see "rerank".
         index_type: of the finished index, if passages are trained.
         reader: see there.

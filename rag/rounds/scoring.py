@@ -31,7 +31,7 @@ class ScoreReport:
         counts: questions; passages scored; "without answers" (not scored: the signal is about an answer);
             "no passage holds an answer"; "constant" (all passages alike: nothing to learn from); "short"
             (fewer than two candidates); "unreadable" passages, which get no target.
-        run: signal, reader with the hash of its weights, examples with theirs, depth; passages a second.
+        run: signal, reader with the hash of its weights, examples with theirs, depth; passages per second.
     """
 
     counts: Counter[str] = field(default_factory=Counter)

@@ -195,7 +195,7 @@ class Judge:
         return self.signal in NEED_ANSWERS
 
     def judge(self, examples: Sequence[Example]) -> list[Floats]:
-        """For each question one number a passage, larger is better; −inf where a passage cannot be read.
+        """For each question one number per passage, larger is better; −inf where a passage cannot be read.
 
         Raises:
             DataError: the reader gave a number that is none.

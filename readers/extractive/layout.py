@@ -154,14 +154,14 @@ class RowLayout:
         """All windows of one passage (none if the text is empty); every token is in at least one."""
         if len(text) == 0:
             return []
-        said = self.settings
+        settings = self.settings
         frame = self.template.frame(
-            question[: said.question_tokens],
-            title[: said.title_tokens] if said.titled else None,
-            closed=said.final_separator,
+            question[: settings.question_tokens],
+            title[: settings.title_tokens] if settings.titled else None,
+            closed=settings.final_separator,
         )
-        room = said.max_tokens - frame.size
-        step = max(1, room - said.stride_tokens)
+        room = settings.max_tokens - frame.size
+        step = max(1, room - settings.stride_tokens)
         count = 1 if len(text) <= room else 1 + -(-(len(text) - room) // step)
         return [
             frame.row(text[first : first + room], group=group, first_token=first)

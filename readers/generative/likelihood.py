@@ -71,7 +71,7 @@ def read_apart(
     """What each passage alone says of its question's answer.
 
     Args:
-        apart: one row a passage.
+        apart: one row per passage.
         counts: passages of each question.
         words: also of every other word.
 

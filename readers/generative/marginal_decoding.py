@@ -50,7 +50,7 @@ def decode(
     the passages that did not find it ("fast": no further pass).
 
     Args:
-        apart: one row a passage, question by question.
+        apart: one row per passage, question by question.
         scores: for each question (K,) scores of its passages, whose softmax is p(z|x).
         marginal: see `readers.generative.marginal`.
         beams: kept at a time; 1 is greedy.
@@ -106,7 +106,7 @@ def beam_search(
     """For each group of passages at most `beams` answers with Σ_t log Σ_z p(z) p(y_t | z, y_<t), best first.
 
     Args:
-        memory: one row a passage.
+        memory: one row per passage.
         groups: rows of each.
         priors: (M,) log p(z) of each group's.
 

@@ -54,7 +54,7 @@ class Memory:
         )
 
     def apart(self) -> Memory:
-        """One row a passage, row by row: what "single" reads."""
+        """One row per passage: the input of "single" reading."""
         parts = []
         for row, count in enumerate(self.counts):
             parts += [self.states[row][self.owner[row] == passage] for passage in range(count)]
@@ -63,7 +63,7 @@ class Memory:
         return Memory(pad_sequence(parts, batch_first=True), mask, mask - 1, (1,) * len(parts))
 
     def without(self, passage: int) -> Memory:
-        """The same with one passage hidden."""
+        """A copy with one passage hidden."""
         return Memory(self.states, self.mask * (self.owner != passage), self.owner, self.counts)
 
 
@@ -158,7 +158,7 @@ class Seq2Seq:
 
     @torch.inference_mode()
     def generate(self, memory: Memory, *, answer_tokens: int, beams: int = 1) -> list[list[list[int]]]:
-        """Token ids of `beams` answers a row, best first, without what begins and ends them and padding.
+        """Token ids of `beams` answers per row, best first, without start and end tokens and padding.
 
         Decoded by transformers' `generate` from the encoder states: greedily, or by beam search.
         """

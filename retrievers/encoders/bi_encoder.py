@@ -215,7 +215,7 @@ class BiEncoder:
 
         Raises:
             DataError: titles and texts differ in number.
-            ConfigError: the encoder makes several vectors a text.
+            ConfigError: the encoder makes several vectors per text.
         """
         return self._one_each(self.passage_tokens(titles, texts))
 
@@ -277,7 +277,7 @@ class BiEncoder:
         return np.asarray(found.values.numpy(), dtype=np.float32)
 
     def reporting(self, done: Callable[[int], None]) -> BiEncoder:
-        """The same encoder, which calls `done` with the number of texts of every batch it has finished."""
+        """This encoder, but calling `done` with the number of texts after every batch."""
         told = copy.copy(self)  # with the same worker threads
         told._done = done
         return told

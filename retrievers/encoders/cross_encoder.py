@@ -162,7 +162,7 @@ def _log_odds(logits: torch.Tensor) -> torch.Tensor:
 
 
 class _FastPairs:
-    """The same logits on a CPU: packed tokens, whole batches per core, the last layer for [CLS] alone.
+    """Fast inference on a CPU: packed tokens, whole batches per core, the last layer for [CLS] alone.
 
     The encoder's weights are copied: of the network only the head is kept.
     """

@@ -67,7 +67,7 @@ class EncoderForm:
 
     @property
     def similarity(self) -> str:
-        """ "dot", "cosine", or "maxsim" for several vectors a text."""
+        """ "dot", "cosine", or "maxsim" for several vectors per text."""
         if self.pooling == "tokens":
             return "maxsim"
         return "cosine" if self.normalize else "dot"

@@ -1,4 +1,4 @@
-"""Texts tokenised once: flat arrays on disk or in memory, a row a text."""
+"""Texts tokenised once: flat arrays on disk or in memory, one row per text."""
 
 from __future__ import annotations
 

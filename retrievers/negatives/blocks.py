@@ -95,7 +95,7 @@ class BlockFolder:
 
 
 def merge_examples(mined: Iterable[Example], other: Path, workspace: Path) -> Iterator[Example]:
-    """The union of two training sets, by question text; memory grows by a few bytes a question.
+    """The union of two training sets, by question text; memory grows by a few bytes per question.
 
     Positives and negatives of a question in both are put together, the mined ones first, each passage once,
     and no positive of either is left among the negatives. Questions of `other` alone follow at the end.

@@ -22,7 +22,7 @@ from retrievers.training.target_losses import kl_loss, target_objective
 
 
 class ColbertDataConfig(ContrastConfig):
-    """The same, with lists of passages for the loss "kl".
+    """Data settings of ColBERT training: contrastive, or lists of scored passages for the loss "kl".
 
     Attributes:
         per_question: passages with a target that a question brings, drawn anew at each visit; None: all.
@@ -33,7 +33,7 @@ class ColbertDataConfig(ContrastConfig):
 
 
 class ColbertModelConfig(ModelConfig):
-    """The same for late interaction: every token keeps its vector.
+    """Model settings of late interaction: every token keeps its vector.
 
     Attributes:
         projection_dim: size of the token vectors; 0 keeps the layer that the folder has.

@@ -26,7 +26,7 @@ from retrievers.training.target_losses import (
 
 
 class DistillDataConfig(DataConfig):
-    """The same where each question brings a list of passages with targets.
+    """Data settings of distillation: each question has a list of passages with target scores.
 
     Attributes:
         batch_size: questions in a step; each brings its list.

@@ -26,7 +26,7 @@ def official_shape(record: Record) -> Record:
     | HotpotQA, 2WikiMultiHopQA | `context` and `supporting_facts` as columns or JSON text → lists of pairs |
     | MuSiQue | `paragraphs` → `context`, `gold_titles` and their places, in the order of the decomposition |
     | MuSiQue | `answer_aliases` join the answers |
-    | SQuAD, one record a question | title as text, `answer_starts` |
+    | SQuAD, one record per question | title as text, `answer_starts` |
     | TriviaQA | value, aliases and human answers → answers; capitalised field names of the official files |
     | KILT | `output` and `provenance` as columns → lists; outputs without an answer are left out |
     | WebQuestions | `utterance` → question, the descriptions in `targetValue` → answers |

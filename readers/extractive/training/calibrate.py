@@ -146,7 +146,7 @@ def tune(
 
 
 def with_empty_share(cases: Sequence[Case]) -> list[Case]:
-    """The same cases weighted so that in every set a fifth of the weight is on those that hold no answer.
+    """Weigh the cases so that in every set those without an answer have a fifth of the weight.
 
     How often a corpus holds none is a property of the user's; it must not be learnt from the sets, of which 1
     to 60 % hold none in what was found for them. A set with only one kind keeps its weights.
@@ -170,7 +170,7 @@ def fit_and_measure(cases: Sequence[Case], candidates: int) -> tuple[float, Cali
 
     Args:
         cases: of all sets.
-        candidates: most answers a question has.
+        candidates: largest number of answers per question.
 
     Raises:
         DataError: there are fewer than two questions.
@@ -272,7 +272,7 @@ def _chances(
 
 
 def _without_answers(scored: ScoredPassages, part: Sequence[Example]) -> ScoredPassages:
-    """The same output as if passages that hold an answer had not been retrieved."""
+    """The output as it would be if no passage with an answer had been retrieved."""
     kept = [
         index
         for index, row in enumerate(scored.rows)
