@@ -49,7 +49,7 @@ from retrievers.training.bi_encoder import (
     export_model,
     load_model,
 )
-from retrievers.training.config import CorpusTrainConfig
+from retrievers.training.config import CorpusTrainConfig, ModelConfig
 from retrievers.training.frozen import listed_scores
 from retrievers.training.ict import CorpusDataConfig
 from retrievers.training.recipe import encoder_card
@@ -80,12 +80,18 @@ class RealmTrainConfig(CorpusTrainConfig):
     documents: int = Field(default=8, ge=2)
     null_document: bool = True
     data: CorpusDataConfig = CorpusDataConfig(batch_size=16)
+    model: ModelConfig = ModelConfig(question_tokens=96)
     mlm: MlmConfig = MlmConfig()
 
     @model_validator(mode="after")
     def _cross_check_realm(self) -> RealmTrainConfig:
         if self.tagger is not None and self.masks != "salient":
             raise ValueError(f"a tagger has no use with masks={self.masks}")
+        if self.model.question_tokens < self.mlm.sentence_tokens:
+            raise ValueError(
+                f"the retriever reads question_tokens ({self.model.question_tokens}) of a sentence of up to "
+                f"sentence_tokens ({self.mlm.sentence_tokens}): masks behind them would not be looked for"
+            )
         return self
 
 

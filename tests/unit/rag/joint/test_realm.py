@@ -381,6 +381,13 @@ def test_there_are_no_settings_that_nothing_reads(tmp_path: Path, unread: dict[s
         settings(tmp_path, **unread)
 
 
+def test_the_retriever_reads_whole_sentences(tmp_path: Path) -> None:
+    plain = RealmTrainConfig(out=tmp_path, index=tmp_path)
+    assert plain.model.question_tokens >= plain.mlm.sentence_tokens
+    with pytest.raises(ValidationError, match=r"question_tokens \(31\) of a sentence"):
+        settings(tmp_path, model={"question_tokens": 31})
+
+
 @pytest.mark.parametrize("name", preset_names("realm"))
 def test_presets(name: str) -> None:
     config = load_config(RealmTrainConfig, name, overrides={"out": "o", "index": "i"})
