@@ -369,7 +369,7 @@ def _open_reader(reader: str | Literal[False] | None, precision: str, effort: st
 
 
 def check_questions(questions: Sequence[str], top_k: int, n_best: int = 1) -> None:
-    """Refuse what cannot be asked.
+    """Refuse questions that are empty or not valid text.
 
     Raises:
         ConfigError: `top_k` or `n_best` is out of range.

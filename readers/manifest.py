@@ -1,4 +1,4 @@
-"""`reader.json`: what a reader's folder says about itself beside its weights, for all kinds of reader."""
+"""The fields of `reader.json` that all kinds of readers share."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def counts_scores(reader: object) -> bool:
 
 
 def search_scores(reader: object, found: Steps) -> list[float]:
-    """Of each passage the score that a reader is told.
+    """The score of each passage that a reader uses.
 
     One that counts them in gets those of the search: a re-ranker's are on another scale.
     """

@@ -1,4 +1,4 @@
-"""What a reader is: questions and their passages in, answers with their places out."""
+"""The interface of readers: questions and their passages in, answers with evidence out."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Reader(Protocol):
 
 @runtime_checkable
 class TellsLikelihood(Protocol):
-    """A reader that says how probable it finds a given answer."""
+    """A reader that can compute the likelihood of a given answer."""
 
     def log_likelihood(
         self,

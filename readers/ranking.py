@@ -57,7 +57,7 @@ class PassageRows:
     extend: npt.NDArray[np.bool_] | None
 
     def scored(self, numbers: Sequence[int], scores: RowScores) -> ScoredPassages:
-        """The rows with these numbers and what the network says of each."""
+        """The rows with these numbers, and the network's scores of each."""
         rows = [self.rows[number] for number in numbers]
         return ScoredPassages(
             self.questions, self.pairs, self.unique, self.texts, rows, self.extend, scores=scores

@@ -1,4 +1,4 @@
-"""Where an answer that a model worded stands in a passage."""
+"""Locate a generated answer in a passage."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ DATA, SEARCH, READING, TRAINING, OUTPUT = "Data", "Search", "Reading", "Training
 
 
 def option(*flags: str, help: str, panel: str | None = None, **more: Any) -> Any:
-    """An option that stands in a panel of the command's help."""
+    """An option in a panel of the command's help."""
     return typer.Option(*flags, help=help, rich_help_panel=panel, **more)
 
 
@@ -148,7 +148,7 @@ def _bounds(field: FieldInfo) -> dict[str, Any]:
 
 
 def documented(thing: Any) -> dict[str, str]:
-    """What the docstring says of each argument or attribute, as sentences."""
+    """The docstring's explanation of each argument or attribute, as sentences."""
     items = re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", inspect.getdoc(thing) or "", re.MULTILINE)
     return {name: text[:1].upper() + re.sub(r"\s+", " ", text[1:]) for name, text in items}
 

@@ -1,4 +1,4 @@
-"""What the training commands share: their options, the configuration from all its places, the last line."""
+"""Shared by the training commands: options, merging of the configuration, the final message."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def generator(
     threads: Threads = None,
     out: Out,
 ) -> None:
-    """Train a reader that words its answers: Fusion-in-Decoder, or one passage at a time.
+    """Train a reader that generates its answers: Fusion-in-Decoder, or one passage at a time.
 
     Ctrl-C or a crash loses at most a few minutes: the same command goes on from the last checkpoint. With
     several GPUs: torchrun --nproc-per-node N -m rag.cli.main train generator …

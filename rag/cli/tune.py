@@ -49,7 +49,7 @@ def facts(
     facts: Facts = "auto",
     sentences: Sentences = None,
 ) -> None:
-    """Choose how supporting facts are told from other sentences (HotpotQA), for `rag evaluate --facts`."""
+    """Choose the rule for supporting facts (HotpotQA), for `rag evaluate --facts`."""
     from rag.config import load_config
     from rag.eval.api import choose_facts
 

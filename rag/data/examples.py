@@ -1,4 +1,4 @@
-"""What every recipe learns from: a question and candidates with roles, scores and targets; their files."""
+"""Training examples: a question and candidates with roles, scores and targets; reading and writing them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _NEEDED = {
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A passage beside a question, and what is known of the two together.
+    """A passage for a question, with its role, rank, score and target.
 
     Attributes:
         passage: its id, title or text is "" where the file gives none.
@@ -134,7 +134,7 @@ class Example:
 
     @property
     def query(self) -> Query:
-        """What the question tower reads."""
+        """The input of the question encoder."""
         return Query(self.question, self.context)
 
     @property
@@ -169,7 +169,7 @@ class Example:
 
     @property
     def answer_mode(self) -> Literal["regex", "tokens"]:
-        """How `AnswerMatcher` takes the answers."""
+        """The mode of `AnswerMatcher` for these answers."""
         return "regex" if self.answers_are_regex else "tokens"
 
     @property
@@ -322,7 +322,7 @@ def example_to_json(example: Example) -> dict[str, Any]:
 
 
 def head_to_json(example: Example) -> dict[str, Any]:
-    """What a record says about the question itself."""
+    """The fields of a record about the question itself."""
     head: dict[str, Any] = {"id": example.id} if example.id else {}
     head |= {"question": example.question, "answers": [*example.answers]}
     head |= {"answers_are_regex": True} if example.answers_are_regex else {}
@@ -335,7 +335,7 @@ def with_meta(record: dict[str, Any], example: Example) -> dict[str, Any]:
 
 
 def candidate_to_json(candidate: Candidate, id_name: str = "passage_id") -> dict[str, Any]:
-    """What a record says about a passage; `id_name` is what the format calls its id."""
+    """The fields of a record about a passage; `id_name` is the format's name for its id."""
     passage = candidate.passage
     fields: dict[str, Any] = {id_name: passage.id} if passage.id else {}
     fields |= {"title": passage.title, "text": passage.text}

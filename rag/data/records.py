@@ -1,4 +1,4 @@
-"""What corpus readers give: documents, bad records, and a report of what was wrong."""
+"""Output of corpus readers: documents, bad records, and a report of the problems."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class BadRecord:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A bad record and where it stands.
+    """A bad record and its position.
 
     Attributes:
         source: file name as given, "-" for standard input, or a data set's name.

@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 
 
 def place_of(text: str, seed: int) -> float:
-    """Where a text stands in [0, 1): uniform over texts, and always the same by the seed.
+    """Position of a text in [0, 1): uniform over texts, and determined by the seed.
 
     Whatever is held out is what stands lowest, so that a text that occurs twice is on one side.
     """
@@ -27,7 +27,7 @@ def hold_out(
     group: Callable[[Item], str],
     given: Sequence[Item] | None = None,
 ) -> tuple[list[Item], list[Item]]:
-    """What to learn from and what is held out, each in the order of `items`.
+    """Divide `items` into those to learn from and those held out, each in their order.
 
     Args:
         count: how many groups are held out, or their share if it is below 1; 0 holds nothing out.

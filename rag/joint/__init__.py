@@ -1,1 +1,1 @@
-"""What trains retriever and reader together: signals of a reader, rounds of distillation."""
+"""Recipes that train retriever and reader together."""

@@ -39,7 +39,7 @@ class Finder(Protocol):
 
     @property
     def scale(self) -> float:
-        """What scores were multiplied by, so that their softmax is p(z|x)."""
+        """Factor on the scores, so that their softmax is p(z|x)."""
         ...
 
     def find(self, questions: Sequence[Question]) -> Found:
@@ -52,7 +52,7 @@ class Finder(Protocol):
 
 
 class LearningFinder:
-    """A bi-encoder that learns, over the index that is held.
+    """A bi-encoder in training, over the live index.
 
     Args:
         config: `document_side`, `top_k` and `over_retrieve` of it.
@@ -105,7 +105,7 @@ class LearningFinder:
 
 
 class FixedFinder:
-    """Any retriever as it is: its scores times `scale` are the logits of p(z|x), and teach it nothing.
+    """Any fixed retriever: its scores times `scale` are the logits of p(z|x), without gradient.
 
     Args:
         retriever: finds.

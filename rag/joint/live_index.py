@@ -78,7 +78,7 @@ class LiveIndex:
         self._search: VectorIndex = index.dense
 
     def search(self, questions: Tensor, top_k: int) -> IntArray:
-        """(B, K) rows of the best passages by the held vectors, best first; −1 where there are no more.
+        """Rows (B, K) of the best passages in the live index, best first; −1 where there are no more.
 
         Args:
             questions: (B, D) of the model as it is; no gradient flows back from rows.
@@ -107,7 +107,7 @@ class LiveIndex:
 
 
 class IndexRefresher(CorpusRefresher):
-    """Makes indexes out of snapshots; a killed refresh goes on shard by shard."""
+    """Builds indexes from snapshots; a killed refresh resumes shard by shard."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-r"""What retriever and reader learn from together, given the passages that were found.
+r"""Losses of joint training, given the retrieved passages.
 
 | objective | the reader's part | the retriever's part |
 |---|---|---|

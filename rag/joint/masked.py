@@ -298,7 +298,7 @@ class MaskedReader(nn.Module):
 
     @classmethod
     def of(cls, config: MlmConfig, device: str = "cpu", *, fresh: bool = False) -> MaskedReader:
-        """What a configuration says; see `load`."""
+        """The settings of a configuration; see `load`."""
         return cls.load(
             config.encoder or embedded_encoder_dir(), max_tokens=config.joint_tokens,
             dropout=config.mlm_dropout, device=device, fresh=fresh,

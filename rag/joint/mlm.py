@@ -1,4 +1,4 @@
-"""Teach an encoder to fill in masked words with what stands in a passage, for `rag train realm`.
+"""Train an encoder to fill in masked words with the help of a passage, for `rag train realm`.
 
 A sentence is read beside the rest of its own passage; alone, as beside the null document; and beside the
 passage that follows in the corpus, as beside most of what a search finds. What the rest is worth in nats a

@@ -57,7 +57,7 @@ def answered(path: str | Path, is_regex: bool | None = None) -> list[Question]:
 
 
 def text_of(question: Question) -> str:
-    """What must not stand on both sides of a hold-out."""
+    """The text that must not occur on both sides of a hold-out."""
     return question.text
 
 

@@ -166,7 +166,7 @@ def _method(config: RealmTrainConfig, role: Role, index: Index, run: Run) -> Met
 
 
 class RealmTask:
-    """What a step minimises: masked words, with the passages that the held index finds."""
+    """The loss of masked words, given passages retrieved from the live index."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class RealmTask:
         )
 
     def retrieve(self, sentences: Sequence[MaskedSentence]) -> tuple[Tensor, IntArray, list[tuple[str, str]]]:
-        """What each sentence is read with.
+        """The passages with which each sentence is read.
 
         A passage in which the sentence stands, and a copy of one that is there, are left out. Where none is
         left, the null document is read, also if the configuration does without it.

@@ -177,7 +177,7 @@ class ModelTagger:
 def open_tagger(
     masks: Masks, name_or_path: str | None, passages: Iterable[Passage], folder: Path, device: str
 ) -> Tagger | None:
-    """What finds names for these masks; None for those that need none.
+    """The tagger of names for these masks; None for masks that need none.
 
     Args:
         name_or_path: a token classification model; None goes by looks and by the titles of `passages`.
@@ -191,7 +191,7 @@ def open_tagger(
 
 
 def choose_spans(how: Masks, sentence: str, salient: Spans, draw: np.random.Generator) -> Spans:
-    """What of a sentence is masked; empty where there is nothing.
+    """The spans of a sentence to mask; empty if there are none.
 
     Args:
         how: "salient" masks one of `salient`; "random" 15 % of the words, each for itself; "span" one run of

@@ -1,4 +1,4 @@
-"""Questions and the passages that are found for them: what a step minimises, and what is measured."""
+"""The task of joint training: questions with retrieved passages, their loss and figures."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class JointBatches:
 
 
 class JointTask:
-    """Questions over the passages that are found: what a step minimises, and what is measured.
+    """Questions with retrieved passages: their loss and figures.
 
     Args:
         module: all that is trained, the generator inside `seq2seq` among it.
@@ -140,7 +140,7 @@ class JointTask:
         return self.objective(self.seq2seq, rows, told, found.scores)
 
     def loss(self, batch: JointBatch, questions: Sequence[Question]) -> Loss:
-        """This process's share of a batch's loss; retriever and generator learn what the objective says.
+        """This process's share of a batch's loss, by the objective, for retriever and generator.
 
         Raises:
             ConfigError: there are fewer questions than processes.

@@ -1,4 +1,4 @@
-"""What training a retriever and a generator together reads."""
+"""Configuration of training a retriever and a generator together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DocumentSide = Literal["frozen", "reencode", "rerank"]
 
 
 class JointReaderConfig(Config):
-    """The generator; what is None is what its folder says.
+    """Settings of the generator; None means the value of its folder.
 
     Attributes:
         generator: folder of `rag train generator`, or any sequence-to-sequence checkpoint.
@@ -35,7 +35,7 @@ class JointReaderConfig(Config):
 
 
 class JointTrainConfig(CorpusTrainConfig, ValidatedTrainConfig):
-    """What training a retriever and a generator together reads.
+    """Configuration of training a retriever and a generator together.
 
     Attributes:
         train_files: question sets with answers, of any format.

@@ -59,7 +59,7 @@ _BATCH = 512  # questions: what a stop can lose of a round's search
 
 @dataclass(frozen=True, slots=True)
 class RoundResult:
-    """A round's held-out figures, and what it says of the round before.
+    """A round's held-out figures, and their comparison with the round before.
 
     Attributes:
         number: 0 is the retriever that the first round starts from.
@@ -96,7 +96,7 @@ class Round:
         self._done: dict[str, Any] = read_json(self._ledger) if self._ledger.is_file() else {}
 
     def stage(self, name: str, run: Callable[[], Any]) -> Any:
-        """What `run` returned (a JSON value), now or in an earlier process."""
+        """The result of `run` (a JSON value), from now or from an earlier process."""
         if name not in self._done:
             get_logger(__name__).info("%s: %s", self.folder.name, name)
             self._done[name] = run()

@@ -25,7 +25,7 @@ _BLOCK = 64  # questions that a killed run loses at most
 
 @dataclass(slots=True)
 class ScoreReport:
-    """What was scored; written beside the result as `NAME.report.json`.
+    """Counts of the scoring; written beside the result as `NAME.report.json`.
 
     Attributes:
         counts: questions; passages scored; "without answers" (not scored: the signal is about an answer);
@@ -121,7 +121,7 @@ def score_examples(
 def score_block(
     examples: Sequence[Example], judge: Judge, depth: int | None, counts: Counter[str]
 ) -> Iterator[Example]:
-    """The examples with targets; what `ScoreReport.counts` says is added to `counts`."""
+    """The examples with targets; adds to `counts`, which become `ScoreReport.counts`."""
     asked = [to_judge(example, depth) for example in examples]
     able = [bool(one.candidates) and (bool(one.target_answer) or not judge.needs_answers) for one in asked]
     found = iter(judge.judge([one for one, can in zip(asked, able, strict=True) if can]))

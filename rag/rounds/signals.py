@@ -1,4 +1,4 @@
-"""What a reader says about each passage of a question: the signals that a retriever can learn from.
+"""Signals of a reader about each passage of a question, from which a retriever can learn.
 
 | signal | of | g_i, larger is better | reader passes a question |
 |---|---|---|---|

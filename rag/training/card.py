@@ -19,7 +19,7 @@ _LEFT_OUT: Any = {"out": True, "name": True, "notes": True, "run": set(RunConfig
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What a model card says of one kind of model.
+    """The content of a model card for one kind of model.
 
     Attributes:
         package: whose folder `templates` has the template; it extends `card.md` of this package.

@@ -1,4 +1,4 @@
-"""What a run keeps: checkpoints, and the weights with the best held-out score.
+"""Checkpoints of a run, and the weights with the best held-out score.
 
 A checkpoint is a folder, written whole or not at all, from which a run resumes exactly:
 

@@ -95,7 +95,7 @@ class RunConfig(Config):
 
 
 class TrainConfig(Config):
-    """What every recipe reads.
+    """Settings of every recipe.
 
     Attributes:
         recipe: its name.
@@ -125,7 +125,7 @@ class TrainConfig(Config):
 
 
 class RefreshedConfig(Config):
-    """What a recipe adds whose negatives or index are made anew, with the model itself, while it trains.
+    """Further settings of recipes whose negatives or index are refreshed during training.
 
     Attributes:
         refresh: when a snapshot of the model is handed over to be worked with: "never", "every 500",
@@ -166,7 +166,7 @@ def schedule_factor(
     warmup_fraction: float = 0.05,
     warmup_steps: int | None = None,
 ) -> float:
-    """Factor on the peak learning rate: a linear rise, then what `name` says.
+    """Factor on the peak learning rate: a linear rise, then the schedule `name`.
 
     Args:
         name: "linear" falls to 0, "cosine" falls to 0 along half a cosine, "constant" stays, "wsd" (warm-up,

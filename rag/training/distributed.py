@@ -132,7 +132,7 @@ class World:
 
     @contextmanager
     def main_first(self) -> Iterator[None]:
-        """The main process does what is inside, then the others do, which find the files that it wrote."""
+        """Run the block in the main process first, then in the others, which find the files that it wrote."""
         if not self.is_main:
             self.barrier()
         yield

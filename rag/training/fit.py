@@ -55,7 +55,7 @@ class BatchSource(Protocol[BatchT_co]):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What a batch's forward pass returns.
+    """The result of a batch's forward pass.
 
     Attributes:
         value: the scalar to minimise; with several processes this one's share: shares add up.
@@ -81,7 +81,7 @@ class Loss:
             flush()
 
     def shares(self) -> dict[str, float]:
-        """What is added up over the processes, by name."""
+        """Values to add up over the processes, by name."""
         values = {"_loss": self.value, "_examples": self.examples, "_tokens": self.tokens, **self.parts}
         return {k: float(v.detach() if isinstance(v, torch.Tensor) else v) for k, v in values.items()}
 
@@ -104,21 +104,21 @@ class FitHooks:
         return {}
 
     def extra_state(self) -> Mapping[str, Any]:
-        """What a checkpoint should hold beside weights and counters, as JSON values."""
+        """Further state for checkpoints, as JSON values."""
         return {}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Called with what `extra_state` returned, when a run is resumed."""
 
     def extra_tensors(self) -> Mapping[str, torch.Tensor]:
-        """What a checkpoint should hold beside weights and counters, as tensors."""
+        """Further state for checkpoints, as tensors."""
         return {}
 
     def load_extra_tensors(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Called with what `extra_tensors` returned, on the CPU, when a run is resumed."""
 
     def asks_for_checkpoint(self) -> bool:
-        """Whether to save after this step, whatever the clock says."""
+        """Whether to save after this step, regardless of the time since the last checkpoint."""
         return False
 
     def on_checkpoint(self, path: Path, step: int) -> None:

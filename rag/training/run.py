@@ -30,7 +30,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What a run has learned, for its export.
+    """The result of a run, for its export.
 
     Attributes:
         weights: fp32, by the model's parameter names: all of them, also those that were not trained.
@@ -43,7 +43,7 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """What a recipe does.
+    """The parts of a recipe that a run calls.
 
     Attributes:
         model: in its compute dtype.
@@ -72,7 +72,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a recipe is given.
+    """The arguments that a run passes to its recipe.
 
     Attributes:
         out: folder of the run.
@@ -155,7 +155,7 @@ def train(
 
 
 def measured_at(out: Path, step: int) -> dict[str, float]:
-    """What was measured on held-out data at `step` of the run in `out`, from metrics.jsonl."""
+    """Held-out figures at `step` of the run in `out`, from metrics.jsonl."""
     figures: dict[str, float] = {}
     for record in read_metrics(out / "metrics.jsonl"):
         if record.get("step") == step:

@@ -1,4 +1,4 @@
-"""What a training run tells: log lines with speed and time left, metrics.jsonl, curves.svg, TensorBoard."""
+"""Logs of a training run: lines with speed and time left, metrics.jsonl, curves.svg, TensorBoard."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class RunLog:
 
     @property
     def path(self) -> Path:
-        """metrics.jsonl: one JSON object a line."""
+        """The file metrics.jsonl: one JSON object per line."""
         return self._out / "metrics.jsonl"
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What the decoder looks at: cross-attention of each passage, taken in one pass by hooks."""
+"""The decoder's cross-attention to each passage, recorded in one pass by hooks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def passage_attention(seq2seq: Seq2Seq, memory: Memory, labels: Tensor, kind: At
 
 
 def attend(seq2seq: Seq2Seq, memory: Memory, labels: Tensor, kind: AttentionKind) -> tuple[Tensor, Tensor]:
-    r"""How much the decoder attends to each passage while it says the labels.
+    r"""How much the decoder attends to each passage while it generates the labels.
 
     "first-token" is the score before the softmax, at the step that predicts the answer's first token,
     averaged over layers, heads and the passage's tokens:

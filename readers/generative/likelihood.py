@@ -68,7 +68,7 @@ def read_apart(
     answers: Sequence[Sequence[int]],
     words: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """What each passage alone says of its question's answer.
+    """Log-likelihood of the answer given each passage alone.
 
     Args:
         apart: one row per passage.

@@ -1,4 +1,4 @@
-r"""What several passages say together, each read alone: RAG-Sequence and RAG-Token.
+r"""Marginal likelihood over several passages, each read alone: RAG-Sequence and RAG-Token.
 
 With K passages z of a question x, p(z|x) the softmax of their scores, and an answer y of T tokens:
 

@@ -24,7 +24,7 @@ _MAX_ROWS = 256
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the decoder of each of B rows attends to: the tokens of its passages, end to end.
+    """Memory of the decoder for each of B rows: the encoded tokens of its passages, concatenated.
 
     Attributes:
         states: (B, S, D) encoder states, 0 at padding.

@@ -1,4 +1,4 @@
-"""What a generative reader's folder says about itself beside its weights: `reader.json`."""
+"""The description of a generative reader's folder, `reader.json`."""
 
 from __future__ import annotations
 

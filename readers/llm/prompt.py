@@ -1,4 +1,4 @@
-"""What a language model is asked, and what its reply says: an answer that names the passages it rests on."""
+"""Prompts for language models, and their replies: answers that cite their passages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class MalformedReply(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a model wrote.
+    """A model's completion of a prompt.
 
     Attributes:
         text: the reply.

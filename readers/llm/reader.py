@@ -22,7 +22,7 @@ _SHOWN_FAILURES = 3
 
 
 class LanguageModelSettings(Config):
-    """How a language model is asked.
+    """Settings of a language model as a reader.
 
     Attributes:
         passages: most passages that are shown to it, the best first.
@@ -61,7 +61,7 @@ class Completer(Protocol):
 
 
 class LanguageModelReader:
-    """A language model behind the reader protocol: one answer a question, with the passage that says so.
+    """A language model as a reader: one answer per question, with the passage that supports it.
 
     Attributes:
         name: of the model, for reports.

@@ -266,7 +266,7 @@ class _CheckpointState(dict[str, Any]):
 
 
 def read_pickled(path: Path) -> Any:
-    """What `torch.save` wrote, as a zip archive or as the plain stream of torch before 1.6.
+    """Read a file of `torch.save`: a zip archive, or the plain stream of torch before 1.6.
 
     Returns:
         Dicts, lists, plain values and tensors (of an archive, memory-mapped). DPR's `CheckpointState` becomes

@@ -1,4 +1,4 @@
-"""What follows the token vectors of an encoder: pooling, layers, unit length.
+"""The head of an encoder, applied to its token vectors: pooling, layers, unit length.
 
 A head is described by `EncoderSettings` and built here with its weights; inference and training use the same
 module, export writes it back. Every published retriever so far is a case of it:
@@ -118,7 +118,7 @@ class Head(nn.Module):
         return x
 
     def finish(self, x: Tensor) -> Tensor:
-        """Unit length, where the head says so."""
+        """Normalise vectors to unit length, if the head does so."""
         return functional.normalize(x, dim=-1) if self.normalize else x
 
 

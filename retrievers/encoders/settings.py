@@ -1,4 +1,4 @@
-"""What an encoder folder says about itself: its head, prompts, lengths, segments.
+"""The settings in an encoder's folder: head, prompts, lengths, segments.
 
 These kinds of folder are read: sentence-transformers and PyLate (`modules.json`), DPR (`model_type` "dpr"),
 original ColBERT checkpoints (`artifact.metadata`) and plain transformers. Pooling and prefixes that do not

@@ -96,7 +96,7 @@ def separator_id(folder: Path) -> int:
 
 
 def mask_token(folder: Path) -> str:
-    """What stands for a hidden word in a text that this model reads.
+    """The mask token of this model, as text.
 
     Raises:
         ConfigError: the tokenizer of `folder` has no such token.

@@ -29,7 +29,7 @@ _SHOWN = 3
 
 @dataclass(slots=True)
 class HopReport:
-    """What became of a question set.
+    """Counts of a question set's conversion to hops.
 
     Attributes:
         questions: used, by number of hops.

@@ -1,4 +1,4 @@
-"""Relevance-guided supervision: which passages of a ranking are right is read off the answers alone."""
+"""Relevance-guided supervision: passages of a ranking that hold an answer are positives."""
 
 from __future__ import annotations
 

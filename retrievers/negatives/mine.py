@@ -37,7 +37,7 @@ BLOCK_QUESTIONS = 512
 
 @dataclass(slots=True)
 class MiningReport:
-    """What a run found; written beside its result as `NAME.report.json`.
+    """Counts of a mining run; written beside its result as `NAME.report.json`.
 
     Attributes:
         counts: by name: questions, examples, written, negatives, short (examples with fewer negatives than

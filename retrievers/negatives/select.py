@@ -54,7 +54,7 @@ def candidates_by_rank(found: Mapping[str, Sequence[Hit]], first_rank: int, last
 
 
 class NegativeFilter:
-    """Throws out what is not a negative: the positives themselves, their copies, passages with an answer.
+    """Removes passages that are not negatives: the positives, their copies, passages with an answer.
 
     Args:
         matcher: finds the question's answers; None lets passages with an answer pass.

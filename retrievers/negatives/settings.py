@@ -1,4 +1,4 @@
-"""What is mined, how deep, and what is thrown out."""
+"""Settings of mining: source, ranks, and filters."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def parse_ranks(text: str) -> tuple[int, int]:
 
 
 class GuidanceSettings(Config):
-    """Which passages of a ranking become positives and negatives, told by answers.
+    """Settings of relevance-guided supervision: which passages of a ranking become positives and negatives.
 
     Attributes:
         positives: rules "b,k", separated by spaces: the first b of the best k passages that hold an answer;

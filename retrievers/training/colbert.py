@@ -79,7 +79,7 @@ class ColbertTrainConfig(EncodedTrainConfig):
 
     @property
     def objective(self) -> Objective:
-        """What is minimised."""
+        """The loss."""
         if self.loss == "kl":
             loss = partial(kl_loss, target_temperature=self.target_temperature)
             return target_objective(loss, nll_weight=self.nll_weight)

@@ -168,7 +168,7 @@ class ModelConfig(Config):
 
 
 class ValidatedTrainConfig(TrainConfig):
-    """What a recipe reads that learns from files and holds a part of them out.
+    """Settings of recipes that learn from files and hold a part of them out.
 
     Attributes:
         train_files: training examples (DPR's training JSON, FiD's, JSONL, .gz); several are read one after
@@ -183,7 +183,7 @@ class ValidatedTrainConfig(TrainConfig):
 
     @property
     def needs(self) -> Needed:
-        """What every training example must have."""
+        """The fields that every training example must have."""
         return "positives"
 
     @property
@@ -200,7 +200,7 @@ class ValidatedTrainConfig(TrainConfig):
 
 
 class RetrieverTrainConfig(TrainConfig):
-    """What every recipe that trains a bi-encoder reads.
+    """Settings of every recipe that trains a bi-encoder.
 
     Attributes:
         train_files: what is learned from.
@@ -230,7 +230,7 @@ class RetrieverTrainConfig(TrainConfig):
 
 
 class EncodedTrainConfig(RetrieverTrainConfig, ValidatedTrainConfig):
-    """What every recipe reads that compares the vectors of questions and passages of a batch."""
+    """Settings of recipes that compare the vectors of questions and passages of a batch."""
 
     measured: ClassVar[tuple[str, ...]] = ("nll", "average_rank", *SEARCHED)  # on held-out questions
 
@@ -252,7 +252,7 @@ class EncodedTrainConfig(RetrieverTrainConfig, ValidatedTrainConfig):
 
 
 class ContrastiveTrainConfig(EncodedTrainConfig):
-    """What the recipes share that tell positives from negatives, in the batch and mined."""
+    """Settings of contrastive recipes."""
 
     data: ContrastConfig = ContrastConfig()
 
@@ -270,7 +270,7 @@ class DprTrainConfig(ContrastiveTrainConfig):
 
 
 class CorpusTrainConfig(RefreshedConfig, RetrieverTrainConfig):
-    """What a recipe reads that refreshes what it makes of an index's passages.
+    """Settings of recipes that refresh negatives or vectors of an index's passages.
 
     Attributes:
         index: its passages are encoded again at every refresh.

@@ -68,7 +68,7 @@ class DistillTrainConfig(EncodedTrainConfig):
         return self.nll_weight > 0
 
     def objective(self, monitor: ListMonitor | None = None) -> Objective:
-        """What is minimised."""
+        """The loss."""
         temperature = self.target_temperature
         losses: dict[str, TargetLoss] = {
             "kl": partial(kl_loss, target_temperature=temperature),

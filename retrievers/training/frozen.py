@@ -58,7 +58,7 @@ class FrozenIndex(FitHooks):
         return {"index_version": self._version}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Refuse to go on with another index."""
+        """Refuse to resume with another index."""
         if state["index_version"] != self._version:
             raise MismatchedArtifactError(
                 f"the run was started against index version {state['index_version']}, this one is "

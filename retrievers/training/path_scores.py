@@ -1,4 +1,4 @@
-"""How good a model in training is at finding paths: held-out questions, searched as a finished encoder is."""
+"""Validation of multi-hop training: held-out questions, searched as with a finished encoder."""
 
 from __future__ import annotations
 

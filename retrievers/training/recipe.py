@@ -63,7 +63,7 @@ BatchMaker = Callable[[Any, TrainingArrays, Epochs], Batches]
 
 @dataclass(frozen=True, slots=True)
 class BiEncoderRun:
-    """What a recipe is made of.
+    """The parts of a bi-encoder recipe.
 
     Attributes:
         config: of the run.
@@ -230,7 +230,7 @@ def train_bi_encoder(
 
 
 def encoder_card(config: RetrieverTrainConfig, form: EncoderForm) -> Card:
-    """What the model card says of a bi-encoder that lays texts out in this form."""
+    """The model card of a bi-encoder that lays texts out in this form."""
     return Card("retrievers.training", "bi_encoder.md", {"form": form, "is_pair": form.layout == PAIR})
 
 

@@ -1,4 +1,4 @@
-"""How good a bi-encoder is on held-out questions: rank of the positive, and true retrieval over a corpus."""
+"""Validation of a bi-encoder on held-out questions: rank of the positive, and retrieval over a corpus."""
 
 from __future__ import annotations
 

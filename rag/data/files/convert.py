@@ -57,7 +57,7 @@ _FILL = "give --questions and --index to fill it in, or convert from a format th
 
 @dataclass(slots=True)
 class ConversionReport:
-    """What a conversion did.
+    """Result of a conversion.
 
     Attributes:
         dropped: part of a record → in how many records it was lost, because the target has no place for it.
@@ -87,7 +87,7 @@ def get_format(name: str) -> Format:
 
 
 def guess_format(path: str | Path) -> str:
-    """The format of a file or folder, by what is in it.
+    """The format of a file or folder, guessed from its content.
 
     Raises:
         DataError: no such file or folder, or a folder of another kind.

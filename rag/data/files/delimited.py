@@ -48,7 +48,7 @@ def looks_like_header(row: Sequence[str]) -> bool:
 
 
 def delimiter_of(line: str, is_header: Callable[[list[str]], bool]) -> str:
-    """What parts the columns of a table with this first line: tabs, commas or semicolons."""
+    """The delimiter of a table with this first line: tab, comma or semicolon."""
     rows = {mark: split_row(line, mark) or [line] for mark in _DELIMITERS}
     headers = [mark for mark, row in rows.items() if len(row) > 1 and is_header(row)]
     if headers or "\t" in line:

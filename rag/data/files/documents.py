@@ -47,7 +47,7 @@ _TITLE = re.compile(r'\btitle="(.*)"')  # greedy: old versions leave quotes in t
 def documents_of(
     source: Source, options: ReadOptions, report: ReadReport
 ) -> Iterator[tuple[int, Document | BadRecord]]:
-    """What a source holds, with the number of the line or record it stands in.
+    """The documents of a source, each with the number of its line or record.
 
     Args:
         report: is told which fields the documents were made of.

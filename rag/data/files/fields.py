@@ -129,7 +129,7 @@ class DocumentFields:
         )
 
     def check(self) -> None:
-        """Refuse, after all mappings, a source none of which has a field that was asked for.
+        """Refuse, at the end, a source in which no mapping has the requested field.
 
         Raises:
             DataError: with the fields that there are.

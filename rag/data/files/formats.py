@@ -1,4 +1,4 @@
-"""What a file format is: how it is read and written, what it has a place for and what it needs."""
+"""File formats: how each is read and written, which fields it has and which it needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the readers and writers of records share: JSON and text files, scores, answers, tokens."""
+"""Shared by the readers and writers of records: JSON and text files, scores, answers, tokens."""
 
 from __future__ import annotations
 

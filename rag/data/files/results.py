@@ -1,4 +1,4 @@
-"""What commands write for other programs: passages, and MDR's paths."""
+"""Files that commands write for other programs: passages, and MDR's paths."""
 
 from __future__ import annotations
 

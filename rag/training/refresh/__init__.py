@@ -1,1 +1,1 @@
-"""What is made anew while a model trains: schedule, staleness, generations, exchange between processes."""
+"""Refreshing during training: schedule, staleness, generations, exchange between processes."""

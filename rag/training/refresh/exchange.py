@@ -1,4 +1,4 @@
-"""Refreshing while training: snapshots of the model go out, what was made of them comes in.
+"""Exchange with a refresher: snapshots of the model go out, refreshed artefacts come in.
 
     snapshots/      the model at some steps, published by the trainer
     (a payload)/    what a refresher made of them: negatives, targets, an index that the trainer holds
@@ -113,7 +113,7 @@ class Exchange(FitHooks):
             self._look_for_newer(step)
 
     def log_fields(self, step: int) -> Mapping[str, Any]:
-        """Version and age of what is in use; for a while after it changed, its figures."""
+        """Version and age of the artefact in use; for a while after a change, its figures."""
         is_new = step - self._taken_up_at <= self._show_steps
         age = {"index_version": self._version, "index_age_steps": step - self._made_at}
         return {**age, **(self._figures if is_new else {})}
@@ -123,7 +123,7 @@ class Exchange(FitHooks):
         return self._unsaved
 
     def extra_state(self) -> Mapping[str, Any]:
-        """What is in use, for an exact resume."""
+        """The artefact in use, for an exact resume."""
         return {
             "key": self._key,
             "taken_up": self._current.version if self._current is not None else None,

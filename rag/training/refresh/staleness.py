@@ -105,7 +105,7 @@ def distinct_share(rows: IntArray, documents: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Staleness:
-    """What a refresh found out about the version before it, on a probe set; what nobody measured is well.
+    """Staleness of the version before a refresh, on a probe set; figures that were not measured are ideal.
 
     Attributes:
         age_steps: steps between the two versions.
@@ -155,7 +155,7 @@ class Staleness:
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """What one version of the model makes of fixed questions and passages.
+    """Outputs of one version of the model for fixed questions and passages.
 
     Attributes:
         vectors: (m, D) float32, of passages.

@@ -32,7 +32,7 @@ _CHUNK = 64
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What was chosen, and figures of the choice on the held-out questions (percent, except "ece")."""
+    """The chosen settings, with their figures on the held-out questions (per cent, except "ece")."""
 
     settings: ReaderSettings
     calibration: Calibration
@@ -41,7 +41,7 @@ class Tuned:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What was found for a held-out question.
+    """The reader's output for a held-out question.
 
     Attributes:
         number: of the question; a question's cases are fitted or measured together.

@@ -51,7 +51,7 @@ class TrainingSet(Config):
 
     @property
     def label(self) -> str:
-        """What it is called in figures."""
+        """Its name in figures."""
         return self.name or f"{self.questions.resolve().parent.name}/{self.questions.name.split('.')[0]}"
 
 
@@ -130,7 +130,7 @@ class ReaderModelConfig(Config):
 
 
 class ObjectiveConfig(Config):
-    """What is minimised, see `readers.extractive.training.losses`.
+    """Settings of the loss, see `readers.extractive.training.losses`.
 
     Attributes:
         spans: which spans of a question count.

@@ -1,4 +1,4 @@
-"""Which ways to read less keep most right answers, measured on held-out questions that were read whole."""
+"""Choose ways to read less that keep most right answers, on held-out questions that were read in full."""
 
 from __future__ import annotations
 

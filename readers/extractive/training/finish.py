@@ -110,7 +110,7 @@ def finish(
 
 
 def reader_card(config: ReaderTrainConfig) -> Card:
-    """What the model card says of the finished reader."""
+    """The model card of the finished reader."""
     manifest = partial(load_manifest, ReaderManifest, config.out / "reader")
     return Card("readers.extractive.training", "reader.md", {"load_manifest": manifest})
 

@@ -1,4 +1,4 @@
-r"""What a reader learns from: the likelihood of the right spans, of the right passage, of the right region.
+r"""Losses of extractive readers: likelihood of the right spans, of the right passage, of the right region.
 
 With B questions, P passages each and S positions a passage (its tokens, and two more for "yes" and "no" where
 the network says these), P_s(t) is the softmax of the start logits over the allowed positions t and P_e(t)

@@ -30,7 +30,7 @@ _CHUNK = 32
 def read_examples_with(
     reader: GenerativeReader, examples: Sequence[Example], passages: int, *, silent: bool = False
 ) -> list[Ranked]:
-    """What a reader generates from the best-ranked passages of held-out questions.
+    """A reader's answers from the best-ranked passages of held-out questions.
 
     Args:
         silent: leave out the passages that hold an answer.
@@ -146,5 +146,5 @@ def save_reader(
 
 
 def reader_card(settings: GeneratorSettings) -> Card:
-    """What the model card says of a reader with these settings."""
+    """The model card of a reader with these settings."""
     return Card("readers.generative.training", "generator.md", {"reader": settings})
