@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,8 @@ class TextTokenizer:
     """
 
     def __init__(self, settings: EncoderSettings) -> None:
-        self.lower_case, self.cut, self.cut_questions = settings.lower_case, 0, 0
+        self.cut = self.cut_questions = 0
+        self._special = _special_tokens(settings.weights_dir) if settings.lower_case else None
         self.rules = token_rules(settings)
         self.question_limit = settings.max_length
         limits = [settings.max_length] * 2
@@ -58,14 +61,32 @@ class TextTokenizer:
         return ids if self.rules is None else [self.rules.question(each) for each in ids]
 
     def _encodings(self, tokenizer: Any, first: Sequence[str], second: Sequence[str] | None) -> list[Any]:
-        if self.lower_case:
-            first = [text.lower() for text in first]
-            second = None if second is None else [text.lower() for text in second]
+        if self._special is not None:
+            first = [_lowered(text, self._special) for text in first]
+            second = None if second is None else [_lowered(text, self._special) for text in second]
         inputs: list[Any] = list(first)
         if second is not None:
             inputs = [(a, b) if b else a for a, b in zip(first, second, strict=True)]
         found: list[Any] = tokenizer.encode_batch_fast(inputs)
         return found
+
+
+def _special_tokens(folder: Path) -> re.Pattern[str]:
+    """Matches the special tokens of a tokenizer, where a text or a layout writes them out."""
+    added = _load(folder).get_added_tokens_decoder().values()
+    return re.compile("|".join(re.escape(token.content) for token in added if token.special) or r"(?!)")
+
+
+def _lowered(text: str, special: re.Pattern[str]) -> str:
+    """A text in lower case but for the special tokens in it.
+
+    Example:
+        >>> _lowered("Danube [SEP] A River", re.compile(re.escape("[SEP]")))
+        'danube [SEP] a river'
+    """
+    kept = special.findall(text)
+    parts = [part.lower() for part in special.split(text)]
+    return "".join(chain.from_iterable(zip_longest(parts, kept, fillvalue="")))
 
 
 def token_rules(settings: EncoderSettings) -> TokenRules | None:

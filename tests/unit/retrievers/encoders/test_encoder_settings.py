@@ -1,9 +1,11 @@
 import json
+from dataclasses import replace
 
 import pytest
 
 from rag.core.errors import ArtifactError, ConfigError
 from retrievers.encoders.settings import read_settings
+from retrievers.encoders.tokenization import TextTokenizer
 
 
 def write(path, value):
@@ -113,6 +115,15 @@ def test_length_never_exceeds_the_position_table(tmp_path):
     assert settings.max_length == 128
     with pytest.raises(ConfigError, match="2 to 128"):
         settings.override(max_length=129)
+
+
+def test_lower_casing_leaves_special_tokens_alone(tiny_bert):
+    """As REALM's masks and the [SEP] of a layout; [mask] would be three pieces of a word."""
+    settings = read_settings(tiny_bert)
+    cased, lowered = (TextTokenizer(replace(settings, lower_case=lower)) for lower in (False, True))
+    [expected] = cased(["who wrote [MASK] [SEP] the danube"])
+    assert lowered(["WHO wrote [MASK] [SEP] The Danube"]) == [expected]
+    assert lowered(["The Danube"], ["In"]) == cased(["the danube"], ["in"])
 
 
 def test_dpr_folder(tmp_path):
