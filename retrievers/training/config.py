@@ -294,6 +294,7 @@ class AnceTrainConfig(ContrastiveTrainConfig, CorpusTrainConfig):
 
     recipe: ClassVar[str] = "ance"
 
+    index: Path  # that of the first base may be left out
     loss: Literal["pairwise", "in_batch"] = "pairwise"
     depth: int = Field(default=200, ge=1)
     kept: int = Field(default=100, ge=1)

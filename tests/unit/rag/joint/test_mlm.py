@@ -10,7 +10,6 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from rag.config import load_config, preset_names
 from rag.core.errors import DataError
 from rag.core.files import read_json
 from rag.joint.masked import MaskedReader, SentenceBatches
@@ -140,9 +139,3 @@ def test_what_cannot_work_is_refused(world: Path, tmp_path: Path) -> None:
     plain = write_corpus(tmp_path / "plain.jsonl", ["nothing here has any name at all"] * 3)
     with pytest.raises(DataError, match="0 passages have a sentence with anything to mask"):
         train_mlm(settings(world, tmp_path / "a", train_files=(plain,)))
-
-
-@pytest.mark.parametrize("name", preset_names("mlm"))
-def test_presets(name: str) -> None:
-    config = load_config(MlmTrainConfig, name, overrides={"out": "o", "train_files": ["c.jsonl"]})
-    assert config.mlm.encoder == "shipped"

@@ -15,7 +15,6 @@ from pydantic import ValidationError
 
 from indexers.build import build_index
 from indexers.settings import BuildSettings
-from rag.config import load_config, preset_names
 from rag.core.errors import DataError, MismatchedArtifactError
 from rag.core.types import Passage
 from rag.data.examples import write_examples
@@ -250,16 +249,3 @@ def test_what_cannot_work_is_refused(
         run("c", world[0], model={**SMALL["model"], "question_encoder": str(other)})
     with pytest.raises(ValidationError, match="are the first of early"):
         OrqaTrainConfig(out=tmp_path, train_files=(world[0],), index=world[1], early=3)
-
-
-@pytest.mark.parametrize("name", preset_names("orqa"))
-def test_presets(name: str) -> None:
-    config = load_config(OrqaTrainConfig, name, overrides={"out": "o", "train_files": ["q"], "index": "i"})
-    assert config.name == name
-    if name == "orqa-nq":  # as published
-        assert (config.early, config.read, config.data.batch_size, config.optim.learning_rate) == (
-            5000,
-            5,
-            1,
-            1e-5,
-        )

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from indexers.build import build_index
 from indexers.settings import BuildSettings
-from rag.config import load_config, preset_names
+from rag.config import load_config
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage
 from rag.eval.api import evaluate
@@ -23,7 +23,6 @@ from rag.joint.emdr2 import EmdrTrainConfig, train_emdr2
 from rag.joint.questions import questions_of
 from rag.joint.rag import RagTrainConfig, train_rag
 from rag.joint.task import JointTask
-from rag.joint.together_config import JointTrainConfig
 from rag.pipeline import Pipeline
 from rag.training.run_log import read_metrics
 from readers.generative.reader import GenerativeReader
@@ -396,14 +395,3 @@ def test_patterns_of_held_out_questions_are_matched(world: dict[str, Any], tmp_p
     assert {**matched, "eval/f1": 0} == pytest.approx({**words, "eval/f1": 0})
     assert more["eval/nll"] == pytest.approx(words["eval/nll"])
     assert more["eval/em"] == pytest.approx(words["eval/em"] * len(asked) / (len(asked) + 1), abs=0.01)
-
-
-@pytest.mark.parametrize("name", [*preset_names("rag"), *preset_names("emdr2")])
-def test_presets_are_whole(name: str, tmp_path: Path) -> None:
-    kind: type[JointTrainConfig] = RagTrainConfig if name.startswith("rag") else EmdrTrainConfig
-    given = {"out": str(tmp_path), "train_files": ["q.jsonl"], "index": "index", "generator": "bart"}
-    read = load_config(kind, name, overrides=given)
-    assert read.name == name
-    assert read.reader.generator == "bart"
-    if name == "emdr2-nq":  # inner products of 768 numbers over their root, as published
-        assert read.model.temperature_of("dot") == pytest.approx(768**0.5, rel=1e-5)

@@ -16,7 +16,6 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from indexers.build import build_index
 from indexers.index import Index
 from indexers.settings import BuildSettings
-from rag.config import load_config, preset_names
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage
 from rag.joint import realm
@@ -386,12 +385,3 @@ def test_the_retriever_reads_whole_sentences(tmp_path: Path) -> None:
     assert plain.model.question_tokens >= plain.mlm.sentence_tokens
     with pytest.raises(ValidationError, match=r"question_tokens \(31\) of a sentence"):
         settings(tmp_path, model={"question_tokens": 31})
-
-
-@pytest.mark.parametrize("name", preset_names("realm"))
-def test_presets(name: str) -> None:
-    config = load_config(RealmTrainConfig, name, overrides={"out": "o", "index": "i"})
-    assert config.name == name
-    if name == "realm-wiki":  # as published
-        assert config.data.batch_size * config.optim.accumulate == 512
-        assert (config.documents, config.optim.learning_rate, config.optim.max_steps) == (8, 3e-5, 200000)

@@ -15,7 +15,7 @@ import pytest
 from indexers.build import build_index
 from indexers.index import Index
 from indexers.settings import BuildSettings
-from rag.config import load_config, preset_names
+from rag.config import load_config
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage
 from rag.data.examples import read_examples, write_examples
@@ -144,11 +144,6 @@ def test_what_cannot_work_is_said(tmp_path: Path, warm: tuple[Path, Path]) -> No
         train_adore(config.replaced(depth=10))
     with pytest.raises(MismatchedArtifactError, match="other values of passage_encoder"):
         train_adore(config.replaced(index=config.out / "index"))
-
-
-def test_preset() -> None:
-    assert preset_names("adore") == ["adore-small"]
-    load_config(AdoreTrainConfig, "adore-small", overrides={"out": "r", "train_files": ["t"], "index": "i"})
 
 
 def test_frozen_passages_are_taken_from_the_index(

@@ -17,7 +17,7 @@ from indexers.index import Index
 from indexers.protocols import EncoderIdentity, FloatArray
 from indexers.settings import BuildSettings
 from rag.cli.main import main
-from rag.config import load_config, preset_names
+from rag.config import load_config
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.types import Passage
 from rag.training.refresh.exchange import Exchange
@@ -210,12 +210,6 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], message
     overrides = {"out": "run", "train_files": ["t.json"], "index": "i", **_MINING, **settings}
     with pytest.raises(ConfigError, match=message):
         load_config(AnceTrainConfig, overrides=overrides)
-
-
-def test_presets() -> None:
-    assert preset_names("ance") == ["ance-nq", "ance-small"]
-    for name in preset_names("ance"):
-        load_config(AnceTrainConfig, name, overrides={"out": "run", "train_files": ["t"], "index": "i"})
 
 
 @pytest.mark.parametrize("recipe", ["dpr", "ance", "adore"])

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from indexers.build import build_index
 from indexers.settings import BuildSettings
-from rag.config import load_config, preset_names
+from rag.config import load_config
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage
 from rag.data.examples import Candidate, write_examples
@@ -93,13 +93,6 @@ def test_the_gradient_cache_changes_no_gradient(tmp_path: Path, tiny_bert: Path)
     assert found[0]["question.head.layers.0.weight"].abs().sum() > 0
     for name, gradient in found[0].items():
         torch.testing.assert_close(found[1][name], gradient, atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize("name", preset_names("colbert"))
-def test_presets(name: str) -> None:
-    chosen = load_config(ColbertTrainConfig, name, overrides={"out": "run"})
-    assert chosen.name == name
-    assert chosen.model.projection_dim == (96 if name == "colbert-small" else 128)
 
 
 def test_wrong_settings_are_refused(tmp_path: Path, tiny_bert: Path) -> None:

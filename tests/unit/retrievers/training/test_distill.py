@@ -15,7 +15,7 @@ import torch
 from pydantic import ValidationError
 from safetensors import safe_open
 
-from rag.config import load_config, preset_names
+from rag.config import load_config
 from rag.core.errors import DataError
 from rag.data.examples import Candidate, Example, write_examples
 from rag.training.distributed import World
@@ -225,13 +225,6 @@ def test_one_passage_that_takes_all_raises_the_alarm(caplog: pytest.LogCaptureFi
         "batch 2: peaked: p(z|q) has 0.0% of its largest entropy, one document takes all; "
         "raise the temperature"
     ]
-
-
-@pytest.mark.parametrize("name", preset_names("distill"))
-def test_presets(name: str) -> None:
-    config = load_config(DistillTrainConfig, name, overrides={"train_files": ["scored.json"], "out": "run"})
-    assert config.name == name
-    assert (config.loss == "kl-per-passage") == name.endswith("-nq")
 
 
 def test_the_published_head_is_trained_and_written(tmp_path: Path, tiny_bert: Path) -> None:

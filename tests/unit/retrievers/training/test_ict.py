@@ -13,7 +13,6 @@ from pydantic import ValidationError
 
 from indexers.build import build_index
 from indexers.settings import BuildSettings
-from rag.config import load_config, preset_names
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage
 from rag.data.examples import write_examples
@@ -136,21 +135,3 @@ def test_what_cannot_be_learned_from_is_refused(
         )  # fmt: skip
         train_ict(config)
     assert "of a sample of 9, 3 passages" in caplog.text
-
-
-@pytest.mark.parametrize("name", preset_names("ict"))
-def test_presets(name: str) -> None:
-    config = load_config(IctTrainConfig, name, overrides={"out": "run", "train_files": ["index"]})
-    assert config.name == name
-    assert config.data.keep_sentence == 0.1
-    if name == "ict-wiki":  # as published
-        assert (config.data.batch_size, config.optim.learning_rate, config.optim.max_steps) == (
-            4096,
-            1e-4,
-            100000,
-        )
-        assert (config.model.pooling, config.model.projection_dim, config.model.segments) == (
-            "pooler",
-            128,
-            True,
-        )

@@ -17,7 +17,7 @@ from transformers import AutoModel
 from indexers.build import build_index
 from indexers.index import Index
 from indexers.settings import BuildSettings
-from rag.config import load_config, preset_names
+from rag.config import load_config
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage
 from rag.data.examples import Example
@@ -333,10 +333,3 @@ def test_a_set_of_which_nothing_can_be_used_is_named(tmp_path: Path, tiny_bert: 
     with pytest.raises(DataError, match=r"named\.jsonl: no question can be trained on") as caught:
         train_mdr(mdr(tmp_path / "out", tmp_path / "named.jsonl", tiny_bert))
     assert "index has the texts" in str(caught.value)
-
-
-def test_presets_load() -> None:
-    names = preset_names("mdr")
-    assert {"mdr-hotpot", "mdr-small"} <= set(names)
-    for name in names:
-        load_config(MdrTrainConfig, name, overrides={"out": "run", "train_files": ["t.json"], "index": "i"})
