@@ -182,7 +182,8 @@ def gold_fields(record: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:
     context = record.get("context")
     if isinstance(record.get("positive_ctxs"), list):
         gold = _dpr_passages(record, "positive_ctxs")
-        fields |= {"gold": gold, "gold_are_alternatives": True}
+        others = _dpr_passages(record, "hard_negative_ctxs")
+        fields |= {"gold": gold, "gold_are_alternatives": True, "context": others}
         fields["gold_passage_ids"] = fields["gold_passage_ids"] or tuple(
             item.passage.id for item in gold if item.passage.id
         )
@@ -190,7 +191,8 @@ def gold_fields(record: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:
     elif isinstance(context, str):
         if context.strip():
             fields["gold"] = (GoldPassage(Passage("", str(record.get("title") or ""), context)),)
-        fields["answer_starts"] = tuple(map(int, record.get("answer_starts") or ()))
+        starts = record.get("answer_starts") or _starts(record.get("answers"))
+        fields["answer_starts"] = tuple(map(int, starts))
         used |= {"context", "title", "answer_starts"}
     elif isinstance(record.get("pos_paras"), list):
         fields |= _mdr(record)
@@ -201,6 +203,13 @@ def gold_fields(record: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:
         if "context" in fields:
             used.add("context")
     return fields, used
+
+
+def _starts(answers: Any) -> list[int]:
+    """First characters of answers that are objects with their text and place; none unless all are."""
+    listed = answers if isinstance(answers, list) else []
+    starts = [item.get("start", item.get("answer_start")) for item in listed if isinstance(item, Mapping)]
+    return starts if len(starts) == len(listed) and all(isinstance(start, int) for start in starts) else []
 
 
 def _given_ids(given: Any) -> tuple[str, ...]:

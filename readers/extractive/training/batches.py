@@ -172,7 +172,7 @@ class ReaderBatches:
         data = self.examples
         begin, end = int(data.bounds[question]), int(data.bounds[question + 1])
         middle = begin + int(data.positives[question])
-        has_answer = stage.negatives == 0 or not draw.random() < stage.no_answer_fraction
+        has_answer = middle > begin and (stage.negatives == 0 or not draw.random() < stage.no_answer_fraction)
         chosen: list[tuple[int, int, bool]] = []
         if has_answer:
             first = self.config.objective.spans == "first" and data.types[question] == SPAN

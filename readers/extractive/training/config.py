@@ -29,6 +29,11 @@ class TrainingSet(Config):
             which one at least is not gold; sets of one gold passage a question have none.
         max_answer_words: longer answers do not count, nor does a question that has no other; 0: any. NQ-open
             has at most five, NQ's own spans are often longer: who learns from these says too much.
+        unanswerable: questions without answers are learnt from too: their passages hold none. SQuAD 2.0, and
+            documents that do not say what is asked.
+        window_words: gold passages are cut into windows of so many words, of which those without the answer
+            are negatives, the likest to the question first; 0: they stay whole. For sets whose questions come
+            with a long document.
         where: only questions whose record has these values in these fields, such as `{split: train}`.
         name: in figures; by default that of the file.
     """
@@ -41,6 +46,8 @@ class TrainingSet(Config):
     held_out: float = Field(default=0.045, ge=0, lt=1)
     paths: bool = False
     max_answer_words: int = Field(default=0, ge=0)
+    unanswerable: bool = False
+    window_words: int = Field(default=0, ge=0)
     where: Mapping[str, str] = Field(default_factory=dict)
     name: str = ""
 

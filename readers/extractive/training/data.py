@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from rag.core.errors import DataError
 from rag.core.log import get_logger
-from rag.core.types import Question
+from rag.core.types import Passage, Question
 from rag.data.examples import Candidate, Example, Role, read_examples
 from rag.data.questions import read_questions
 from rag.data.sentences import align_sentences
@@ -25,7 +26,7 @@ from readers.paths import join_path
 
 SPAN, YES, NO = 0, 1, 2
 _MAX_SPANS = 10  # in one passage, as in DPR
-_MAX_ANSWER_TOKENS = 30
+_MAX_ANSWER_TOKENS = 60
 
 Ints = npt.NDArray[np.int64]
 
@@ -76,7 +77,9 @@ def read_set(one: TrainingSet, *, serving: bool = False) -> list[Example]:
     if one.paths:
         return _with_paths(one, [Example.of(question, _joined(question)) for question in questions])
     return [
-        Example.of(question, _candidates(question, retrieved.get(question.text, ()), serving))
+        Example.of(
+            question, _candidates(question, retrieved.get(question.text, ()), serving, one.window_words)
+        )
         for question in questions
     ]
 
@@ -106,14 +109,20 @@ def _shortened(one: TrainingSet, question: Question) -> Question:
 
 
 def _kept(question: Question, one: TrainingSet) -> bool:
-    return bool(question.answers) and all(
+    return (bool(question.answers) or one.unanswerable) and all(
         str(question.meta.get(field)) == value for field, value in one.where.items()
     )
 
 
-def _candidates(question: Question, retrieved: Sequence[Candidate], serving: bool) -> Iterator[Candidate]:
+def _candidates(
+    question: Question, retrieved: Sequence[Candidate], serving: bool, window_words: int
+) -> Iterator[Candidate]:
     """Gold passages, the set's distractors and what was retrieved, each text once; the last if `serving`."""
     matcher = AnswerMatcher(question.answers, question.answer_mode)
+    if window_words and not (serving and retrieved):
+        for item in question.gold:
+            yield from _windows(question, item.passage, matcher, window_words)
+        return
     seen: set[str] = set()
     gold = {item.passage.title for item in question.gold}
     is_multi_hop = len(gold) > 1 and not question.gold_are_alternatives
@@ -132,6 +141,41 @@ def _candidates(question: Question, retrieved: Sequence[Candidate], serving: boo
             seen.add(text)
             holds = matcher.matches(text) if one.has_answer is None else one.has_answer
             yield replace(one, has_answer=holds)
+
+
+def _windows(question: Question, passage: Passage, matcher: AnswerMatcher, words: int) -> Iterator[Candidate]:
+    """Windows of a passage, those that share most words with the question first.
+
+    A window is longer where it would cut an answer. Where the set says which place is the answer, windows
+    with the same words elsewhere are neither right nor wrong, and left out.
+    """
+    text = passage.text
+    starts = question.answer_starts[:1] if question.answers else ()
+    spans = [(start, start + len(question.answers[0])) for start in starts] or matcher.places(text)
+    asked = set(normalize_answer(question.text).split())
+    cut: list[Candidate] = []
+    for begin, end in _bounds(text, words, spans):
+        window = Passage("", passage.title, text[begin:end])
+        answers = any(begin <= first and last <= end for first, last in spans)
+        if answers or not matcher.matches(window.text):
+            shared = len(asked & set(normalize_answer(window.text).split()))
+            role: Role = "positive" if answers else "hard_negative"
+            cut.append(Candidate(window, role, score=float(shared), has_answer=answers))
+    yield from sorted(cut, key=lambda one: -(one.score or 0.0))
+
+
+def _bounds(text: str, words: int, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """First character and one past the last of consecutive windows, none of which ends inside a span."""
+    places = [match.span() for match in re.finditer(r"\S+", text)]
+    first = 0
+    while first < len(places):
+        stop = min(first + words, len(places))
+        begin, end = places[first][0], places[stop - 1][1]
+        for start, last in spans:
+            while start < end < last and stop < len(places):
+                end, stop = places[stop][1], stop + 1
+        yield begin, end
+        first = stop
 
 
 def _joined(question: Question) -> Iterator[Candidate]:
@@ -238,7 +282,7 @@ def load_examples(
     for (place, example), (answering, others) in zip(numbered, roles, strict=True):
         located = [(c, list(texts.located(number(c), places, _MAX_ANSWER_TOKENS))) for c, places in answering]
         located = [pair for pair in located if pair[1] or answer_type(example) != SPAN]
-        if not located:
+        if not located and (example.answers or not others):
             continue
         kept.append((place, example))
         positives.append(len(located))
@@ -282,6 +326,8 @@ def _roles(
 ) -> tuple[list[tuple[Candidate, list[tuple[int, int]]]], list[Candidate]]:
     """Positive passages with the places of the answers in them, and negatives."""
     gold = example.of_role("positive")
+    if not example.answers:
+        return [], list(example.candidates)
     if answer_type(example) != SPAN:
         others = [c for c in example.candidates if c.role != "positive"]
         return ([(c, []) for c in gold], others) if answer_types else ([], [])
