@@ -16,14 +16,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import dill
 import torch
 
 from rag.training.distributed import World
-from rag.training.refresh.exchange import Exchange
-from rag.training.refresh.generations import Generations
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.worlds"])
@@ -75,23 +72,21 @@ def dies_at(owner: Any, name: str, call: int) -> None:
     _at_call(owner, name, call, lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
-def with_a_refresh(
-    train: Callable[..., Any], config: Any, *, at_step: int = 12, limit_s: float = 300.0
-) -> Any:
-    """`train(config, role="trainer")`, which at `at_step` is given time until the refresher has published.
+def killed_at(
+    owner: Any, name: str, call: int, function: Callable[..., Any], *arguments: Any, limit_s: float = 300.0
+) -> None:
+    """Run `function(*arguments)` in a process that is killed when it calls `owner.name` for the `call`th time
+    (from 0), and wait for that."""
+    process = start_process(_dying, owner, name, call, function, arguments)
+    process.join(limit_s)
+    assert process.exitcode == -signal.SIGKILL
 
-    On a busy machine the other process may need longer to start than a tiny trainer to finish.
-    """
-    plain, indexes = Exchange.before_step, Generations(config.out / "indexes")
 
-    def before_step(self: Exchange, step: int) -> None:
-        until = time.monotonic() + limit_s
-        while step == at_step and indexes.newest() is None and time.monotonic() < until:
-            time.sleep(0.02)
-        plain(self, step)
-
-    with mock.patch.object(Exchange, "before_step", before_step):
-        return train(config, role="trainer")
+def _dying(
+    owner: Any, name: str, call: int, function: Callable[..., Any], arguments: tuple[Any, ...]
+) -> None:
+    dies_at(owner, name, call)
+    function(*arguments)
 
 
 def run_world(size: int, folder: Path, function: Callable[..., Any], *arguments: Any) -> list[Any]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,7 @@ from rag.data.examples import Example, write_examples
 from retrievers.training import recipe
 from retrievers.training.config import DprTrainConfig
 from retrievers.training.dpr import train_dpr
-from tests.worlds import start_process
-
-_KILL_AT = 7
+from tests.worlds import killed_at
 
 
 def _examples(path: Path) -> Path:
@@ -33,23 +29,6 @@ def _examples(path: Path) -> Path:
     return path
 
 
-def _train(config: DprTrainConfig, kill_at: int | None = None) -> None:
-    step = recipe.contrastive_step
-    seen = {"steps": 0}
-
-    def counted(*arguments: Any, **named: Any) -> Any:
-        if seen["steps"] == kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        seen["steps"] += 1
-        return step(*arguments, **named)
-
-    recipe.contrastive_step = counted  # type: ignore[assignment]
-    try:
-        train_dpr(config)
-    finally:
-        recipe.contrastive_step = step
-
-
 def _losses(out: Path) -> list[tuple[Any, ...]]:
     records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     return [(r["step"], r.get("loss"), r.get("norm"), r.get("eval/nll")) for r in records]
@@ -63,13 +42,11 @@ def test_kill_and_resume_change_nothing(tmp_path: Path, tiny_bert: Path, chunk_s
         "max_steps": 12, "epochs": 9, "precision": "fp32", "log_every_steps": 1, "save_every_s": 1e-9,
         "validation_fraction": 0.2, "ema": 0.9, "threads": 1, "chunk_size": chunk_size,
     }  # fmt: skip
-    _train(DprTrainConfig(out=tmp_path / "whole", **common))
+    train_dpr(DprTrainConfig(out=tmp_path / "whole", **common))
     killed = DprTrainConfig(out=tmp_path / "killed", **common)
-    child = start_process(_train, killed, _KILL_AT)
-    child.join()
-    assert child.exitcode == -signal.SIGKILL
+    killed_at(recipe, "contrastive_step", 7, train_dpr, killed)
     assert not (killed.out / "encoder").exists()
-    _train(killed)
+    train_dpr(killed)
 
     assert _losses(killed.out) == _losses(tmp_path / "whole")
     assert len(_losses(killed.out)) == 13

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 from collections.abc import Mapping
 from pathlib import Path
 from unittest.mock import patch
@@ -21,9 +19,10 @@ from rag.training.config import OptimConfig, RunConfig
 from rag.training.distributed import World
 from rag.training.fit import FitHooks, Loss, fit
 from rag.training.precision import MasterWeights
-from tests.worlds import run_world, start_process
+from tests.worlds import killed_at, run_world
 
 STEPS = 12
+STEP = (torch.nn.functional, "mse_loss")  # called once a step
 
 
 class Batches:
@@ -38,18 +37,12 @@ class Batches:
         return x, x @ torch.tensor([[1.0], [-2.0], [0.5], [3.0]])
 
 
-def train(
-    out: Path, kill_at: int | None = None, width: int = 8
-) -> tuple[list[float], dict[str, torch.Tensor]]:
+def train(out: Path, width: int = 8) -> tuple[list[float], dict[str, torch.Tensor]]:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Dropout(0.2), torch.nn.Linear(width, 1))
-    seen = {"steps": 0}
 
     def loss(module: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> Loss:
-        if kill_at is not None and seen["steps"] == kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        seen["steps"] += 1
         return Loss(torch.nn.functional.mse_loss(module(batch[0]), batch[1]), len(batch[0]), batch[0].numel())
 
     settings = (OptimConfig(learning_rate=0.05), RunConfig(log_every_steps=1, save_every_s=0.0))
@@ -60,9 +53,7 @@ def train(
 
 def test_kill_and_resume_change_nothing(tmp_path: Path) -> None:
     losses, weights = train(tmp_path / "whole")
-    child = start_process(train, tmp_path / "killed", 7)
-    child.join()
-    assert child.exitcode == -signal.SIGKILL
+    killed_at(*STEP, 7, train, tmp_path / "killed")
     checkpoint = latest_checkpoint(tmp_path / "killed" / "checkpoints")
     assert checkpoint is not None
     assert checkpoint.state["step"] == 7
@@ -120,9 +111,9 @@ class Clock:
 
 
 def select(
-    out: Path, scores: list[float], *, kill_at: int | None = None, patience: int = 0, every_s: float = 3.5
+    out: Path, scores: list[float], *, patience: int = 0, every_s: float = 3.5
 ) -> tuple[int, int | None, dict[str, torch.Tensor]]:
-    """Train and select by scores given in advance, saving every fourth step; dies before step `kill_at`."""
+    """Train and select by scores given in advance, saving every fourth step."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 1)
@@ -132,8 +123,6 @@ def select(
     step = 0 if checkpoint is None else int(checkpoint.state["step"])
 
     def loss(module: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> Loss:
-        if kill_at == step + seen["steps"]:
-            os.kill(os.getpid(), signal.SIGKILL)
         seen["steps"] += 1
         clock.now += 1.0
         return Loss(torch.nn.functional.mse_loss(module(batch[0]), batch[1]), len(batch[0]), 1)
@@ -157,9 +146,7 @@ def select(
 
 
 def killed(out: Path, scores: list[float], kill_at: int) -> None:
-    child = start_process(lambda: select(out, scores, kill_at=kill_at))
-    child.join()
-    assert child.exitcode == -signal.SIGKILL
+    killed_at(*STEP, kill_at, select, out, scores)
     checkpoint = latest_checkpoint(out / "checkpoints")
     assert checkpoint is not None
     assert checkpoint.state["step"] == 4
@@ -208,7 +195,7 @@ class Momentum(FitHooks):
         self.slow = {name: tensors[f"slow.{name}"] for name in self.slow}
 
 
-def train_with_momentum(out: Path, kill_at: int | None, device: str = "cpu") -> list[float]:
+def train_with_momentum(out: Path, device: str) -> list[float]:
     """Running means (buffers), hooks' tensors and dropout, saved every fourth step."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -218,8 +205,6 @@ def train_with_momentum(out: Path, kill_at: int | None, device: str = "cpu") -> 
     hooks, clock = Momentum(model), Clock()
 
     def loss(module: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> Loss:
-        if clock.now == kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
         clock.now += 1.0
         x, y = (tensor.to(device) for tensor in batch)
         means = module[0].running_mean.sum() + hooks.queue.sum().to(device)  # type: ignore[index]
@@ -246,11 +231,9 @@ def train_with_momentum(out: Path, kill_at: int | None, device: str = "cpu") -> 
     ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))],
 )
 def test_buffers_hooks_and_generators_are_resumed(tmp_path: Path, device: str) -> None:
-    whole = train_with_momentum(tmp_path / "whole", None, device)
-    child = start_process(train_with_momentum, tmp_path / "killed", 7, device)
-    child.join()
-    assert child.exitcode == -signal.SIGKILL
-    assert train_with_momentum(tmp_path / "killed", None, device) == whole
+    whole = train_with_momentum(tmp_path / "whole", device)
+    killed_at(*STEP, 7, train_with_momentum, tmp_path / "killed", device)
+    assert train_with_momentum(tmp_path / "killed", device) == whole
 
 
 def own_dropout(world: World, out: Path) -> list[float]:

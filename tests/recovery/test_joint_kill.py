@@ -1,109 +1,84 @@
-"""`rag train orqa` and `realm` killed in the middle, of a refresh too: the same losses, the same weights."""
+"""Joint training killed in a refresh, met in the middle of a checkpoint, shared by two processes."""
 
 from __future__ import annotations
 
-import json
-import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from rag.joint import orqa
+from rag.config import load_config
 from rag.joint.live_index import IndexRefresher, refresh_index
-from rag.joint.orqa import OrqaTrainConfig
-from rag.joint.realm import RealmTask, RealmTrainConfig, train_realm
+from rag.joint.rag import RagTrainConfig, train_rag
 from rag.training import checkpoints
+from rag.training.distributed import World
 from rag.training.refresh.exchange import Exchange
 from rag.training.refresh.generations import Generations
 from rag.training.run_log import read_metrics
-from tests.conftest import TinyModels
-from tests.recovery.test_dpr_kill import _losses
-from tests.unit.rag.joint.test_orqa import SMALL, reader_start
-from tests.unit.rag.joint.test_realm import FACTS, make_world, settings
-from tests.worlds import dies_at, start_process, wait_until, waits_at
-
-
-def _realm(config: RealmTrainConfig, name: str, kill_at: int) -> None:
-    dies_at(*((RealmTask, "loss", kill_at) if name == "step" else (IndexRefresher, "check", kill_at)))
-    train_realm(config)
-
-
-def _orqa(config: OrqaTrainConfig, kill_at: int) -> None:
-    dies_at(orqa, "full_loss", kill_at)
-    orqa.train_orqa(config)
+from tests.tiny_joint import joint_world
+from tests.worlds import killed_at, run_world, start_process, wait_until, waits_at
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory, tiny: TinyModels) -> Path:
-    return make_world(tmp_path_factory.mktemp("killed"), tiny)
+def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return joint_world(tmp_path_factory.mktemp("killed"), copy_steps=5)
 
 
-def _config(world: Path, out: Path) -> RealmTrainConfig:
-    return settings(
-        world, out=out, max_steps=4, refresh="every 2", save_every_s=1e-9, learning_rate=1e-3,
-        model={"question_tokens": 32, "dropout": 0.1},
-    )  # fmt: skip
+def _config(world: dict[str, Any], out: Path, **changes: Any) -> RagTrainConfig:
+    usual = {
+        "document_side": "reencode", "refresh": "2:2", "poll_every_steps": 1, "probe_questions": 5,
+        "probe_passages": 5, "max_steps": 6, "epochs": 9, "batch_size": 4, "save_every_s": 1e-9,
+        "log_every_steps": 1, "learning_rate": 1e-3, "marginal": "token", "poll_s": 0.02,
+        "model": {"shared": False, "dropout": 0.1},
+    }  # fmt: skip
+    return load_config(RagTrainConfig, overrides={**world, **usual, "out": str(out), **changes})
 
 
-def test_realm_goes_on_after_a_kill(world: Path, tmp_path: Path) -> None:
-    train_realm(_config(world, tmp_path / "whole"))
-    for name, kill_at in (("step", 3), ("refresh", 1)):
-        killed = _config(world, tmp_path / name)
-        child = start_process(_realm, killed, name, kill_at)
-        child.join()
-        assert child.exitcode == -signal.SIGKILL
-        assert not (killed.out / "encoder").exists()
-        train_realm(killed)
-        assert _losses(killed.out) == _losses(tmp_path / "whole")
-        model = "encoder/model.safetensors"
-        assert (killed.out / model).read_bytes() == (tmp_path / "whole" / model).read_bytes()
+def _losses(out: Path) -> dict[int, float]:
+    return {r["step"]: r["loss"] for r in read_metrics(out / "metrics.jsonl") if "loss" in r}
 
 
-def _met_while_it_writes(config: RealmTrainConfig) -> None:
+def test_killed_in_a_refresh_it_ends_as_an_undisturbed_run(world: dict[str, Any], tmp_path: Path) -> None:
+    whole, config = train_rag(_config(world, tmp_path / "whole")), _config(world, tmp_path / "killed")
+    killed_at(IndexRefresher, "check", 2, train_rag, config)  # the second refresh has encoded the corpus
+    assert not (config.out / "reader").exists()
+    finished = train_rag(config)
+    assert _losses(config.out) == _losses(tmp_path / "whole")
+    for file in ("model.safetensors", "question_encoder/model.safetensors"):
+        assert (finished / file).read_bytes() == (whole / file).read_bytes()
+
+
+def _met_while_it_writes(config: RagTrainConfig) -> None:
     """A trainer that is in the middle of its first checkpoint until a refresher has looked at the run."""
     indexes = Generations(config.out / "indexes")
     waits_at(checkpoints, "_save", 1, (config.out / "heartbeat-refresher.json").exists)
     waits_at(Exchange, "before_step", 12, lambda: len(indexes.all()) > 1)
-    train_realm(config, role="trainer")
+    train_rag(config, role="trainer")
 
 
-def _killed_in_its_second_refresh(config: RealmTrainConfig) -> None:
-    dies_at(IndexRefresher, "check", 1)
-    refresh_index(config)
-
-
-def test_trainer_and_refresher_are_two_processes(world: Path, tmp_path: Path) -> None:
-    config = _config(world, tmp_path / "run").model_copy(update={"poll_s": 0.05})
-    config = config.replaced(max_steps=14, epochs=40)
+def test_trainer_and_refresher_are_two_processes(world: dict[str, Any], tmp_path: Path) -> None:
+    config = _config(world, tmp_path / "run", max_steps=14)
     trainer = start_process(_met_while_it_writes, config)
     wait_until(lambda: [*config.out.glob("checkpoints/.step-*")])
-    killed = start_process(_killed_in_its_second_refresh, config)
-    killed.join(200)
-    assert killed.exitcode == -signal.SIGKILL
+    killed_at(IndexRefresher, "check", 2, refresh_index, config)
     refresh_index(config)  # goes on where the killed one was, and ends with the trainer
-    trainer.join(200)
+    trainer.join(300)
     assert trainer.exitcode == 0
-    assert (config.out / "encoder" / "modules.json").exists()
+    assert (config.out / "reader").exists()
     assert len({r["index_version"] for r in read_metrics(config.out / "metrics.jsonl") if "loss" in r}) > 1
 
 
-def test_orqa_goes_on_after_a_kill(world: Path, tmp_path: Path) -> None:
-    asked = tmp_path / "asked.jsonl"
-    asked.write_text(
-        "".join(json.dumps({"question": f"who wrote {c}", "answers": [name]}) + "\n" for c, name in FACTS)
-    )
+def _train(world: World, config: RagTrainConfig) -> None:
+    torch.manual_seed(world.rank)  # without dropout nothing may depend on it
+    train_rag(config)
 
-    def config(out: str) -> OrqaTrainConfig:
-        return OrqaTrainConfig(
-            out=tmp_path / out, train_files=(asked,), index=world / "index", max_steps=5, save_every_s=1e-9,
-            epochs=9, reader=reader_start(world / "mlm"), log_every_steps=1, **SMALL,
-        )  # fmt: skip
 
-    orqa.train_orqa(config("whole"))
-    child = start_process(_orqa, config("killed"), 3)
-    child.join()
-    assert child.exitcode == -signal.SIGKILL
-    orqa.train_orqa(config("killed"))
-    assert _losses(tmp_path / "killed") == _losses(tmp_path / "whole")
-    for name in ("encoder/query_encoder/model.safetensors", "reader/weights.int8.safetensors"):
-        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+def test_two_processes_are_one(world: dict[str, Any], tmp_path: Path) -> None:
+    """Questions are shared, gradients added: the same losses."""
+    still = {"model": {"shared": False, "dropout": 0.0}, "max_steps": 4}
+    train_rag(_config(world, tmp_path / "one", **still))
+    run_world(2, tmp_path / "ranks", _train, _config(world, tmp_path / "two", **still))
+    one, two = _losses(tmp_path / "one"), _losses(tmp_path / "two")
+    assert one.keys() == two.keys()
+    assert list(two.values()) == pytest.approx(list(one.values()), rel=1e-3)
