@@ -13,11 +13,15 @@ from indexers.settings import BuildSettings, Stage
 from rag.cli.options import (
     OUTPUT,
     CorpusFormat,
+    DocumentTimeout,
     Encoding,
     IdField,
     MaxBadShare,
+    MaxPages,
     PassageIds,
     Precision,
+    Split,
+    Strict,
     TextField,
     TitleField,
     Words,
@@ -26,7 +30,6 @@ from rag.cli.options import (
     option,
     options_of,
 )
-from rag.data import choices
 
 if TYPE_CHECKING:
     from indexers.protocols import PassageEncoder
@@ -53,10 +56,10 @@ def index(
     text_field: TextField = None,
     encoding: Encoding = "utf-8",
     max_bad_share: MaxBadShare = 0.01,
-    split: Annotated[
-        choices.SplitMode | None,
-        option(help="How documents are cut; default: words100 (none for the sample).", panel="Passages"),
-    ] = None,
+    strict: Strict = False,
+    max_pages: MaxPages = 5_000,
+    document_timeout: DocumentTimeout = 60.0,
+    split: Split = "auto",
     words: Words = 100,
     wrap: Wrap = True,
     passage_ids: PassageIds = "document",
@@ -95,28 +98,31 @@ def index(
     from rag.config import load_config
     from rag.core.log import setup_logging
     from rag.data.corpus import ReadOptions, ReadReport, read_documents
+    from rag.data.documents.limits import Limits
+    from rag.data.documents.worker import cache_folder
     from rag.data.split import SplitOptions, split_documents
+    from retrievers.encoders.open import load_encoder, passage_budget
 
     setup_logging("WARNING")
     checked = load_config(BuildSettings, overrides=settings)
     inputs, is_sample = _resolve(corpus)
-    mode = split or ("none" if is_sample else "words100")
-    split_options = SplitOptions(mode=mode, words=words, wrap=wrap, ids=passage_ids)
+    mode = "none" if is_sample and split == "auto" else split
+    max_tokens, count_tokens = passage_budget(encoder, max_length)
+    split_options = SplitOptions(mode=mode, words=words, wrap=wrap, ids=passage_ids, max_tokens=max_tokens)
     read_options = ReadOptions(
-        id_field, title_field, text_field, encoding=encoding, max_bad_share=max_bad_share
-    )
+        *(id_field, title_field, text_field), encoding=encoding, max_bad_share=max_bad_share, strict=strict,
+        limits=Limits(max_pages=max_pages, timeout_s=document_timeout), cache=cache_folder(),
+    )  # fmt: skip
     report = ReadReport()
     documents = read_documents(inputs, format=format, options=read_options, report=report)
     loaded: PassageEncoder | None = None
     if checked.has_encoder and until != "passages":
-        from retrievers.encoders.open import load_encoder
-
         loaded = load_encoder(
             encoder, query_encoder=query_encoder, precision=precision, pooling=pooling, max_length=max_length
         )
     known = _known_vectors(reuse, loaded, checked, out) if reuse and until != "passages" else None
     place = build_index(
-        split_documents(documents, split_options),
+        split_documents(documents, split_options, count_tokens),
         out,
         encoder=known or loaded,
         settings=checked,
@@ -170,7 +176,7 @@ def _describe(
 ) -> dict[str, Any] | None:
     """What identifies the passages without reading them; None if only reading can tell (stdin)."""
     from rag.core.files import sha256_file
-    from rag.data.files.sources import find_sources
+    from rag.data.files.sources import DOCUMENTS, find_sources
 
     files = []
     for source in find_sources(inputs, format):
@@ -179,8 +185,12 @@ def _describe(
         path = Path(source.path)
         entry: dict[str, Any] = {"name": source.path, "format": source.format}
         if path.is_file():
-            entry = {"name": path.name, "format": source.format, "sha256": sha256_file(path)}
+            name = source.name if source.format == DOCUMENTS else path.name
+            entry = {"name": name, "format": source.format, "sha256": sha256_file(path)}
         files.append(entry)
-    read.pop("shown_problems", None)
+    if all(entry["format"] != DOCUMENTS for entry in files):  # no sections, whose size an encoder decides
+        del split["max_tokens"]
+    for unrelated in ("shown_problems", "cache", "strict"):
+        read.pop(unrelated, None)
     described: dict[str, Any] = json.loads(json.dumps({"files": files, "split": split, "read": read}))
     return described

@@ -84,9 +84,18 @@ Words = Annotated[int, option(min=1, help="Words per passage, for --split words1
 Wrap = Annotated[
     bool, option(help="Fill the last passage with the document's first words.", panel="Passages")
 ]
-MaxBadShare = Annotated[
-    float, option(min=0, max=1, help="Highest tolerated share of bad records.", panel=DATA)
+Split = Annotated[
+    choices.SplitMode,
+    option(
+        "--split", help="How documents are cut; auto: files by sections, else words100.", panel="Passages"
+    ),
 ]
+MaxBadShare = Annotated[
+    float, option(min=0, max=1, help="Highest tolerated share of bad records (not of files).", panel=DATA)
+]
+Strict = Annotated[bool, option("--strict", help="Stop at the first file that cannot be read.", panel=DATA)]
+MaxPages = Annotated[int, option(min=1, help="Most pages of a file; longer ones are left out.", panel=DATA)]
+DocumentTimeout = Annotated[float, option(min=0.1, help="Most seconds for reading one file.", panel=DATA)]
 
 Options = Mapping[str, tuple[Any, Any]]  # name → (annotation, default)
 OPENING: Options = {  # arguments of `Pipeline.open`

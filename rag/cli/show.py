@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 # A control character, shown as it is, could move the cursor, hide text or write a command for the terminal.
@@ -53,7 +54,7 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
         quoted = highlight(evidence["text"], evidence["start"], evidence["end"], colour=colour)
         title = f"{evidence['title']} · " if evidence["title"] else ""
         lines.append(f"     {dim}{title}{_place(evidence)}{end}")
-        lines.append(f"     {quoted}")
+        lines.append("     " + re.sub(r"\s*\n\s*", "\n     ", quoted))
         if evidence["start"] is None:
             lines.append(f"     {dim}answer worded by the model{end}")
         others = [

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 CorpusFormat = Literal[
-    "jsonl", "json", "tsv", "csv", "parquet", "wikiextractor", "hotpot", "beir", "text", "hf"
+    "jsonl", "json", "tsv", "csv", "parquet", "wikiextractor", "hotpot", "beir", "documents", "hf"
 ]  # fmt: skip
 CORPUS_FORMATS: tuple[CorpusFormat, ...] = get_args(CorpusFormat)
 
 QuestionFormat = Literal["jsonl", "json", "csv", "tsv", "parquet", "text", "hf"]
 QUESTION_FORMATS: tuple[QuestionFormat, ...] = get_args(QuestionFormat)
 
-SplitMode = Literal["words100", "sentences", "none"]
+SplitMode = Literal["auto", "sections", "words100", "sentences", "none"]
 SPLIT_MODES: tuple[SplitMode, ...] = get_args(SplitMode)
 
 PassageIds = Literal["document", "integer"]

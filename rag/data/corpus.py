@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,14 @@ from rag.core.errors import DataError
 from rag.core.files import hash64
 from rag.core.log import get_logger
 from rag.core.types import Passage
+from rag.data.documents.read import documents_of_files
 from rag.data.files.documents import documents_of
 from rag.data.files.fields import DocumentFields
-from rag.data.files.sources import ReadOptions, Source, find_sources
+from rag.data.files.sources import DOCUMENTS, ReadOptions, Source, find_sources
 from rag.data.files.streams import STDIN
 from rag.data.records import BadRecord, Document, Problem, ReadReport
 
-_UNITS = {"json": "record", "parquet": "record", "hf": "record", "text": "file"}
+_UNITS = {"json": "record", "parquet": "record", "hf": "record"}
 _log = get_logger(__name__)
 
 
@@ -34,6 +36,8 @@ def read_documents(
     A record is bad if its id was seen before, its text is empty, not valid Unicode, has NUL characters or is
     longer than `options.max_document_chars`, or if it is malformed. Bad records are left out, counted in
     `report`, logged at the end, and never change the id of another record; too many of them stop the reading.
+    A file that is a document (PDF, Office, HTML, Markdown, text, …) and cannot be read is named with its
+    reason and its remedy, and stops the reading only if `options.strict` says so.
 
     Args:
         inputs: files (also .gz, .bz2, .zst, .xz), folders, glob patterns, "-" for standard input, or
@@ -58,13 +62,24 @@ def read_documents(
     report.shown = options.shown_problems
     given = [inputs] if isinstance(inputs, str | Path) else list(inputs)
     sources = find_sources(given, format, report)
-    for name in report.ignored[:5]:
-        _log.warning("not read, no known format: %s", name)
+    if report.ignored:
+        _log.warning("%s", report.ignored_summary())
     return _read(sources, options, report)
 
 
 def _read(sources: Sequence[Source], options: ReadOptions, report: ReadReport) -> Iterator[Document]:
     seen = IdSet()
+    for is_file, group in itertools.groupby(sources, key=lambda source: source.format == DOCUMENTS):
+        read = _read_files if is_file else _read_records
+        yield from read(list(group), options, report, seen)
+    report.check(options.max_bad_share, at_end=True)
+    if report.bad:
+        _log.warning("%s", report.summary())
+
+
+def _read_records(
+    sources: Sequence[Source], options: ReadOptions, report: ReadReport, seen: IdSet
+) -> Iterator[Document]:
     for source in sources:
         shown = source.path if source.path != STDIN else "stdin"
         unit = _UNITS.get(source.format, "line")
@@ -79,9 +94,24 @@ def _read(sources: Sequence[Source], options: ReadOptions, report: ReadReport) -
                 yield item
         if report.total == before:
             report.add_bad(Problem(shown, 0, "file", "no records in it"))
-    report.check(options.max_bad_share, at_end=True)
-    if report.bad:
-        _log.warning("%s", report.summary())
+
+
+def _read_files(
+    files: Sequence[Source], options: ReadOptions, report: ReadReport, seen: IdSet
+) -> Iterator[Document]:
+    for source, item, notes in documents_of_files(files, options):
+        report.files += 1
+        if isinstance(item, Document) and not seen.add(item.id):
+            item = BadRecord("duplicate id", f"{item.id!r}; name each folder once")
+        if isinstance(item, Document):
+            report.notes += [f"{source.path}: {note}" for note in notes]
+            report.add_good()
+            yield item
+            continue
+        problem = Problem(source.path, 0, "file", item.reason, item.detail)
+        if options.strict:
+            raise DataError(str(problem), hint="leave out --strict to go on without it")
+        report.add_unread(problem)
 
 
 def _fault(document: Document, options: ReadOptions, seen: IdSet) -> BadRecord | None:

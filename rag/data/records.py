@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import PurePath
 
 from rag.core.errors import DataError
+from rag.data.documents.blocks import Block
+
+_MAX_UNREAD = 100  # files that are named in a summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,12 +20,16 @@ class Document:
         id: unique within a corpus.
         text: the whole text, without the title.
         sentences: its sentences in order, if the source gave them; empty otherwise.
+        blocks: headings, paragraphs, rows … of a file, as spans of the text; empty for records.
+        path: the file it is, as people write it; "" for records.
     """
 
     id: str
     title: str
     text: str
     sentences: tuple[str, ...] = ()
+    blocks: tuple[Block, ...] = ()
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,9 @@ class ReadReport:
         layouts: which fields became id, title and text, in words, with the number of files.
         problems: the first bad records, at most `shown`.
         ignored: files in given folders that no reader was chosen for.
+        files: how many of all records are files that are a document each.
+        unread: how many of these could not be read; they never stop the reading, however large their share.
+        notes: what people should know of files that were read.
 
     Example:
         >>> report = ReadReport()
@@ -82,12 +93,16 @@ class ReadReport:
     layouts: Counter[str] = field(default_factory=Counter)
     problems: list[Problem] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
+    files: int = 0
+    unread: int = 0
+    notes: list[str] = field(default_factory=list)
     shown: int = 10
 
     @property
     def bad_share(self) -> float:
-        """Bad records / all records, in [0, 1]."""
-        return self.bad / self.total if self.total else 0.0
+        """Bad records / all records, in [0, 1], without files that are a document each."""
+        bad, total = self.bad - self.unread, self.total - self.files
+        return bad / total if total else 0.0
 
     def add_good(self) -> None:
         """Count one usable record."""
@@ -101,15 +116,32 @@ class ReadReport:
         if len(self.problems) < self.shown:
             self.problems.append(problem)
 
+    def add_unread(self, problem: Problem) -> None:
+        """Count a file that cannot be read as a document, and keep it: people want to know each of them."""
+        shown, self.shown = self.shown, _MAX_UNREAD
+        self.add_bad(problem)
+        self.unread, self.shown = self.unread + 1, shown
+
+    def ignored_summary(self) -> str:
+        """How many files were left out, by the endings of their names."""
+        endings = Counter(PurePath(name).suffix.lower() or PurePath(name).name for name in self.ignored)
+        kinds = ", ".join(f"{count:,} × {ending}" for ending, count in endings.most_common(8))
+        return f"{len(self.ignored):,} files are not read: {kinds}" + ", …" * (len(endings) > 8)
+
     def summary(self) -> str:
         """A few lines of text: fields, counts by reason, then the first problems with their places."""
         fields = [
             f"{layout}{f' ({n:,} files)' * (n > 1)}" for layout, n in self.layouts.most_common(self.shown)
         ]
+        fields += [f"  {note}" for note in self.notes[: self.shown]]
+        if len(self.notes) > self.shown:
+            fields.append(f"  … and {len(self.notes) - self.shown:,} more notes")
+        noun = "documents" if self.files else "records"
         if not self.bad:
-            return "\n".join([*fields, f"{self.total:,} records, none bad"])
+            return "\n".join([*fields, f"{self.total:,} {noun}, none bad"])
         kinds = ", ".join(f"{count:,} × {reason}" for reason, count in self.reasons.most_common())
-        lines = [*fields, f"{self.total:,} records, {self.bad:,} bad ({100 * self.bad_share:.2f} %): {kinds}"]
+        share = self.bad / self.total
+        lines = [*fields, f"{self.total:,} {noun}, {self.bad:,} bad ({100 * share:.2f} %): {kinds}"]
         lines += [f"  {problem}" for problem in self.problems]
         if self.bad > len(self.problems):
             lines.append(f"  … and {self.bad - len(self.problems):,} more")

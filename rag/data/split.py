@@ -1,14 +1,15 @@
-"""From documents to passages: DPR's blocks of 100 words, windows of sentences, or documents as they are."""
+"""From documents to passages: sections of files, DPR's blocks of 100 words, windows of sentences, or all."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rag.core.errors import ConfigError
-from rag.core.types import Passage
+from rag.core.types import Location, Passage
 from rag.data.choices import PASSAGE_IDS, SPLIT_MODES
+from rag.data.documents.sections import CountTokens, estimated_tokens, sections
 from rag.data.records import Document
 from rag.data.sentences import split_sentences
 
@@ -18,8 +19,10 @@ class SplitOptions:
     """How documents become passages.
 
     Attributes:
-        mode: "words100" cuts into disjoint blocks of `words` words, "sentences" into windows of sentences,
-            "none" keeps each document as one passage.
+        mode: "sections" cuts files (PDF, HTML, Markdown, …) by headings, with the path to each as title;
+            "words100" cuts into disjoint blocks of `words` words, "sentences" into windows of sentences,
+            "none" keeps each document as one passage; "auto" is "sections" for files, else "words100".
+        max_tokens: of title and text of a section's passage.
         wrap: whether the last block is filled up with the words the document begins with, as in `psgs_w100`.
         stride: sentences from one window's beginning to the next; equal to `sentences` for disjoint windows.
         max_words: words a window at most; a longer sentence is cut.
@@ -30,7 +33,8 @@ class SplitOptions:
         ConfigError: an unknown name or a number out of range.
     """
 
-    mode: str = "words100"
+    mode: str = "auto"
+    max_tokens: int = 256
     words: int = 100
     wrap: bool = True
     sentences: int = 6
@@ -47,7 +51,7 @@ class SplitOptions:
             raise ConfigError(
                 f"unknown passage ids {self.ids!r}", hint=f"use one of: {', '.join(PASSAGE_IDS)}"
             )
-        for name in ("words", "sentences", "stride", "max_words"):
+        for name in ("max_tokens", "words", "sentences", "stride", "max_words"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"split option {name} is {getattr(self, name)}, expected at least 1")
         if self.stride > self.sentences:
@@ -57,10 +61,18 @@ class SplitOptions:
             )
 
 
-def split_documents(documents: Iterable[Document], options: SplitOptions | None = None) -> Iterator[Passage]:
-    """Cut each document; passages come in document order and carry the document's title.
+def split_documents(
+    documents: Iterable[Document],
+    options: SplitOptions | None = None,
+    count_tokens: CountTokens = estimated_tokens,
+) -> Iterator[Passage]:
+    """Cut each document; passages come in document order.
 
-    The same documents and options give the same passages, ids included.
+    Those of sections have the path of headings as title, and all passages of files have a location; others
+    carry the document's title. The same documents and options give the same passages, ids included.
+
+    Args:
+        count_tokens: tokens of a text, as its encoder counts them.
 
     Source: Karpukhin et al. 2020, "Dense Passage Retrieval", section 4.1, for "words100".
 
@@ -70,17 +82,15 @@ def split_documents(documents: Iterable[Document], options: SplitOptions | None 
         [('d-0', 'one two three'), ('d-1', 'four five one')]
     """
     options = options or SplitOptions()
-    texts_of = _cutter(options)
-    is_whole = options.mode == "none"
     number = 0
     for document in documents:
-        for index, text in enumerate(texts_of(document)):
+        for index, (title, text, location) in enumerate(_cut(document, options, count_tokens)):
             number += 1
             if options.ids == "integer":
                 passage_id = str(number)
             else:
-                passage_id = document.id if is_whole else f"{document.id}-{index}"
-            yield Passage(passage_id, document.title, text)
+                passage_id = document.id if options.mode == "none" else f"{document.id}-{index}"
+            yield Passage(passage_id, title, text, location)
 
 
 def document_of(passage_id: str) -> str:
@@ -93,17 +103,25 @@ def document_of(passage_id: str) -> str:
     return re.sub(r"-\d+$", "", passage_id)
 
 
-def _cutter(options: SplitOptions) -> Callable[[Document], Iterable[str]]:
+def _cut(
+    document: Document, options: SplitOptions, count_tokens: CountTokens
+) -> Iterator[tuple[str, str, Location | None]]:
+    """Title, text and location of each passage."""
+    if document.blocks and options.mode in ("auto", "sections"):
+        for title, start, end, place in sections(document, options.max_tokens, count_tokens):
+            yield title, document.text[start:end], place
+        return
+    texts: Iterable[str]
     if options.mode == "none":
-        return lambda document: (document.text,)
-    if options.mode == "words100":
-        return lambda document: word_blocks(document.text, options.words, wrap=options.wrap)
-    return lambda document: window_sentences(
-        document.sentences or split_sentences(document.text),
-        options.sentences,
-        options.stride,
-        options.max_words,
-    )
+        texts = (document.text,)
+    elif options.mode == "sentences":
+        sentences = document.sentences or split_sentences(document.text)
+        texts = window_sentences(sentences, options.sentences, options.stride, options.max_words)
+    else:
+        texts = word_blocks(document.text, options.words, wrap=options.wrap)
+    location = Location(document.path) if document.path else None
+    for text in texts:
+        yield document.title, text, location
 
 
 def word_blocks(text: str, size: int = 100, *, wrap: bool = True) -> list[str]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from indexers.protocols import EncoderIdentity
 from rag.core.errors import ConfigError
-from rag.runtime.model_files import TOWER_SEPARATOR, model_folder
+from rag.runtime.model_files import TOWER_SEPARATOR, model_folder, tower_folders
+from retrievers.encoders.settings import read_settings
 from retrievers.encoders.static import POOLING, StaticEncoder, is_static
+from retrievers.encoders.tokenization import counting_tokens
 
 if TYPE_CHECKING:
     from retrievers.encoders.bi_encoder import BiEncoder
 
 SHIPPED_STATIC = "static"  # name of the static encoder in this package
+_SPECIAL_TOKENS = 3  # around a pair of title and text
 STATIC_DIR = Path(__file__).parent / "weights"
 
 
@@ -46,6 +50,27 @@ def load_encoder(name_or_path: str | Path | None = None, **options: Any) -> BiEn
     if folder == STATIC_DIR:
         loaded.identity = EncoderIdentity(**{**loaded.identity.to_json(), "name": SHIPPED_STATIC})
     return loaded
+
+
+def passage_budget(
+    name_or_path: str | Path | None = None, max_length: int | None = None
+) -> tuple[int, Callable[[str], int]]:
+    """Tokens that title and text of a passage may have together, and what counts them; loads no weights.
+
+    Passages for a static encoder, which has no such limit, are measured by the embedded encoder.
+
+    Args:
+        name_or_path: as for `load_encoder`; of two towers the passages' is meant.
+        max_length: the encoder's limit, if it is not to be the folder's.
+    """
+    name = str(name_or_path or "").partition(TOWER_SEPARATOR)[0] or None
+    is_shipped_static = name == SHIPPED_STATIC and not Path(SHIPPED_STATIC).exists()
+    folder = tower_folders(model_folder(None if is_shipped_static else name))[0]
+    if is_static(folder):
+        folder = model_folder(None)
+    settings = read_settings(folder).override(max_length=max_length)
+    count = counting_tokens(folder)
+    return settings.max_length - _SPECIAL_TOKENS - count(settings.passage_prefix), count
 
 
 def load_like(

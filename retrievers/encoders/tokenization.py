@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
@@ -101,6 +101,14 @@ def _cutting(folder: Path, limit: int) -> Any:
     tokenizer.no_padding()
     tokenizer.enable_truncation(limit, strategy="longest_first")
     return tokenizer
+
+
+def counting_tokens(folder: Path) -> Callable[[str], int]:
+    """Counts the tokens of a text, without special ones."""
+    tokenizer = _load(folder)
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 def separator_id(folder: Path) -> int:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import codecs
 import html
 import io
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import PurePosixPath
 from typing import Any
 
 from rag.core.errors import DataError
@@ -24,14 +22,11 @@ from rag.data.files.huggingface import stream_rows
 from rag.data.files.sources import ReadOptions, Source, sniff_bytes
 from rag.data.files.squad import is_article, squad_paragraphs, squad_title
 from rag.data.files.streams import (
-    STDIN,
-    bad_encoding,
     first_mark,
     json_lines,
     json_values,
     open_binary,
     read_lines,
-    strip_compression,
 )
 from rag.data.records import BadRecord, Document, ReadReport
 
@@ -192,40 +187,10 @@ def _document(head: str, lines: list[str]) -> Document | BadRecord:
     return Document(id_match.group(1), title, html.unescape("\n".join(lines)).strip())
 
 
-def _text_file(stream: io.BufferedReader, source: Source, options: ReadOptions) -> Rows:
-    """The id is the source's name; the title is the first Markdown heading, else the file's name.
-
-    A heading that opens the file is taken out of the text.
-    """
-    limit_bytes = 4 * options.max_document_chars + 4
-    data = stream.read(limit_bytes + 1)
-    if len(data) > limit_bytes:
-        yield 1, BadRecord("document too long", f"more than {limit_bytes:,} bytes")
-        return
-    try:
-        text = data.removeprefix(codecs.BOM_UTF8).decode(options.encoding)
-    except UnicodeDecodeError as error:
-        yield 1, bad_encoding(options.encoding, error)
-        return
-    path = PurePosixPath(strip_compression(source.name))
-    title = "" if source.path == STDIN else path.stem
-    text = text.replace("\r\n", "\n").strip()
-    lines = text.split("\n")
-    for index, line in enumerate(lines if path.suffix.lower() in (".md", ".markdown") else []):
-        heading = _HEADING.match(line)
-        if heading:
-            title = heading.group(1)
-            if index == 0:
-                text = "\n".join(lines[1:]).strip()
-            break
-    yield 1, Document(source.name, title, text)
-
-
 _ROWS: dict[str, Callable[[Any, Source, ReadOptions], Rows]] = {
     "jsonl": _json_lines,
     "json": _json_file,
     "wikiextractor": _wikiextractor,
     "hotpot": _json_lines,
-    "text": _text_file,
     "hf": lambda _, source, options: stream_rows(source.path, default_split="train"),
 }

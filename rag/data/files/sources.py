@@ -5,12 +5,14 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
 
 from rag.core.errors import ConfigError, DataError
 from rag.data.choices import CORPUS_FORMATS
+from rag.data.documents.kinds import is_text, kind_by_name, remedy_by_name
+from rag.data.documents.limits import Limits
 from rag.data.files.huggingface import HF_PREFIX
 from rag.data.files.streams import (
     COMPRESSED_SUFFIXES,
@@ -21,10 +23,14 @@ from rag.data.files.streams import (
 )
 from rag.data.records import ReadReport
 
+DOCUMENTS = "documents"  # every file is one document: PDF, Office, HTML, Markdown, text, …
 _BY_SUFFIX = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".tsv": "tsv", ".csv": "csv",
-    ".parquet": "parquet", ".pq": "parquet", ".txt": "text", ".md": "text", ".markdown": "text",
+    ".parquet": "parquet", ".pq": "parquet",
 }  # fmt: skip
+_ALSO_DOCUMENTS = ("csv", "tsv", "json")  # records in a folder of data, one table among documents
+_ABOUT_DATA = ("readme", "license", "licence", "copying", "notice", "changelog", "citation", "authors")
+_GENERATED_FOLDERS = ("node_modules", "__pycache__", "_static", "_sources")
 _WIKI_FILE = re.compile(r"wiki_\d+$")
 _HEAD_BYTES = 1 << 16
 
@@ -40,6 +46,9 @@ class ReadOptions:
         max_document_chars: a longer document counts as bad, because it is rarely one document.
         shown_problems: how many bad records are kept to be shown.
         squad_unit: whether a SQuAD file gives one document per "paragraph" or per "article".
+        limits: what the conversion of one file may cost.
+        cache: folder that keeps conversions of files, by their content; None for no such folder.
+        strict: whether a file that cannot be read stops the reading.
 
     Raises:
         ConfigError: a value out of range.
@@ -53,6 +62,9 @@ class ReadOptions:
     max_document_chars: int = 4_000_000
     shown_problems: int = 10
     squad_unit: str = "paragraph"
+    limits: Limits = field(default_factory=Limits)
+    cache: Path | None = None
+    strict: bool = False
 
     @property
     def names_fields(self) -> bool:
@@ -149,7 +161,8 @@ def _guess(name: str) -> str | None:
     plain = strip_compression(name)
     if _WIKI_FILE.search(plain):
         return "wikiextractor"
-    return _BY_SUFFIX.get(Path(plain).suffix.lower())
+    is_document = kind_by_name(plain) is not None or remedy_by_name(plain) is not None
+    return _BY_SUFFIX.get(PurePath(plain).suffix.lower()) or (DOCUMENTS if is_document else None)
 
 
 def _file_format(path: str, format: str) -> str:
@@ -162,7 +175,13 @@ def _file_format(path: str, format: str) -> str:
         if not os.path.getsize(path):
             return guessed or "jsonl"
         with open_binary(path) as stream:
-            return sniff_bytes(stream.peek(_HEAD_BYTES)[:_HEAD_BYTES], path)
+            head = stream.peek(_HEAD_BYTES)[:_HEAD_BYTES]
+        try:
+            return sniff_bytes(head, path)
+        except ConfigError:
+            if not is_text(head):
+                raise
+        return DOCUMENTS
     return guessed or ""
 
 
@@ -172,33 +191,57 @@ def _folder(folder: Path, format: str, ignored: list[str], *, prefix_names: bool
             return [Source(str(corpus), "jsonl", corpus.name)]
         if format == "beir":
             raise DataError(f"{folder}: no corpus.jsonl, so this is not a BEIR folder")
-    files: list[tuple[str, str]] = []
-    unused: list[str] = []
-    for path in folder.rglob("*"):
-        relative = path.relative_to(folder)
-        if path.is_file() and not any(part.startswith(".") for part in relative.parts):
-            guessed = _guess(path.name)
-            fits = guessed is not None if format == "auto" else _fits(guessed, format)
-            if fits and guessed is not None:
-                files.append((relative.as_posix(), guessed))
-            else:
-                unused.append(str(path))
-    if format == "auto" and any(guessed != "text" for _, guessed in files):
-        # A README beside data files is not a document.
-        unused += [str(folder / relative) for relative, guessed in files if guessed == "text"]
-        files = [item for item in files if item[1] != "text"]
-    if not files:
+    files = _files(folder)
+    if format == "auto":
+        is_data = _is_data(files)
+        fits = {name: kind for name, kind in files.items() if kind and (kind == DOCUMENTS) is not is_data}
+        if not is_data:  # a table among documents is one of them
+            fits |= {name: DOCUMENTS for name, kind in files.items() if kind in _ALSO_DOCUMENTS}
+    else:
+        fits = {name: format for name, kind in files.items() if _fits(kind, format)}
+    unused = [str(folder / name) for name in files if name not in fits]
+    if not fits:
         expected = "any known format" if format == "auto" else f"format {format!r}"
         raise DataError(
             f"{folder}: no file of {expected} in this folder ({len(unused)} other files)",
-            hint=f"known endings: {', '.join(sorted(_BY_SUFFIX))}, wiki_00; also with .gz, .bz2, .zst, .xz",
+            hint="known are PDF, Office, HTML, EPUB, Markdown, text, e-mail and source code as documents; "
+            f"{', '.join(sorted(_BY_SUFFIX))}, wiki_00 as records; also with .gz, .bz2, .zst, .xz",
         )
     ignored += sorted(unused)
     prefix = f"{folder.resolve().name}/" if prefix_names else ""
     return [
-        Source(str(folder / relative), _file_format(str(folder / relative), format), prefix + relative)
-        for relative, _ in sorted(files)
+        Source(str(folder / name), _format_in_folder(folder / name, kind, format), prefix + name)
+        for name, kind in sorted(fits.items())
     ]
+
+
+def _format_in_folder(path: Path, kind: str, format: str) -> str:
+    return DOCUMENTS if kind == DOCUMENTS else _file_format(str(path), format)
+
+
+def _files(folder: Path) -> dict[str, str | None]:
+    """Relative names of the files of a folder, without hidden ones, and their formats as far as names say."""
+    found: dict[str, str | None] = {}
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        if any(part.startswith(".") or part in _GENERATED_FOLDERS for part in parts) or not path.is_file():
+            continue
+        guessed = _guess(path.name)
+        if guessed is None and strip_compression(path.name) == path.name:
+            with path.open("rb") as file:
+                head = file.read(_HEAD_BYTES)
+            guessed = DOCUMENTS if is_text(head) or b"%PDF-" in head[:1024] else None
+        found["/".join(parts)] = guessed
+    return found
+
+
+def _is_data(files: Mapping[str, str | None]) -> bool:
+    """Whether a folder holds records, beside which a README is no document, or people's documents."""
+    names = [name for name, kind in files.items() if kind == DOCUMENTS]
+    n_documents = sum(PurePath(name).stem.lower() not in _ABOUT_DATA for name in names)
+    records = [kind for kind in files.values() if kind not in (None, DOCUMENTS)]
+    n_certain = sum(kind not in _ALSO_DOCUMENTS for kind in records)
+    return bool(records) and (not n_documents or n_certain > n_documents)
 
 
 def in_folder(folder: Path, name: str) -> Path | None:
@@ -211,6 +254,7 @@ def _fits(guessed: str | None, format: str) -> bool:
         "hotpot": ("wikiextractor", "jsonl"),
         "jsonl": ("jsonl", "wikiextractor"),
         "wikiextractor": ("wikiextractor",),
+        DOCUMENTS: (DOCUMENTS, *_ALSO_DOCUMENTS),
     }
     return guessed in alike.get(format, (format,))
 

@@ -262,7 +262,7 @@ def test_wrong_input_is_one_message_without_traceback(
     [
         ("index sample --out x --retriever sparse", "'sparse' is not one of 'dense', 'bm25', 'hybrid'"),
         ("index sample --out x --index-type foo", "'foo' is not one of 'flat', 'fp16', 'sq8'"),
-        ("index sample --out x --split chapters", "'chapters' is not one of 'words100'"),
+        ("index sample --out x --split chapters", "'chapters' is not one of 'auto', 'sections'"),
         ("evaluate --index x --questions q --out o --seed -1", "'--seed': Input should be greater than or"),
         ("train dpr --train q --out x --threads 0", "'--threads': Input should be greater than or"),
         ("ask Who --encoder x --index i", "--index-encoder"),
@@ -472,7 +472,7 @@ def test_control_characters_of_the_corpus_do_not_reach_the_terminal() -> None:
         "timings_ms": {},
     }
     shown = format_answer_set(said, colour=False)
-    assert "It is \ufffd]0;owned\ufffd \ufffd2[[Jlon]]g. \nVery\tlong." in shown
+    assert "It is \ufffd]0;owned\ufffd \ufffd2[[Jlon]]g.\n     Very\tlong." in shown
     assert all(char in "\t\n" or unicodedata.category(char) != "Cc" for char in shown)
 
 

@@ -135,9 +135,10 @@ def test_windows_1252_needs_its_name(tmp_path: Path) -> None:
 
 
 def test_utf16_is_named(tmp_path: Path) -> None:
-    for name in ("c.jsonl", "c.txt"):
-        with pytest.raises(DataError, match="UTF-16"):
-            list(read_documents(write(tmp_path / name, '{"id": "1", "text": "x"}'.encode("utf-16"))))
+    with pytest.raises(DataError, match="UTF-16"):
+        list(read_documents(write(tmp_path / "c.jsonl", '{"id": "1", "text": "x"}'.encode("utf-16"))))
+    (document,) = read_documents(write(tmp_path / "c.txt", "naïve".encode("utf-16")))
+    assert document.text == "naïve"
 
 
 def test_broken_bytes_in_other_formats(tmp_path: Path) -> None:

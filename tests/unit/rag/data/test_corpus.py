@@ -304,9 +304,9 @@ def test_text_folders(tmp_path: Path) -> None:
     write(tmp_path / "a" / "sub" / "note.txt", "# not a heading\r\nplain")
     write(tmp_path / "a" / ".hidden" / "x.txt", "hidden")
     write(tmp_path / "a" / "picture.png", b"\x89PNG")
-    assert list(read_documents(tmp_path / "a")) == [
-        Document("guide.md", "The *Guide*", "Body.\n\n## Part\nMore."),
-        Document("sub/note.txt", "note", "# not a heading\nplain"),
+    assert [(d.id, d.title, d.text) for d in read_documents(tmp_path / "a")] == [
+        ("guide.md", "The Guide", "The Guide\n\nBody.\n\nPart\n\nMore."),
+        ("sub/note.txt", "note", "# not a heading\nplain"),
     ]
     write(tmp_path / "b" / "guide.md", "text only")
     ids = [document.id for document in read_documents([tmp_path / "a", tmp_path / "b"])]

@@ -1,0 +1,154 @@
+"""What every converter gives: blocks of a document, each of them a span of one clean text."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from rag.core.errors import DataError
+
+Kind = Literal["heading", "paragraph", "item", "row", "code"]
+
+# Characters without a shape: controls, zero-width marks, soft hyphens, halves of surrogates.
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u200b\u2060\ufeff\ufffe\ud800-\udfff]"
+)
+_LINE_ENDS = re.compile("\r\n?|[\x0b\x0c\x85\u2028\u2029]")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A block as a converter reads it, its text not yet clean.
+
+    Attributes:
+        kind: "row" is one row of a table and "item" one entry of a list; the text of "code" keeps its lines.
+        level: of a heading, 1 for the outermost.
+        page: label of the page it begins on, "" where there are no pages.
+    """
+
+    kind: Kind
+    text: str
+    level: int = 0
+    page: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A span of a document's text; see `Piece` for the other fields.
+
+    Attributes:
+        start: its first character.
+        end: one past its last character.
+    """
+
+    kind: Kind
+    start: int
+    end: int
+    level: int = 0
+    page: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A document as one clean text and its blocks.
+
+    Attributes:
+        title: "" if the document has none.
+        text: all blocks, in reading order; what stands between two of them is line ends.
+        blocks: in order, without overlap.
+        notes: what a person should know of the conversion ("3 of 12 pages have no characters").
+    """
+
+    title: str
+    text: str
+    blocks: tuple[Block, ...]
+    notes: tuple[str, ...] = ()
+
+    def text_of(self, block: Block) -> str:
+        """The text of a block."""
+        return self.text[block.start : block.end]
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict ready for `json.dumps`."""
+        blocks = [[block.kind, block.start, block.end, block.level, block.page] for block in self.blocks]
+        return {**asdict(self), "blocks": blocks}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Converted:
+        """Inverse of `to_json`.
+
+        Raises:
+            ValueError: it is of another shape, or a block lies outside of the text.
+        """
+        try:
+            title, text, notes = str(value["title"]), str(value["text"]), tuple(map(str, value["notes"]))
+            blocks = tuple(Block(*block) for block in value["blocks"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a converted document ({error})") from error
+        at = 0
+        for block in blocks:
+            if block.kind not in get_args(Kind) or not at <= block.start < block.end <= len(text):
+                raise ValueError(f"not a block of this text: {block}")
+            at = block.end
+        return cls(title, text, blocks, notes)
+
+
+class Unreadable(DataError):
+    """A file of which no document can be made.
+
+    Args:
+        reason: one of a few fixed phrases ("encrypted"); files are counted by it.
+        remedy: what the owner of the file can do.
+        detail: what was found, if that helps.
+    """
+
+    def __init__(self, reason: str, remedy: str, detail: str = "") -> None:
+        super().__init__(f"{reason}: {detail}" if detail else reason, hint=remedy)
+        self.reason, self.remedy, self.detail = reason, remedy, detail
+
+
+def assemble(title: str, pieces: Iterable[Piece], notes: Iterable[str] = ()) -> Converted:
+    r"""Clean the pieces and put them into one text.
+
+    Rows of a table and entries of a list are lines of their own; an empty line stands between other blocks.
+
+    Raises:
+        Unreadable: nothing is left.
+
+    Example:
+        >>> assemble("T", [Piece("heading", "One", 1), Piece("item", "• a"), Piece("item", "• b\n c")]).text
+        'One\n\n• a\n• b c'
+    """
+    parts: list[str] = []
+    blocks: list[Block] = []
+    at = 0
+    for piece in pieces:
+        text = clean_lines(piece.text) if piece.kind == "code" else clean(piece.text)
+        if not text:
+            continue
+        if blocks:
+            alike = piece.kind == blocks[-1].kind and piece.kind in ("item", "row")
+            parts.append("\n" if alike else "\n\n")
+            at += len(parts[-1])
+        parts.append(text)
+        blocks.append(Block(piece.kind, at, at + len(text), piece.level, piece.page))
+        at += len(text)
+    if not blocks:
+        raise Unreadable("empty", "nothing to do: there is no text in it")
+    return Converted(clean(title), "".join(parts), tuple(blocks), tuple(notes))
+
+
+def clean(text: str) -> str:
+    """One line of text: composed characters, single spaces, nothing invisible."""
+    return " ".join(_INVISIBLE.sub("", unicodedata.normalize("NFC", text)).split())
+
+
+def clean_lines(text: str) -> str:
+    """Lines of code: their common indentation, trailing spaces and outer empty lines removed."""
+    text = _INVISIBLE.sub("", _LINE_ENDS.sub("\n", unicodedata.normalize("NFC", text))).expandtabs(4)
+    lines = textwrap.dedent(text).split("\n")
+    return "\n".join(line.rstrip() for line in lines).strip("\n")

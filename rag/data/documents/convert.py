@@ -1,0 +1,84 @@
+"""A file as a document: its format by content and by name, then its converter, within limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rag.core.errors import RagError
+from rag.data.documents import epub, html, mail, markdown, office, pdf, plain, rst, tables
+from rag.data.documents.blocks import Converted, Piece, Unreadable, assemble, clean
+from rag.data.documents.kinds import kind_by_name, kind_of
+from rag.data.documents.limits import Limits
+
+VERSION = 1  # raised when a converter gives other text than before: cached conversions of others are not used
+
+
+def convert(data: bytes, name: str, limits: Limits | None = None, encoding: str = "utf-8") -> Converted:
+    r"""Convert a document.
+
+    Args:
+        data: the whole file.
+        name: its name, for the format.
+        encoding: of text that is neither UTF-8 nor says what it is.
+
+    Raises:
+        Unreadable: it cannot be read; says why, and what to do.
+
+    Example:
+        >>> converted = convert(b"# Guide\n\n## Linux\n\nUse *apt*.\n", "guide.md")
+        >>> converted.title, [(block.kind, converted.text_of(block)) for block in converted.blocks][1:]
+        ('Guide', [('heading', 'Linux'), ('paragraph', 'Use apt.')])
+    """
+    limits = limits or Limits()
+    try:
+        title, pieces, notes = _read(data, name, limits, encoding, depth=0)
+    except RagError:
+        raise
+    except MemoryError as error:
+        raise Unreadable("too large", "split it", f"over {limits.memory_mib} MiB of memory") from error
+    except Exception as error:  # whatever the libraries raise over damaged files
+        detail = f"{type(error).__name__}: {clean(str(error))[:120]}"
+        raise Unreadable(
+            "broken file", "open and save it again, or get a whole copy of it", detail
+        ) from error
+    if sum(len(piece.text) for piece in pieces) > limits.max_chars:
+        raise Unreadable("too long", "split it", f"more than {limits.max_chars:,} characters")
+    return assemble(title, pieces, notes)
+
+
+def _read(
+    data: bytes, name: str, limits: Limits, encoding: str, depth: int
+) -> tuple[str, list[Piece], tuple[str, ...]]:
+    kind = kind_of(data, name)
+    if kind == "pdf":
+        return pdf.pdf(data, limits)
+    if read := _ARCHIVES.get(kind):
+        return *read(data, limits), ()
+    if kind == "mail":
+
+        def attached(part: bytes, part_name: str) -> list[Piece]:
+            if depth or not part_name or (kind_by_name(part_name) is None and b"%PDF-" not in part[:1024]):
+                return []
+            return _read(part, part_name, limits, encoding, depth + 1)[1]
+
+        return *mail.message(data, attached), ()
+    source, notes = plain.decode(data, encoding)
+    return *_TEXTS[kind](source), notes
+
+
+_ARCHIVES: dict[str, Callable[[bytes, Limits], tuple[str, list[Piece]]]] = {
+    "docx": office.word,
+    "pptx": office.slides,
+    "xlsx": tables.workbook,
+    "epub": epub.book,
+}
+_TEXTS: dict[str, Callable[[str], tuple[str, list[Piece]]]] = {
+    "html": html.page,
+    "markdown": markdown.markdown,
+    "rst": rst.rst,
+    "text": plain.text,
+    "csv": lambda source: ("", list(tables.csv_table(source))),
+    "notebook": markdown.notebook,
+    "python": lambda source: plain.code(source, is_python=True),
+    "code": plain.code,
+}

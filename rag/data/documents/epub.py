@@ -1,0 +1,66 @@
+"""EPUB books: the chapters of an archive in reading order, each of them XHTML."""
+
+from __future__ import annotations
+
+import posixpath
+import zipfile
+from collections.abc import Iterator
+from urllib.parse import unquote
+from xml.etree import ElementTree
+
+from rag.data.documents import html
+from rag.data.documents.blocks import Piece, Unreadable, clean
+from rag.data.documents.limits import Limits, open_archive
+from rag.data.documents.plain import decode
+
+_CONTAINER = "META-INF/container.xml"
+_FONTS = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")  # only hides fonts
+
+
+def book(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
+    """Title and pieces of a book.
+
+    Raises:
+        Unreadable: it is damaged, or protected against copying.
+    """
+    with open_archive(data, limits) as archive:
+        _refuse_protected(archive)
+        try:
+            found = _xml(archive, _CONTAINER).find(".//{*}rootfile")
+            place = found.attrib["full-path"] if found is not None else ""
+            package = _xml(archive, place)
+        except (KeyError, ElementTree.ParseError) as error:
+            raise Unreadable(
+                "broken file", "get a whole copy of it", f"not a readable EPUB: {error}"
+            ) from error
+        title = package.find(".//{*}title")
+        pieces: list[Piece] = []
+        for name in _chapters(package, posixpath.dirname(place)):
+            if name in archive.namelist():
+                pieces += html.page(decode(archive.read(name))[0])[1]
+        return clean("".join(title.itertext())) if title is not None else "", pieces
+
+
+def _xml(archive: zipfile.ZipFile, name: str) -> ElementTree.Element:
+    return ElementTree.fromstring(archive.read(name))
+
+
+def _refuse_protected(archive: zipfile.ZipFile) -> None:
+    name = "META-INF/encryption.xml"
+    if name not in archive.namelist():
+        return
+    methods = [
+        element.attrib.get("Algorithm", "")
+        for element in _xml(archive, name).iterfind(".//{*}EncryptedData/{*}EncryptionMethod")
+    ]
+    if any(method not in _FONTS for method in methods):
+        raise Unreadable("encrypted", "get a copy without copy protection")
+
+
+def _chapters(package: ElementTree.Element, folder: str) -> Iterator[str]:
+    """Names of the chapters in reading order, without the table of contents."""
+    items = {item.attrib.get("id"): item.attrib for item in package.iterfind(".//{*}manifest/{*}item")}
+    for reference in package.iterfind(".//{*}spine/{*}itemref"):
+        item = items.get(reference.attrib.get("idref"))
+        if item is not None and "nav" not in item.get("properties", "").split():
+            yield posixpath.normpath(posixpath.join(folder, unquote(item.get("href", ""))))

@@ -1,0 +1,256 @@
+"""HTML and XHTML: an own walk over block elements; navigation, scripts and link targets go."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from rag.core.optional import require
+from rag.data.documents import tables
+from rag.data.documents.blocks import Kind, Piece, clean
+
+_HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
+_SKIPPED = frozenset((
+    "script", "style", "noscript", "template", "svg", "math", "iframe", "object", "canvas", "audio",
+    "video", "button", "input", "select", "textarea", "option", "head", "title", "img", "map", "dialog",
+    "rp", "rt", "-comment", "!doctype",
+))  # fmt: skip
+_NAVIGATION_TAGS = ("nav", "footer", "aside", "menu")
+_NAVIGATION_ROLES = ("navigation", "banner", "contentinfo", "search", "complementary", "menu", "doc-toc")
+_NAVIGATION_NAMES = re.compile(
+    r"(^|[\s_-])(nav(bar|igation|header|footer|panel)?|breadcrumbs?|side-?bar|sphinxsidebar\w*|related|toc|"
+    r"footer|header|cookies?|pagination|skip\w*|table-?of-?contents|edit-?(link|page)|share|social|adverts?|"
+    r"screen-reader-text|sr-only|visually-hidden|noprint|mw-(editsection|jump-link)|catlinks)($|[\s_-])"
+)
+_ANCHORS = re.compile(
+    r"(^|\s)(header-?link|anchor(-?link)?|permalink|self-?link|copiable-link|footnote-?ref|link-target)(\s|$)"
+)
+_BLOCKS = frozenset((
+    "p", "div", "section", "article", "main", "body", "html", "blockquote", "figure", "figcaption",
+    "details", "summary", "address", "center", "fieldset", "form", "hr", "header", "hgroup", "caption",
+    "legend", "td", "th",
+))  # fmt: skip
+_MAX_CELL_CHARS = 1500  # a longer one is part of the layout, not of a table
+_MIN_CONTENTS = 5  # links that make a list a table of contents
+_BULLET = "• "
+
+
+def page(text: str) -> tuple[str, list[Piece]]:
+    """Title and pieces of a whole page: of its main part, if that is marked and has text."""
+    tree = require("selectolax.lexbor", "docs").LexborHTMLParser(text)
+    title = clean(tree.css_first("title").text()) if tree.css_first("title") is not None else ""
+    roots = [*tree.css("main, [role=main]"), *tree.css("article")[:1], tree.body]
+    whole = _walked(tree.body) if tree.body is not None else []
+    for root in roots:
+        pieces = _walked(root) if root is not None and root is not tree.body else whole
+        if _letters(pieces) > 0.3 * _letters(whole):
+            return title or _first_heading(pieces), pieces
+    return title, whole
+
+
+def fragment(text: str) -> list[Piece]:
+    """Pieces of a part of a page, such as HTML within Markdown."""
+    tree = require("selectolax.lexbor", "docs").LexborHTMLParser(text)
+    return _walked(tree.body) if tree.body is not None else []
+
+
+def _walked(root: Any) -> list[Piece]:
+    walk = _Walk()
+    walk.children(root)
+    walk.flush()
+    return walk.pieces
+
+
+def _letters(pieces: list[Piece]) -> int:
+    return sum(len(piece.text) for piece in pieces)
+
+
+def _first_heading(pieces: list[Piece]) -> str:
+    return next((piece.text for piece in pieces if piece.kind == "heading"), "")
+
+
+class _Walk:
+    """Collects inline text until a block begins or ends, and makes a piece of it then."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
+        self._inline: list[str] = []
+        self._mark = ""  # what the next entry of a list begins with
+        self._depth = 0  # of lists
+
+    def flush(self, kind: Kind | None = None, level: int = 0) -> None:
+        """End the block that is open."""
+        text = clean("".join(self._inline))
+        self._inline.clear()
+        if not text:
+            return
+        mark, self._mark = self._mark, ""
+        self.pieces.append(Piece(kind or ("item" if self._depth else "paragraph"), mark + text, level))
+
+    def children(self, node: Any) -> None:
+        for child in node.iter(include_text=True):
+            self.node(child)
+
+    def node(self, node: Any) -> None:
+        tag = node.tag
+        if tag == "-text":
+            self._inline.append(node.text_content or "")
+        elif tag in _SKIPPED or tag.startswith("-") or _is_hidden(node):
+            return
+        elif tag in _HEADINGS:
+            self.flush()
+            self._inline.append(_inline_text(node))
+            self.flush("heading", int(tag[1]))
+        elif tag == "pre":
+            self.flush()
+            code = node.text(deep=True)
+            if code.strip():
+                self.pieces.append(Piece("code", code))
+        elif tag == "table":
+            self.flush()
+            self._table(node)
+        elif tag in ("ul", "ol", "menu"):
+            self._list(node, ordered=tag == "ol")
+        elif tag == "dl":
+            self._definitions(node)
+        elif tag == "br":
+            self._inline.append(" ")
+        elif tag in _BLOCKS:
+            self.flush()
+            self.children(node)
+            self.flush()
+        else:
+            self.children(node)
+
+    def _list(self, node: Any, *, ordered: bool) -> None:
+        self.flush()
+        if _is_contents(node):
+            return
+        self._depth += 1
+        number = int(start) if ordered and (start := node.attributes.get("start") or "").isdecimal() else 1
+        for child in node.iter():
+            if child.tag == "li" and not _is_hidden(child):
+                self._mark = f"{number}. " if ordered else _BULLET
+                number += 1
+                self.children(child)
+                self.flush()
+                self._mark = ""
+            elif child.tag != "li":
+                self.node(child)
+        self.flush()
+        self._depth -= 1
+
+    def _definitions(self, node: Any) -> None:
+        """A term and the first block of its definition are one entry."""
+        self.flush()
+        self._depth += 1
+        for child in node.iter():
+            if child.tag == "dt":
+                self._mark = f"{self._mark.removesuffix(': ')}, " if self._mark else ""
+                self._mark += f"{_inline_text(child)}: "
+            elif child.tag == "dd":
+                self.children(child)
+                self.flush()
+                self._term_alone()
+            else:  # HTML allows groups
+                self.node(child)
+        self._term_alone()
+        self._depth -= 1
+
+    def _term_alone(self) -> None:
+        if term := self._mark.removesuffix(": "):
+            self.pieces.append(Piece("item", term))
+        self._mark = ""
+
+    def _table(self, node: Any) -> None:
+        lines = [row for row in node.css("tr") if _table_of(row) == node.mem_id]
+        cells = [[cell for cell in row.iter() if cell.tag in ("td", "th")] for row in lines]
+        width = max(map(len, cells), default=0)
+        layout = (
+            width < 2 or node.css_first("table table, td h1, td h2, td h3, td pre, td ul li ul") is not None
+        )
+        texts = [[_inline_text(cell) for cell in row] for row in cells] if not layout else []
+        if layout or any(len(text) > _MAX_CELL_CHARS for row in texts for text in row):
+            self.children(node)
+            self.flush()
+            return
+        if (caption := node.css_first("caption")) is not None:
+            self._inline.append(_inline_text(caption))
+            self.flush()
+        spread = [
+            [text for cell, text in zip(row, line, strict=True) for text in [text] * _span(cell)]
+            for row, line in zip(cells, texts, strict=True)
+        ]
+        heads = [bool(row) and all(cell.tag == "th" for cell in row) for row in cells]
+        first = heads.index(False) if False in heads else 0
+        if first:
+            header = [" ".join(dict.fromkeys(filter(None, names))) for names in zip(*_even(spread[:first]))]
+            self.pieces += tables.rows(spread[first:], header)
+        else:
+            self.pieces += tables.grid(spread) if _is_plain(cells) else tables.rows(spread)
+
+
+def _is_plain(cells: list[list[Any]]) -> bool:
+    """Whether no cell is marked as a header, so that the first row may be one."""
+    return not any(cell.tag == "th" for row in cells for cell in row)
+
+
+def _even(lines: list[list[str]]) -> list[list[str]]:
+    width = max(map(len, lines))
+    return [line + [""] * (width - len(line)) for line in lines]
+
+
+def _span(cell: Any) -> int:
+    value = cell.attributes.get("colspan") or ""
+    return min(int(value), 100) if value.isdecimal() and int(value) else 1
+
+
+def _table_of(row: Any) -> int | None:
+    node = row.parent
+    while node is not None and node.tag != "table":
+        node = node.parent
+    return None if node is None else int(node.mem_id)
+
+
+def _inline_text(node: Any) -> str:
+    """All text of a node on one line."""
+    if node.tag == "-text":
+        return node.text_content or ""
+    walk = _Walk()
+    walk.children(node)
+    walk.flush()
+    return " ".join(clean(piece.text.removeprefix(_BULLET)) for piece in walk.pieces)
+
+
+def _is_hidden(node: Any) -> bool:
+    """Whether people do not see it, or see it on every page."""
+    found = node.attributes
+    if not found and node.tag not in (*_NAVIGATION_TAGS, "header", "sup"):
+        return False
+    if "hidden" in found or found.get("aria-hidden") == "true":
+        return True
+    names = f"{found.get('class') or ''} {found.get('id') or ''}".strip().lower()
+    if node.tag in ("a", "span") and _ANCHORS.search(names):
+        return True
+    if node.tag == "sup":
+        return node.css_first("a[href^='#']") is not None
+    if found.get("role") in _NAVIGATION_ROLES or node.tag in _NAVIGATION_TAGS:
+        return True
+    named = node.tag == "header" or (bool(names) and _NAVIGATION_NAMES.search(names) is not None)
+    return named and node.tag not in ("body", "html", "main", "article") and _is_links(node)
+
+
+def _is_contents(node: Any) -> bool:
+    """Whether a list is one of links within the site: a menu, or a table of contents."""
+    links = [link for link in node.css("a[href]") if not (link.attributes["href"] or "").startswith("http")]
+    linked = sum(len("".join(link.text(deep=True).split())) for link in links)
+    return len(links) >= _MIN_CONTENTS and linked > 0.85 * len("".join(node.text(deep=True).split()))
+
+
+def _is_links(node: Any) -> bool:
+    """Whether most of its text is links and it has no heading of a page."""
+    if node.css_first("h1") is not None:
+        return False
+    letters = len(clean(node.text(deep=True)))
+    linked = sum(len(clean(link.text(deep=True))) for link in node.css("a"))
+    return letters < 40 or linked > 0.4 * letters

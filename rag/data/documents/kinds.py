@@ -1,0 +1,112 @@
+"""Formats of documents: what a file's name and its content say."""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from pathlib import PurePath
+
+from rag.data.documents.blocks import Unreadable
+from rag.data.documents.limits import Limits, open_archive
+
+_BY_SUFFIX = {
+    ".pdf": "pdf", ".docx": "docx", ".docm": "docx", ".pptx": "pptx", ".pptm": "pptx", ".xlsx": "xlsx",
+    ".xlsm": "xlsx", ".epub": "epub", ".html": "html", ".htm": "html", ".xhtml": "html", ".md": "markdown",
+    ".markdown": "markdown", ".mdx": "markdown", ".rst": "rst", ".rest": "rst", ".eml": "mail",
+    ".txt": "text", ".text": "text", ".log": "text", ".adoc": "text", ".org": "text", ".tex": "text",
+    ".csv": "csv", ".tsv": "csv", ".ipynb": "notebook", ".py": "python", ".pyi": "python",
+}  # fmt: skip
+_CODE = (
+    "c", "h", "cc", "cpp", "cxx", "hpp", "cs", "go", "java", "kt", "scala", "swift", "rs", "rb", "php",
+    "pl", "pm", "js", "jsx", "mjs", "ts", "tsx", "vue", "lua", "r", "jl", "m", "sh",
+    "bash", "zsh", "fish", "ps1", "bat", "sql", "yaml", "yml", "toml", "ini", "cfg", "conf",
+    "properties", "xml", "json", "gradle", "cmake", "mk", "tf", "proto", "graphql", "ex", "exs", "erl",
+    "hs", "ml", "clj", "lisp", "el", "vim", "dart",
+)  # fmt: skip
+_BY_SUFFIX |= {f".{suffix}": "code" for suffix in _CODE}
+_BY_NAME = {"makefile": "code", "dockerfile": "code", "readme": "text", "license": "text",
+            "copying": "text", "changelog": "text", "news": "text", "authors": "text", "install": "text",
+            "todo": "text"}  # fmt: skip
+_BINARY = ("pdf", "docx", "pptx", "xlsx", "epub")
+_UNSUPPORTED = {
+    ".doc": "DOCX", ".dot": "DOCX", ".rtf": "DOCX", ".odt": "DOCX", ".pages": "DOCX", ".wpd": "DOCX",
+    ".ppt": "PPTX", ".odp": "PPTX", ".key": "PPTX", ".xls": "XLSX", ".ods": "XLSX", ".numbers": "XLSX",
+    ".mobi": "EPUB", ".azw3": "EPUB", ".djvu": "PDF", ".ps": "PDF", ".msg": "EML", ".mht": "HTML",
+}  # fmt: skip
+_MEMBERS = (("word/document.xml", "docx"), ("ppt/presentation.xml", "pptx"), ("xl/workbook.xml", "xlsx"),
+            ("META-INF/container.xml", "epub"))  # fmt: skip
+_OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # old Office files, and new ones with a password
+_HTML = re.compile(
+    rb"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html|head|body)\b", re.I | re.S
+)
+
+
+def kind_by_name(name: str) -> str | None:
+    """Format of a document by its file name; None if the name does not say one.
+
+    Example:
+        >>> kind_by_name("Guide.PDF"), kind_by_name("Makefile"), kind_by_name("photo.jpg")
+        ('pdf', 'code', None)
+    """
+    path = PurePath(name.lower())
+    return _BY_SUFFIX.get(path.suffix) or _BY_NAME.get(path.name)
+
+
+def remedy_by_name(name: str) -> str | None:
+    """What to do about a document of a format that is not read; None if it is none.
+
+    Example:
+        >>> remedy_by_name("letter.doc")
+        'save it as DOCX'
+    """
+    target = _UNSUPPORTED.get(PurePath(name.lower()).suffix)
+    return None if target is None else f"save it as {target}"
+
+
+def kind_of(data: bytes, name: str) -> str:
+    """Format of a document: what its content shows, else what its name says, else text.
+
+    Raises:
+        Unreadable: a format that is not read, or content that is not what the name says.
+    """
+    named = kind_by_name(name)
+    if not data.strip():
+        raise Unreadable("empty", "nothing to do: there is no text in it", f"{len(data)} bytes")
+    if b"%PDF-" in data[:1024]:
+        return "pdf"
+    if data.startswith(b"PK") and zipfile.is_zipfile(io.BytesIO(data)):
+        return _kind_of_archive(data, name)
+    if data.startswith(_OLE):
+        if "EncryptedPackage".encode("utf-16-le") in data:
+            raise Unreadable("encrypted", "save a copy without a password")
+        raise Unreadable("old Office format", "save it as DOCX, PPTX or XLSX")
+    if data.startswith(b"{\\rtf"):
+        raise Unreadable("format not read", "save it as DOCX", "RTF")
+    if _HTML.match(data[:4096]) and named in (None, "text", *_BINARY):
+        return "html"
+    if named in _BINARY:
+        raise Unreadable("broken file", "get a whole copy of it", f"its content is not {named.upper()}")
+    if named is None and (remedy := remedy_by_name(name)):
+        raise Unreadable("format not read", remedy)
+    return named or "text"
+
+
+def _kind_of_archive(data: bytes, name: str) -> str:
+    with open_archive(data, Limits()) as archive:
+        members = set(archive.namelist())
+    for member, kind in _MEMBERS:
+        if member in members:
+            return kind
+    raise Unreadable("format not read", remedy_by_name(name) or "unpack it", "an archive, not a document")
+
+
+def is_text(head: bytes) -> bool:
+    """Whether the first bytes of a file look like text: UTF-8 without control characters."""
+    if not head.strip() or any(code in head for code in (0, 1, 2, 3, 4, 5, 6, 7)):
+        return False
+    try:
+        head.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return error.start > len(head) - 4  # cut within a character
+    return True

@@ -1,0 +1,82 @@
+"""How much a document may cost, and archives that are opened within these limits."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from dataclasses import dataclass
+
+from rag.core.errors import ConfigError
+from rag.data.documents.blocks import Unreadable
+
+_RATIO_FROM_BYTES = 50_000_000  # below this size nothing that unpacks does harm
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one document may cost; a document over a limit is left out and named.
+
+    Attributes:
+        max_bytes: size of the file.
+        max_pages: pages of a PDF, slides, or sheets.
+        max_chars: characters of its text.
+        max_unpacked_bytes: of all files of an archive (DOCX, PPTX, XLSX, EPUB) together.
+        max_ratio: times that an archive may grow.
+        timeout_s: wall time of its conversion.
+        memory_mib: address space of the converting process.
+
+    Raises:
+        ConfigError: a limit is not positive.
+    """
+
+    max_bytes: int = 500_000_000
+    max_pages: int = 5_000
+    max_chars: int = 20_000_000
+    max_unpacked_bytes: int = 2_000_000_000
+    max_ratio: int = 100
+    timeout_s: float = 60.0
+    memory_mib: int = 4096
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"limit {name} is {getattr(self, name)}, expected a positive number")
+
+    def check_pages(self, count: int, unit: str = "pages") -> None:
+        """Refuse a document of too many pages.
+
+        Raises:
+            Unreadable: it has more than `max_pages`.
+        """
+        if count > self.max_pages:
+            raise Unreadable(
+                "too many pages",
+                "split it, or raise --max-pages",
+                f"{count:,} {unit}, limit {self.max_pages:,}",
+            )
+
+
+def open_archive(data: bytes, limits: Limits) -> zipfile.ZipFile:
+    """A ZIP file whose members together stay within the limits.
+
+    Python's reader gives no member more bytes than the archive's directory says, so the sum holds.
+
+    Raises:
+        Unreadable: it is damaged, encrypted, or unpacks to too much.
+    """
+    try:
+        archive = zipfile.ZipFile(io.BytesIO(data))
+    except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+        raise Unreadable(
+            "broken file", "get a whole copy of it", f"not a readable archive: {error}"
+        ) from error
+    members = archive.infolist()
+    if any(member.flag_bits & 1 for member in members):
+        raise Unreadable("encrypted", "save a copy without a password")
+    unpacked = sum(member.file_size for member in members)
+    too_dense = unpacked > _RATIO_FROM_BYTES and unpacked > limits.max_ratio * len(data)
+    if too_dense or unpacked > limits.max_unpacked_bytes:
+        raise Unreadable(
+            "unpacks to too much", "split it", f"{len(data):,} bytes would become {unpacked:,}: a zip bomb?"
+        )
+    return archive

@@ -1,0 +1,150 @@
+"""Word and PowerPoint files: paragraphs, lists and tables in order, headings by style, notes of slides."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from rag.core.optional import require
+from rag.data.documents import tables
+from rag.data.documents.blocks import Piece, clean
+from rag.data.documents.limits import Limits, open_archive
+
+_W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
+_HEADING = re.compile(r"heading (\d)", re.IGNORECASE)
+_BULLET = "• "
+_GROUP = 6  # of MSO_SHAPE_TYPE
+
+
+def word(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
+    """Title and pieces of a DOCX file, with insertions and without deletions that are still marked.
+
+    Word stores no pages; pieces have none.
+    """
+    open_archive(data, limits).close()
+    document = require("docx", "docs").Document(io.BytesIO(data))
+    pieces = list(_blocks(document.element.body, document))
+    named = [piece.text for piece in pieces if piece.kind == "heading"]
+    return document.core_properties.title or (named[0] if named else ""), pieces
+
+
+def _blocks(parent: Any, document: Any) -> Iterator[Piece]:
+    for child in parent:
+        if child.tag == f"{_W}p":
+            yield _paragraph(child, document)
+        elif child.tag == f"{_W}tbl":
+            yield from _table(child, document)
+        elif child.tag == f"{_W}sdt" and not _is_contents(child):  # a form field, a cover page, …
+            for content in child.findall(f"{_W}sdtContent"):
+                yield from _blocks(content, document)
+        elif child.tag in (f"{_W}ins", f"{_W}customXml", f"{_W}smartTag"):
+            yield from _blocks(child, document)
+
+
+def _is_contents(control: Any) -> bool:
+    kind = next(control.iter(f"{_W}docPartGallery"), None)
+    return kind is not None and kind.get(f"{_W}val") == "Table of Contents"
+
+
+def _paragraph(element: Any, document: Any) -> Piece:
+    style = _style(element, document)
+    text = _text(element)
+    if match := _HEADING.match(style):
+        return Piece("heading", text, int(match[1]))
+    if style.lower() == "title":
+        return Piece("heading", text, 1)
+    if re.match(r"toc \d", style, re.IGNORECASE):
+        return Piece("paragraph", "")
+    properties = element.find(f"{_W}pPr")
+    numbered = properties is not None and properties.find(f"{_W}numPr") is not None
+    if (numbered or style.lower().startswith("list")) and text.strip():
+        return Piece("item", _BULLET + text)
+    if "code" in style.lower() or style.lower() in ("html preformatted", "plain text", "preformatted text"):
+        return Piece("code", text)
+    return Piece("paragraph", text)
+
+
+def _style(element: Any, document: Any) -> str:
+    """Name of a paragraph's style, or of the heading that the style is based on."""
+    found = document.styles.element.get_by_id(element.style) if element.style else None
+    name, seen = "", 0
+    while found is not None and seen < 10:
+        name = name or found.name_val or ""
+        if _HEADING.match(found.name_val or ""):
+            return str(found.name_val)
+        found, seen = found.base_style, seen + 1
+    return name
+
+
+def _text(element: Any) -> str:
+    parts = []
+    for node in element.iter(f"{_W}t", f"{_W}tab", f"{_W}br", f"{_W}cr", f"{_W}noBreakHyphen"):
+        if any(above.tag == _FALLBACK for above in node.iterancestors()):
+            continue
+        tag = node.tag.removeprefix(_W)
+        parts.append(node.text or "" if tag == "t" else {"tab": "\t", "noBreakHyphen": "-"}.get(tag, "\n"))
+    return "".join(parts)
+
+
+def _table(element: Any, document: Any) -> Iterator[Piece]:
+    cells = []
+    for row in element.iter(f"{_W}tr"):
+        if next(row.iterancestors(f"{_W}tbl")) is not element:
+            continue  # of a table within a cell, whose text that cell has
+        texts = []
+        for cell in row.findall(f"{_W}tc"):
+            span = cell.find(f"{_W}tcPr/{_W}gridSpan")
+            lines = [clean(_text(paragraph)) for paragraph in cell.iter(f"{_W}p")]
+            texts += [" ".join(filter(None, lines))] * int(span.get(f"{_W}val") if span is not None else 1)
+        cells.append(texts)
+    if max(map(len, cells), default=0) < 2:
+        for row in element.iter(f"{_W}tc"):
+            yield from _blocks(row, document)
+    else:
+        yield from tables.grid(cells)
+
+
+def slides(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
+    """Title and pieces of a PPTX file: a slide's title is its heading, its number the page; notes follow."""
+    open_archive(data, limits).close()
+    show = require("pptx", "docs").Presentation(io.BytesIO(data))
+    limits.check_pages(len(show.slides), "slides")
+    pieces: list[Piece] = []
+    for number, slide in enumerate(show.slides, start=1):
+        page = str(number)
+        title = slide.shapes.title
+        name = clean(title.text_frame.text) if title is not None else ""
+        body: list[Piece] = []
+        for shape in slide.shapes:
+            if title is None or shape.shape_id != title.shape_id:
+                body += _shape(shape, page)
+        if slide.has_notes_slide and slide.notes_slide.notes_text_frame is not None:
+            notes = slide.notes_slide.notes_text_frame.text.split("\n")
+            body += [Piece("paragraph", line, page=page) for line in notes]
+        if name or any(piece.text.strip() for piece in body):
+            pieces += [Piece("heading", name or f"Slide {page}", 1, page), *body]
+    first = next((piece.text for piece in pieces if piece.kind == "heading"), "")
+    return show.core_properties.title or first, pieces
+
+
+def _shape(shape: Any, page: str) -> Iterator[Piece]:
+    if shape.shape_type == _GROUP:
+        for inner in shape.shapes:
+            yield from _shape(inner, page)
+    elif shape.has_table if hasattr(shape, "has_table") else False:
+        yield from tables.grid([[cell.text for cell in row.cells] for row in shape.table.rows], page=page)
+    elif shape.has_text_frame and not _is_footer(shape):
+        lines = [paragraph for paragraph in shape.text_frame.paragraphs if paragraph.text.strip()]
+        listed = len(lines) > 1
+        for paragraph in lines:
+            yield Piece(
+                "item" if listed else "paragraph", (_BULLET if listed else "") + paragraph.text, page=page
+            )
+
+
+def _is_footer(shape: Any) -> bool:
+    """Date, footer and slide number, which are the same on every slide."""
+    return shape.is_placeholder and int(shape.placeholder_format.type or 0) in (13, 15, 16)

@@ -1,0 +1,275 @@
+"""PDF by PDFium: lines with their places and font sizes, headings from the outline or from the sizes.
+
+Note:
+    PDFium is not thread-safe and may then give empty text without an error: one document at a time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rag.core.optional import require
+from rag.data.documents.blocks import Piece, Unreadable, clean
+from rag.data.documents.headings import mark_headings
+from rag.data.documents.limits import Limits
+
+_HYPHENS = "\x02\ufffe"  # what PDFium writes for a hyphen at the end of a line
+_LEADERS = re.compile(r"(?:[.·…_] ?){4,}[\divxlcIVXLC]*\s*\Z")  # of a table of contents
+_PAGE_NUMBER = re.compile(
+    r"[-–—\s]*(?:page\s+)?(?:\d{1,4}|[ivxlc]{1,7})(?:\s*(?:/|of)\s*\d{1,4})?[-–—\s]*\Z", re.I
+)
+_ENDS_IN_NUMBER = re.compile(r"\D\s*\b(?:\d{1,4}|[ivxlc]+)\s*\Z")
+_MIN_CONTENTS = 8  # lines of a page that is a table of contents
+_ENTRY = re.compile(r"([•▪◦‣●○■□–\-*·]|\(?\d{1,3}[.)]|\(?[a-z]\))\s+(?=\S)")
+_LINE = re.compile(r"[^\s\ufffe](?:[^\r\n]*[^\s])?")
+_CODE_FONTS, _BOLD_FONTS = ("mono", "courier", "cmtt"), ("bold", "black", "heavy", "cmbx", "demi")
+_FIXED_PITCH = 1  # a bit of a font's flags
+_SENTENCE_ENDS = ".:;!?"
+_MARGIN = 0.12  # of a page's height, where running heads and feet stand
+_TITLE_JUNK = re.compile(
+    r"\.(docx?|rtf|tex|dvi|indd|qxd|ps|pdf|fm|html?)$|^(untitled|microsoft word|slide 1)", re.I
+)
+
+
+@dataclass(slots=True)
+class Line:
+    """A line of a page.
+
+    Attributes:
+        top: distance of its upper edge from the page's lower edge, in points; `bottom` and `left` likewise.
+        size: font size in points.
+        height: of the page.
+        level: of a heading; 0 for other lines.
+    """
+
+    text: str
+    page: int
+    left: float
+    top: float
+    bottom: float
+    size: float
+    is_code: bool
+    is_bold: bool
+    height: float
+    level: int = 0
+
+
+def pdf(data: bytes, limits: Limits) -> tuple[str, list[Piece], tuple[str, ...]]:
+    """Title, pieces and notes of a PDF.
+
+    Raises:
+        Unreadable: damaged, encrypted, scanned, or of too many pages.
+    """
+    library = require("pypdfium2", "docs")
+    try:
+        document = library.PdfDocument(data)
+        count = len(document)
+    except library.PdfiumError as error:
+        if "password" in str(error).lower():
+            raise Unreadable("encrypted", "save a copy without a password") from error
+        raise Unreadable("broken file", "get a whole copy of it", f"not a readable PDF: {error}") from error
+    try:
+        limits.check_pages(count)
+        lines: list[Line] = []
+        n_empty = n_broken = 0
+        for number in range(count):
+            try:
+                found = list(_lines(document, number, library.raw))
+            except library.PdfiumError:
+                n_broken += 1
+                continue
+            n_empty += not found
+            lines += found
+        if not lines:
+            _refuse_without_text(count, n_broken)
+        toc = [
+            (clean(mark.get_title()), mark.level + 1, _target(mark)) for mark in document.get_toc(max_depth=6)
+        ]
+        labels = [document.get_page_label(number) or str(number + 1) for number in range(count)]
+        title = clean(document.get_metadata_value("Title"))
+    finally:
+        document.close()
+    lines = _without_boilerplate(lines, labels)
+    mark_headings(lines, [(name, level, at) for name, level, at in toc if name and at is not None])
+    notes = []
+    if n_empty and n_empty > count // 10:
+        notes.append(f"{n_empty} of {count} pages have no characters: empty or scanned")
+    if n_broken:
+        notes.append(f"{n_broken} of {count} pages are damaged")
+    if not title or _TITLE_JUNK.search(title):
+        title = _largest(lines)
+    return title, list(_pieces(lines, labels)), tuple(notes)
+
+
+def _refuse_without_text(count: int, n_broken: int) -> None:
+    if n_broken == count:
+        raise Unreadable("broken file", "get a whole copy of it", "no page of it can be read")
+    remedy = "make its text searchable, for example with `ocrmypdf`"
+    raise Unreadable("scanned", remedy, f"{count:,} pages without a character")
+
+
+def _target(mark: Any) -> int | None:
+    target = mark.get_dest()
+    return None if target is None else target.get_index()
+
+
+def _lines(document: Any, number: int, raw: Any) -> Iterator[Line]:
+    page = document[number]
+    text_page = page.get_textpage()
+    try:
+        n_chars = text_page.count_chars()
+        if n_chars <= 0:
+            return
+        buffer = (ctypes.c_ushort * (n_chars + 1))()
+        raw.FPDFText_GetText(text_page.raw, 0, n_chars, buffer)
+        text = "".join(map(chr, buffer[:n_chars]))  # one character for each of PDFium's, surrogates too
+        height = page.get_height()
+        yield from _cut(text, text_page.raw, raw, number, height)
+    finally:
+        text_page.close()
+        page.close()
+
+
+def _cut(page_text: str, text_page: Any, raw: Any, number: int, height: float) -> Iterator[Line]:
+    """Cut a page's characters at line ends; place and size are those of a line's first visible character."""
+    boxes = [ctypes.c_double() for _ in range(4)]
+    flags = ctypes.c_int()
+    name = ctypes.create_string_buffer(128)
+    for match in _LINE.finditer(page_text):
+        first, last = match.start(), match.end() - 1
+        raw.FPDFText_GetCharBox(text_page, first, *map(ctypes.byref, boxes))
+        left, _, bottom, top = (box.value for box in boxes)
+        is_code = is_bold = True
+        for place in {first, (first + last) // 2, last}:
+            raw.FPDFText_GetFontInfo(text_page, place, name, len(name), ctypes.byref(flags))
+            font = name.value.decode("utf-8", "replace").lower()
+            is_code &= bool(flags.value & _FIXED_PITCH) or any(mark in font for mark in _CODE_FONTS)
+            is_bold &= any(mark in font for mark in _BOLD_FONTS)
+        size = round(raw.FPDFText_GetFontSize(text_page, first) * 2) / 2
+        if size <= 2:  # the size is in the text's matrix, not in the font
+            size = max(round((top - bottom) * 1.4 * 2) / 2, 1)
+        text = match[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        text = text if is_code else unicodedata.normalize("NFKC", text)  # ligatures to letters
+        yield Line(text, number, left, top, bottom, size, is_code, is_bold, height)
+
+
+def _without_boilerplate(lines: list[Line], labels: Sequence[str]) -> list[Line]:
+    """Drop page numbers, running heads, tables of contents, and what repeats at the edge of pages."""
+    by_page: dict[int, list[Line]] = {}
+    for line in lines:
+        by_page.setdefault(line.page, []).append(line)
+    repeated = Counter(
+        mark for page in by_page.values() for mark in {_edge_mark(line) for line in page} if mark
+    )
+    enough = 3 if len(by_page) > 4 else 2
+    kept = []
+    for number, page in by_page.items():
+        entries = sum(_ENDS_IN_NUMBER.search(line.text) is not None for line in page)
+        if entries >= _MIN_CONTENTS and entries > 0.6 * len(page) and number < 5 + len(labels) // 8:
+            continue  # a page of the table of contents
+        for line in page:
+            mark = _edge_mark(line)
+            numbered = bool(mark) and labels[number] in (line.text.split()[0], line.text.split()[-1])
+            is_edge = bool(mark) and (repeated[mark] >= enough or _PAGE_NUMBER.match(line.text) is not None)
+            if not (is_edge or numbered or _LEADERS.search(line.text)):
+                kept.append(line)
+    return kept or lines
+
+
+def _edge_mark(line: Line) -> str:
+    """What a line at the upper or lower edge of a page has in common with those of other pages; else ""."""
+    middle = (line.top + line.bottom) / 2 / line.height
+    if _MARGIN < middle < 1 - _MARGIN:
+        return ""
+    return f"{round(line.top / 8)} " + re.sub(r"\d+|\b[ivxlc]+\b", "#", clean(line.text).lower())
+
+
+def _largest(lines: Sequence[Line]) -> str:
+    """The largest writing on the first page, as the title."""
+    first = [line for line in lines if line.page == lines[0].page]
+    size = max(line.size for line in first)
+    runs = [
+        list(run) for is_large, run in itertools.groupby(first, lambda line: line.size == size) if is_large
+    ]
+    is_title = (
+        len(runs) == 1 and len(runs[0]) <= 3 and size > Counter(x.size for x in lines).most_common(1)[0][0]
+    )
+    return clean(" ".join(line.text for line in runs[0])) if is_title else ""
+
+
+def _pieces(lines: Sequence[Line], labels: Sequence[str]) -> Iterator[Piece]:
+    """Join lines to headings, code, entries of lists and paragraphs."""
+    pitch = _pitch(lines)
+    block: list[Line] = []
+    for line in lines:
+        if block and not _continues(block[-1], line, block, pitch):
+            yield _piece(block, labels)
+            block = []
+        block.append(line)
+    if block:
+        yield _piece(block, labels)
+
+
+def _pitch(lines: Sequence[Line]) -> float:
+    """The usual distance from a line to the next, in font sizes."""
+    steps = Counter(
+        round((one.bottom - two.bottom) / one.size, 1)
+        for one, two in itertools.pairwise(lines)
+        if one.page == two.page and one.size == two.size and 0.8 < (one.bottom - two.bottom) / one.size < 3
+    )
+    return steps.most_common(1)[0][0] if steps else 1.2
+
+
+def _continues(last: Line, line: Line, block: Sequence[Line], pitch: float) -> bool:
+    if line.level != last.level or line.is_code != last.is_code:
+        return False
+    if line.page != last.page:  # a sentence that goes on
+        goes_on = line.text[:1].islower() and last.text[-1:] not in _SENTENCE_ENDS and line.size == last.size
+        return goes_on and not (line.level or line.is_code)
+    step = (last.bottom - line.bottom) / max(last.size, 1)
+    if line.level:
+        return abs(line.size - last.size) < 1 and 0 < step < 1.35 * max(pitch, 1.4) and len(block) < 3
+    if line.is_code:
+        return -0.5 < step < 2.2 * pitch
+    if abs(line.size - last.size) > 1.5 or (_ENTRY.match(line.text) and not -0.3 < step < 0.3):
+        return False
+    indented = line.left - last.left > 0.8 * line.size and line.left - block[0].left > 0.8 * line.size
+    is_entry = _ENTRY.match(block[0].text) is not None
+    ended = last.text[-1:] in _SENTENCE_ENDS and indented and not is_entry
+    return step < 1.3 * pitch + 0.1 and not ended  # upwards: the next column
+
+
+def _piece(block: Sequence[Line], labels: Sequence[str]) -> Piece:
+    page = labels[block[0].page]
+    if block[0].is_code and not block[0].level:
+        return Piece("code", "\n".join(_indented(block)), page=page)
+    text = ""
+    for line in block:
+        part = line.text.strip()
+        if text[-1:] in _HYPHENS and text:
+            text = text[:-1] + part
+        else:
+            text = f"{text} {part}" if text else part
+    text = re.sub(f"[{_HYPHENS}]\\s*", "", text)
+    if block[0].level:
+        return Piece("heading", text, block[0].level, page)
+    if match := _ENTRY.match(text):
+        mark = match[1] if match[1][-1] in ".)" else "•"
+        return Piece("item", f"{mark} {text[match.end() :]}", page=page)
+    return Piece("paragraph", text, page=page)
+
+
+def _indented(block: Sequence[Line]) -> list[str]:
+    """Lines of code with the indentation that their places on the page show."""
+    left = min(line.left for line in block)
+    return [
+        " " * min(40, round((line.left - left) / max(0.6 * line.size, 1))) + line.text.strip()
+        for line in block
+    ]

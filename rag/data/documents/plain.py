@@ -1,0 +1,170 @@
+"""Text files, whatever their encoding, and source code."""
+
+from __future__ import annotations
+
+import ast
+import codecs
+import re
+from collections.abc import Iterator, Sequence
+
+from rag.data.documents.blocks import Piece, Unreadable, clean
+from rag.data.documents.markdown import front_matter
+
+_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
+          (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))  # fmt: skip
+_DECLARED = re.compile(rb"""(?:charset|encoding|coding)\s*[=:]\s*["']?\s*([A-Za-z][\w.:-]+)""")
+_UNDERLINE = re.compile(r"([=\-~^*#])\1{2,}\s*\Z")
+_ENTRY = re.compile(r"\s*([-*+•·–]|\(?\d{1,3}[.)]|\(?[a-z][.)])\s+(?=\S)")
+_RULE = re.compile(r"[\s=\-_*#~+.]+\Z")
+_MAX_HEADING_CHARS = 100
+_LATIN_SHARE = 0.25  # of letters beyond ASCII: more is no Western European text
+
+
+def decode(data: bytes, encoding: str = "utf-8") -> tuple[str, tuple[str, ...]]:
+    r"""Text of bytes, and a note if its encoding had to be guessed.
+
+    A byte-order mark decides, then UTF-8 if it fits, then what the file declares, then `encoding`; Western
+    European text in Windows-1252 is recognised.
+
+    Raises:
+        Unreadable: binary data, or text of an unknown encoding.
+
+    Example:
+        >>> decode("café au lait".encode("cp1252"))
+        ('café au lait', ('read as Windows-1252',))
+    """
+    for mark, name in _MARKS:
+        if data.startswith(mark):
+            return data.decode(name, "replace"), ()
+    if b"\0" in data:
+        raise Unreadable("binary data", "remove it, or give it the name of its real format")
+    try:
+        return data.decode("utf-8"), ()
+    except UnicodeDecodeError as error:
+        place = error.start
+    match = _DECLARED.search(data[:1024])
+    for name in (match[1].decode() if match else "", encoding):
+        try:
+            return data.decode(name), ()
+        except (LookupError, UnicodeDecodeError):
+            continue
+    try:
+        text = data.decode("cp1252")
+    except UnicodeDecodeError:
+        text = ""
+    letters = [character for character in text if character.isalpha()]
+    controls = sum(data.count(bytes([code])) for code in range(9))
+    if letters and not controls and sum(not c.isascii() for c in letters) < _LATIN_SHARE * len(letters):
+        return text, ("read as Windows-1252",)
+    raise Unreadable(
+        "unknown encoding", "convert it to UTF-8 (iconv), or say --encoding", f"byte {place + 1} is not UTF-8"
+    )
+
+
+def text(source: str) -> tuple[str, list[Piece]]:
+    """Title and pieces of plain text; the title is that of its front matter, else a heading on top."""
+    title, body = front_matter(source.replace("\r\n", "\n").replace("\r", "\n"))
+    pieces = list(_paragraphs(body))
+    if not title and pieces and pieces[0].kind == "heading":
+        title = pieces[0].text
+    return title, pieces
+
+
+def _paragraphs(body: str) -> Iterator[Piece]:
+    for group in re.split(r"\n[ \t]*(?:\n[ \t]*)+", body.strip("\n")):
+        lines = [line for line in group.split("\n") if not (line.strip() and _RULE.match(line))]
+        marked = group.rstrip().split("\n")
+        if len(marked) >= 2 and _is_underlined(marked[0], marked[1]):
+            yield Piece("heading", marked[0], 1 if marked[1].lstrip()[0] in "=*#" else 2)
+            lines = lines[1:]
+        if not any(line.strip() for line in lines):
+            continue
+        if _ENTRY.match(lines[0]) and len(lines) > 1:
+            yield from _entries(lines)
+        elif _is_prose(lines):
+            yield Piece("paragraph", " ".join(lines))
+        else:
+            yield Piece("code", "\n".join(lines))
+
+
+def _is_underlined(line: str, below: str) -> bool:
+    size = len(line.strip())
+    fits = 0 < size <= _MAX_HEADING_CHARS and abs(len(below.strip()) - size) <= max(2, size // 4)
+    return fits and _UNDERLINE.match(below.strip()) is not None and not _RULE.match(line)
+
+
+def _entries(lines: Sequence[str]) -> Iterator[Piece]:
+    """Entries of a list; a line without a mark goes on with the entry above it."""
+    entry: list[str] = []
+    for line in lines:
+        if _ENTRY.match(line) and entry:
+            yield Piece("item", " ".join(entry))
+            entry = []
+        entry.append(re.sub(r"^\s*[-*+·]\s+", "• ", line))
+    yield Piece("item", " ".join(entry))
+
+
+def _is_prose(lines: Sequence[str]) -> bool:
+    """Whether its line ends only come from the width of the text: one line, or lines that are all full."""
+    if len(lines) == 1:
+        return True
+    width = max(len(line.rstrip()) for line in lines)
+    is_full = all(len(line.rstrip()) > 0.6 * width for line in lines[:-1])
+    aligned = {len(line) - len(line.lstrip()) for line in lines[1:]}
+    return is_full and width > 40 and len(aligned) == 1 and not any("   " in line.strip() for line in lines)
+
+
+def code(source: str, *, is_python: bool = False) -> tuple[str, list[Piece]]:
+    """Pieces of source code: Python by its classes and functions, other languages by their empty lines."""
+    lines = source.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    if is_python:
+        try:
+            tree = ast.parse(source)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            pass
+        else:
+            return "", list(_python(tree, lines))
+    return "", list(_chunks(lines))
+
+
+def _chunks(lines: Sequence[str]) -> Iterator[Piece]:
+    """Runs of lines up to an empty line that is followed by one without indentation."""
+    chunk: list[str] = []
+    for place, line in enumerate(lines):
+        follows = lines[place + 1] if place + 1 < len(lines) else ""
+        chunk.append(line)
+        if not line.strip() and follows[:1].strip():
+            yield Piece("code", "\n".join(chunk))
+            chunk = []
+    yield Piece("code", "\n".join(chunk))
+
+
+def _python(tree: ast.Module, lines: Sequence[str]) -> Iterator[Piece]:
+    """Each class and function under a heading of its name; methods under that of their class."""
+    if docstring := ast.get_docstring(tree):
+        yield from (Piece("paragraph", part) for part in docstring.split("\n\n"))
+    at = tree.body[0].end_lineno or 0 if docstring else 0
+    yield from _body(tree, lines, at, len(lines), 1)
+
+
+def _body(
+    node: ast.Module | ast.ClassDef, lines: Sequence[str], at: int, end: int, level: int
+) -> Iterator[Piece]:
+    for child in node.body:
+        if not isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        first = min([child.lineno, *(decorator.lineno for decorator in child.decorator_list)]) - 1
+        last = child.end_lineno or first
+        if at < first:
+            yield from _chunks(lines[at:first])
+        yield Piece("heading", child.name, level)
+        if isinstance(child, ast.ClassDef) and any(
+            isinstance(inner, ast.FunctionDef) for inner in child.body
+        ):
+            yield from _body(child, lines, first, last, level + 1)
+        else:
+            yield from _chunks(lines[first:last])
+        at = last
+    if at < end:
+        rest = [Piece("code", "\n".join(lines[at:end]))]
+        yield from rest if clean("".join(lines[at:end])) else []

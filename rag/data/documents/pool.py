@@ -1,0 +1,141 @@
+"""Many documents at once, each in a process of its own that is killed when its time is over."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rag.core.log import get_logger
+from rag.data.documents.blocks import Converted, Unreadable
+from rag.data.documents.limits import Limits
+
+_LOOK_AHEAD = 8  # documents of each process that may be finished before they are wanted
+_SLOW_S = 10.0  # from then on the file that takes long is named
+_log = get_logger(__name__)
+
+
+def convert_files(
+    paths: Iterable[str],
+    limits: Limits,
+    *,
+    encoding: str = "utf-8",
+    cache: Path | None = None,
+    processes: int | None = None,
+) -> Iterator[tuple[str, Converted | Unreadable]]:
+    """Convert files, in the order given; a file that cannot be read gives its reason.
+
+    Args:
+        cache: folder of earlier conversions; see `convert_file`.
+        processes: how many documents at a time; default: one per core, eight at most.
+    """
+    n_processes = processes or min(os.cpu_count() or 1, 8)
+    request = {
+        "limits": asdict(limits),
+        "encoding": encoding,
+        "cache": str(cache.absolute()) if cache else "",
+    }
+    local = threading.local()
+    workers: list[_Worker] = []
+
+    def run(path: str) -> Converted | Unreadable:
+        if not hasattr(local, "worker"):
+            local.worker = _Worker()
+            workers.append(local.worker)
+        worker: _Worker = local.worker
+        return worker.convert({**request, "path": os.path.abspath(path)}, limits.timeout_s)
+
+    waiting: deque[tuple[str, Future[Converted | Unreadable]]] = deque()
+    executor = ThreadPoolExecutor(n_processes, thread_name_prefix="documents")
+    try:
+        for path in paths:
+            waiting.append((path, executor.submit(run, path)))
+            if len(waiting) >= _LOOK_AHEAD * n_processes:
+                yield waiting[0][0], _result(*waiting.popleft())
+        while waiting:
+            yield waiting[0][0], _result(*waiting.popleft())
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
+        for worker in workers:
+            worker.kill()
+
+
+def _result(path: str, future: Future[Converted | Unreadable]) -> Converted | Unreadable:
+    started = time.monotonic()
+    while True:
+        try:
+            return future.result(timeout=_SLOW_S)
+        except NotYet:
+            _log.warning("still reading %s (%.0f s)", path, time.monotonic() - started)
+
+
+class _Worker:
+    """A converting process, started when it is first needed and after each one that was killed."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        self._is_over = False
+
+    def convert(self, request: dict[str, Any], timeout_s: float) -> Converted | Unreadable:
+        """Send one request and wait for its reply."""
+        process = self._running()
+        if process is None:
+            return Unreadable("stopped", "run the command again")
+        late = threading.Event()
+
+        def stop() -> None:
+            late.set()
+            process.kill()
+
+        timer = threading.Timer(timeout_s, stop)
+        timer.start()
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except BrokenPipeError:
+            line = b""
+        finally:
+            timer.cancel()
+        if line.endswith(b"\n"):
+            reply = json.loads(line)
+            return Unreadable(**reply) if "reason" in reply else Converted.from_json(reply)
+        process.kill()
+        code = process.wait()
+        if late.is_set():
+            remedy = "split it, or give it more time (--document-timeout)"
+            return Unreadable("takes too long", remedy, f"more than {timeout_s:g} s")
+        return Unreadable("broken file", "open and save it again", f"its converter ended with code {code}")
+
+    def _running(self) -> subprocess.Popen[bytes] | None:
+        with self._lock:
+            if self._is_over:
+                return None
+            if self._process is None or self._process.poll() is not None:
+                environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "rag.data.documents.worker"],
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment,
+                )  # fmt: skip
+            return self._process
+
+    def kill(self) -> None:
+        """End the process for good."""
+        with self._lock:
+            self._is_over = True
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()

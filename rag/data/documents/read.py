@@ -1,0 +1,62 @@
+"""Files as documents of a corpus: ids that every format can hold, titles, and what could not be read."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+from urllib.parse import quote
+
+from rag.core.progress import Progress
+from rag.data.documents.blocks import Converted, Unreadable
+from rag.data.documents.convert import convert
+from rag.data.documents.pool import convert_files
+from rag.data.files.sources import ReadOptions, Source
+from rag.data.files.streams import STDIN, strip_compression
+from rag.data.records import BadRecord, Document
+
+_UNWRITABLE = re.compile("[\\s%\x00-\x1f\x7f\ud800-\udfff]")
+
+
+def file_id(name: str) -> str:
+    """A file's name as an id: without white space, so that TREC's formats can hold it.
+
+    White space, control characters and "%" are percent-encoded, as in URLs; two names never share an id.
+
+    Example:
+        >>> file_id("My notes/Größe 100%.pdf")
+        'My%20notes/Größe%20100%25.pdf'
+    """
+    return _UNWRITABLE.sub(lambda match: quote(match[0], errors="surrogateescape"), name)
+
+
+def documents_of_files(
+    sources: Sequence[Source], options: ReadOptions
+) -> Iterator[tuple[Source, Document | BadRecord, tuple[str, ...]]]:
+    """Each file as a document, or why it is none; and what a person should know of it."""
+    with Progress(len(sources), "files", "read") as progress:
+        for source, (_, found) in zip(sources, _converted(sources, options), strict=True):
+            progress.update()
+            if isinstance(found, Unreadable):
+                detail = f"{found.detail}; {found.remedy}" if found.detail else found.remedy
+                yield source, BadRecord(found.reason, detail), ()
+            else:
+                shown = source.name.encode("utf-8", "replace").decode()
+                title = found.title or PurePath(strip_compression(shown)).stem
+                document = Document(file_id(source.name), title, found.text, blocks=found.blocks, path=shown)
+                yield source, document, found.notes
+
+
+def _converted(
+    sources: Sequence[Source], options: ReadOptions
+) -> Iterator[tuple[str, Converted | Unreadable]]:
+    if [source.path for source in sources] == [STDIN]:
+        try:
+            data = sys.stdin.buffer.read(options.limits.max_bytes)
+            yield STDIN, convert(data, STDIN, options.limits, options.encoding)
+        except Unreadable as error:
+            yield STDIN, error
+    else:
+        paths = [source.path for source in sources]
+        yield from convert_files(paths, options.limits, encoding=options.encoding, cache=options.cache)

@@ -1,0 +1,96 @@
+"""A process that converts one document after another: requests and replies are lines of JSON.
+
+It is started by `rag.data.documents.pool`, which kills it when a document takes too long.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import zlib
+from dataclasses import asdict
+from pathlib import Path, PurePath
+from typing import Any
+
+from rag.core.errors import RagError
+from rag.core.files import atomic_write_bytes
+from rag.core.optional import DISTRIBUTION
+from rag.data.documents.blocks import Converted, Unreadable
+from rag.data.documents.convert import VERSION, convert
+from rag.data.documents.limits import Limits
+from rag.data.files.streams import COMPRESSED_SUFFIXES, open_binary, strip_compression
+
+
+def main() -> None:
+    """Serve until standard input ends. What libraries print goes to standard error."""
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        request = json.loads(line)
+        limits = Limits(**request["limits"])
+        _limit_memory(limits.memory_mib)
+        cache = Path(request["cache"]) if request["cache"] else None
+        replies.write(json.dumps(_reply(request["path"], limits, request["encoding"], cache)) + "\n")
+        replies.flush()
+
+
+def _limit_memory(mib: int) -> None:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    resource.setrlimit(resource.RLIMIT_AS, (mib << 20, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+def _reply(path: str, limits: Limits, encoding: str, cache: Path | None) -> dict[str, Any]:
+    try:
+        return convert_file(path, limits, encoding, cache).to_json()
+    except Unreadable as error:
+        return {"reason": error.reason, "remedy": error.remedy, "detail": error.detail}
+    except RagError as error:  # a package that is not installed, a damaged compressed file
+        return {"reason": "cannot be read", "remedy": error.hint, "detail": error.message}
+    except OSError as error:
+        return {"reason": "cannot be read", "remedy": "check its permissions", "detail": error.strerror or ""}
+
+
+def cache_folder() -> Path:
+    """Where commands keep conversions: below `$XDG_CACHE_HOME`, or `~/.cache`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / DISTRIBUTION / "documents"
+
+
+def convert_file(path: str, limits: Limits, encoding: str = "utf-8", cache: Path | None = None) -> Converted:
+    """Convert a file, or take over an earlier conversion of the same content.
+
+    Args:
+        cache: folder of earlier conversions, which gets this one.
+
+    Raises:
+        Unreadable: the file cannot be read as a document.
+    """
+    if os.path.getsize(path) > limits.max_bytes:
+        raise Unreadable("too large", "split it", f"{os.path.getsize(path):,} bytes")
+    if path.lower().endswith(COMPRESSED_SUFFIXES):
+        with open_binary(path) as stream:
+            data = stream.read(limits.max_bytes + 1)
+        if len(data) > limits.max_bytes:
+            raise Unreadable("unpacks to too much", "split it", f"more than {limits.max_bytes:,} bytes")
+    else:
+        data = Path(path).read_bytes()
+    name = PurePath(strip_compression(path)).name
+    if cache is None:
+        return convert(data, name, limits, encoding)
+    key = json.dumps([VERSION, PurePath(name).suffix.lower(), encoding, asdict(limits)])
+    digest = hashlib.sha256(key.encode() + data).hexdigest()
+    place = cache / digest[:2] / digest[2:]
+    try:
+        return Converted.from_json(json.loads(zlib.decompress(place.read_bytes())))
+    except (OSError, ValueError, zlib.error):  # not there, or damaged
+        converted = convert(data, name, limits, encoding)
+    atomic_write_bytes(place, zlib.compress(json.dumps(converted.to_json()).encode(), 1))
+    return converted
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,237 @@
+"""Small files of every format, made from one list of (kind, content): what a test puts in must come out.
+
+Kinds: "h1", "h2", "p", "li", "code" with a text, and "table" with a list of rows, the header first.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import zipfile
+from collections.abc import Callable, Sequence
+from email.message import EmailMessage
+from typing import Any
+
+import docx
+import openpyxl
+import pptx
+
+Content = Sequence[tuple[str, Any]]
+
+
+def markdown(content: Content) -> bytes:
+    def shown(kind: str, value: Any) -> str:
+        if kind == "table":
+            rows = [f"| {' | '.join(row)} |" for row in value]
+            return "\n".join([rows[0], "|---" * len(value[0]) + "|", *rows[1:]])
+        if kind == "code":
+            return f"```\n{value}\n```"
+        return {"h1": "# ", "h2": "## ", "li": "* ", "p": ""}[kind] + value
+
+    return "\n\n".join(shown(*block) for block in content).encode()
+
+
+def rst(content: Content) -> bytes:
+    parts = []
+    for kind, value in content:
+        if kind in ("h1", "h2"):
+            parts.append(f"{value}\n{('=' if kind == 'h1' else '-') * max(len(value), 4)}")
+        elif kind == "table":
+            rows = "\n".join("   * - " + "\n     - ".join(row) for row in value)
+            parts.append(f".. list-table::\n   :header-rows: 1\n\n{rows}")
+        elif kind == "code":
+            parts.append("::\n\n" + "\n".join(f"   {line}" for line in value.split("\n")))
+        else:
+            parts.append(("* " if kind == "li" else "") + value)
+    return "\n\n".join(parts).encode()
+
+
+def page(content: Content, title: str = "") -> bytes:
+    def shown(kind: str, value: Any) -> str:
+        if kind == "table":
+            cells = ["".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row)
+                     for tag, row in zip(["th"] + ["td"] * len(value), value, strict=False)]  # fmt: skip
+            return "<table>" + "".join(f"<tr>{row}</tr>" for row in cells) + "</table>"
+        tag = {"code": "pre"}.get(kind, kind)
+        text = f"<{tag}>{html.escape(value)}</{tag}>"
+        return f"<ul>{text}</ul>" if kind == "li" else text
+
+    body = "".join(shown(*block) for block in content)
+    return f"<!doctype html><html><head><title>{title}</title></head><body>{body}</body></html>".encode()
+
+
+def word(content: Content) -> bytes:
+    document = docx.Document()
+    document.styles.add_style("Code", docx.enum.style.WD_STYLE_TYPE.PARAGRAPH)
+    styles = {"h1": "Heading 1", "h2": "Heading 2", "li": "List Bullet", "code": "Code", "p": "Normal"}
+    for kind, value in content:
+        if kind == "table":
+            table = document.add_table(len(value), len(value[0]))
+            for row, texts in zip(table.rows, value, strict=True):
+                for cell, text in zip(row.cells, texts, strict=True):
+                    cell.text = text
+        else:
+            document.add_paragraph(value, style=styles[kind])
+    return _saved(document)
+
+
+def slides(content: Content) -> bytes:
+    """Each heading begins a slide; lists and code are paragraphs of it."""
+    show = pptx.Presentation()
+    slide = None
+    for kind, value in content:
+        if kind in ("h1", "h2") or slide is None:
+            slide = show.slides.add_slide(show.slide_layouts[5])
+            slide.shapes.title.text = value if kind in ("h1", "h2") else ""
+            if kind in ("h1", "h2"):
+                continue
+        if kind == "table":
+            shape = slide.shapes.add_table(len(value), len(value[0]), 0, 0, 5_000_000, 900_000)
+            for row, texts in zip(shape.table.rows, value, strict=True):
+                for cell, text in zip(row.cells, texts, strict=True):
+                    cell.text = text
+        else:
+            slide.shapes.add_textbox(0, 0, 5_000_000, 900_000).text_frame.text = value
+    return _saved(show)
+
+
+def workbook(sheets: dict[str, Sequence[Sequence[Any]]]) -> bytes:
+    book = openpyxl.Workbook()
+    book.remove(book.active)
+    for name, rows in sheets.items():
+        sheet = book.create_sheet(name)
+        for row in rows:
+            sheet.append(list(row))
+    return _saved(book)
+
+
+def _saved(document: Any) -> bytes:
+    buffer = io.BytesIO()
+    document.save(buffer)
+    return buffer.getvalue()
+
+
+def epub(content: Content, title: str = "Book", **members: bytes) -> bytes:
+    container = '<container><rootfiles><rootfile full-path="O/p.opf"/></rootfiles></container>'
+    package = (
+        f'<package xmlns:dc="http://purl.org/dc/elements/1.1/"><metadata><dc:title>{title}</dc:title>'
+        '</metadata><manifest><item id="a" href="one%20a.xhtml"/></manifest>'
+        '<spine><itemref idref="a"/></spine></package>'
+    )
+    files = {"mimetype": b"application/epub+zip", "META-INF/container.xml": container.encode(),
+             "O/p.opf": package.encode(), "O/one a.xhtml": page(content), **members}  # fmt: skip
+    return archive(files)
+
+
+def archive(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as target:
+        for name, data in files.items():
+            target.writestr(name, data)
+    return buffer.getvalue()
+
+
+def mail(content: Content, subject: str = "Subject", attachments: dict[str, bytes] | None = None) -> bytes:
+    message = EmailMessage()
+    message["Subject"], message["From"], message["To"] = subject, "ann@example.org", "bo@example.org"
+    message.set_content(page(content).decode(), subtype="html")
+    for name, data in (attachments or {}).items():
+        message.add_attachment(data, maintype="application", subtype="octet-stream", filename=name)
+    return message.as_bytes()
+
+
+Line = tuple[float, float, float, str, str]  # x, y, size, font (F regular, B bold, C fixed pitch), text
+
+
+def pdf(
+    pages: Sequence[Sequence[Line]],
+    outline: Sequence[tuple[str, int]] = (),
+    *,
+    labels: str = "",
+    title: str = "",
+    encrypted: bool = False,
+) -> bytes:
+    """A PDF of lines at their places; the outline has title and page of each entry, labels a number tree."""
+    fonts = {"F": "Helvetica", "B": "Helvetica-Bold", "C": "Courier"}
+    objects: dict[int, bytes] = {}
+    for number, (_, name) in enumerate(sorted(fonts.items()), start=10):
+        objects[number] = f"<</Type/Font/Subtype/Type1/BaseFont/{name}/Encoding/WinAnsiEncoding>>".encode()
+    named = " ".join(f"/{key} {number} 0 R" for number, key in enumerate(sorted(fonts), start=10))
+    first = 20
+    for place, lines in enumerate(pages):
+        stream = "".join(
+            f"BT /{font} {size} Tf {x} {y} Td ({_escaped(text)}) Tj ET\n" for x, y, size, font, text in lines
+        ).encode("cp1252")
+        objects[first + 2 * place] = (
+            f"<</Type/Page/Parent 2 0 R/MediaBox[0 0 595 842]/Resources<</Font<<{named}>>>>"
+            f"/Contents {first + 2 * place + 1} 0 R>>".encode()
+        )
+        objects[first + 2 * place + 1] = b"<</Length %d>>stream\n%s\nendstream" % (len(stream), stream)
+    kids = " ".join(f"{first + 2 * place} 0 R" for place in range(len(pages)))
+    objects[2] = f"<</Type/Pages/Kids[{kids}]/Count {len(pages)}>>".encode()
+    begin = first + 2 * len(pages) + 1
+    for place, (text, at) in enumerate(outline):
+        following = f"/Next {begin + place + 1} 0 R" if place + 1 < len(outline) else ""
+        entry = f"<</Title({_escaped(text)})/Parent 3 0 R/Dest[{first + 2 * at} 0 R /Fit]{following}>>"
+        objects[begin + place] = entry.encode("cp1252")
+    more = "/Outlines 3 0 R" if outline else ""
+    if outline:
+        objects[3] = (
+            f"<</First {begin} 0 R/Last {begin + len(outline) - 1} 0 R/Count {len(outline)}>>".encode()
+        )
+    objects[1] = (
+        f"<</Type/Catalog/Pages 2 0 R{more}{f'/PageLabels<</Nums[{labels}]>>' if labels else ''}>>".encode()
+    )
+    objects[4] = f"<</Title({_escaped(title)})>>".encode("cp1252")
+    trailer = "/Info 4 0 R"
+    if encrypted:  # with a password that nobody knows
+        objects[5] = f"<</Filter/Standard/V 1/R 2/O<{'ab' * 32}>/U<{'cd' * 32}>/P -4>>".encode()
+        trailer += f"/Encrypt 5 0 R/ID[<{'00' * 16}><{'00' * 16}>]"
+    return _pdf_file(objects, trailer)
+
+
+def _pdf_file(objects: dict[int, bytes], trailer: str) -> bytes:
+    out = bytearray(b"%PDF-1.4\n")
+    table = {}
+    for number, content in sorted(objects.items()):
+        table[number] = len(out)
+        out += b"%d 0 obj\n%s\nendobj\n" % (number, content)
+    start = len(out)
+    out += b"xref\n0 1\n0000000000 65535 f \n"
+    for number, offset in table.items():
+        out += b"%d 1\n%010d 00000 n \n" % (number, offset)
+    return bytes(out + f"trailer<</Size 9999/Root 1 0 R{trailer}>>\nstartxref\n{start}\n%%EOF".encode())
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace("(", r"\(").replace(")", r"\)")
+
+
+def pdf_of(content: Content) -> bytes:
+    """Headings are larger, code has a fixed pitch, tables are lines; prose is broken at 80 characters."""
+    lines: list[Line] = []
+    y = 800.0
+    sizes = {"h1": 20.0, "h2": 15.0}
+    for kind, value in content:
+        texts = [" ".join(row) for row in value] if kind == "table" else value.split("\n")
+        y -= 12
+        for text in texts:
+            for part in [text] if kind == "code" else _wrapped(("- " if kind == "li" else "") + text, 80):
+                y -= 1.25 * sizes.get(kind, 10.0)
+                lines.append((50, y, sizes.get(kind, 10.0), "C" if kind == "code" else "F", part))
+    return pdf([lines])
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    lines = [""]
+    for word_ in text.split(" "):
+        if lines[-1] and len(lines[-1]) + len(word_) >= width:
+            lines.append("")
+        lines[-1] += f" {word_}" if lines[-1] else word_
+    return lines
+
+
+MAKERS: dict[str, Callable[[Content], bytes]] = {
+    "a.md": markdown, "a.rst": rst, "a.html": page, "a.docx": word, "a.pptx": slides, "a.epub": epub,
+    "a.eml": mail, "a.pdf": pdf_of,
+}  # fmt: skip

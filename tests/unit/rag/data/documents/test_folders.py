@@ -1,0 +1,232 @@
+"""A folder of people's own files: what is read, what is named and why, and how it goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rag.cli.main import main
+from rag.cli.show import format_answer_set
+from rag.core.errors import ConfigError, DataError
+from rag.core.types import Answer, AnswerSet, Evidence, Location, Passage
+from rag.data.corpus import read_documents
+from rag.data.documents import worker
+from rag.data.documents.blocks import Converted, Unreadable
+from rag.data.documents.convert import convert
+from rag.data.documents.limits import Limits
+from rag.data.documents.pool import convert_files
+from rag.data.documents.read import file_id
+from rag.data.files.sources import ReadOptions
+from rag.data.records import Document, ReadReport
+from rag.data.split import SplitOptions, split_documents
+from serve.desk import passage_json
+from tests import document_makers as make
+
+LINE = [(50.0, 700.0, 10.0, "F", "Some text.")]
+ENCRYPTED_OFFICE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\0" * 99 + "EncryptedPackage".encode("utf-16-le")
+BAD: dict[str, tuple[Callable[[], bytes], str]] = {
+    "cut.pdf": (lambda: make.pdf([LINE])[:200], "broken file"),
+    "junk.docx": (lambda: b"junk" * 100, "broken file"),
+    "cut.docx": (lambda: make.word([("p", "x")])[:5000], "broken file"),
+    "other.zip.docx": (lambda: make.archive({"a.txt": b"x"}), "format not read"),
+    "no-document.docx": (lambda: make.archive({"word/document.xml": b"<"}), "broken file"),
+    "locked.pdf": (lambda: make.pdf([LINE], encrypted=True), "encrypted"),
+    "locked.docx": (lambda: ENCRYPTED_OFFICE, "encrypted"),
+    "locked.epub": (
+        lambda: make.epub([("p", "x")], **{"META-INF/encryption.xml": b"<e><EncryptedData><EncryptionMethod "
+                                           b'Algorithm="aes"/></EncryptedData></e>'}),
+        "encrypted",
+    ),
+    "scan.pdf": (lambda: make.pdf([[], []]), "scanned"),
+    "empty.txt": (lambda: b"", "empty"),
+    "blank.md": (lambda: b" \n\n", "empty"),
+    "empty.html": (lambda: b"<html><body><script>x</script></body></html>", "empty"),
+    "empty.docx": (lambda: make.word([]), "empty"),
+    "old.doc": (lambda: b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\0" * 99, "old Office format"),
+    "old.rtf": (lambda: b"{\\rtf1 Hello}", "format not read"),
+    "binary.txt": (lambda: bytes(range(256)), "binary data"),
+    "russian.txt": (lambda: "Привет, как дела?".encode("cp1251"), "unknown encoding"),
+    "bomb.docx": (lambda: make.archive({"word/document.xml": b"\0" * 51_000_000}), "unpacks to too much"),
+    "long.pdf": (lambda: make.pdf([LINE] * 4), "too many pages"),
+    "plain.eml": (lambda: b"\n\nno header", "broken file"),
+    "bad.ipynb": (lambda: b'{"cells": 3}', "broken file"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_files_are_refused_with_a_reason_and_a_remedy(name: str) -> None:
+    data, reason = BAD[name]
+    with pytest.raises(Unreadable) as caught:
+        convert(data(), name, Limits(max_pages=3))
+    assert caught.value.reason == reason
+    assert caught.value.remedy
+
+
+def test_a_short_text_is_no_reason_to_guess_but_western_text_is_read() -> None:
+    converted = convert("Das Café liegt in der Straße des Präsidenten – „hier“.".encode("cp1252"), "a.txt")
+    assert converted.text == "Das Café liegt in der Straße des Präsidenten – „hier“."
+    assert converted.notes == ("read as Windows-1252",)
+    russian = "Привет, как дела?"
+    assert convert(russian.encode("cp1251"), "a.txt", encoding="cp1251").text == russian
+
+
+def fill(folder: Path) -> None:
+    (folder / "sub").mkdir(parents=True)
+    (folder / "my notes.md").write_text("# Notes\n\nTwo words.\n")
+    (folder / "sub" / "100% plan.pdf").write_bytes(make.pdf([LINE], title="The Plan"))
+    (folder / "rooms.csv").write_text("week,room\n2,37\n")
+    (folder / "README").write_text("How to use this.")
+    (folder / "empty.txt").write_bytes(b"")
+    (folder / "locked.pdf").write_bytes(BAD["locked.pdf"][0]())
+    (folder / "old.doc").write_bytes(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1")
+    (folder / "photo.jpg").write_bytes(b"\xff\xd8\xff\0")
+    (folder / "data.jsonl").write_text('{"id": "1", "text": "x"}\n')
+
+
+def test_a_mixed_folder_is_read_as_documents(tmp_path: Path) -> None:
+    fill(tmp_path / "in")
+    report = ReadReport()
+    options = ReadOptions(cache=tmp_path / "cache")
+    documents = list(read_documents(tmp_path / "in", options=options, report=report))
+    assert [(d.id, d.path, d.title) for d in documents] == [
+        ("README", "README", "README"), ("my%20notes.md", "my notes.md", "Notes"),
+        ("rooms.csv", "rooms.csv", "rooms"), ("sub/100%25%20plan.pdf", "sub/100% plan.pdf", "The Plan"),
+    ]  # fmt: skip
+    assert (report.total, report.files, report.unread) == (7, 7, 3)
+    assert report.reasons == {"empty": 1, "encrypted": 1, "old Office format": 1}
+    lines = report.summary().splitlines()
+    assert lines[0].startswith("7 documents, 3 bad (42.86 %)")
+    assert f"  {tmp_path}/in/locked.pdf: encrypted (save a copy without a password)" in lines
+    assert report.ignored_summary() == "2 files are not read: 1 × .jsonl, 1 × .jpg"
+    passages = {p.id: p for p in split_documents(documents)}
+    assert passages["rooms.csv-0"].text == "week: 2; room: 37"
+    place = passages["sub/100%25%20plan.pdf-0"].location
+    assert place is not None
+    assert str(place) == "sub/100% plan.pdf, page 1"
+    # converted once: what is in the cache is what the reading gives
+    assert list(read_documents(tmp_path / "in", options=options)) == documents
+    with pytest.raises(DataError, match=r"empty\.txt: empty"):
+        list(read_documents(tmp_path / "in", options=ReadOptions(strict=True)))
+
+
+def test_records_beside_a_readme_stay_records(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("About the data.")
+    (tmp_path / "rows.csv").write_text("id,text\n1,One.\n")
+    assert [d.id for d in read_documents(tmp_path)] == ["1"]
+    (tmp_path / "notes.md").write_text("Not about the data.")
+    assert [d.id for d in read_documents(tmp_path)] == ["README.md", "notes.md", "rows.csv"]
+    for number in range(3):
+        (tmp_path / f"{number}.jsonl").write_text(f'{{"id": "r{number}", "text": "x"}}\n')
+    assert [d.id for d in read_documents(tmp_path)] == ["r0", "r1", "r2", "1"]
+    ids = [d.id for d in read_documents(tmp_path, format="documents")]
+    assert ids == ["README.md", "notes.md", "rows.csv"]
+
+
+def test_a_single_file_and_no_readable_file(tmp_path: Path) -> None:
+    (tmp_path / "NOTES").write_text("Plain words.")
+    (document,) = read_documents(tmp_path / "NOTES")
+    assert (document.title, document.text) == ("NOTES", "Plain words.")
+    (tmp_path / "empty.pdf").write_bytes(b"")
+    with pytest.raises(DataError, match="no usable record"):
+        list(read_documents(tmp_path / "empty.pdf"))
+    with pytest.raises(ConfigError, match="max_pages is 0"):
+        Limits(max_pages=0)
+
+
+def test_a_damaged_cache_is_made_again(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("# A\n\nText.")
+    cache = tmp_path / "cache"
+    first = worker.convert_file(str(tmp_path / "a.md"), Limits(), cache=cache)
+    (entry,) = (path for path in cache.rglob("*") if path.is_file())
+    good = entry.read_bytes()
+    for damaged in (b"", good[:-5], b"\0" * 50):
+        entry.write_bytes(damaged)
+        assert worker.convert_file(str(tmp_path / "a.md"), Limits(), cache=cache) == first
+    assert entry.read_bytes() == good
+
+
+def test_a_document_that_takes_too_long_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "slow.txt")  # nobody writes into it: reading never ends
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(f"Text of {name}.")
+    paths = [str(tmp_path / name) for name in ("a.txt", "slow.txt", "b.txt", "none.txt")]
+    started = time.monotonic()
+    found = dict(convert_files(paths, Limits(timeout_s=20), processes=1))
+    assert time.monotonic() - started < 60
+    results = [found[path] for path in paths]
+    assert [r.text for r in results if isinstance(r, Converted)] == ["Text of a.txt.", "Text of b.txt."]
+    late, missing = results[1], results[3]
+    assert isinstance(late, Unreadable)
+    assert (late.reason, late.detail) == ("takes too long", "more than 20 s")
+    assert isinstance(missing, Unreadable)
+    assert missing.reason == "cannot be read"
+
+
+def test_a_converter_that_dies_costs_its_document(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Text. " * 5_000_000)
+    ((_, found),) = convert_files(
+        [str(tmp_path / "a.txt")], Limits(memory_mib=1, max_chars=10**8), processes=1
+    )
+    assert isinstance(found, Unreadable)
+
+
+def test_a_zip_that_lies_about_its_size(tmp_path: Path) -> None:
+    data = bytearray(make.archive({"word/document.xml": b"\0" * 60_000_000}))
+    at = data.rindex(b"PK\x01\x02") + 24  # the size in the archive's directory
+    data[at : at + 4] = (1000).to_bytes(4, "little")
+    with pytest.raises(Unreadable) as caught:
+        convert(bytes(data), "a.docx")
+    assert caught.value.reason == "broken file"
+
+
+def test_ids_of_files_differ_and_have_no_white_space() -> None:
+    names = ["a b", "a%20b", "a\tb", "a\u00a0b", "a%b", "a\udcffb", "ab"]
+    ids = [file_id(name) for name in names]
+    assert len(set(ids)) == len(names)
+    assert not any(character.isspace() for name in ids for character in name)
+    assert all(name.encode() for name in ids)
+
+
+@pytest.mark.parametrize("mode", ["sections", "words100", "sentences", "none"])
+def test_every_way_to_split_keeps_the_file(mode: str, tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("# A\n\nOne. Two.\n\n## B\n\nThree.")
+    passages = list(split_documents(read_documents(tmp_path / "a.md"), SplitOptions(mode=mode)))
+    assert all(p.location is not None and p.location.path == "a.md" for p in passages)
+    assert [p.title for p in passages] == (["A", "A › B"] if mode == "sections" else ["A"] * len(passages))
+
+
+def test_records_have_no_location() -> None:
+    (passage,) = split_documents([Document("1", "T", "x")])
+    assert passage.location is None
+
+
+def test_an_index_of_files_answers_with_file_page_and_heading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    fill(tmp_path / "in")
+    (tmp_path / "q.jsonl").write_text('{"id": "q", "question": "Which text?", "answers": ["some text"]}\n')
+
+    def run(*arguments: object) -> int:
+        with pytest.raises(SystemExit) as caught:
+            main([str(argument) for argument in arguments])
+        return int(caught.value.code or 0)
+
+    index = tmp_path / "index"
+    assert run("index", tmp_path / "in", "--out", index, "--retriever", "bm25") == 0
+    assert "3 bad" in capsys.readouterr().out
+    for suffix in ("json", "run"):
+        assert run("retrieve", "-i", index, "-q", tmp_path / "q.jsonl", "-o", tmp_path / f"o.{suffix}") == 0
+    (hit,) = json.loads((tmp_path / "o.json").read_text())[0]["ctxs"]
+    assert hit["location"] == {"path": "sub/100% plan.pdf", "page": "1"}
+    assert (tmp_path / "o.run").read_text().split()[2] == hit["id"] == "sub/100%25%20plan.pdf-0"
+    passage = Passage(hit["id"], hit["title"], hit["text"], Location("sub/100% plan.pdf", "1"))
+    assert passage_json(passage)["location"] == hit["location"]
+    evidence = Evidence(passage.id, passage.title, passage.text, 0, 4, 1.0, location=passage.location)
+    shown = AnswerSet("Which text?", (Answer("Some", 1.0, 0.9, evidence),), 0.1, "v", {"total": 1.0})
+    assert "The Plan · sub/100% plan.pdf, page 1" in format_answer_set(shown.to_json(), colour=False)

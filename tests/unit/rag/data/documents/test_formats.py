@@ -1,0 +1,319 @@
+"""What each format gives: blocks, titles, pages; and what of a file is no text for people."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import json
+
+import docx
+import pptx
+import pytest
+
+from rag.data.documents.blocks import Converted
+from rag.data.documents.convert import convert
+from tests import document_makers as make
+from tests.document_makers import MAKERS
+
+LONG = (
+    "An opening paragraph that is long enough to be broken over two lines where the format has lines of text."
+)
+CONTENT = [
+    ("h1", "Guide"), ("p", LONG), ("h2", "Linux"), ("li", "first entry"), ("li", "second entry"),
+    ("code", "apt install x\n  y"), ("table", [["Week", "Room"], ["two", "cellar"], ["three", "attic"]]),
+]  # fmt: skip
+
+
+def blocks(converted: Converted) -> list[tuple[str, str]]:
+    return [(block.kind, converted.text_of(block)) for block in converted.blocks]
+
+
+def of(data: bytes | str, name: str) -> list[tuple[str, str]]:
+    return blocks(convert(data.encode() if isinstance(data, str) else data, name))
+
+
+@pytest.mark.parametrize("name", [name for name in MAKERS if name not in ("a.pptx", "a.pdf", "a.eml")])
+def test_structure_survives(name: str) -> None:
+    converted = convert(MAKERS[name](CONTENT), name)
+    assert converted.title == ("Book" if name == "a.epub" else "Guide")
+    assert blocks(converted) == [
+        ("heading", "Guide"), ("paragraph", LONG), ("heading", "Linux"), ("item", "• first entry"),
+        ("item", "• second entry"), ("code", "apt install x\n  y"), ("row", "Week: two; Room: cellar"),
+        ("row", "Week: three; Room: attic"),
+    ]  # fmt: skip
+    assert [block.level for block in converted.blocks if block.kind == "heading"] == [1, 2]
+
+
+def test_pdf_by_font_sizes() -> None:
+    assert of(make.pdf_of(CONTENT[:-1]), "a.pdf") == of(make.markdown(CONTENT[:-1]), "a.md")
+
+
+def test_pdf_outline_labels_running_heads_and_hyphens() -> None:
+    pages = []
+    for number in range(6):
+        pages.append([
+            (50.0, 820.0, 9.0, "F", f"The manual, chapter {number}"), (50.0, 20.0, 9.0, "F", str(number + 5)),
+            (50.0, 700.0, 10.0, "B", f"{number + 1}. Part {'abcdef'[number]}"),
+            (50.0, 680.0, 10.0, "F", f"Text of part {number}, which fills the"),
+            (50.0, 667.0, 10.0, "F", "line and goes on."),
+            (50.0, 640.0, 10.0, "F", "Another paragraph."),
+        ])  # fmt: skip
+    outline = [(f"Part {letter}", page) for page, letter in enumerate("abcdef")]
+    data = make.pdf(pages, outline, labels="0<</S/r>>2<</S/D/St 7>>", title="The Manual")
+    converted = convert(data, "a.pdf")
+    assert converted.title == "The Manual"
+    assert blocks(converted)[:3] == [
+        ("heading", "1. Part a"), ("paragraph", "Text of part 0, which fills the line and goes on."),
+        ("paragraph", "Another paragraph."),
+    ]  # fmt: skip
+    assert len(converted.blocks) == 18
+    assert [block.page for block in converted.blocks[::3]] == ["i", "ii", "7", "8", "9", "10"]
+
+
+def test_a_table_of_contents_is_no_text() -> None:
+    contents = [(50.0, 700.0 - 15 * n, 10.0, "F", f"Part {n} . . . . . . . . {n + 3}") for n in range(12)]
+    converted = convert(make.pdf([contents, [(50.0, 700.0, 10.0, "F", "The text.")]]), "a.pdf")
+    assert blocks(converted) == [("paragraph", "The text.")]
+
+
+def test_a_page_without_characters_is_said_to_be_so() -> None:
+    text = [(50.0, 700.0, 10.0, "F", "Some text here.")]
+    assert convert(make.pdf([text, [], []]), "a.pdf").notes == (
+        "2 of 3 pages have no characters: empty or scanned",
+    )
+
+
+def test_html_leaves_out_what_stands_on_every_page() -> None:
+    page = """<!doctype html><html><head><title>Install — Foo</title><style>p {}</style></head><body>
+      <nav><a href="/">Home</a></nav><div class="sidebar"><a href="a">A</a> <a href="b">B</a></div>
+      <header><a href="/">Logo of the company and its slogan</a></header>
+      <main><h1>Install<a class="headerlink" href="#i">¶</a></h1><p hidden>no</p>
+      <p>Use <code>pip</code>&nbsp;<b>n</b>ow<sup><a href="#fn">1</a></sup>, <img alt="pic" src="x"> see <a href="http://x">docs</a>.</p>
+      <dl><dt>-a</dt><dd>does a</dd><dt>-b</dt><dt>--bold</dt><dd><p>does b</p></dd><dt>alone</dt></dl>
+      <ol start="3"><li>three<ul><li>inner</li></ul></li><li><p>four</p><p>more</p></li></ol>
+      <ul><li><a href="1">a</a></li><li><a href="2">b</a></li><li><a href="3">c</a></li>
+      <li><a href="4">d</a></li>
+      <li><a href="5">e</a></li></ul>
+      <table><tr><td><table><tr><td>layout</td></tr></table></td></tr></table>
+      <table><caption>Sizes</caption><tr><th colspan="2">Name</th><th>Size</th></tr>
+      <tr><td>a</td><td>b</td><td>1</td></tr></table>
+      <script>evil()</script></main><footer>© us</footer></body></html>"""
+    converted = convert(page.encode(), "a.html")
+    assert converted.title == "Install — Foo"
+    assert blocks(converted) == [
+        ("heading", "Install"), ("paragraph", "Use pip now, see docs."), ("item", "-a: does a"),
+        ("item", "-b, --bold: does b"), ("item", "alone"), ("item", "3. three"), ("item", "• inner"),
+        ("item", "4. four"), ("item", "more"), ("paragraph", "layout"), ("paragraph", "Sizes"),
+        ("row", "Name: a; Name: b; Size: 1"),
+    ]  # fmt: skip
+
+
+def test_html_says_its_encoding() -> None:
+    data = '<html><head><meta charset="iso-8859-2"></head><body><p>Łódź</p></body></html>'.encode(
+        "iso-8859-2"
+    )
+    assert of(data, "a.html") == [("paragraph", "Łódź")]
+
+
+def test_markdown_without_marks() -> None:
+    source = (
+        "---\ntitle: Team Handbook\ntags: [a]\n---\n\n[![build](https://ci/b.svg)](https://ci)\n\n"
+        "## Days {#days}\n\n"
+        "You get **30** days of [holiday](http://x 'y'), `see`  \n<br>this[^1] ~~not~~.\n\n"
+        "> [!WARNING]\n> Mind it.\n\n"
+        "3. three\n   - inner\n4. four\n\n<details><summary>More</summary>\n\n"
+        "<table><tr><td>a</td><td>b</td></tr></table>\n"
+        "</details>\n<!-- no -->\n\n    indented\n"
+    )
+    converted = convert(source.encode(), "a.md")
+    assert converted.title == "Team Handbook"
+    assert blocks(converted) == [
+        ("heading", "Days"), ("paragraph", "You get 30 days of holiday, see this[^1] not."),
+        ("paragraph", "Warning: Mind it."), ("item", "3. three"), ("item", "• inner"), ("item", "4. four"),
+        ("paragraph", "More"), ("row", "a; b"), ("code", "indented"),
+    ]  # fmt: skip
+
+
+def test_notebooks() -> None:
+    cells = [
+        {"cell_type": "markdown", "source": ["# Plan\n", "Do it."]},
+        {"cell_type": "code", "source": ["x = 1"], "outputs": [{"text": "no"}]},
+    ]
+    converted = convert(json.dumps({"cells": cells}).encode(), "a.ipynb")
+    assert (converted.title, blocks(converted)) == (
+        "Plan",
+        [("heading", "Plan"), ("paragraph", "Do it."), ("code", "x = 1")],
+    )
+
+
+def test_rst_with_directives_and_roles_of_sphinx() -> None:
+    source = """
+:orphan:
+
+Guide
+=====
+
+.. toctree::
+
+   other
+
+See :class:`~pkg.mod.Thing`, :ref:`the part <label>`, ``code`` and |sub|_.
+
+.. versionadded:: 3.2
+   The option.
+
+.. option:: --bold
+
+   Makes it bold.
+
+.. note:: Mind *it*.
+
+.. code-block:: python
+   :emphasize-lines: 1
+
+   x = 1
+
+.. unknown-thing:: words
+   :odd: 3
+
+   Its content.
+
+.. figure:: x.png
+   :odd option: 3
+
+   Its caption.
+
+Term
+   Its meaning.
+
+.. raw:: html
+
+   <b>no</b>
+
+.. _label:
+
+1. one
+2. two
+"""
+    found = of(source, "a.rst")
+    assert found[0] == ("heading", "Guide")
+    assert found[1][1].startswith("See Thing, the part, code and")
+    assert found[2:7] == [
+        ("paragraph", "Added in version 3.2: The option."), ("paragraph", "--bold: Makes it bold."),
+        ("paragraph", "Note: Mind it."), ("code", "x = 1"), ("paragraph", "words: Its content."),
+    ]  # fmt: skip
+    assert found[7:] == [
+        ("code", "Its caption."),
+        ("item", "Term: Its meaning."),
+        ("item", "1. one"),
+        ("item", "2. two"),
+    ]
+
+
+def test_word_with_changes_content_controls_and_merged_cells() -> None:
+    document = docx.Document()
+    document.core_properties.title = "Contract"
+    paragraph = document.add_paragraph("The rent is ")
+    word = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+    parse = docx.oxml.parse_xml
+    paragraph._p.append(parse(f'<w:ins xmlns:w="{word}"><w:r><w:t>900</w:t></w:r></w:ins>'))
+    paragraph._p.append(parse(f'<w:del xmlns:w="{word}"><w:r><w:delText>800</w:delText></w:r></w:del>'))
+    inner = "<w:p><w:r><w:t>In a field.</w:t></w:r></w:p>"
+    control = f'<w:sdt xmlns:w="{word}"><w:sdtContent>{inner}</w:sdtContent></w:sdt>'
+    document.element.body.insert(1, parse(control))
+    table = document.add_table(2, 3)
+    for row, texts in zip(table.rows, [["Who", "When", "Where"], ["Ann", "now", ""]], strict=True):
+        for cell, text in zip(row.cells, texts, strict=True):
+            cell.text = text
+    table.cell(1, 1).merge(table.cell(1, 2))
+    buffer = io.BytesIO()
+    document.save(buffer)
+    converted = convert(buffer.getvalue(), "a.docx")
+    assert converted.title == "Contract"
+    assert blocks(converted) == [
+        ("paragraph", "The rent is 900"), ("paragraph", "In a field."),
+        ("row", "Who: Ann; When: now; Where: now"),
+    ]  # fmt: skip
+
+
+def test_slides_have_numbers_titles_lists_and_notes() -> None:
+    show = pptx.Presentation()
+    show.slides.add_slide(show.slide_layouts[6])
+    slide = show.slides.add_slide(show.slide_layouts[1])
+    slide.shapes.title.text = "Plan"
+    slide.placeholders[1].text = "one\ntwo"
+    slide.notes_slide.notes_text_frame.text = "Say this."
+    buffer = io.BytesIO()
+    show.save(buffer)
+    converted = convert(buffer.getvalue(), "a.pptx")
+    assert [(block.page, block.level, converted.text_of(block)) for block in converted.blocks] == [
+        ("2", 1, "Plan"), ("2", 0, "• one"), ("2", 0, "• two"), ("2", 0, "Say this."),
+    ]  # fmt: skip
+
+
+def test_workbooks() -> None:
+    rows = [["Prices of 2024", None, None], [], ["Item", None, "Price", "Until"],
+            ["Tea", None, 2.50, datetime.datetime(2024, 5, 1)], ["Milk", None, 1, None]]  # fmt: skip
+    converted = convert(make.workbook({"Prices": rows, "Empty": []}), "a.xlsx")
+    assert blocks(converted) == [
+        ("heading", "Prices"), ("paragraph", "Prices of 2024"),
+        ("row", "Item: Tea; Price: 2.5; Until: 2024-05-01"), ("row", "Item: Milk; Price: 1"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+def test_csv_files_are_tables(mark: str) -> None:
+    source = mark.join(["week", "room"]) + "\r\n" + mark.join(["2", '"a, ""b"""']) + "\r\n"
+    assert of(source, "a.csv") == [("row", 'week: 2; room: a, "b"')]
+    assert of("1,2\n3,4\n", "a.csv") == [("row", "1; 2"), ("row", "3; 4")]
+
+
+def test_mail_with_attachments() -> None:
+    attached = {"plan.md": b"# Plan\n\nDo it.", "p.pdf": b"junk", "x.bin": b"\x00"}
+    data = make.mail([("p", "Hello.")], "Re: plan", attached)
+    converted = convert(data, "a.eml")
+    assert converted.title == "Re: plan"
+    assert blocks(converted) == [
+        ("paragraph", "From: ann@example.org; To: bo@example.org"), ("paragraph", "Hello."),
+        ("heading", "plan.md"), ("heading", "Plan"), ("paragraph", "Do it."),
+        ("heading", "p.pdf"), ("paragraph", "(not read: broken file)"), ("heading", "x.bin"),
+    ]  # fmt: skip
+
+
+def test_plain_text() -> None:
+    prose = [
+        "It is a paragraph that was broken by hand at about",
+        "sixty characters, so these lines belong together",
+    ]
+    source = "Title\n=====\n\n" + "\n".join(prose) + "\n\n- one\n  more\n- two\n\na   1\nb   2\n\n-----\n"
+    converted = convert(source.replace("\n", "\r\n").encode(), "a.txt")
+    assert converted.title == "Title"
+    assert blocks(converted) == [
+        ("heading", "Title"), ("paragraph", " ".join(prose)), ("item", "• one more"), ("item", "• two"),
+        ("code", "a   1\nb   2"),
+    ]  # fmt: skip
+
+
+def test_python_by_classes_and_functions_other_code_by_empty_lines() -> None:
+    source = (
+        '"""About it."""\nimport os\n\n\nclass A:\n    x = 1\n\n    @cached\n    def f(self):\n'
+        "        return 2\n\n\ndef g():\n    pass\n\n\nA()\n"
+    )
+    assert of(source, "a.py") == [
+        ("paragraph", "About it."), ("code", "import os"), ("heading", "A"), ("code", "class A:\n    x = 1"),
+        ("heading", "f"), ("code", "@cached\ndef f(self):\n    return 2"), ("heading", "g"),
+        ("code", "def g():\n    pass"), ("code", "A()"),
+    ]  # fmt: skip
+    assert of("def broken(:\n\nx\n", "a.py") == [("code", "def broken(:"), ("code", "x")]
+    assert of("int a;\n\n  b;\n\nint c;\n", "a.c") == [("code", "int a;\n\n  b;"), ("code", "int c;")]
+
+
+def test_text_is_clean() -> None:
+    assert of("e\u0301a\u00adb\u200b \x07 c\u00a0d", "a.txt") == [("paragraph", "éab c d")]
+
+
+def test_the_content_decides_before_the_name() -> None:
+    assert of(make.markdown([("p", "# x")]), "a.md") == [("heading", "x")]
+    assert of(make.pdf_of([("p", "Text of it.")]), "a.docx") == [("paragraph", "Text of it.")]
+    assert of(make.word([("p", "Text.")]), "a.pdf") == [("paragraph", "Text.")]
+    assert of(make.page([("p", "Text.")]), "a.pdf") == [("paragraph", "Text.")]
