@@ -11,12 +11,18 @@ from typing import Annotated, Any
 import typer
 
 from rag.cli.options import DATA, OUTPUT, REQUIRED, TRAINING, command_with, option, parameters_of
+from rag.config import preset_names
 
 Out = Annotated[
     Path, option(*("--out", "-o"), help="Folder of the run; an unfinished one is resumed.", panel=OUTPUT)
 ]
 ConfigSource = Annotated[
-    str | None, option(help="YAML or JSON file, or the name of a preset.", panel="Settings")
+    str | None,
+    option(
+        help="YAML or JSON file, or the name of a preset.",
+        panel="Settings",
+        autocompletion=lambda: preset_names(),  # typer would fill in an argument
+    ),
 ]
 Assignments = Annotated[
     list[str] | None, option("--set", help="Any setting as key=value; wins over --config.", panel="Settings")

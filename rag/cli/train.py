@@ -25,7 +25,7 @@ from rag.core.errors import ConfigError
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Train models, one subcommand per recipe.")
 
 
-@app.command()
+@app.command(rich_help_panel="Readers")
 def reader(
     *,
     train: Annotated[
@@ -64,7 +64,7 @@ def reader(
     typer.echo(f"reader → {finished}\nuse it: rag ask … --reader {finished}")
 
 
-@app.command()
+@app.command(rich_help_panel="Readers")
 def generator(
     *,
     train: Annotated[
@@ -118,9 +118,12 @@ def generator(
     typer.echo(f"reader → {finished}\nuse it: rag ask … --reader {finished}")
 
 
-for _command in (
-    *(retrievers.dpr, retrievers.mdr, retrievers.reranker),
-    *(retrievers.ance, retrievers.adore, retrievers.ict, retrievers.distill, retrievers.colbert),
-    *(rag, emdr2, orqa, mlm, realm),
-):
-    app.command()(_command)
+for _panel, _commands in {
+    "Retrievers": (
+        *(retrievers.dpr, retrievers.ance, retrievers.adore, retrievers.mdr, retrievers.ict),
+        *(retrievers.distill, retrievers.colbert, retrievers.reranker),
+    ),
+    "Retriever and reader together": (orqa, realm, mlm, rag, emdr2),
+}.items():
+    for _command in _commands:
+        app.command(rich_help_panel=_panel)(_command)

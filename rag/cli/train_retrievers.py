@@ -33,7 +33,7 @@ def ance(
         ),
     ] = "both",
 ) -> None:
-    """Train a dense retriever with negatives that it finds itself, found anew as it learns (ANCE).
+    """Train a dense retriever with negatives from its own search, renewed as it learns (ANCE).
 
     In two processes, start the same command twice, with --role trainer and --role refresher. Either may be
     killed at any time.
