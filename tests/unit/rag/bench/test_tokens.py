@@ -78,5 +78,5 @@ def test_figures_and_exhaustive_scores(
     monkeypatch.setattr(StoredTokens, "encode", None)  # refused before anything is encoded
     with pytest.raises(MissingDependencyError, match="PyLate"):
         run_tokens_benchmark(tmp_path / "index", tmp_path / "q.jsonl", str(folder), bits=(1,), pylate=True)
-    with pytest.raises(ConfigError, match="3 bits a number"):
+    with pytest.raises(ConfigError, match="3 bits per number"):
         run_tokens_benchmark(tmp_path / "index", tmp_path / "q.jsonl", str(folder), bits=(1, 3))
