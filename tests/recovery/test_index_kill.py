@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexers import npy
 from indexers.build import build_index
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity, FloatArray
 from indexers.settings import BuildSettings
+from rag.core import npy
 from rag.core.errors import IncompleteArtifactError, ResourceError
 from rag.core.types import Passage
 
