@@ -26,7 +26,7 @@ def test_it_times_all_and_compares_the_vectors(tiny, tmp_path, corpus):
         [corpus], n=20, split="none", encoder=str(folder), questions=questions, batch_size=4, rounds=2
     )
     speeds, text = report.figures["passages_per_s"], report.to_text()
-    assert "at most 4 texts a batch and 24 tokens a text" in text
+    assert "at most 4 texts per batch and 24 tokens per text" in text
     if has_bf16():
         assert set(speeds) == {"ours bf16", "ours fp32", "peer bf16", "peer fp32"}
         assert report.figures["agreement"]["cosine_min"] > 0.999
