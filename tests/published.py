@@ -114,6 +114,14 @@ def published_encoder(folder: Path, name: str, task: str = "Model", **more: Any)
     return folder
 
 
+def published_t5_encoder(folder: Path) -> Path:
+    """A folder as of gtr-t5 or sentence-t5: the encoder alone."""
+    tokenizer = t5_tokenizer()
+    stated = {**_T5, "architectures": ["T5EncoderModel"], "vocab_size": len(tokenizer) + 28}
+    _write(folder, transformers.AutoModelForTextEncoding, tokenizer, stated, spread=0.3)
+    return folder
+
+
 def published_seq2seq(folder: Path, name: str) -> Path:
     """A folder with the named model's config.json, random weights, and a tokenizer of its kind."""
     is_t5 = SEQ2SEQ[name]["model_type"] == "t5"

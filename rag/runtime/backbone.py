@@ -87,9 +87,10 @@ def load_backbone(
         ArtifactError: it cannot be loaded, or weights are missing.
         ConfigError: an encoder-decoder is to be trained.
     """
-    from transformers import AutoModel, BertModel
+    from transformers import AutoModel, AutoModelForTextEncoding, BertModel
 
-    stated = read_config(folder)["model_type"]
+    raw = read_config(folder)
+    stated, named = raw["model_type"], (raw.get("architectures") or [""])[0]
     weight_files(folder)  # refuses pickled weights with a hint, before transformers looks for them
     config = load_config(folder)
     set_dropout(config, dropout)
@@ -106,7 +107,9 @@ def load_backbone(
                 model.set_attn_implementation(attention)
             missing: Iterable[str] = model.load_state_dict(backbone_state(folder), strict=False).missing_keys
         else:
-            model, found = AutoModel.from_pretrained(
+            # sentence encoders of T5 come without the decoder that AutoModel would look for
+            auto = AutoModelForTextEncoding if named.endswith("EncoderModel") else AutoModel
+            model, found = auto.from_pretrained(
                 folder, config=config, use_safetensors=True, trust_remote_code=False, dtype=torch.float32,
                 attn_implementation=attention, output_loading_info=True,
             )  # fmt: skip

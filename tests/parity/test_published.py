@@ -14,6 +14,7 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    T5EncoderModel,
 )
 
 from rag.core.types import Passage
@@ -21,7 +22,13 @@ from readers.extractive.reader import ExtractiveReader
 from readers.generative.reader import GenerativeReader
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.cross_encoder import CrossEncoder
-from tests.published import ENCODERS, SEQ2SEQ, published_encoder, published_seq2seq
+from tests.published import (
+    ENCODERS,
+    SEQ2SEQ,
+    published_encoder,
+    published_seq2seq,
+    published_t5_encoder,
+)
 
 QUESTION = "how many meters has the tower?"
 PASSAGES = [Passage("1", "", "the tower is 57 meters near the river"), Passage("2", "", "the city")]
@@ -110,6 +117,17 @@ def test_encoders_read_score_and_make_vectors(tmp_path: Path, name: str) -> None
     rows = tokenizer(texts, padding=True, return_tensors="pt", return_token_type_ids=False)
     with torch.no_grad():
         hidden = AutoModel.from_pretrained(folder)(**rows)[0]
+    mask = rows.attention_mask[:, :, None]
+    mean = ((hidden * mask).sum(1) / mask.sum(1)).numpy()
+    assert encoder.encode_passages(["", ""], texts) == pytest.approx(mean, abs=1e-4)
+
+
+def test_the_encoder_of_a_t5_makes_vectors_without_a_decoder(tmp_path: Path) -> None:
+    folder, texts = published_t5_encoder(tmp_path), [p.text for p in PASSAGES]
+    encoder = BiEncoder.load(folder, precision="fp32", pooling="mean")
+    rows = AutoTokenizer.from_pretrained(folder)(texts, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        hidden = T5EncoderModel.from_pretrained(folder)(rows.input_ids, rows.attention_mask)[0]
     mask = rows.attention_mask[:, :, None]
     mean = ((hidden * mask).sum(1) / mask.sum(1)).numpy()
     assert encoder.encode_passages(["", ""], texts) == pytest.approx(mean, abs=1e-4)
