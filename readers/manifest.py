@@ -84,7 +84,7 @@ def load_manifest(kind: type[ManifestT], folder: Path) -> ManifestT:
     if found[0] != wanted:
         raise ArtifactError(
             f"{folder} is a reader of kind {found[0]!r}, expected {wanted!r}",
-            hint=f"give a folder of kind {wanted!r}: `rag train` says what each recipe makes",
+            hint=f"give a folder of kind {wanted!r}: `rag train --help` lists what each recipe makes",
         )
     if found[1] != FORMAT_VERSION:
         raise ArtifactError(

@@ -69,8 +69,8 @@ class LateInteraction:
         self.encoder = BiEncoder.load(name_or_path, precision=precision, device=device)
         if (pooling := self.encoder.identity.pooling) != "tokens":
             raise ConfigError(
-                f"{name_or_path} makes one vector a text (pooling {pooling}), re-ranking by late interaction "
-                "needs one a token",
+                f"{name_or_path} makes one vector per text (pooling {pooling}), re-ranking by late "
+                "interaction needs one per token",
                 hint="give a ColBERT model, or search with this encoder instead",
             )
         self.stored, self.differences = stored, tuple[str, ...]()

@@ -69,11 +69,11 @@ class ServeSettings(BaseSettings):
     log_json: bool = Field(True, description="one JSON object a log line")
     log_questions: bool = Field(False, description="write the text of questions to the log")
 
-    read_top_k: int = Field(20, ge=1, description="passages read for a question unless the request says")
+    read_top_k: int = Field(20, ge=1, description="passages read per question, unless the request sets it")
     retrieve_top_k: int = Field(
-        20, ge=1, description="passages returned by /v1/retrieve unless the request says"
+        20, ge=1, description="passages returned by /v1/retrieve, unless the request sets it"
     )
-    n_best: int = Field(5, ge=1, description="answers returned unless the request says")
+    n_best: int = Field(5, ge=1, description="answers returned, unless the request sets it")
     max_top_k: int = Field(100, ge=1, le=1000, description="largest top_k a request may ask for")
     max_n_best: int = Field(20, ge=1, le=100, description="largest n_best a request may ask for")
     max_question_chars: int = Field(1000, ge=1, description="longest question, in characters")

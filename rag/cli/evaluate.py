@@ -80,7 +80,7 @@ def evaluate(
             command=command, **opening, **settings,
         )  # fmt: skip
     except KeyboardInterrupt:
-        typer.echo(f"what was answered is kept in {out}: the same command goes on from there", err=True)
+        typer.echo(f"answers so far are kept in {out}: the same command continues from there", err=True)
         raise
     typer.echo(str(made))
     typer.echo(f"figures, records, predictions and {api.REPORT_NAME} → {out}")

@@ -141,7 +141,7 @@ def index(
             typer.echo(opened.describe())
         typer.echo(f'\nask it: rag ask "…" --index {place}')
     else:
-        typer.echo(f"stopped after {until}; the same command without --until goes on")
+        typer.echo(f"stopped after {until}; the same command without --until continues")
 
 
 def _known_vectors(
@@ -153,7 +153,7 @@ def _known_vectors(
     if encoder is None or not settings.has_dense:
         raise ConfigError(
             "--reuse takes over one vector per passage, and this build makes none",
-            hint="leave it out: BM25 and token vectors are made anew",
+            hint="leave it out: BM25 and token vectors are built again in any case",
         )
     if out.resolve() in [path.resolve() for path in reuse]:
         raise ConfigError(

@@ -44,7 +44,7 @@ def plan(
     read: Read = 20,
     config: Annotated[
         str | None,
-        option(help="Preset or file: also what its training needs, as it says itself.", panel="Training"),
+        option(help="Preset or file: also shows its comment on what training needs.", panel="Training"),
     ] = None,
     as_json: Annotated[bool, option("--json", help="Print JSON.", panel=OUTPUT)] = False,
 ) -> None:

@@ -63,7 +63,7 @@ _SETTINGS = {
     "train": "train_files", "validation": "validation_file",
     "from_": "question_encoder", "index_encoder": "question_encoder",
 }  # fmt: skip
-_RESUMED = "Ctrl-C or a crash loses at most a few minutes: the same command goes on from the last checkpoint."
+_RESUMED = "Ctrl-C or a crash loses at most a few minutes: the same command resumes from the last checkpoint."
 
 
 def trains_retriever(**options: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:

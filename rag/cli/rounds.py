@@ -102,7 +102,7 @@ def rounds(
     try:
         results = run_rounds(chosen, training)
     except KeyboardInterrupt:
-        typer.echo(f"what is finished is kept in {out}: the same command goes on from there", err=True)
+        typer.echo(f"finished stages are kept in {out}: the same command continues from there", err=True)
         raise
     typer.echo("\n".join(table(results, chosen.figure)))
     typer.echo(f"→ {out / 'rounds.json'} names the best round's encoder")

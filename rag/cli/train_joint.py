@@ -21,14 +21,14 @@ _INDEX = index("Its passages are read; training starts from its encoder.")
     index_encoder=IndexEncoder,
     answers=Annotated[
         Literal["auto", "strings", "regex"] | None,
-        option(help="Whether answers are regular expressions; auto: what the set says.", panel=DATA),
+        option(help="Whether answers are regular expressions; auto: as the set states.", panel=DATA),
     ],
 )
 def orqa(
     settings: Any,
     reader: Annotated[
         str | None,
-        option(help="Encoder, or reader to go on from; default: the embedded encoder.", panel=TRAINING),
+        option(help="Encoder or reader to start from; default: the embedded encoder.", panel=TRAINING),
     ] = None,
 ) -> None:
     """Train question encoder and span reader together from answers alone; passage vectors stay (ORQA)."""
@@ -148,7 +148,7 @@ _TOGETHER = {
     retriever=Annotated[
         str | None,
         option(
-            help="trained, or one that stays as it is (bm25, hybrid, …): the generator learns alone.",
+            help="trained, or a fixed one (bm25, hybrid, …) with which the generator learns alone.",
             panel=SEARCH,
         ),
     ],
@@ -198,7 +198,7 @@ def _run_held(settings: Any, role: _Role, train: Callable[..., Path]) -> Path | 
     side = getattr(settings, "document_side", "reencode")
     if role != "both" and (side != "reencode" or settings.schedule_of_refresh.is_never):
         raise ConfigError(
-            f"--role {role}: no index is made anew (document_side={side}, refresh={settings.refresh})",
+            f"--role {role}: no index is refreshed (document_side={side}, refresh={settings.refresh})",
             hint="leave --role out, or train passages too and say when: --document-side reencode --refresh …",
         )
     if role == "refresher":

@@ -168,5 +168,5 @@ class ReadReport:
         if self.bad and self.bad_share > max_bad_share:
             raise DataError(
                 f"too many bad records (limit {100 * max_bad_share:g} %): {self.summary()}",
-                hint=hint or f"{advice}raise --max-bad-share to go on without them",
+                hint=hint or f"{advice}raise --max-bad-share to continue without them",
             )

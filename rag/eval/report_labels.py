@@ -57,7 +57,7 @@ _PATTERNS = (
     (r"passage_recall@(\d+)", "Share of gold passages in top {}", "of multi-hop questions"),
 )
 _GROUPS = {
-    "question word": "What is asked for",
+    "question word": "Question word",
     "answer type": "Form of the answer",
     "answer length": "Length of the answer",
     "gold rank": "Rank of the first passage with an answer",

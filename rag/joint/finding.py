@@ -133,10 +133,12 @@ class FixedFinder:
         found = self._retriever.search([question.text for question in questions], 1)
         kept = [question for question, hits in zip(questions, found, strict=True) if hits]
         if questions and not kept:
-            raise DataError(f"nothing is found for any of {len(questions):,} questions")
+            raise DataError(f"no passage was retrieved for any of {len(questions):,} questions")
         if len(kept) < len(questions):
             left_out = len(questions) - len(kept)
-            log.warning("%d of %d questions left out: nothing is found for them", left_out, len(questions))
+            log.warning(
+                "%d of %d questions left out: no passage was retrieved for them", left_out, len(questions)
+            )
         return kept
 
     def find(self, questions: Sequence[Question]) -> Found:

@@ -41,12 +41,10 @@ class RagTrainConfig(JointTrainConfig):
     def _cross_check_retriever(self) -> RagTrainConfig:
         if self.retriever == "trained":
             if self.prior_scale != 1:
-                raise ValueError(
-                    "prior_scale is for a retriever that stays as it is: the trained one has its own"
-                )
+                raise ValueError("prior_scale is for a fixed retriever: a trained one learns its scale")
             return self
         if self.document_side != "frozen":
-            raise ValueError(f"retriever {self.retriever} stays as it is: leave document_side at frozen")
+            raise ValueError(f"retriever {self.retriever} is fixed: leave document_side at frozen")
         return self
 
 

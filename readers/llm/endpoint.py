@@ -149,7 +149,7 @@ class Endpoint:
             hint = "it limits requests or has no credit left: wait, or ask fewer at a time, as in "
             hint += f"#{self._model},parallel=1"
         elif status >= 500:
-            hint = "the model server failed: its log says why; the same question may work later"
+            hint = "the model server failed: its log has the reason; the question may work later"
         elif status:
             hint = (
                 f"question and passages may not fit its window: show fewer, as in #{self._model},passages=5"

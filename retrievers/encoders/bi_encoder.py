@@ -271,7 +271,7 @@ class BiEncoder:
     def _one_each(self, found: Vectors) -> FloatArray:
         if found.lengths is not None:
             raise ConfigError(
-                f"{self.identity.name} makes one vector a token, and one a text is asked for",
+                f"{self.identity.name} makes one vector per token, expected one per text",
                 hint="use a pooling such as cls or mean, or an index of token vectors",
             )
         return np.asarray(found.values.numpy(), dtype=np.float32)

@@ -11,7 +11,7 @@ _BLOCK_NUMBERS = 1 << 24  # similarities of tokens that are in memory at a time
 
 
 def score(questions: Vectors, passages: Vectors) -> Tensor:
-    """Scores (B, P): inner products of one vector a text, `max_sim` of several.
+    """Scores (B, P): inner products of one vector per text, `max_sim` of several.
 
     Example:
         >>> questions, passages = torch.tensor([[1.0, 0.0]]), torch.tensor([[3.0, 4.0], [5.0, 1.0]])

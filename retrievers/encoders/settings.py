@@ -158,7 +158,7 @@ def read_settings(folder: Path) -> EncoderSettings:
             max_length=min(int(said.get("doc_maxlen") or 220), position_limit(config)),
             layers=(HeadLayer("linear", folder, linear),), interaction=Interaction.from_colbert(said),
             notes=() if said else (
-                f"{folder.name} lacks {_COLBERT}, which says how long texts are and how they are marked: "
+                f"{folder.name} lacks {_COLBERT}, which states the lengths and markers of texts: "
                 "taking ColBERT's usual settings",
             ),
         )  # fmt: skip

@@ -126,7 +126,7 @@ class TrainingArrays:
             return make(None)
         if not key:
             raise DataError(
-                "a training set can only be kept under a key that says which examples it holds",
+                "a training set can only be stored under a key that identifies its examples",
                 hint="pass the checksums of the files",
             )
         name = hashlib.sha256(

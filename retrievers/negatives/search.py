@@ -36,7 +36,7 @@ class MiningSearch:
         for part in wanted:
             if part not in index.parts:
                 raise ConfigError(
-                    f"source {settings.source} needs a {part} index, which {index.directory} has not",
+                    f"source {settings.source} needs a {part} index, which {index.directory} lacks",
                     hint="build it with `rag index … --retriever hybrid`, or mine from what there is",
                 )
         if settings.margin is not None and "dense" not in index.parts:

@@ -91,7 +91,7 @@ def learn_stop(
         for question in draw_sample((q for q in read_questions(path) if hops_of(q)), most, seed)
     ]
     if not asked:
-        raise DataError("no question says how many hops it needs", hint="give sets with gold passages")
+        raise DataError("no question states how many hops it needs", hint="give sets with gold passages")
     loaded = BiEncoder.load(encoder)
     vectors = loaded.encode_questions([question.text for question in asked]).astype(np.float64)
     needed = np.array([hops_of(question) for question in asked])

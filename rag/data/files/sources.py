@@ -277,6 +277,6 @@ def sniff_bytes(head: bytes, name: str) -> str:
     if b"\x00" not in head and b"\t" in visible.partition(b"\n")[0]:
         return "tsv"
     raise ConfigError(
-        f"{name}: its format cannot be told from its name or its first bytes ({head[:24]!r})",
+        f"{name}: its format cannot be guessed from its name or its first bytes ({head[:24]!r})",
         hint=f"say which it is with format: {', '.join(CORPUS_FORMATS)}",
     )

@@ -151,7 +151,7 @@ class Exchange(FitHooks):
             raise MismatchedArtifactError(
                 f"the run in {self._snapshots.directory.parent} began with other questions, or another index "
                 "under the same name",
-                hint="bring those back to go on, or choose another --out",
+                hint="restore those to continue, or choose another --out",
             )
         self._snapshot_step = state.get("snapshot_step")
         self._snapshot_version = str(state.get("snapshot", ""))
@@ -186,7 +186,7 @@ class Exchange(FitHooks):
             log.warning(
                 "nothing came of the last %d snapshots: does the other process run, which is the same "
                 "command with --role refresher? If so, they come faster than it works; see "
-                "--refresh. Training goes on with what it has",
+                "--refresh. Training continues with the present version",
                 self._unanswered,
             )
 

@@ -83,6 +83,6 @@ def _check(folder: str, model: SpanModel, tokenizer: Any, asked: int) -> None:
     longest = position_limit(encoder.config.to_dict())
     if asked > longest:
         raise ConfigError(
-            f"rows of {asked} tokens are asked for, the encoder reads at most {longest}",
+            f"rows have {asked} tokens, the encoder reads at most {longest}",
             hint="lower full_tokens and max_tokens",
         )

@@ -165,11 +165,11 @@ def test_what_cannot_judge_is_refused(tiny: Any, folders: dict[str, Path], tmp_p
 
     one_a_text = tiny.bert(tmp_path / "plain")
     for spec in (f"colbert:{one_a_text}", str(one_a_text)):
-        with pytest.raises(ConfigError, match="one vector a text"):
+        with pytest.raises(ConfigError, match="one vector per text"):
             opened(spec)
     with pytest.raises(ArtifactError, match="expected a SequenceClassification model"):
         opened(f"cross-encoder:{folders['colbert']}")
-    with pytest.raises(ConfigError, match="one vector a text"):
+    with pytest.raises(ConfigError, match="one vector per text"):
         opened(f"colbert:{folders['cross-encoder']}")
     with pytest.raises(ArtifactError, match="no such folder"):
         opened(str(tmp_path / "nowhere"))

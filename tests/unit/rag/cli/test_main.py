@@ -205,7 +205,7 @@ def test_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
                 "x",
             ],
             2,
-            "no index is made anew (document_side=rerank",
+            "no index is refreshed (document_side=rerank",
         ),
         (["compare", "nowhere", "elsewhere"], 3, "nowhere"),
         (
@@ -328,7 +328,7 @@ def test_a_stopped_evaluation_says_how_to_go_on(
     monkeypatch.setattr("rag.eval.api.evaluate", stopped)
     code, _, err = _run(capsys, "evaluate", "-q", "q.json", "--out", str(tmp_path / "out"))
     assert code
-    assert "the same command goes on" in err
+    assert "the same command continues" in err
 
 
 def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:

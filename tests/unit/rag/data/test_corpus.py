@@ -351,14 +351,14 @@ def test_standard_input_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         sys, "stdin", types.SimpleNamespace(buffer=io.BufferedReader(io.BytesIO(b"plain words")))
     )
-    with pytest.raises(ConfigError, match="cannot be told"):
+    with pytest.raises(ConfigError, match="cannot be guessed"):
         list(read_documents("-"))
 
 
 def test_format_is_found_by_content_or_named(tmp_path: Path) -> None:
     assert list(read_documents(write(tmp_path / "corpus", jsonl(RECORDS)))) == EXPECTED
     assert list(read_documents(write(tmp_path / "corpus.dat", jsonl(RECORDS)), format="jsonl")) == EXPECTED
-    with pytest.raises(ConfigError, match="cannot be told"):
+    with pytest.raises(ConfigError, match="cannot be guessed"):
         read_documents(write(tmp_path / "unknown.dat", b"\x00\x01\x02"))
     with pytest.raises(ConfigError, match="unknown corpus format 'xml'"):
         read_documents(tmp_path / "corpus", format="xml")

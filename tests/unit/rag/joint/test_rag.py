@@ -231,7 +231,7 @@ def test_a_generator_learns_over_bm25_and_answers_over_it(
         reader = train_rag(
             config(RagTrainConfig, world, tmp_path / "run", **given, epochs=8, log_every_steps=1)
         )
-    assert "1 of 13 questions left out: nothing is found for them" in caplog.text
+    assert "1 of 13 questions left out: no passage was retrieved for them" in caplog.text
     shown = records(tmp_path / "run")
     assert shown[-1]["loss"] < shown[0]["loss"]
     figures = json.loads((reader.parent / "figures.json").read_text())["figures"]
@@ -357,8 +357,8 @@ def test_what_cannot_work_is_refused(world: dict[str, Any], tmp_path: Path) -> N
         ({"document_side": "rerank", "over_retrieve": 3}, "must be more than top_k"),
         ({"model": {"shared": True}}, "set shared=false"),
         ({"chunk_size": 4}, "unknown setting 'chunk_size'"),
-        ({"retriever": "bm25", "document_side": "reencode"}, "retriever bm25 stays as it is"),
-        ({"prior_scale": 2.0}, "prior_scale is for a retriever that stays as it is"),
+        ({"retriever": "bm25", "document_side": "reencode"}, "retriever bm25 is fixed"),
+        ({"prior_scale": 2.0}, "prior_scale is for a fixed retriever"),
     ):
         with pytest.raises((ConfigError, ValidationError), match=message):
             config(RagTrainConfig, world, tmp_path / "d", **wrong)

@@ -149,7 +149,7 @@ def test_one_vector_a_token_from_folder_to_training_and_back(tmp_path: Path, tin
     torch.testing.assert_close(found.values, torch.cat(wanted), atol=2e-5, rtol=1e-5)
     slow = BiEncoder.load(tmp_path / "start", precision="fp32", fast=False).question_tokens(TEXTS)
     torch.testing.assert_close(slow.values, found.values, atol=2e-5, rtol=1e-5)
-    with pytest.raises(ConfigError, match="one vector a token"):
+    with pytest.raises(ConfigError, match="one vector per token"):
         encoder.encode_questions(TEXTS)
 
     model = BiEncoderModel.from_folder(tmp_path / "start", temperature=1.0, dropout=0.0, passage_tokens=32)
