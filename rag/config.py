@@ -300,7 +300,8 @@ def _explain(kind: type[BaseModel], issue: Any, flags: Mapping[str, str]) -> str
             missing = [name for name, field in group.model_fields.items() if field.is_required()]
         else:
             missing = [path]
-        return ", ".join(flags.get(name, f"{name} (--set {name}=…)") for name in missing) + " is not given"
+        options = (flags.get(name.rpartition(".")[2], f"{name} (--set {name}=…)") for name in missing)
+        return ", ".join(options) + " is not given"
     if issue["type"] != "extra_forbidden":
         problem = str(issue["msg"]).removeprefix("Value error, ")
         if isinstance(issue.get("input"), Mapping | Config):  # settings that do not go together

@@ -13,11 +13,13 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from rag.config import load_config
-from rag.core.errors import ConfigError
+from rag.core.errors import ConfigError, DataError
 from rag.core.files import fingerprint, sha256_file
 from rag.core.manifest import read_manifest
+from rag.data.files.huggingface import HF_PREFIX
 from rag.eval.guard import check_selection_split
 
+_INPUTS = frozenset({"train_files", "validation_file", "index", "questions", "retrieved", "serving"})
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
 
@@ -130,6 +132,7 @@ def train(recipe: str, out: str | Path, *, config: str | Path | None = None, **s
         hint = f"did you mean {near[0]!r}?" if near else f"recipes: {', '.join(RECIPES)}"
         raise ConfigError(f"there is no recipe {recipe!r}", hint=hint)
     found = RECIPES[recipe]
+    check_files(settings)
     checked = read_config(load(found.config), config, {"out": str(out), **settings})
     return run(recipe, checked)
 
@@ -152,11 +155,31 @@ def read_config(
         ConfigError: it cannot be read, is not valid, or would choose checkpoints on a test set.
     """
     config = load_config(kind, source, overrides=overrides, flags=flags)
+    check_files({name: value for name, value in config.model_dump().items() if name != "out"})
     for part in (config, getattr(config, "data", None)):
         validation = getattr(part, "validation_file", None)
         if validation is not None:
             check_selection_split(validation)
     return config
+
+
+def check_files(settings: Any, name: str = "") -> None:
+    """Refuse settings that name a file which is not there: before any work, and before torch is imported.
+
+    Raises:
+        DataError: with the setting's name.
+    """
+    if isinstance(settings, Mapping):
+        for key, value in settings.items():
+            check_files(value, str(key))
+        return
+    if isinstance(settings, list | tuple):
+        for value in settings:
+            check_files(value, name)
+        return
+    is_path = isinstance(settings, Path) or (isinstance(settings, str) and name in _INPUTS)
+    if is_path and not str(settings).startswith(HF_PREFIX) and not Path(settings).exists():
+        raise DataError(f"{settings}: no such file", hint=f"{name} names it: check the path")
 
 
 def load(place: str) -> Any:

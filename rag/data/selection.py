@@ -30,7 +30,8 @@ def hold_out(
     """Divide `items` into those to learn from and those held out, each in their order.
 
     Args:
-        count: how many groups are held out, or their share if it is below 1; 0 holds nothing out.
+        count: how many groups are held out, or their share if it is below 1; 0 holds nothing out. A count
+            above half of the groups becomes a fifth of them, and a share gives `least_held_out` at least.
         seed: decides which.
         group: the text that items share which must not be parted: a question, the title of an article.
         given: held out instead; what shares a text with one of them is not learnt from.
@@ -48,7 +49,7 @@ def hold_out(
         chosen = {group(item) for item in given}
     else:
         places = sorted((place_of(text, seed), text) for text in set(groups))
-        wanted = int(count) if count >= 1 else max(1, round(count * len(places))) if count else 0
+        wanted = _wanted(count, len(places))
         if wanted and wanted >= len(places):
             raise DataError(
                 f"{wanted} of {len(places)} questions or articles are to be held out: none is left to learn "
@@ -60,6 +61,28 @@ def hold_out(
     if given is not None:
         return kept, list(given)
     return kept, [item for item, text in zip(items, groups, strict=True) if text in chosen]
+
+
+def least_held_out(groups: int) -> int:
+    """The fewest groups that a share holds out: 20, but no more than a tenth.
+
+    Example:
+        >>> [least_held_out(groups) for groups in (5, 60, 300)]
+        [1, 6, 20]
+    """
+    return max(1, min(20, groups // 10))
+
+
+def _wanted(count: float, groups: int) -> int:
+    if count < 1:
+        return max(round(count * groups), least_held_out(groups)) if count else 0
+    wanted, fifth = int(count), groups // 5
+    if wanted <= groups // 2 or not fifth:
+        return wanted
+    get_logger(__name__).warning(
+        "%d questions or articles were to be held out of %d: a fifth is, %d", wanted, groups, fifth
+    )
+    return fifth
 
 
 def check_usable(usable: int, looked_at: int, what: str, *, hint: str, few: float = 0.5) -> float:

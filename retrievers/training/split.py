@@ -18,8 +18,10 @@ from rag.data.examples import (
     read_examples,
     write_examples,
 )
-from rag.data.selection import place_of
+from rag.data.selection import least_held_out, place_of
 from retrievers.training.config import ValidatedTrainConfig
+
+_FEW = 2000  # questions or articles, below which a share may hold out next to nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,9 @@ class ExampleSplit:
 def split_examples(config: ValidatedTrainConfig, folder: Path) -> ExampleSplit:
     """Divide the examples of `config.train_files`, and keep what is held out in `folder`.
 
-    Held out are the questions, or articles, whose place (`place_of`) is below `validation_fraction`. The
-    lowest of the rest, by the text of the question, are the sample of `train_questions`.
+    Held out are the questions, or articles, whose place (`place_of`) is below `validation_fraction`, at least
+    the lowest `least_held_out`. The lowest of the rest, by the text of the question, are the sample of
+    `train_questions`.
 
     Raises:
         DataError: a file is missing or malformed, or nothing is left to train on or to validate with.
@@ -75,16 +78,18 @@ def split_examples(config: ValidatedTrainConfig, folder: Path) -> ExampleSplit:
 
 
 def _divide(config: ValidatedTrainConfig, fraction: float, kept: Path, bounds_file: Path) -> None:
-    """One reading: the places of all training questions, and the examples that are held out."""
-    seed, sampled = config.run.seed, list[float]()
+    """The places of all training questions, and the examples that are held out."""
+    seed, sampled, lowest = config.run.seed, list[float](), set[float]()
     read = 0
 
     def below() -> Iterator[tuple[float, int, Example]]:
         nonlocal read
         for number, example in enumerate(_read(config.train_files, config.needs)):
             read += 1
-            place = place_of(example.question, seed)
-            if place_of(_divided_by(config, example), seed) < fraction:
+            place, group = (place_of(text, seed) for text in (example.question, _divided_by(config, example)))
+            if len(lowest) < _FEW:
+                lowest.add(group)
+            if group < fraction:
                 yield place, number, example
             else:
                 sampled.append(place)
@@ -97,6 +102,11 @@ def _divide(config: ValidatedTrainConfig, fraction: float, kept: Path, bounds_fi
     chosen = heapq.nsmallest(
         config.data.validation_questions, chain(below(), given()), key=lambda found: found[:2]
     )
+    if fraction and len(lowest) < _FEW:  # all groups are known: of a small set the share is too little
+        places = sorted(lowest)
+        least = least_held_out(len(places))
+        if len(places) > least and places[least - 1] >= fraction:
+            return _divide(config, float(np.nextafter(places[least - 1], 1)), kept, bounds_file)
     train = np.sort(np.asarray(sampled))
     if not len(train):
         raise DataError(f"none of {read} questions is left to train on", hint="lower validation_fraction")

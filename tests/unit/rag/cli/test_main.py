@@ -250,6 +250,8 @@ def test_wrong_input_is_one_message_without_traceback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    for name in ("q", "i"):
+        Path(name).touch()
     code, _, err = _run(capsys, *arguments)
     assert code == exit_code, err
     assert err.startswith("error: ")

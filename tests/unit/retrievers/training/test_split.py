@@ -50,6 +50,20 @@ def test_held_out_questions_are_never_trained_on(tmp_path: Path) -> None:
     assert {e.question for e in changed.held_out} != held_out
 
 
+@pytest.mark.parametrize(("questions", "expected"), [(60, 6), (300, 20)])
+def test_of_a_small_set_enough_is_held_out(tmp_path: Path, questions: int, expected: int) -> None:
+    path = tmp_path / "few.json"
+    positive = (Passage("1", "title", "text"),)
+    write_examples(path, (Example.labelled(f"{n}", f"question {n}", (), positive) for n in range(questions)))
+    for seed in range(3):
+        split = split_examples(
+            _config(tmp_path, path, validation_fraction=0.001, seed=seed), tmp_path / "data"
+        )
+        trained = {example.question for example in split.training()}
+        assert (len(split.held_out), len(trained)) == (expected, questions - expected)
+        assert not trained & {example.question for example in split.held_out}
+
+
 def test_whole_articles_are_held_out(tmp_path: Path) -> None:
     path = tmp_path / "articles.json"
     write_examples(
@@ -101,7 +115,6 @@ def test_a_validation_file_leaves_all_training_questions(tmp_path: Path) -> None
     ("changes", "message"),
     [
         ({"validation_fraction": 0.999999}, "is left to train on"),
-        ({"validation_fraction": 1e-9}, "falls into the held-out"),
         ({"validation_file": Path("nowhere.json")}, "no such file"),
     ],
 )
@@ -122,7 +135,7 @@ def test_what_is_left_out_is_said_once(tmp_path: Path, caplog: pytest.LogCapture
 
 
 def test_records_of_another_shape_are_told_the_one_expected(tmp_path: Path) -> None:
-    record = {"query_id": "1", "query": "who?", "positive_passages": [{"text": "x"}], "negative_passages": []}
-    (tmp_path / "tevatron.jsonl").write_text(json.dumps(record) + "\n")
+    record = {"query_id": "1", "query": "who?", "right_passages": [{"text": "x"}], "wrong_passages": []}
+    (tmp_path / "unknown.jsonl").write_text(json.dumps(record) + "\n")
     with pytest.raises(DataError, match=r"no question(.|\n)*expected \{question, answers, positive_ctxs"):
-        list(read_examples(tmp_path / "tevatron.jsonl"))
+        list(read_examples(tmp_path / "unknown.jsonl"))
