@@ -70,7 +70,8 @@ def _directive(name: str) -> Any:
     nodes = require("docutils.nodes", "docs")
 
     def run(self: Any) -> list[Any]:
-        words = " ".join(" ".join(self.arguments).split())
+        inline, _ = self.state.inline_text(" ".join(" ".join(self.arguments).split()), self.lineno)
+        words = "".join(node.astext() for node in inline)
         if name in _DROPPED:
             return []
         if name in _CODE:

@@ -160,7 +160,7 @@ Guide
 See :class:`~pkg.mod.Thing`, :ref:`the part <label>`, ``code`` and |sub|_.
 
 .. versionadded:: 3.2
-   The option.
+   The ``option``.
 
 .. option:: --bold
 
