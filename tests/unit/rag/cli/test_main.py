@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
-import subprocess
-import sys
-import unicodedata
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import pytest
 
-from rag.cli.main import _COMMANDS, load_command, main
-from rag.cli.show import format_answer_set, highlight
+from rag.cli.main import main
 from rag.config import preset_names
 from rag.core.errors import RagError
-from rag.data.choices import FileFormat, WrittenFormat
 from rag.data.examples import read_examples
-from rag.data.files.convert import FORMATS
-from rag.data.text import PROFILES
-from rag.recipes import RECIPES, load
-from retrievers.kinds import KIND_NAMES
-from retrievers.open import KINDS
+from rag.recipes import RECIPES
 
 
 def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -33,84 +22,7 @@ def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
     return int(caught.value.code or 0), output.out, output.err
 
 
-def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
-    code = (
-        "import sys\n"
-        "from rag.cli.main import main\n"
-        "try: main(['--help'])\n"
-        "except SystemExit: pass\n"
-        "heavy = {'torch', 'transformers', 'faiss', 'pyarrow', 'numpy', 'datasets'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert all(f" {name} " in done.stdout for name in _COMMANDS)
-
-
-def test_help_of_a_command_imports_nothing_heavy() -> None:
-    code = (
-        "import sys\n"
-        "from rag.cli.main import _COMMANDS, load_command\n"
-        "heavy = {'torch', 'transformers', 'datasets', 'faiss', 'pyarrow', 'scipy'}\n"
-        "for name in [*sorted(set(_COMMANDS) - {'bench'}), 'bench']:\n"
-        "    load_command(name)\n"
-        "    found = (heavy if name == 'bench' else heavy | {'numpy'}) & set(sys.modules)\n"
-        "    assert not found, (name, found)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
-def _all_commands() -> Iterator[tuple[str, Any]]:
-    for name in _COMMANDS:
-        command = load_command(name)
-        subcommands = getattr(command, "commands", None) or {"": command}
-        yield from ((f"{name} {sub}".strip(), each) for sub, each in subcommands.items())
-
-
-def test_every_command_has_help_in_panels(capsys: pytest.CaptureFixture[str]) -> None:
-    for name, command in _all_commands():
-        code, out, _ = _run(capsys, *name.split(), "--help")
-        assert code == 0
-        assert f"Usage: rag {name} " in out
-        options = [param for param in command.params if param.param_type_name == "option"]
-        if len(options) > 6 and not name.startswith("bench"):
-            assert [option.name for option in options if not option.rich_help_panel] == [], name
-
-
-def test_choices_are_those_of_the_settings() -> None:
-    assert set(get_args(FileFormat)) == set(FORMATS)
-    assert set(get_args(WrittenFormat)) == {name for name, known in FORMATS.items() if known.write}
-    assert set(KIND_NAMES) == {"auto", *KINDS}
-    for name, command in _all_commands():
-        group, _, recipe = name.partition(" ")
-        fields = _fields(load(RECIPES[recipe].config)) if group == "train" else {}
-        for param in command.params:
-            shown = param.type_descriptor.annotation
-            if get_origin(shown) is Literal and param.name in fields:
-                assert get_args(shown) == get_args(fields[param.name]), (name, param.name)
-
-
-def _fields(kind: Any) -> dict[str, Any]:
-    """Every setting of a configuration and of its groups, with its type."""
-    of_groups = [_fields(group) for group in kind.groups().values()]
-    top = {name: field.annotation for name, field in kind.model_fields.items()}
-    return {name: kind for fields in (*of_groups, top) for name, kind in fields.items()}
-
-
 _PLAN = ("plan", "-n", "1000", "--retriever", "bm25", "--no-measure")
-
-
-def test_help_names_formats_and_rules(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "300")
-    assert set(FORMATS) <= _words(_run(capsys, "convert", "--help")[1])
-    assert set(PROFILES) <= _words(_run(capsys, "evaluate", "--help")[1])
-
-
-def _words(text: str) -> set[str]:
-    return set(re.findall(r"[\w-]+", text))
 
 
 def test_plan_lists_every_recipe_with_its_presets(capsys: pytest.CaptureFixture[str]) -> None:
@@ -434,59 +346,6 @@ def main_ok(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert not caught.value.code, arguments
-
-
-def test_highlight_cuts_at_words_and_marks_the_span() -> None:
-    text = "word " * 60 + "ANSWER" + " tail" * 60
-    start = text.index("ANSWER")
-    shown = highlight(text, start, start + 6, colour=False, context_chars=12)
-    assert shown == "… word word [[ANSWER]] tail tail …"
-    assert "\x1b[" in highlight(text, start, start + 6, colour=True)
-    assert highlight("A city.", None, None, colour=True) == "A city."
-    assert highlight("word " * 100, None, None, colour=False, context_chars=8) == "word word word …"
-
-
-def test_an_answer_in_the_models_own_words_is_shown_with_its_passage() -> None:
-    evidence = {"passage_id": "p", "title": "Danube", "text": "It is long.", "start": None, "end": None}
-    answer = {"text": "yes", "confidence": 0.8, "evidence": evidence}
-    said = {
-        "question": "Q?",
-        "answers": [answer],
-        "no_answer_confidence": 0.1,
-        "index_version": "v",
-        "timings_ms": {},
-    }
-    shown = format_answer_set(said, colour=False)
-    assert "1. yes  (confidence 80%)" in shown
-    assert "It is long.\n     answer worded by the model" in shown
-
-
-def test_control_characters_of_the_corpus_do_not_reach_the_terminal() -> None:
-    text = "It is \x1b]0;owned\x07 \x9b2Jlong.\r\nVery\tlong."
-    evidence = {"passage_id": "p\x1b", "title": "\x1b[2JDanube", "text": text, "start": 19, "end": 23}
-    answer = {"text": "lo\x7fng", "confidence": 0.8, "evidence": evidence}
-    step = {"passage_id": "p", "title": "Hop\x1b", "text": text, "supporting": [[0, 10]]}
-    said = {
-        "question": "Q?\x1b",
-        "answers": [{**answer, "path": (step,)}],
-        "no_answer_confidence": 0.1,
-        "index_version": "v",
-        "timings_ms": {},
-    }
-    shown = format_answer_set(said, colour=False)
-    assert "It is \ufffd]0;owned\ufffd \ufffd2[[Jlon]]g.\n     Very\tlong." in shown
-    assert all(char in "\t\n" or unicodedata.category(char) != "Cc" for char in shown)
-
-
-def test_no_answer_is_said() -> None:
-    empty = {
-        "question": "Q?",
-        "answers": [],
-        "no_answer_confidence": 0.9,
-        "index_version": "v",
-        "timings_ms": {},
-    }
-    assert "no answer found (confidence that there is none: 90%)" in format_answer_set(empty, colour=False)
 
 
 @pytest.mark.parametrize(

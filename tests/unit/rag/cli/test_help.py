@@ -1,0 +1,103 @@
+"""Help of every command: light, in panels, with the choices that the settings have."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+
+from rag.cli.main import _COMMANDS, load_command, main
+from rag.data.choices import FileFormat, WrittenFormat
+from rag.data.files.convert import FORMATS
+from rag.data.text import PROFILES
+from rag.recipes import RECIPES, load
+from retrievers.kinds import KIND_NAMES
+from retrievers.open import KINDS
+
+
+def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as caught:
+        main(list(arguments))
+    output = capsys.readouterr()
+    return int(caught.value.code or 0), output.out, output.err
+
+
+def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\n"
+        "from rag.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'transformers', 'faiss', 'pyarrow', 'numpy', 'datasets'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert all(f" {name} " in done.stdout for name in _COMMANDS)
+
+
+def test_help_of_a_command_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\n"
+        "from rag.cli.main import _COMMANDS, load_command\n"
+        "heavy = {'torch', 'transformers', 'datasets', 'faiss', 'pyarrow', 'scipy'}\n"
+        "for name in [*sorted(set(_COMMANDS) - {'bench'}), 'bench']:\n"
+        "    load_command(name)\n"
+        "    found = (heavy if name == 'bench' else heavy | {'numpy'}) & set(sys.modules)\n"
+        "    assert not found, (name, found)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def _all_commands() -> Iterator[tuple[str, Any]]:
+    for name in _COMMANDS:
+        command = load_command(name)
+        subcommands = getattr(command, "commands", None) or {"": command}
+        yield from ((f"{name} {sub}".strip(), each) for sub, each in subcommands.items())
+
+
+def test_every_command_has_help_in_panels(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, command in _all_commands():
+        code, out, _ = _run(capsys, *name.split(), "--help")
+        assert code == 0
+        assert f"Usage: rag {name} " in out
+        options = [param for param in command.params if param.param_type_name == "option"]
+        if len(options) > 6 and not name.startswith("bench"):
+            assert [option.name for option in options if not option.rich_help_panel] == [], name
+
+
+def test_choices_are_those_of_the_settings() -> None:
+    assert set(get_args(FileFormat)) == set(FORMATS)
+    assert set(get_args(WrittenFormat)) == {name for name, known in FORMATS.items() if known.write}
+    assert set(KIND_NAMES) == {"auto", *KINDS}
+    for name, command in _all_commands():
+        group, _, recipe = name.partition(" ")
+        fields = _fields(load(RECIPES[recipe].config)) if group == "train" else {}
+        for param in command.params:
+            shown = param.type_descriptor.annotation
+            if get_origin(shown) is Literal and param.name in fields:
+                assert get_args(shown) == get_args(fields[param.name]), (name, param.name)
+
+
+def _fields(kind: Any) -> dict[str, Any]:
+    """Every setting of a configuration and of its groups, with its type."""
+    of_groups = [_fields(group) for group in kind.groups().values()]
+    top = {name: field.annotation for name, field in kind.model_fields.items()}
+    return {name: kind for fields in (*of_groups, top) for name, kind in fields.items()}
+
+
+def test_help_names_formats_and_rules(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    assert set(FORMATS) <= _words(_run(capsys, "convert", "--help")[1])
+    assert set(PROFILES) <= _words(_run(capsys, "evaluate", "--help")[1])
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"[\w-]+", text))
