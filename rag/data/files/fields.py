@@ -74,7 +74,7 @@ class DocumentFields:
             DataError: no column holds the text, or one that was asked for does not exist.
         """
         keys = tuple(names)
-        columns = f"the fields are {_listed(names)}"
+        columns = f"the fields are {listed_names(names)}"
         for name in self._given:
             if not _matching(keys, (name,)):
                 raise DataError(f"{self._name}: there is no field {name!r}; {columns}")
@@ -89,7 +89,7 @@ class DocumentFields:
         parts += [f"title from {titles[0]}"] if titles else ["no title"]
         parts += [f"text from {text[0]}"]
         ignored = [name for name in names if name not in {*ids[:1], *titles[:1], *text[:1]}]
-        self.layout = ", ".join(parts) + (f"; ignored: {_listed(ignored)}" if ignored else "")
+        self.layout = ", ".join(parts) + (f"; ignored: {listed_names(ignored)}" if ignored else "")
         wanted = {*ids, *titles, *text, *_matching(keys, (*self._text_fields, "url"))}
         return [name for name in names if name in wanted]
 
@@ -258,11 +258,11 @@ def _missing(what: str, names: Sequence[str], record: Mapping[str, Any]) -> BadR
     if empty := _matching(tuple(record), tuple(names)):
         return BadRecord("missing field", f"no {what}: {empty[0]} holds nothing")
     return BadRecord(
-        "missing field", f"no {what}: expected {' or '.join(names[:6])}; there are {_listed(record)}"
+        "missing field", f"no {what}: expected {' or '.join(names[:6])}; there are {listed_names(record)}"
     )
 
 
-def _listed(names: Iterable[str], most: int = 12) -> str:
+def listed_names(names: Iterable[str], most: int = 12) -> str:
     """Names for a message, which shows the first of them."""
     listed = [str(name)[:40] or "(no name)" for name in names]
     return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")

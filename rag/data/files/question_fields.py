@@ -10,7 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from rag.core.types import GoldPassage, Passage, Question
-from rag.data.files.fields import QUESTION_ID_FIELDS, first_of, join_sentences, passage_of
+from rag.data.files.fields import (
+    QUESTION_ID_FIELDS,
+    first_of,
+    join_sentences,
+    listed_names,
+    passage_of,
+)
 from rag.data.files.question_shapes import official_shape, rows_of_columns
 from rag.data.files.streams import parse_json
 from rag.data.files.training_shapes import training_shape
@@ -43,7 +49,9 @@ def question_from_mapping(record: Any, fallback_id: str) -> Question:
     used: set[str] = set()
     text_field = next((name for name in QUESTION_FIELDS if record.get(name) is not None), None)
     if text_field is None:
-        raise ValueError(f"no question: expected one of {', '.join(QUESTION_FIELDS)}")
+        raise ValueError(
+            f"no question: expected one of {', '.join(QUESTION_FIELDS)}; there are {listed_names(record)}"
+        )
     text = record[text_field]
     used.add(text_field)
     if not isinstance(text, str) or not text.strip():

@@ -202,7 +202,11 @@ def test_content_decides_over_the_name(tmp_path: Path, name: str) -> None:
             b'{"id": "x", "question": "a"}\n{"id": "x", "question": "b"}\n',
             r"jsonl:2: .*'x'.*jsonl:1",
         ),
-        ("q.json", b'[{"question": "a"}, {"answer": "b"}]', r"q\.json: record 2: no question"),
+        (
+            "q.json",
+            b'[{"question": "a"}, {"answer": "b"}]',
+            r"q\.json: record 2: no question: .*; there are answer",
+        ),
         ("q.json", b'[{"question": "a"}, {"answ', r"q\.json: truncated or malformed JSON"),
         ("q.json", b'{"data": [{"title": "T", "paragraphs": [{"qas": [{}]}]}]}', "malformed SQuAD"),
         ("q.tsv", b"a\t['x']\nb\n", r"q\.tsv:2: wrong .*found 1, expected 2"),
