@@ -9,25 +9,15 @@ import numpy as np
 import pytest
 
 from rag.core.types import Hit, Passage
-from readers.protocols import ReadAnswer, ReadResult
 from serve.service import AnswerService
 from tests.api.fakes import PASSAGES, running
+from tests.pipeline_parts import LastWordsReader, Store
 
 pytestmark = pytest.mark.anyio
 
 
-class Passages(list[Passage]):
-    """The part of a passage store the pipeline uses."""
-
-    def get_many(self, rows: Sequence[int]) -> list[Passage]:
-        return [self[row] for row in rows]
-
-    def find(self, passage_id: str) -> Passage | None:
-        return next((passage for passage in self if passage.id == passage_id), None)
-
-
 class Index:
-    version, passages = "abc123", Passages(PASSAGES)
+    version, passages = "abc123", Store(PASSAGES)
 
     def close(self) -> None:
         pass
@@ -40,23 +30,10 @@ class Retriever:
             return [hits[:top_k] for _ in questions]
 
 
-class Reader:
-    def read(
-        self,
-        questions: Sequence[str],
-        passages: Sequence[Sequence[Passage]],
-        scores: Sequence[Sequence[float]],
-        n_best: int = 5,
-    ) -> list[ReadResult]:
-        start = passages[0][0].text.index("Black Forest")
-        answer = ReadAnswer("Black Forest", 3.5, 0.8, 0, start, start + len("Black Forest"))
-        return [ReadResult((answer,), 0.1) for _ in questions]
-
-
 async def test_ask_retrieve_and_look_up_through_the_pipeline():
     from rag.pipeline import Pipeline
 
-    pipeline = Pipeline(Index(), Retriever(), Reader())  # type: ignore[arg-type]
+    pipeline = Pipeline(Index(), Retriever(), LastWordsReader())  # type: ignore[arg-type]
     assert isinstance(pipeline, AnswerService)
     async with running(pipeline) as client:
         ready = (await client.get("/readyz")).json()
@@ -68,7 +45,7 @@ async def test_ask_retrieve_and_look_up_through_the_pipeline():
     assert ready == {"status": "ready", "index_version": "abc123", "n_passages": 4}
     first = asked["results"][0]
     evidence = first["answers"][0]["evidence"]
-    assert evidence["text"][evidence["start"] : evidence["end"]] == "Black Forest"
+    assert evidence["text"][evidence["start"] : evidence["end"]] == "Black Sea"
     assert evidence["passage_id"] == "danube-1"
     assert first["index_version"] == "abc123"
     assert {"queue", "search", "read", "total"} <= set(first["timings_ms"])
@@ -89,7 +66,7 @@ async def test_reranking_shows_in_hits_evidence_timings_and_metrics():
             return np.arange(len(passages), dtype=np.float32)
 
     retriever = RerankingRetriever(Retriever(), Index.passages, Scorer(), depth=2)
-    async with running(Pipeline(Index(), retriever, Reader())) as client:  # type: ignore[arg-type]
+    async with running(Pipeline(Index(), retriever, LastWordsReader())) as client:  # type: ignore[arg-type]
         found = (await client.post("/v1/retrieve", json={"question": "Where?", "top_k": 2})).json()
         asked = (await client.post("/v1/ask", json={"question": "Where?", "top_k": 2})).json()
         metrics = (await client.get("/metrics")).text

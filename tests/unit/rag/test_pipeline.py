@@ -16,20 +16,12 @@ from rag.core.progress import StageTimer
 from rag.core.types import Hit, Passage
 from rag.data.corpus import passages_of
 from rag.pipeline import Pipeline
-from readers.protocols import ReadAnswer, ReadResult
+from tests.pipeline_parts import LastWordsReader, Store
 
 PASSAGES = [
     Passage("danube", "Danube", "The Danube rises in the Black Forest."),
     Passage("rhine", "Rhine", "The Rhine ends in the North Sea."),
 ]
-
-
-class _Store(list[Passage]):
-    def get_many(self, rows: Sequence[int]) -> list[Passage]:
-        return [self[row] for row in rows]
-
-    def find(self, passage_id: str) -> Passage | None:
-        return next((passage for passage in self if passage.id == passage_id), None)
 
 
 class _Retriever:
@@ -40,33 +32,10 @@ class _Retriever:
         return [hits[:top_k] if "nothing" not in question else [] for question in questions]
 
 
-class _Reader:
-    """Answers with the last three words of the first passage."""
-
-    def read(
-        self,
-        questions: Sequence[str],
-        passages: Sequence[Sequence[Passage]],
-        scores: Sequence[Sequence[float]],
-        n_best: int = 5,
-    ) -> list[ReadResult]:
-        results = []
-        for given in passages:
-            spans = []
-            for place, passage in enumerate(given[:n_best]):
-                start = len(passage.text) - len(" ".join(passage.text.split()[-2:]))
-                end = len(passage.text) - 1
-                spans.append(
-                    ReadAnswer(passage.text[start:end], 5.0 - place, 0.9 - place / 2, place, start, end)
-                )
-            results.append(ReadResult(tuple(spans), 0.05 if spans else 1.0))
-        return results
-
-
 @pytest.fixture
 def pipeline() -> Pipeline:
-    index: Any = SimpleNamespace(passages=_Store(PASSAGES), version="v1")
-    return Pipeline(index, _Retriever(), _Reader())
+    index: Any = SimpleNamespace(passages=Store(PASSAGES), version="v1")
+    return Pipeline(index, _Retriever(), LastWordsReader())
 
 
 def test_one_question_gives_one_answer_set_with_exact_evidence(pipeline: Pipeline) -> None:

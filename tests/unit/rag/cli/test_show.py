@@ -1,10 +1,16 @@
-"""How answers look in a terminal."""
+"""How answers are shown in a terminal."""
 
 from __future__ import annotations
 
 import unicodedata
+from typing import Any
 
 from rag.cli.show import format_answer_set, highlight
+
+
+def _shown(**given: Any) -> str:
+    usual = {"question": "Q?", "no_answer_confidence": 0.1, "index_version": "v", "timings_ms": {}}
+    return format_answer_set({**usual, **given}, colour=False)
 
 
 def test_highlight_cuts_at_words_and_marks_the_span() -> None:
@@ -20,14 +26,7 @@ def test_highlight_cuts_at_words_and_marks_the_span() -> None:
 def test_an_answer_in_the_models_own_words_is_shown_with_its_passage() -> None:
     evidence = {"passage_id": "p", "title": "Danube", "text": "It is long.", "start": None, "end": None}
     answer = {"text": "yes", "confidence": 0.8, "evidence": evidence}
-    said = {
-        "question": "Q?",
-        "answers": [answer],
-        "no_answer_confidence": 0.1,
-        "index_version": "v",
-        "timings_ms": {},
-    }
-    shown = format_answer_set(said, colour=False)
+    shown = _shown(answers=[answer])
     assert "1. yes  (confidence 80%)" in shown
     assert "It is long.\n     answer worded by the model" in shown
 
@@ -37,24 +36,11 @@ def test_control_characters_of_the_corpus_do_not_reach_the_terminal() -> None:
     evidence = {"passage_id": "p\x1b", "title": "\x1b[2JDanube", "text": text, "start": 19, "end": 23}
     answer = {"text": "lo\x7fng", "confidence": 0.8, "evidence": evidence}
     step = {"passage_id": "p", "title": "Hop\x1b", "text": text, "supporting": [[0, 10]]}
-    said = {
-        "question": "Q?\x1b",
-        "answers": [{**answer, "path": (step,)}],
-        "no_answer_confidence": 0.1,
-        "index_version": "v",
-        "timings_ms": {},
-    }
-    shown = format_answer_set(said, colour=False)
+    shown = _shown(question="Q?\x1b", answers=[{**answer, "path": (step,)}])
     assert "It is \ufffd]0;owned\ufffd \ufffd2[[Jlon]]g.\n     Very\tlong." in shown
     assert all(char in "\t\n" or unicodedata.category(char) != "Cc" for char in shown)
 
 
 def test_no_answer_is_said() -> None:
-    empty = {
-        "question": "Q?",
-        "answers": [],
-        "no_answer_confidence": 0.9,
-        "index_version": "v",
-        "timings_ms": {},
-    }
-    assert "no answer found (confidence that there is none: 90%)" in format_answer_set(empty, colour=False)
+    shown = _shown(answers=[], no_answer_confidence=0.9)
+    assert "no answer found (confidence that there is none: 90%)" in shown
