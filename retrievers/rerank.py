@@ -90,7 +90,7 @@ class LateInteraction:
 
     def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> FloatArray:
         """Scores (n,) float32 of n pairs; each question and each passage is encoded once."""
-        from retrievers.encoders.scoring import max_sim
+        from retrievers.encoders.vectors import max_sim
 
         if not questions:
             return np.zeros(0, np.float32)

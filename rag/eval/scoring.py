@@ -12,9 +12,8 @@ from rag.eval.gold import gold_facts, gold_keys, is_yes_no, needs_all, passage_k
 from rag.eval.settings import EvaluationSettings
 from rag.eval.systems import Paths, Retrieved
 from rag.metrics.answers import score_answers
-from rag.metrics.hotpot import score_hotpot
 from rag.metrics.kilt import gold_page, page_of, score_kilt
-from rag.metrics.multihop import multihop_scores, path_scores
+from rag.metrics.multihop import multihop_scores, path_scores, score_hotpot
 from rag.metrics.ranking import answer_flags, first_true, rank_figures, trec_measures
 
 Facts = Callable[[Question, AnswerSet, Retrieved, Paths], Sequence[tuple[str, int]]]

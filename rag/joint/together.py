@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from indexers.build import build_index
@@ -26,7 +27,6 @@ from rag.joint.questions import questions_of
 from rag.joint.task import JointBatches, JointTask, Objective
 from rag.joint.together_config import JointTrainConfig
 from rag.training.fit import FitHooks
-from rag.training.hooks import SeveralHooks
 from rag.training.precision import MasterWeights
 from rag.training.refresh.processes import Role
 from rag.training.run import Method, Run, Trained, train
@@ -170,7 +170,7 @@ def _method(
         task.module, master, batches, lambda batch: task.loss(batch, batches.questions), export,
         reader_card(task.settings),
         evaluate=partial(task.measure, held_out) if held_out else None,
-        hooks=SeveralHooks(hooks, task.watch),
+        hooks=_Several(hooks, task.watch),
         facts={"questions": len(batches.questions), "held-out questions": len(held_out)},
     )  # fmt: skip
 
@@ -203,3 +203,42 @@ def _generator(
         config.reader.generator, dropout=config.reader.dropout, train_on=device, **wanted
     )
     return Seq2Seq(model.to(device), tokenizer), manifest.settings
+
+
+class _Several(FitHooks):
+    """What each of several hooks does, in their order; no two give one name to what they save or log."""
+
+    def __init__(self, *parts: FitHooks) -> None:
+        self._parts = parts
+
+    def before_step(self, step: int) -> None:
+        for one in self._parts:
+            one.before_step(step)
+
+    def after_step(self, step: int) -> None:
+        for one in self._parts:
+            one.after_step(step)
+
+    def log_fields(self, step: int) -> Mapping[str, Any]:
+        return {k: value for one in self._parts for k, value in one.log_fields(step).items()}
+
+    def extra_state(self) -> Mapping[str, Any]:
+        return {k: value for one in self._parts for k, value in one.extra_state().items()}
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        for one in self._parts:
+            one.load_extra_state(state)
+
+    def extra_tensors(self) -> Mapping[str, torch.Tensor]:
+        return {k: value for one in self._parts for k, value in one.extra_tensors().items()}
+
+    def load_extra_tensors(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        for one in self._parts:
+            one.load_extra_tensors(tensors)
+
+    def asks_for_checkpoint(self) -> bool:
+        return any(one.asks_for_checkpoint() for one in self._parts)
+
+    def on_checkpoint(self, path: Path, step: int) -> None:
+        for one in self._parts:
+            one.on_checkpoint(path, step)

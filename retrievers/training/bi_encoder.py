@@ -23,10 +23,9 @@ from rag.runtime.model_files import TOWER_SEPARATOR, model_folder, read_config, 
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.export import TowerWeights, write_encoder
 from retrievers.encoders.head import find_weight, read_weight
-from retrievers.encoders.scoring import score
 from retrievers.encoders.settings import EncoderForm, EncoderSettings, read_settings
 from retrievers.encoders.tower import TowerModel
-from retrievers.encoders.vectors import Vectors
+from retrievers.encoders.vectors import Vectors, score
 from retrievers.examples.tokens import Int32, RetrieverTokenizer
 from retrievers.training.config import ModelConfig, RetrieverTrainConfig
 

@@ -23,7 +23,7 @@ from rag.metrics.ranking import average_rank, first_true, rank_figures
 from rag.runtime.seeds import generator
 from rag.training.distributed import World
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.encoders.scoring import score
+from retrievers.encoders.vectors import score
 from retrievers.examples.batches import Epochs
 from retrievers.examples.data import TrainingArrays
 from retrievers.examples.tokens import RetrieverTokenizer

@@ -15,7 +15,6 @@ from rag.training.fit import Loss
 from rag.training.run import Method, Run, Trained, train
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
-from readers.extractive.training.average import averaged, other_readers
 from readers.extractive.training.batches import ReaderBatch, ReaderBatches
 from readers.extractive.training.config import ReaderTrainConfig, TrainingSet
 from readers.extractive.training.data import load_examples, read_set
@@ -27,7 +26,7 @@ from readers.extractive.training.finish import (
     reading_scores,
 )
 from readers.extractive.training.losses import fact_loss, selection_loss, skim_loss, span_loss
-from readers.extractive.training.start import start_model
+from readers.extractive.training.start import averaged, other_readers, start_model
 
 
 def train_reader(config: ReaderTrainConfig) -> Path:

@@ -18,7 +18,7 @@ from rag.core.progress import StageTimer
 from rag.core.types import Passage
 from rag.pipeline import Pipeline
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.encoders.scoring import max_sim
+from retrievers.encoders.vectors import max_sim
 from retrievers.hybrid import HybridRetriever
 from retrievers.late_interaction import LateInteractionRetriever
 from retrievers.open import open_retriever

@@ -18,7 +18,7 @@ from rag.bench.tokens import StoredTokens, exhaustive, run_tokens_benchmark
 from rag.core.errors import ConfigError, MissingDependencyError
 from rag.core.types import Passage
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.encoders.scoring import max_sim
+from retrievers.encoders.vectors import max_sim
 
 WORDS = ["danube", "forest", "river", "black", "title", "text", "wrote", "who", "rises", "the"]
 

@@ -15,11 +15,10 @@ from rag.data.corpus import read_documents
 from rag.data.files.question_fields import question_from_mapping
 from rag.data.sentences import align_sentences
 from rag.eval.fact_tuning import FactExample, collect_examples, tune_facts, write_tuning
-from rag.eval.facts import FactFinder, open_finder
+from rag.eval.facts import FactFinder, SentenceTable, open_finder
 from rag.eval.report import render_report, report_environment
 from rag.eval.results import load_evaluation
 from rag.eval.runner import evaluate
-from rag.eval.sentence_table import SentenceTable
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
 from rag.metrics.kilt import gold_page, page_of

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from rag.core.errors import ConfigError, DataError
 from rag.metrics.answers import score_answers
-from rag.metrics.hotpot import score_hotpot
 from rag.metrics.kilt import evidence_sets, r_precision, recall_at_k, rouge_l, score_kilt
+from rag.metrics.multihop import score_hotpot
 
 WORDS = st.sampled_from(
     [

@@ -15,8 +15,8 @@ from transformers import BertConfig, BertModel
 
 from rag.core.errors import ConfigError
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.encoders.scoring import score
 from retrievers.encoders.settings import read_settings
+from retrievers.encoders.vectors import score
 from retrievers.training.bi_encoder import BiEncoderModel, encoder_form, export_model
 from retrievers.training.config import DprTrainConfig
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from retrievers.encoders import scoring
+from retrievers.encoders import vectors as scoring
 from retrievers.encoders.vectors import Vectors
 
 QUESTION_LENGTHS, PASSAGE_LENGTHS = [2, 4, 1], [3, 1, 5, 2]

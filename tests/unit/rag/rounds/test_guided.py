@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from rag.core.types import Passage
 from rag.data.examples import Candidate, Example
-from retrievers.negatives.guided import guided_examples
+from rag.rounds.by_answers import guided_examples
 from retrievers.negatives.settings import GuidanceSettings
 
 
