@@ -10,26 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from indexers.settings import BuildSettings, Stage
-from rag.cli.options import (
-    OUTPUT,
-    CorpusFormat,
-    DocumentTimeout,
-    Encoding,
-    IdField,
-    MaxBadShare,
-    MaxPages,
-    PassageIds,
-    Precision,
-    Split,
-    Strict,
-    TextField,
-    TitleField,
-    Words,
-    Wrap,
-    adds_options,
-    option,
-    options_of,
-)
+from rag.cli.options import CORPUS, OUTPUT, Precision, adds_options, option, options_of, read_and_split
 
 if TYPE_CHECKING:
     from indexers.protocols import PassageEncoder
@@ -43,6 +24,7 @@ _SETTINGS = {
 }
 
 
+@adds_options("documents", CORPUS)
 @adds_options("settings", _SETTINGS)
 def index(
     corpus: Annotated[
@@ -50,19 +32,7 @@ def index(
         typer.Argument(help='Files, folders, patterns, hf:owner/name, "-" for stdin, or "sample".'),
     ],
     *,
-    format: CorpusFormat = "auto",
-    id_field: IdField = None,
-    title_field: TitleField = None,
-    text_field: TextField = None,
-    encoding: Encoding = "utf-8",
-    max_bad_share: MaxBadShare = 0.01,
-    strict: Strict = False,
-    max_pages: MaxPages = 5_000,
-    document_timeout: DocumentTimeout = 60.0,
-    split: Split = "auto",
-    words: Words = 100,
-    wrap: Wrap = True,
-    passage_ids: PassageIds = "document",
+    documents: dict[str, Any],
     encoder: Annotated[
         str | None, option(help="Hub name or folder; default: the embedded one.", panel=_ENCODER)
     ] = None,
@@ -97,24 +67,19 @@ def index(
     from indexers.build import build_index
     from rag.config import load_config
     from rag.core.log import setup_logging
-    from rag.data.corpus import ReadOptions, ReadReport, read_documents
-    from rag.data.documents.limits import Limits
-    from rag.data.documents.worker import cache_folder
-    from rag.data.split import SplitOptions, split_documents
+    from rag.data.corpus import ReadReport, read_documents
+    from rag.data.split import split_documents
     from retrievers.encoders.open import load_encoder, passage_budget
 
     setup_logging("WARNING")
     checked = load_config(BuildSettings, overrides=settings)
     inputs, is_sample = _resolve(corpus)
-    mode = "none" if is_sample and split == "auto" else split
+    if is_sample and documents["split"] == "auto":
+        documents["split"] = "none"
     max_tokens, count_tokens = passage_budget(encoder, max_length)
-    split_options = SplitOptions(mode=mode, words=words, wrap=wrap, ids=passage_ids, max_tokens=max_tokens)
-    read_options = ReadOptions(
-        *(id_field, title_field, text_field), encoding=encoding, max_bad_share=max_bad_share, strict=strict,
-        limits=Limits(max_pages=max_pages, timeout_s=document_timeout), cache=cache_folder(),
-    )  # fmt: skip
+    read_options, split_options = read_and_split(documents, max_tokens=max_tokens)
     report = ReadReport()
-    documents = read_documents(inputs, format=format, options=read_options, report=report)
+    read = read_documents(inputs, format=documents["format"], options=read_options, report=report)
     loaded: PassageEncoder | None = None
     if checked.has_encoder and until != "passages":
         loaded = load_encoder(
@@ -122,11 +87,11 @@ def index(
         )
     known = _known_vectors(reuse, loaded, checked, out) if reuse and until != "passages" else None
     place = build_index(
-        split_documents(documents, split_options, count_tokens),
+        split_documents(read, split_options, count_tokens),
         out,
         encoder=known or loaded,
         settings=checked,
-        source=_describe(inputs, format, asdict(split_options), asdict(read_options)),
+        source=_describe(inputs, documents["format"], asdict(split_options), asdict(read_options)),
         overwrite=overwrite,
         until=until,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from pydantic import BaseModel
@@ -13,6 +13,10 @@ from pydantic.fields import FieldInfo
 
 from rag.data import choices
 from retrievers.kinds import KIND_NAMES
+
+if TYPE_CHECKING:
+    from rag.data.corpus import ReadOptions
+    from rag.data.split import SplitOptions
 
 REQUIRED = inspect.Parameter.empty
 DATA, SEARCH, READING, TRAINING, OUTPUT = "Data", "Search", "Reading", "Training", "Output"  # help's panels
@@ -68,34 +72,7 @@ QuestionFormat = Annotated[
     Literal["auto", choices.QuestionFormat],
     option(help="Format of --questions; auto looks at the file.", panel=DATA),
 ]
-CorpusFormat = Annotated[
-    Literal["auto", choices.CorpusFormat],
-    option(help="Of the corpus; auto looks at names and first bytes.", panel=DATA),
-]
-IdField = Annotated[str | None, option(help="Field or column of the document id.", panel=DATA)]
-TitleField = Annotated[str | None, option(help="Field or column of the title.", panel=DATA)]
-TextField = Annotated[str | None, option(help="Field or column of the text.", panel=DATA)]
-Encoding = Annotated[str, option(help="Of text files, such as cp1252 (Excel on Windows).", panel=DATA)]
 Limit = Annotated[int | None, option(min=1, help="Only the first so many questions.", panel=DATA)]
-PassageIds = Annotated[
-    choices.PassageIds, option(help="document: doc-0, doc-1, …; integer: 1, 2, ….", panel="Passages")
-]
-Words = Annotated[int, option(min=1, help="Words per passage, for --split words100.", panel="Passages")]
-Wrap = Annotated[
-    bool, option(help="Fill the last passage with the document's first words.", panel="Passages")
-]
-Split = Annotated[
-    choices.SplitMode,
-    option(
-        "--split", help="How documents are cut; auto: files by sections, else words100.", panel="Passages"
-    ),
-]
-MaxBadShare = Annotated[
-    float, option(min=0, max=1, help="Highest tolerated share of bad records (not of files).", panel=DATA)
-]
-Strict = Annotated[bool, option("--strict", help="Stop at the first file that cannot be read.", panel=DATA)]
-MaxPages = Annotated[int, option(min=1, help="Most pages of a file; longer ones are left out.", panel=DATA)]
-DocumentTimeout = Annotated[float, option(min=0.1, help="Most seconds for reading one file.", panel=DATA)]
 
 Options = Mapping[str, tuple[Any, Any]]  # name → (annotation, default)
 OPENING: Options = {  # arguments of `Pipeline.open`
@@ -107,6 +84,51 @@ OPENING: Options = {  # arguments of `Pipeline.open`
     "effort": (EffortSpec, None),
     "precision": (Precision, "auto"),
 }
+
+
+def _option(kind: Any, default: Any, panel: str, help: str, *flags: str, **more: Any) -> tuple[Any, Any]:
+    return Annotated[kind, option(*flags, help=help, panel=panel, **more)], default
+
+
+_CUT = "Passages"
+CORPUS: Options = {  # how documents are read and cut into passages, see `read_and_split`
+    "format": _option(
+        Literal["auto", choices.CorpusFormat], "auto", DATA,
+        "Of the corpus; auto looks at names and first bytes.",
+    ),
+    "id_field": _option(str | None, None, DATA, "Field or column of the document id."),
+    "title_field": _option(str | None, None, DATA, "Field or column of the title."),
+    "text_field": _option(str | None, None, DATA, "Field or column of the text."),
+    "encoding": _option(str, "utf-8", DATA, "Of text files, such as cp1252 (Excel on Windows)."),
+    "max_bad_share": _option(
+        float, 0.01, DATA, "Highest tolerated share of bad records (not of files).", min=0, max=1
+    ),
+    "strict": _option(bool, False, DATA, "Stop at the first file that cannot be read.", "--strict"),
+    "max_pages": _option(int, 5_000, DATA, "Most pages of a file; longer ones are left out.", min=1),
+    "document_timeout": _option(float, 60.0, DATA, "Most seconds for reading one file.", min=0.1),
+    "split": _option(
+        choices.SplitMode, "auto", _CUT, "How documents are cut; auto: files by sections, else words100."
+    ),
+    "words": _option(int, 100, _CUT, "Words per passage, for --split words100.", min=1),
+    "wrap": _option(bool, True, _CUT, "Fill the last passage with the document's first words."),
+    "passage_ids": _option(
+        choices.PassageIds, "document", _CUT, "document: doc-0, doc-1, …; integer: 1, 2, …."
+    ),
+}  # fmt: skip
+
+
+def read_and_split(given: Mapping[str, Any], **split: Any) -> tuple[ReadOptions, SplitOptions]:
+    """How documents are read and cut, by what was given for the options of `CORPUS`; `split` adds to it."""
+    from rag.data.corpus import ReadOptions
+    from rag.data.documents.limits import Limits
+    from rag.data.documents.worker import cache_folder
+    from rag.data.split import SplitOptions
+
+    limits = Limits(max_pages=given["max_pages"], timeout_s=given["document_timeout"])
+    named = ("id_field", "title_field", "text_field", "encoding", "max_bad_share", "strict")
+    reading = ReadOptions(**{name: given[name] for name in named}, limits=limits, cache=cache_folder())
+    usual = {"mode": given["split"], "words": given["words"], "wrap": given["wrap"]}
+    return reading, SplitOptions(**{**usual, "ids": given["passage_ids"], **split})
 
 
 def adds_options(into: str, options: Options) -> Callable[[Callable[..., None]], Callable[..., None]]:
