@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from importlib import import_module
@@ -132,7 +132,7 @@ def train(recipe: str, out: str | Path, *, config: str | Path | None = None, **s
         hint = f"did you mean {near[0]!r}?" if near else f"recipes: {', '.join(RECIPES)}"
         raise ConfigError(f"there is no recipe {recipe!r}", hint=hint)
     found = RECIPES[recipe]
-    check_files(settings)
+    check_files({"out": out, **settings})
     checked = read_config(load(found.config), config, {"out": str(out), **settings})
     return run(recipe, checked)
 
@@ -155,7 +155,7 @@ def read_config(
         ConfigError: it cannot be read, is not valid, or would choose checkpoints on a test set.
     """
     config = load_config(kind, source, overrides=overrides, flags=flags)
-    check_files({name: value for name, value in config.model_dump().items() if name != "out"})
+    check_files(config.model_dump())
     for part in (config, getattr(config, "data", None)):
         validation = getattr(part, "validation_file", None)
         if validation is not None:
@@ -163,23 +163,31 @@ def read_config(
     return config
 
 
-def check_files(settings: Any, name: str = "") -> None:
+def check_files(settings: Mapping[str, Any]) -> None:
     """Refuse settings that name a file which is not there: before any work, and before torch is imported.
+
+    What lies in the run's folder, `settings["out"]`, may come to be later.
 
     Raises:
         DataError: with the setting's name.
     """
+    out = Path(str(settings.get("out") or "/"))
+    for name, path in _files_in({key: value for key, value in settings.items() if key != "out"}):
+        is_made = out != Path("/") and path.is_relative_to(out)
+        if not is_made and not str(path).startswith(HF_PREFIX) and not path.exists():
+            raise DataError(f"{path}: no such file", hint=f"{name} names it: check the path")
+
+
+def _files_in(settings: Any, name: str = "") -> Iterator[tuple[str, Path]]:
+    """Setting and path of all input files in nested settings."""
     if isinstance(settings, Mapping):
         for key, value in settings.items():
-            check_files(value, str(key))
-        return
-    if isinstance(settings, list | tuple):
+            yield from _files_in(value, str(key))
+    elif isinstance(settings, list | tuple):
         for value in settings:
-            check_files(value, name)
-        return
-    is_path = isinstance(settings, Path) or (isinstance(settings, str) and name in _INPUTS)
-    if is_path and not str(settings).startswith(HF_PREFIX) and not Path(settings).exists():
-        raise DataError(f"{settings}: no such file", hint=f"{name} names it: check the path")
+            yield from _files_in(value, name)
+    elif isinstance(settings, Path) or (isinstance(settings, str) and name in _INPUTS):
+        yield name, Path(settings)
 
 
 def load(place: str) -> Any:

@@ -14,7 +14,7 @@ from rag.cli.main import main
 from rag.cli.train import app
 from rag.config import preset_names
 from rag.core.errors import ConfigError, DataError
-from rag.recipes import RECIPES
+from rag.recipes import RECIPES, check_files
 
 
 @pytest.mark.parametrize("name", sorted(RECIPES))
@@ -70,3 +70,9 @@ def test_a_missing_option_of_a_group_is_named_as_it_is_given(
     with pytest.raises(SystemExit):
         main(["train", "rag", *given, "--out", str(tmp_path / "run")])
     assert "--generator is not given" in capsys.readouterr().err
+
+
+def test_files_in_the_folder_of_the_run_may_come_later(tmp_path: Path) -> None:
+    check_files({"out": tmp_path, "train_files": [tmp_path / "round-1"], "index": "hf:owner/name"})
+    with pytest.raises(DataError, match=r"other: no such file\n.*index names it"):
+        check_files({"out": tmp_path / "run", "index": tmp_path / "other"})

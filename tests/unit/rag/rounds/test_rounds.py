@@ -221,14 +221,15 @@ def test_wrong_settings_are_refused(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
     assert set(SIGNAL_NAMES) == {name for measures in signals._MEASURES.values() for name in measures}
+    (tmp_path / "q").touch()
     given = [
         "rounds",
         "--recipe",
         "distill",
         "--index",
-        "i",
+        str(tmp_path),
         "--questions",
-        "q",
+        str(tmp_path / "q"),
         "--out",
         str(tmp_path / "run"),
     ]

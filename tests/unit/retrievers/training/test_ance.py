@@ -217,6 +217,9 @@ def test_the_commands_refuse_to_choose_on_a_test_set(
     recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rag.core.log.setup_logging", lambda level: None)
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.json", "i", "nq-test.json"):
+        Path(name).touch()
     arguments = ["--out", str(tmp_path / "r"), "--train", "train.json", "--index", "i"]
     with pytest.raises(SystemExit) as caught:
         main(["train", recipe, *arguments, "--validation", "nq-test.json"])
