@@ -66,7 +66,7 @@ _SETTINGS = {
 _RESUMED = "Ctrl-C or a crash loses at most a few minutes: the same command resumes from the last checkpoint."
 
 
-def trains_retriever(**options: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def training_command(**options: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command from a function of a recipe's checked settings; the recipe has the function's name.
 
     The command has the options of `_RETRIEVER` and those given here, each the annotation of a setting (or of

@@ -15,9 +15,11 @@ from rag.cli.recipe import (
     From,
     Out,
     Threads,
-    Validation,
+    files,
+    index,
     load_recipe,
     run_recipe,
+    training_command,
 )
 from rag.cli.train_joint import emdr2, mlm, orqa, rag, realm
 from rag.core.errors import ConfigError
@@ -65,56 +67,35 @@ def reader(
 
 
 @app.command(rich_help_panel="Readers")
-def generator(
-    *,
-    train: Annotated[
-        list[Path] | None,
-        option(
-            help="Questions with passages: results of `rag retrieve`, FiD's or DPR's files, of `rag mine`; "
-            "with --index any question set. May be given several times.",
-            panel=DATA,
-        ),
-    ] = None,
-    validation: Validation = None,
-    index: Annotated[
-        Path | None,
-        option(
-            *("--index", "-i"),
-            help="Passages to denoise, and for questions that come without passages.",
-            panel=DATA,
-        ),
-    ] = None,
-    top_k: Annotated[
+@training_command(
+    train=files(
+        "Questions with passages: results of `rag retrieve`, FiD's or DPR's files, of `rag mine`; with "
+        "--index any question set"
+    ),
+    index=index("Passages to denoise, and for questions that come without passages."),
+    top_k=Annotated[
         int | None, option(min=1, help="Passages to retrieve for each of these; default: 20.", panel=SEARCH)
-    ] = None,
-    from_: Annotated[
+    ],
+    from_=None,
+    model=Annotated[
         str | None,
         option("--from", help="Sequence-to-sequence checkpoint (BART, T5 …) to start from.", panel=TRAINING),
-    ] = None,
-    warm_start: Annotated[
+    ],
+    encoder=Annotated[
         str | None,
         option(
+            "--warm-start",
             help='Without one: encoder that gives the first weights; "shipped": that of the shipped reader.',
             panel=TRAINING,
         ),
-    ] = None,
-    config: ConfigSource = None,
-    set_: Assignments = None,
-    threads: Threads = None,
-    out: Out,
-) -> None:
+    ],
+)
+def generator(settings: Any) -> None:
     """Train a reader that generates its answers: Fusion-in-Decoder, or one passage at a time.
 
-    Ctrl-C or a crash loses at most a few minutes: the same command goes on from the last checkpoint. With
-    several GPUs: torchrun --nproc-per-node N -m rag.cli.main train generator …
+    With several GPUs: torchrun --nproc-per-node N -m rag.cli.main train generator …
     """
-    given: dict[str, Any] = {
-        "out": out, "train_files": train, "validation_file": validation, "index": index, "model": from_,
-        "encoder": warm_start, "threads": threads, "top_k": top_k,
-    }  # fmt: skip
-    finished = run_recipe(
-        "generator", load_recipe("generator", config, set_, {"train_files": "--train"}, **given)
-    )
+    finished = run_recipe("generator", settings)
     typer.echo(f"reader → {finished}\nuse it: rag ask … --reader {finished}")
 
 

@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal
 import typer
 
 from rag.cli.options import DATA, SEARCH, TRAINING, IndexEncoder, option
-from rag.cli.recipe import Refresh, files, index, run_recipe, say_encoder, say_once, trains_retriever
+from rag.cli.recipe import Refresh, files, index, run_recipe, say_encoder, say_once, training_command
 
 _INDEX = index("Its passages are read; training starts from its encoder.")
 
 
-@trains_retriever(
+@training_command(
     train=files("Questions with answers, of any format; no passages are needed"),
     index=_INDEX,
     from_=None,
@@ -61,7 +61,7 @@ _MASKS = {
 }
 
 
-@trains_retriever(
+@training_command(
     train=files("Where sentences are from, an index or files", "--corpus", "--train"),
     validation=None,
     index=None,
@@ -90,7 +90,7 @@ def mlm(
     say_once(f"masked language model → {finished}\nuse it: rag train realm … --reader {finished}")
 
 
-@trains_retriever(
+@training_command(
     train=files("Where sentences are from, an index or files; default: --index", "--corpus", "--train"),
     index=_INDEX,
     from_=None,
@@ -143,7 +143,7 @@ _TOGETHER = {
 }
 
 
-@trains_retriever(
+@training_command(
     **_TOGETHER,
     retriever=Annotated[
         str | None,
@@ -165,7 +165,7 @@ def rag(settings: Any, role: _Role = "both") -> None:
     _run_together(settings, role, train_rag)
 
 
-@trains_retriever(
+@training_command(
     **_TOGETHER,
     objective=Annotated[
         Literal["emdr2", "pdist", "loop", "adist"] | None, option(help="The retriever's.", panel=TRAINING)

@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 import typer
 
 from rag.cli.options import DATA, TRAINING, option
-from rag.cli.recipe import Refresh, files, index, run_recipe, say_encoder, say_once, trains_retriever
+from rag.cli.recipe import Refresh, files, index, run_recipe, say_encoder, say_once, training_command
 
 _SEARCHED = index("Search its passages at every validation.")
 
 
-@trains_retriever(index=_SEARCHED)
+@training_command(index=_SEARCHED)
 def dpr(settings: Any) -> None:
     """Train a dense retriever with in-batch and hard negatives (DPR).
 
@@ -22,7 +22,7 @@ def dpr(settings: Any) -> None:
     say_encoder(run_recipe("dpr", settings))
 
 
-@trains_retriever(refresh=Refresh)
+@training_command(refresh=Refresh)
 def ance(
     settings: Any,
     role: Annotated[
@@ -46,7 +46,7 @@ def ance(
         say_encoder(train_ance(settings, role=role))
 
 
-@trains_retriever()
+@training_command()
 def adore(settings: Any) -> None:
     """Train the question encoder alone, against the vectors of an index that stays as it is (ADORE).
 
@@ -57,7 +57,7 @@ def adore(settings: Any) -> None:
     typer.echo(f"use them: rag ask … --index {settings.out / 'index'}")
 
 
-@trains_retriever(
+@training_command(
     train=files("A built index, or files of documents", "--corpus", "--train"),
     validation=Annotated[
         Path | None,
@@ -73,7 +73,7 @@ def ict(settings: Any) -> None:
     say_encoder(run_recipe("ict", settings))
 
 
-@trains_retriever(
+@training_command(
     train=files("Question sets with gold passages (HotpotQA …, .gz)"),
     index=index("Its passages are the gold passages, and searched."),
 )
@@ -88,7 +88,7 @@ def mdr(settings: Any) -> None:
         typer.echo(f"or, without encoding anything: rag ask … --index {place} --retriever multihop")
 
 
-@trains_retriever(
+@training_command(
     train=files("Examples with targets, as `rag score` writes them"),
     index=_SEARCHED,
     loss=Annotated[
@@ -106,7 +106,7 @@ def distill(settings: Any) -> None:
     say_encoder(run_recipe("distill", settings))
 
 
-@trains_retriever(
+@training_command(
     train=files("Examples of `rag mine`, or of `rag score` for --loss kl"),
     index=_SEARCHED,
     loss=Annotated[
@@ -123,7 +123,7 @@ def colbert(settings: Any) -> None:
     say_encoder(run_recipe("colbert", settings))
 
 
-@trains_retriever(
+@training_command(
     train=files("Examples with hard negatives, as `rag mine` writes them"),
     index=None,
     from_=Annotated[
