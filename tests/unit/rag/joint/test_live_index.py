@@ -20,7 +20,7 @@ from rag.joint.live_index import IndexRefresher, LiveIndex
 from rag.training.refresh.generations import Generations
 from rag.training.refresh.refresher import RefreshStopped
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.training.config import CorpusTrainConfig
+from retrievers.training.config import AnceTrainConfig
 from tests.conftest import TinyModels
 
 PASSAGES = [Passage(str(n), "title", f"the river {a} {b} text") for n, (a, b) in enumerate(
@@ -34,7 +34,7 @@ def test_what_a_refresher_publishes_is_searched(
     monkeypatch.setattr("indexers.embeddings._SHARD_ROWS", 8)
     start, later = (BiEncoder.load(tiny.bert(tmp_path / str(n), seed=n), precision="fp32") for n in range(2))
     build_index(PASSAGES, tmp_path / "index", encoder=start, settings=BuildSettings(probes=8))
-    config = CorpusTrainConfig(
+    config = AnceTrainConfig(
         out=tmp_path / "run", train_files=("none",), index=tmp_path / "index", probe_questions=6,
         probe_passages=9, poll_s=0.01, precision="fp32",
     )  # fmt: skip
