@@ -28,6 +28,7 @@ from rag.core.log import get_logger
 from rag.core.progress import StageTimer
 from rag.core.types import MAX_TOP_K, AnswerSet, Hit, Passage, Path
 from rag.data.corpus import passages_of
+from readers.follow_up import Turn, rephrase
 from readers.paths import Steps, counts_scores, read_answers, with_paths
 from readers.protocols import Reader
 from retrievers.fusion import Fusion
@@ -324,6 +325,10 @@ class Pipeline:
             for answers, of_question in zip(read, paths, strict=True)
         ]
         return results[0] if isinstance(questions, str) else results
+
+    def rephrase(self, question: str, turns: Sequence[Turn]) -> str:
+        """A follow-up question as one that needs no conversation; see `readers.follow_up`."""
+        return rephrase(self.reader, question, turns)
 
     def close(self) -> None:
         """Release what the index holds open; a temporary index is deleted."""

@@ -17,8 +17,9 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from rag import __version__
+from serve import chat
 from serve.desk import Desk
-from serve.errors import add_error_handlers
+from serve.errors import OPENAI_PATHS, add_error_handlers
 from serve.middleware import RequestContext
 from serve.routes import TAGS, router
 from serve.schemas import add_limits
@@ -86,6 +87,7 @@ def create_app(
     )
     app.state.desk = desk
     app.include_router(router)
+    app.include_router(chat.router)
     app.router.routes.extend(_page_routes(settings))
     add_error_handlers(app)
     app.openapi = lambda: _openapi(app, settings)  # type: ignore[method-assign]
@@ -105,7 +107,7 @@ def _layers(settings: ServeSettings, desk: Desk) -> list[Middleware]:
         Middleware(
             RequestContext,
             metrics=desk.metrics,
-            routes=router.routes,
+            routes=[*router.routes, *chat.router.routes],
             inner=cors if settings.cors_origins else None,
         ),
         Middleware(ApiKeys, key_hashes=settings.api_keys, metrics=desk.metrics),
@@ -147,6 +149,10 @@ def _openapi(app: FastAPI, settings: ServeSettings) -> dict[str, Any]:
     if app.openapi_schema is None:
         schema = FastAPI.openapi(app)
         add_limits(schema, settings)
+        for path, operations in schema["paths"].items():
+            if path.startswith(OPENAI_PATHS):  # an invalid request is answered with 400 there
+                for operation in operations.values():
+                    operation["responses"].pop("422", None)
         if settings.api_keys:
             schema["components"]["securitySchemes"] = {
                 "bearer": {"type": "http", "scheme": "bearer"},

@@ -7,6 +7,7 @@ import ctypes
 import gc
 import math
 import platform
+import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
@@ -16,6 +17,7 @@ from rag.core.errors import RagError, ReaderError, RetrievalError
 from rag.core.log import get_logger
 from rag.core.progress import StageTimer
 from rag.core.types import AnswerSet, Hit, Passage
+from readers.follow_up import Turn
 from serve.batching import BatcherClosed, Finished, ItemFailed, MicroBatcher, QueueFull
 from serve.errors import ApiError, shutting_down
 from serve.metrics import ServerMetrics
@@ -33,11 +35,15 @@ _FAILURES: tuple[tuple[type[Exception], tuple[int, str, str]], ...] = (
 
 
 class Job(NamedTuple):
-    """The task for a question; only questions with equal jobs share a batch."""
+    """The task for a question; only questions with equal jobs share a batch.
 
-    kind: Literal["ask", "retrieve"]
-    top_k: int
+    `turns` are the earlier questions and answers of a conversation, for "rephrase".
+    """
+
+    kind: Literal["ask", "retrieve", "rephrase"]
+    top_k: int = 0
     n_best: int = 0
+    turns: tuple[Turn, ...] = ()
 
 
 class Desk:
@@ -55,6 +61,7 @@ class Desk:
         self.metrics = ServerMetrics(queue_depth=lambda: self.batcher.depth)
         self.state: State = "loading"
         self.load_error: Exception | None = None
+        self.created_s = int(time.time())
         self._given, self._reload_lock = service, asyncio.Lock()
         self._threads, self._calls = ThreadPoolExecutor(thread_name_prefix="rag-desk"), set[Future[Any]]()
         self._is_drained = False
@@ -239,6 +246,9 @@ class Desk:
                 answer_sets = service.ask(questions, top_k=key.top_k, n_best=key.n_best)
                 self._count_answers(answer_sets)
                 return [ReaderError(one.failure) if one.failure else one.to_json() for one in answer_sets]
+            if key.kind == "rephrase":
+                shared = {"index_version": service.index_version, "timings_ms": {}}
+                return [{"question": service.rephrase(text, key.turns), **shared} for text in questions]
             timer = StageTimer()
             with timer("retrieve"):
                 found = service.retrieve(questions, key.top_k, timer=timer)

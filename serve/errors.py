@@ -1,7 +1,12 @@
-"""One JSON shape for every error: `{"error": {"code", "message", "hint", "request_id"}}`."""
+"""One JSON shape for every error: `{"error": {"code", "message", "hint", "request_id"}}`.
+
+The routes that OpenAI's clients call answer in OpenAI's shape: `{"error": {"message", "type", "param",
+"code"}}`.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -10,6 +15,9 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
+from starlette.types import Scope
+
+OPENAI_PATHS = ("/v1/chat/", "/v1/models")
 
 
 class ApiError(Exception):
@@ -40,11 +48,19 @@ def shutting_down() -> ApiError:
     )
 
 
-def error_response(error: ApiError, request_id: str) -> JSONResponse:
-    """The error as a response."""
-    texts = {"code": error.code, "message": _encodable(error.message), "hint": _encodable(error.hint)}
-    body = {"error": {**texts, "request_id": request_id}}
-    return JSONResponse(body, status_code=error.status, headers=error.headers)
+def error_response(error: ApiError, scope: Scope) -> JSONResponse:
+    """The error as a response to the request of this scope."""
+    message, hint = _encodable(error.message), _encodable(error.hint)
+    status = error.status
+    body: dict[str, Any] = {"code": error.code, "message": message, "hint": hint}
+    if scope["path"].startswith(OPENAI_PATHS):
+        status = 400 if status == 422 else status  # its clients know no other status for a wrong request
+        kind = "server_error" if status >= 500 else "invalid_request_error"
+        body = {"message": f"{message}: {hint}" if hint else message, "type": kind, "param": None}
+        body["code"] = "invalid_api_key" if error.code == "unauthorized" else error.code
+    else:
+        body["request_id"] = scope["state"]["request_id"]
+    return JSONResponse({"error": body}, status_code=status, headers=error.headers)
 
 
 def add_error_handlers(app: FastAPI) -> None:
@@ -56,7 +72,7 @@ def add_error_handlers(app: FastAPI) -> None:
         elif isinstance(error, RequestValidationError):
             error = _from_validation(request, error)
         assert isinstance(error, ApiError)
-        return error_response(error, request.state.request_id)
+        return error_response(error, request.scope)
 
     for kind in (ApiError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, on_error)
@@ -87,8 +103,15 @@ def _from_validation(request: Request, error: RequestValidationError) -> ApiErro
         )  # fmt: skip
     problems = [_describe(problem) for problem in error.errors()[:5]]
     return ApiError(
-        422, "invalid_request", "; ".join(problems), hint='a minimal body is {"question": "Who wrote Faust?"}'
+        422, "invalid_request", "; ".join(problems), hint=f"a minimal body is {_minimal(request)}"
     )
+
+
+def _minimal(request: Request) -> str:
+    path, question = request.url.path, "Who wrote Faust?"
+    if path.startswith(OPENAI_PATHS):
+        return json.dumps({"messages": [{"role": "user", "content": question}]})
+    return json.dumps({"question": question})
 
 
 def _describe(problem: Mapping[str, Any]) -> str:

@@ -86,7 +86,7 @@ class RequestContext:
             await self.app(scope, receive, send_wrapped)
         except asyncio.CancelledError:  # the server stops and waits no longer
             if status == 0:
-                response = self.inner(error_response(shutting_down(), request_id))
+                response = self.inner(error_response(shutting_down(), scope))
                 await response(scope, receive, send_wrapped)
             raise
         except Exception:
@@ -96,7 +96,7 @@ class RequestContext:
                     500, "internal_error", "the server failed to answer this request",
                     hint="try again; the server's log has the reason under this request id",
                 )  # fmt: skip
-                await self.inner(error_response(error, request_id))(scope, receive, send_wrapped)
+                await self.inner(error_response(error, scope))(scope, receive, send_wrapped)
             else:  # part of the response is sent: break the connection, so that it does not look complete
                 raise
         finally:

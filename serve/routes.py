@@ -15,6 +15,7 @@ from serve.schemas import (
     AskRequest,
     BatchAnswersOut,
     BatchHitsOut,
+    ChatErrorOut,
     ErrorOut,
     HitsOut,
     PassageOut,
@@ -25,6 +26,7 @@ from serve.schemas import (
 
 TAGS = [
     {"name": "questions", "description": "Ask, retrieve, look up."},
+    {"name": "chat", "description": "What OpenAI's clients call; errors are in OpenAI's shape."},
     {"name": "operation", "description": "Health, readiness, metrics, reload."},
 ]
 
@@ -45,8 +47,11 @@ _DESCRIPTIONS = {
 }
 
 
-def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    return {status: {"model": ErrorOut, "description": _DESCRIPTIONS[status]} for status in statuses}
+def error_models(
+    *statuses: int, model: type[ErrorOut | ChatErrorOut] = ErrorOut
+) -> dict[int | str, dict[str, Any]]:
+    """The description of these statuses in the API's description."""
+    return {status: {"model": model, "description": _DESCRIPTIONS[status]} for status in statuses}
 
 
 def _desk(request: Request) -> Desk:
@@ -76,7 +81,7 @@ def _without_query(request: Request) -> None:
     tags=["questions"],
     summary="Answer one question, or several",
     response_model=AnswerSetOut | BatchAnswersOut,
-    responses=_errors(400, 401, 408, 413, 415, 422, 500, 502, 503, 504),
+    responses=error_models(400, 401, 408, 413, 415, 422, 500, 502, 503, 504),
 )
 async def ask(body: AskRequest, request: Request, desk: DeskOf) -> Response:
     """Answers with evidence, best first.
@@ -87,7 +92,8 @@ async def ask(body: AskRequest, request: Request, desk: DeskOf) -> Response:
     limits, questions = desk.settings, body.checked_questions(desk.settings)
     top_k = body.checked("top_k", limits.read_top_k, limits.max_top_k)
     job = Job("ask", top_k, body.checked("n_best", limits.n_best, limits.max_n_best))
-    return await _answer(request, desk, job, questions, body.is_batch)
+    results = await run_job(request, desk, job, questions)
+    return JSONResponse({"results": results} if body.is_batch else results[0])
 
 
 @router.post(
@@ -96,13 +102,14 @@ async def ask(body: AskRequest, request: Request, desk: DeskOf) -> Response:
     tags=["questions"],
     summary="Find passages for one question, or several",
     response_model=HitsOut | BatchHitsOut,
-    responses=_errors(400, 401, 408, 413, 415, 422, 500, 503, 504),
+    responses=error_models(400, 401, 408, 413, 415, 422, 500, 503, 504),
 )
 async def retrieve(body: RetrieveRequest, request: Request, desk: DeskOf) -> Response:
     """Passages without answers, best first; larger scores are better, comparable within one index only."""
     limits, questions = desk.settings, body.checked_questions(desk.settings)
     job = Job("retrieve", body.checked("top_k", limits.retrieve_top_k, limits.max_top_k))
-    return await _answer(request, desk, job, questions, body.is_batch)
+    results = await run_job(request, desk, job, questions)
+    return JSONResponse({"results": results} if body.is_batch else results[0])
 
 
 @router.get(
@@ -110,7 +117,7 @@ async def retrieve(body: RetrieveRequest, request: Request, desk: DeskOf) -> Res
     tags=["questions"],
     summary="One passage by its id",
     response_model=PassageOut,
-    responses=_errors(401, 404, 422, 500, 503),
+    responses=error_models(401, 404, 422, 500, 503),
 )
 async def passage(passage_id: str, desk: DeskOf) -> Response:
     """Title and text of a passage, and its location if it is of a file."""
@@ -131,7 +138,7 @@ async def passage(passage_id: str, desk: DeskOf) -> Response:
     tags=["operation"],
     summary="Open the index again, without downtime",
     response_model=ReloadOut,
-    responses=_errors(401, 403, 408, 409, 413, 422, 500, 503),
+    responses=error_models(401, 403, 408, 409, 413, 422, 500, 503),
 )
 async def reload(request: Request, desk: DeskOf) -> Response:
     """Open the configured index directory again and switch to it; running requests are not disturbed.
@@ -169,7 +176,7 @@ async def healthz() -> Response:
     tags=["operation"],
     summary="Can it answer",
     response_model=StatusOut,
-    responses=_errors(503),
+    responses=error_models(503),
 )
 async def readyz(desk: DeskOf) -> Response:
     """200 once the index is loaded; 503 before that and while shutting down."""
@@ -192,8 +199,12 @@ async def metrics(desk: DeskOf) -> Response:
     return Response(desk.metrics.render(), media_type=desk.metrics.content_type)
 
 
-async def _answer(request: Request, desk: Desk, job: Job, questions: list[str], is_batch: bool) -> Response:
-    """Run the questions; stop if the client disconnects or the time limit passes."""
+async def run_job(request: Request, desk: Desk, job: Job, questions: list[str]) -> list[dict[str, Any]]:
+    """Results of the questions; stops if the client disconnects or the time limit passes.
+
+    Raises:
+        ApiError: 499 or 504 then, and as `Desk.submit`.
+    """
     fields = request.state.log_fields
     fields["n_questions"] = len(questions)
     if desk.settings.log_questions:
@@ -219,7 +230,7 @@ async def _answer(request: Request, desk: Desk, job: Job, questions: list[str], 
         await asyncio.gather(work, gone, return_exceptions=True)
     fields["queue_ms"] = results[0]["timings_ms"]["queue"]
     fields["index_version"] = results[0]["index_version"]
-    return JSONResponse({"results": results} if is_batch else results[0])
+    return results
 
 
 async def _disconnected(request: Request) -> None:

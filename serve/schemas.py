@@ -43,21 +43,8 @@ class _Request(BaseModel):
                 f"{len(raw)} questions in one request, the limit is {settings.max_questions_per_request}",
                 "send several requests",
             )
-        return [self._checked(number, text, settings) for number, text in enumerate(raw)]
-
-    def _checked(self, number: int, text: str, settings: ServeSettings) -> str:
-        name = f"questions.{number}" if self.is_batch else "question"
-        question = text.strip()
-        if not question:
-            raise _invalid(f"{name} is empty", "ask something")
-        if len(question) > settings.max_question_chars:
-            raise _invalid(
-                f"{name} has {len(question)} characters, at most {settings.max_question_chars} are accepted",
-                "shorten the question",
-            )
-        if any("\ud800" <= char <= "\udfff" for char in question):
-            raise _invalid(f"{name} holds half of a surrogate pair", "send text that is valid Unicode")
-        return question
+        names = [f"questions.{number}" if self.is_batch else "question" for number in range(len(raw))]
+        return [checked_question(name, text, settings) for name, text in zip(names, raw, strict=True)]
 
     def checked(self, name: str, default: int, most: int) -> int:
         """`top_k` or `n_best`, or its default.
@@ -93,6 +80,25 @@ class RetrieveRequest(_Request):
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"question": "Where does the Danube rise?", "top_k": 10}]}
     )
+
+
+def checked_question(name: str, text: str, settings: ServeSettings) -> str:
+    """The question, stripped and within the server's limits; `name` is its place in the request.
+
+    Raises:
+        ApiError: 422; it is empty, too long, or no valid Unicode.
+    """
+    question = text.strip()
+    if not question:
+        raise _invalid(f"{name} is empty", "ask something")
+    if len(question) > settings.max_question_chars:
+        raise _invalid(
+            f"{name} has {len(question)} characters, at most {settings.max_question_chars} are accepted",
+            "shorten the question",
+        )
+    if any("\ud800" <= char <= "\udfff" for char in question):
+        raise _invalid(f"{name} holds half of a surrogate pair", "send text that is valid Unicode")
+    return question
 
 
 def _invalid(message: str, hint: str) -> ApiError:
@@ -231,6 +237,21 @@ class ErrorOut(BaseModel):
     """Shape of every error."""
 
     error: ErrorBody
+
+
+class ChatErrorBody(BaseModel):
+    """An error in OpenAI's shape; the hint is part of the message."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ChatErrorOut(BaseModel):
+    """Shape of errors on the routes that OpenAI's clients call."""
+
+    error: ChatErrorBody
 
 
 def add_limits(schema: dict[str, Any], settings: ServeSettings) -> None:

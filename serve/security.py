@@ -51,7 +51,7 @@ class ApiKeys:
                 hint="send Authorization: Bearer KEY, or X-API-Key: KEY",
                 headers={"WWW-Authenticate": "Bearer"},
             )
-            await error_response(error, scope["state"]["request_id"])(scope, receive, send)
+            await error_response(error, scope)(scope, receive, send)
             return
         scope["state"]["log_fields"]["key"] = key_hash[:8]
         await self.app(scope, receive, send)
@@ -77,7 +77,7 @@ class BodyLimit:
             body = await self._read(Headers(scope=scope), receive)
         except ApiError as error:
             self.metrics.rejected.labels(error.code).inc()
-            await error_response(error, scope["state"]["request_id"])(scope, receive, send)
+            await error_response(error, scope)(scope, receive, send)
             return
         if body is None:
             return  # the client disconnected

@@ -11,6 +11,7 @@ from rag.core.errors import ResourceError
 from rag.core.log import get_logger
 from rag.core.progress import StageTimer
 from rag.core.types import AnswerSet, Hit, Passage
+from readers.follow_up import Turn
 from serve.settings import ServeSettings
 
 log = get_logger(__name__)
@@ -20,8 +21,8 @@ log = get_logger(__name__)
 class AnswerService(Protocol):
     """Answers questions and retrieves passages; `rag.pipeline.Pipeline` is one.
 
-    `ask` and `retrieve` are called from one thread at a time; `passage`, `index_version` and `n_passages`
-    from any thread. `close` is called once, after the last call has returned.
+    `ask`, `retrieve` and `rephrase` are called from one thread at a time; `passage`, `index_version` and
+    `n_passages` from any thread. `close` is called once, after the last call has returned.
     """
 
     @property
@@ -39,6 +40,9 @@ class AnswerService(Protocol):
         self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
     ) -> list[list[tuple[Hit, Passage]]]:
         """Best passages of each question, best first; `timer` records the time of each stage."""
+
+    def rephrase(self, question: str, turns: Sequence[Turn]) -> str:
+        """A follow-up question as one that needs no conversation."""
 
     def passage(self, passage_id: str) -> Passage | None:
         """The passage with this id, or None."""

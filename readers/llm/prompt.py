@@ -79,6 +79,11 @@ def grounded_messages(question: str, passages: Sequence[Passage]) -> list[dict[s
     return [{"role": "system", "content": _INSTRUCTIONS}, {"role": "user", "content": asked}]
 
 
+def visible_text(text: str) -> str:
+    """A reply without the model's thoughts."""
+    return _THOUGHT.sub("", text).strip()
+
+
 def parse_reply(text: str) -> Reply:
     """Read a reply: the JSON object that was asked for, with text around it, or an answer in plain words.
 
@@ -93,7 +98,7 @@ def parse_reply(text: str) -> Reply:
         >>> parse_reply("I don't know.").answer, parse_reply('{"answer": null, "passages": []}').answer
         ('', '')
     """
-    text = _THOUGHT.sub("", text)
+    text = visible_text(text)
     decoder, start = json.JSONDecoder(), text.find("{")
     while start >= 0:
         try:

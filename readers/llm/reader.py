@@ -14,11 +14,21 @@ from rag.config import Config
 from rag.core.errors import ReaderError
 from rag.core.log import get_logger
 from rag.core.types import Passage
-from readers.llm.prompt import Completion, MalformedReply, grounded_messages, parse_reply, to_result
+from readers.follow_up import Turn, rephrase_messages
+from readers.llm.prompt import (
+    Completion,
+    MalformedReply,
+    grounded_messages,
+    parse_reply,
+    to_result,
+    visible_text,
+)
 from readers.protocols import ReadAnswer, ReadResult, check_request
 
 log = get_logger(__name__)
 _SHOWN_FAILURES = 3
+_REPHRASE_TOKENS = 128
+_MAX_ADDED_CHARS = 300  # a longer reply is talk about the question, not the question
 
 
 class LanguageModelSettings(Config):
@@ -102,6 +112,19 @@ class LanguageModelReader:
         return [
             ReadResult((), 1.0, failure=one.message) if isinstance(one, ReaderError) else one for one in read
         ]
+
+    def rephrase(self, question: str, turns: Sequence[Turn]) -> str:
+        """The question of a conversation as one that stands alone.
+
+        Raises:
+            ReaderError: no reply can be had, or it is not a question's length.
+        """
+        messages = rephrase_messages(question, turns)
+        reply = self.completer.complete(messages, _REPHRASE_TOKENS, timeout_s=self.settings.timeout_s)
+        text = visible_text(reply.text).removeprefix("Question:").strip('"“” ')
+        if not 0 < len(text) <= len(question) + _MAX_ADDED_CHARS:
+            raise ReaderError(f"{self.name}: expected one question, got a reply of {len(text)} characters")
+        return text
 
     def _one(
         self, question: str, passages: Sequence[Passage], order: Sequence[int]

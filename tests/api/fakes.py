@@ -16,6 +16,7 @@ from fastapi import FastAPI
 
 from rag.core.progress import StageTimer
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage
+from readers.follow_up import Turn, standalone_question
 from serve.app import create_app
 from serve.run import bind
 from serve.service import AnswerService
@@ -143,6 +144,9 @@ class FakeService:
     ) -> list[list[tuple[Hit, Passage]]]:
         self._begin(questions)
         return [self._ranked(question)[:top_k] for question in questions]
+
+    def rephrase(self, question: str, turns: Sequence[Turn]) -> str:
+        return standalone_question(question, turns[-1])
 
     def passage(self, passage_id: str) -> Passage | None:
         assert self.n_closed == 0, "used after it was closed"

@@ -204,7 +204,9 @@ async def test_openapi_is_valid_and_names_limits_examples_and_the_error_shape():
             for status, response in operation["responses"].items():
                 if status >= "400":
                     reference = response["content"]["application/json"]["schema"]["$ref"]
-                    assert reference.endswith("/ErrorOut"), (path, status)
+                    is_chat = path.startswith(("/v1/chat/", "/v1/models"))
+                    expected = "/ChatErrorOut" if is_chat else "/ErrorOut"
+                    assert reference.endswith(expected), (path, status)
     assert schema["paths"]["/v1/ask"]["post"]["security"]
     for path, statuses in (
         ("/v1/ask", {"400", "408", "502"}),

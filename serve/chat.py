@@ -1,0 +1,283 @@
+"""Chat completions and the list of models as OpenAI's clients expect them."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, Literal
+from urllib.parse import quote
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from rag.data.text import simple_tokenize
+from readers.follow_up import Turn
+from serve.desk import Job
+from serve.errors import ApiError
+from serve.routes import DeskOf, error_models, run_job
+from serve.schemas import ChatErrorOut, checked_question
+
+MODEL = "openqa-rag"
+_NO_ANSWER = "No answer found"
+_UNDERSTOOD = "Question as understood: "
+_MAX_TURNS = 4  # of the conversation that a follow-up question may refer to
+_MAX_ANSWER_CHARS = 200  # a longer first line is a discourse of another model, not an answer
+_MARKS = re.compile(r"(?:\s*\[\d+\])+$")
+
+router = APIRouter()
+
+
+class TextPart(BaseModel):
+    """A part of a message; parts that are not text are ignored."""
+
+    type: str
+    text: str = ""
+
+
+class ChatMessage(BaseModel):
+    """A message of the conversation; only those of user and assistant are read."""
+
+    role: str
+    content: str | list[TextPart] | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of all its parts."""
+        if isinstance(self.content, list):
+            return "\n".join(part.text for part in self.content if part.type == "text")
+        return self.content or ""
+
+
+class StreamOptions(BaseModel):
+    """Options of a streamed reply."""
+
+    include_usage: bool = False
+
+
+class ChatRequest(BaseModel):
+    """A conversation whose last user message is the question; fields for sampling are ignored."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"model": MODEL, "messages": [{"role": "user", "content": "Where does the Danube rise?"}]}
+            ]
+        }
+    )
+
+    model: str = MODEL
+    messages: list[ChatMessage] = Field(min_length=1)
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    n: Literal[1] | None = None
+
+
+class Source(BaseModel):
+    """A cited passage: `number` is its mark in the answer; `page` and `link` as in the footnote."""
+
+    number: int
+    passage_id: str
+    title: str
+    text: str
+    page: str
+    link: str
+    start: int | None
+    end: int | None
+    score: float
+
+
+class ChatOut(BaseModel):
+    """A chat completion; `question`, `sources` and the confidences are this server's additions.
+
+    `question` is the question as it was understood, rewritten if it followed up on earlier ones. `usage`
+    counts words and punctuation marks: the readers have no common tokens.
+    """
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[dict[str, Any]]
+    usage: dict[str, int]
+    question: str
+    sources: list[Source]
+    confidence: float | None
+    no_answer_confidence: float
+
+
+@router.get(
+    "/v1/models",
+    tags=["chat"],
+    summary="The model to name in a chat",
+    responses=error_models(401, 422, model=ChatErrorOut),
+)
+async def models(desk: DeskOf) -> Response:
+    """One model: the index that is served, with its reader."""
+    return JSONResponse({"object": "list", "data": [_model(desk.created_s)]})
+
+
+@router.get(
+    "/v1/models/{model}",
+    tags=["chat"],
+    summary="One model",
+    responses=error_models(401, 404, 422, model=ChatErrorOut),
+)
+async def model(model: str, desk: DeskOf) -> Response:
+    """The model of this name."""
+    _check_model(model)
+    return JSONResponse(_model(desk.created_s))
+
+
+def _model(created_s: int) -> dict[str, Any]:
+    return {"id": MODEL, "object": "model", "created": created_s, "owned_by": MODEL}
+
+
+def _check_model(name: str) -> None:
+    if name != MODEL:
+        raise ApiError(
+            404, "model_not_found", f"there is no model {name[:100]!r}", hint=f"the model here is {MODEL}"
+        )
+
+
+@router.post(
+    "/v1/chat/completions",
+    tags=["chat"],
+    summary="Answer the last question of a conversation",
+    response_model=ChatOut,
+    responses=error_models(400, 401, 404, 408, 413, 415, 422, 500, 502, 503, 504, model=ChatErrorOut),
+)
+async def chat(body: ChatRequest, request: Request, desk: DeskOf) -> Response:
+    """The answer with marks [n] and footnotes, or plainly that none was found; errors are in OpenAI's shape.
+
+    A question that needs the conversation ("and its population?") is rewritten first; the reply shows how.
+    """
+    _check_model(body.model)
+    given, turns = _conversation(body.messages)
+    question = given = checked_question("the last user message", given, desk.settings)
+    if turns:
+        rephrased = await run_job(request, desk, Job("rephrase", turns=turns), [given])
+        question = rephrased[0]["question"]
+    job = Job("ask", desk.settings.read_top_k, desk.settings.n_best)
+    result = (await run_job(request, desk, job, [question]))[0]
+    answers = result["answers"]
+    sources = _sources(answers[0], str(request.base_url)) if answers else []
+    content = _content(result, given, sources)
+    n_prompt = sum(len(simple_tokenize(message.text)) for message in body.messages)
+    n_reply = len(simple_tokenize(content))
+    usage = {"prompt_tokens": n_prompt, "completion_tokens": n_reply, "total_tokens": n_prompt + n_reply}
+    head = {
+        "id": f"chatcmpl-{request.state.request_id}",
+        "object": "chat.completion.chunk" if body.stream else "chat.completion",
+        "created": int(time.time()),
+        "model": MODEL,
+    }
+    extra = {
+        "question": question,
+        "sources": sources,
+        "confidence": answers[0]["confidence"] if answers else None,
+        "no_answer_confidence": result["no_answer_confidence"],
+    }
+    if not body.stream:
+        message = {"role": "assistant", "content": content}
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+        return JSONResponse({**head, "choices": [choice], "usage": usage, **extra})
+    shows_usage = body.stream_options is not None and body.stream_options.include_usage
+    events = _events(head, content, extra, usage if shows_usage else None)
+    return StreamingResponse(events, media_type="text/event-stream")
+
+
+def _events(
+    head: dict[str, Any], content: str, extra: dict[str, Any], usage: dict[str, int] | None
+) -> Iterator[str]:
+    """Server-sent events: the reply line by line, then the sources; the end mark closes the stream."""
+
+    def event(delta: dict[str, str], reason: str | None = None, **more: Any) -> str:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+        return f"data: {json.dumps({**head, 'choices': [choice], **more})}\n\n"
+
+    yield event({"role": "assistant", "content": ""})
+    for line in content.splitlines(keepends=True):
+        yield event({"content": line})
+    yield event({}, "stop", **extra)
+    if usage is not None:
+        yield f"data: {json.dumps({**head, 'choices': [], 'usage': usage})}\n\n"
+    yield "data: [DONE]\n\n"
+
+
+def _conversation(messages: list[ChatMessage]) -> tuple[str, tuple[Turn, ...]]:
+    """The last user message, and the questions before it with their answers."""
+    last = max((place for place, message in enumerate(messages) if message.role == "user"), default=None)
+    if last is None:
+        raise ApiError(
+            422, "invalid_request", "there is no message of the user", hint="end with the question"
+        )
+    turns = [
+        _turn(message.text, reply.text if reply.role == "assistant" else "")
+        for message, reply in pairwise(messages[: last + 1])
+        if message.role == "user" and message.text.strip()
+    ]
+    return messages[last].text, tuple(turns[-_MAX_TURNS:])
+
+
+def _turn(question: str, reply: str) -> Turn:
+    """A question, as it was understood, with the answer in the first line of the reply to it."""
+    first, *others = reply.strip().splitlines() or [""]
+    understood = next((line for line in others if line.startswith(_UNDERSTOOD)), None)
+    answer = _MARKS.sub("", first.strip())
+    is_none = answer.startswith(_NO_ANSWER) or len(answer) > _MAX_ANSWER_CHARS
+    return Turn(
+        question if understood is None else understood.removeprefix(_UNDERSTOOD), "" if is_none else answer
+    )
+
+
+def _sources(answer: dict[str, Any], base_url: str) -> list[dict[str, Any]]:
+    """The passages behind an answer: those it cites, or its path, or its evidence."""
+    cited = answer.get("citations") or answer.get("path") or [answer["evidence"]]
+    passages = {passage["passage_id"]: passage for passage in (answer["evidence"], *cited)}
+    in_order = list(dict.fromkeys([*(passage["passage_id"] for passage in cited), *passages]))
+    return [_source(number, passages[name], base_url) for number, name in enumerate(in_order, start=1)]
+
+
+def _source(number: int, passage: dict[str, Any], base_url: str) -> dict[str, Any]:
+    location = passage.get("location") or {}
+    path = location.get("path", "")
+    is_web = path.startswith(("https://", "http://"))
+    link = path if is_web else f"{base_url}v1/passages/{quote(passage['passage_id'])}"
+    kept = {name: passage[name] for name in ("passage_id", "title", "text", "start", "end", "score")}
+    return {"number": number, **kept, "page": location.get("page", ""), "link": link}
+
+
+def _content(result: dict[str, Any], given: str, sources: list[dict[str, Any]]) -> str:
+    """The reply in Markdown: the answer in the first line, then what was understood, then the footnotes."""
+    answers, nothing = result["answers"], result["no_answer_confidence"]
+    marks = " " + "".join(f"[{source['number']}]" for source in sources)
+    if not answers:
+        parts = [f"{_NO_ANSWER}: no passage seems to hold one."]
+    elif answers[0]["confidence"] < nothing:
+        guess = (
+            f"Best guess: {_in_one_line(answers[0]['text'])}{marks} ({answers[0]['confidence']:.0%} sure)."
+        )
+        parts = [f"{_NO_ANSWER} in the passages ({nothing:.0%} sure of that).", guess]
+    else:
+        parts = [_in_one_line(answers[0]["text"]) + marks]
+    if answers and answers[0].get("note"):
+        parts.append(f"Note: {answers[0]['note']}.")
+    if result["question"] != given:
+        parts.append(_UNDERSTOOD + result["question"])
+    if sources:
+        parts.append("  \n".join(_footnote(source) for source in sources))
+    return "\n\n".join(parts)
+
+
+def _footnote(source: dict[str, Any]) -> str:
+    title = re.sub(r"([\\\[\]<>])", r"\\\1", _in_one_line(source["title"] or source["passage_id"]))
+    page = f", page {source['page']}" if source["page"] else ""
+    return f"[{source['number']}] [{title}{page}](<{source['link'].replace('>', '%3E').replace('<', '%3C')}>)"
+
+
+def _in_one_line(text: str) -> str:
+    return " ".join(text.split())

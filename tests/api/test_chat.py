@@ -1,0 +1,167 @@
+"""Chat completions, through OpenAI's own client where it can be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from rag.core.types import Answer, AnswerSet, Evidence, Location
+from serve.app import create_app
+from serve.chat import ChatOut
+from serve.settings import hash_api_key
+from tests.api.fakes import FakeService, listening, running, settings
+
+QUESTION = "Where does the Danube rise?"
+MODEL = "openqa-rag"
+
+
+class ThreeCitations(FakeService):
+    """One answer that cites two passages, of a PDF and of the web, and rests on a third."""
+
+    def _answer(self, question: str, n_best: int) -> AnswerSet:
+        places = (Location("rivers.pdf", "12"), Location("https://example.org/a b"), None)
+        cited = [
+            Evidence(f"p{n}", f"Title [{n}]", "Text.", None, None, 1.0, location=place)
+            for n, place in enumerate(places, start=1)
+        ]
+        note = "the passages that it cites do not say it"
+        answer = Answer(
+            "ten", 0.0, 0.6, cited[2], citations=(cited[0], cited[1]), is_supported=False, note=note
+        )
+        return AnswerSet(question, (answer,), 0.4, self.index_version, {"total": 1.0})
+
+
+@pytest.fixture
+def client() -> Iterator[openai.OpenAI]:
+    app = create_app(settings(api_keys=[hash_api_key("sesame")], max_question_chars=100), FakeService())
+    with listening(app) as url:
+        yield openai.OpenAI(base_url=f"{url}/v1", api_key="sesame", max_retries=0)
+
+
+def user(text: Any) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def complete(client: openai.OpenAI, *messages: dict[str, Any], **values: Any) -> Any:
+    return client.chat.completions.create(**{"model": MODEL, "messages": list(messages), **values})
+
+
+def test_an_answer_with_its_sources(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == [MODEL]
+    assert client.models.retrieve(MODEL).object == "model"
+    reply = complete(client, {"role": "system", "content": "Be brief."}, user(QUESTION), temperature=0.2)
+    link = f"{client.base_url}passages/danube-1"
+    content = reply.choices[0].message.content
+    assert content == f"the Black Forest [1]\n\n[1] [Danube](<{link}>)"
+    assert reply.choices[0].finish_reason == "stop"
+    assert reply.usage.prompt_tokens == 9
+    assert reply.usage.total_tokens == 9 + reply.usage.completion_tokens
+    (source,) = reply.sources
+    assert source["text"][source["start"] : source["end"]] == "the Black Forest"
+    assert (source["number"], source["link"], reply.confidence) == (1, link, 0.93)
+    ChatOut.model_validate(reply.model_dump(exclude_unset=True), strict=True)
+
+
+def test_a_stream_has_the_same_text_and_sources(client: openai.OpenAI) -> None:
+    whole = complete(client, user(QUESTION))
+    chunks = list(complete(client, user(QUESTION), stream=True, stream_options={"include_usage": True}))
+    deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
+    assert deltas[0].role == "assistant"
+    assert "".join(delta.content or "" for delta in deltas) == whole.choices[0].message.content
+    assert chunks[-2].choices[0].finish_reason == "stop"
+    assert chunks[-2].sources == whole.sources
+    assert chunks[-1].usage == whole.usage
+    assert all(chunk.object == "chat.completion.chunk" for chunk in chunks)
+    assert all(chunk.usage is None for chunk in complete(client, user(QUESTION), stream=True))
+
+
+def test_no_answer_is_stated_with_the_best_guess(client: openai.OpenAI) -> None:
+    content = complete(client, user("Who invented the telephone?")).choices[0].message.content
+    assert content.startswith(
+        "No answer found in the passages (88% sure of that).\n\nBest guess: the western edge [1] (6% sure)."
+    )
+    reply = complete(client, user("Is there anything at all?"))
+    assert reply.choices[0].message.content == "No answer found: no passage seems to hold one."
+    assert (reply.sources, reply.confidence) == ([], None)
+
+
+def test_a_follow_up_question_is_rewritten_and_shown(client: openai.OpenAI) -> None:
+    history = [user(QUESTION)]
+    for question, understood in (
+        ("And how long is it?", "How long is the Danube?"),
+        ("What about the Rhine?", "How long is the Rhine?"),  # from the question as it was understood
+    ):
+        first = complete(client, *history).choices[0].message.content
+        history += [{"role": "assistant", "content": first}, user([{"type": "text", "text": question}])]
+        reply = complete(client, *history)
+        assert reply.question == understood
+        assert f"\n\nQuestion as understood: {understood}\n\n" in reply.choices[0].message.content
+    other = complete(client, *history, {"role": "assistant", "content": "…"}, user(QUESTION))
+    assert other.question == QUESTION
+    assert "understood" not in other.choices[0].message.content
+
+
+def test_an_answer_is_what_stands_in_the_first_line_of_a_reply(client: openai.OpenAI) -> None:
+    asked = user("Who was first?")
+    for reply, understood in (
+        ("Yuri Gagarin [1][2]\n\n[1] …", "When was Yuri Gagarin born?"),
+        ("No answer found in the passages.\n\nBest guess: X", "Who was first? When was he born?"),
+        ("Well, " + "many words " * 50, "Who was first? When was he born?"),
+    ):
+        messages = [asked, {"role": "assistant", "content": reply}, user("When was he born?")]
+        assert complete(client, *messages).question == understood
+
+
+def test_wrong_requests_have_errors_that_the_client_knows(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as missing:
+        complete(client, user(QUESTION), model="gpt-4o")
+    assert missing.value.code == "model_not_found"
+    assert missing.value.type == "invalid_request_error"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("gpt-4o")
+    for messages, words in (
+        ([], "messages: list should have at least 1 item"),
+        ([user("")], "the last user message is empty"),
+        ([user("a" * 101)], "101 characters"),
+        ([{"role": "system", "content": "x"}], "no message of the user"),
+        ([user(QUESTION), {"role": "user", "content": 3}], "messages.1.content"),
+    ):
+        with pytest.raises(openai.BadRequestError, match=words) as refused:
+            complete(client, *messages)
+        assert refused.value.code == "invalid_request"
+        assert set(refused.value.body) == {"message", "type", "param", "code"}
+    with pytest.raises(openai.AuthenticationError) as unknown:
+        complete(client.with_options(api_key="wrong"), user(QUESTION))
+    assert unknown.value.code == "invalid_api_key"
+    with pytest.raises(openai.AuthenticationError):
+        client.with_options(api_key="wrong").models.list()
+
+
+@pytest.mark.anyio
+async def test_every_citation_has_a_footnote_with_page_and_link() -> None:
+    async with running(ThreeCitations()) as client:
+        reply = (await client.post("/v1/chat/completions", json={"messages": [user("How many?")]})).json()
+    lines = reply["choices"][0]["message"]["content"].split("\n")
+    assert lines[0] == "ten [1][2][3]"
+    assert lines[2] == "Note: the passages that it cites do not say it."
+    assert [line.strip() for line in lines[4:]] == [
+        "[1] [Title \\[1\\], page 12](<http://test/v1/passages/p1>)",
+        "[2] [Title \\[2\\]](<https://example.org/a b>)",
+        "[3] [Title \\[3\\]](<http://test/v1/passages/p3>)",
+    ]
+    assert [source["page"] for source in reply["sources"]] == ["12", "", ""]
+
+
+@pytest.mark.anyio
+async def test_failures_of_the_server_have_openais_shape_too() -> None:
+    async with running(FakeService(poison=[QUESTION])) as client:
+        failed = await client.post("/v1/chat/completions", json={"messages": [user(QUESTION)]})
+        assert failed.status_code == 500
+        assert failed.json()["error"]["type"] == "server_error"
+        elsewhere = await client.post("/v1/ask", json={"question": QUESTION})
+        assert set(elsewhere.json()["error"]) == {"code", "message", "hint", "request_id"}
+        large = await client.post("/v1/chat/completions", content=b" " * 300_000)
+        assert (large.status_code, large.json()["error"]["code"]) == (413, "body_too_large")
