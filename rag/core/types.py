@@ -87,8 +87,25 @@ class GoldPassage:
     supporting: tuple[int, ...] = ()
 
 
+class Answered:
+    """The rules for answers that may be regular expressions, of a question or an example."""
+
+    __slots__ = ()
+    answers_are_regex: bool
+
+    @property
+    def answer_mode(self) -> Literal["regex", "tokens"]:
+        """The mode of `AnswerMatcher` for these answers."""
+        return "regex" if self.answers_are_regex else "tokens"
+
+    @property
+    def answer_profile(self) -> Literal["squad", "trec_search"]:
+        """The default profile for comparing an answer with these answers."""
+        return "trec_search" if self.answers_are_regex else "squad"
+
+
 @dataclass(frozen=True, slots=True)
-class Question:
+class Question(Answered):
     """A question, with what its question set states about the answer.
 
     Attributes:
@@ -127,16 +144,6 @@ class Question:
     provenance: tuple[tuple[Mapping[str, Any], ...], ...] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)
     gold_are_documents: bool = False
-
-    @property
-    def answer_mode(self) -> Literal["regex", "tokens"]:
-        """The mode of `AnswerMatcher` for these answers."""
-        return "regex" if self.answers_are_regex else "tokens"
-
-    @property
-    def answer_profile(self) -> Literal["squad", "trec_search"]:
-        """The default profile for comparing an answer with these answers."""
-        return "trec_search" if self.answers_are_regex else "squad"
 
 
 MAX_TOP_K = 1000  # largest number of passages per question

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from rag.core.errors import DataError
 from rag.core.log import get_logger
-from rag.core.types import Passage, Query, Question
+from rag.core.types import Answered, Passage, Query, Question
 from rag.data.files.fields import PASSAGE_ID_FIELDS, QUESTION_ID_FIELDS, first_of, passage_of
 from rag.data.files.record import finite, json_records, strings, write_json_list
 from rag.data.files.streams import open_binary
@@ -77,7 +77,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class Example(Answered):
     """A question, and the passages that a retriever or a reader learns from.
 
     Attributes:
@@ -166,16 +166,6 @@ class Example:
         """Title of the first positive, or the question where there is none: what must not stand on both
         sides of a hold-out by article."""
         return next((passage.title for passage in self.positives[:1] if passage.title), self.question)
-
-    @property
-    def answer_mode(self) -> Literal["regex", "tokens"]:
-        """The mode of `AnswerMatcher` for these answers."""
-        return "regex" if self.answers_are_regex else "tokens"
-
-    @property
-    def answer_profile(self) -> Literal["squad", "trec_search"]:
-        """By which rules an answer is compared with them, where nobody asks for others."""
-        return "trec_search" if self.answers_are_regex else "squad"
 
     def has(self, needed: Needed) -> bool:
         """Whether a method that needs this can use the example."""

@@ -12,9 +12,8 @@ from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import AnswerSet, GoldPassage, Passage, Question
 from rag.eval.api import compare
 from rag.eval.compare import compare_evaluations, compare_pooled
-from rag.eval.report import render_report, write_report
+from rag.eval.report import answer_pieces, marked, read_pieces, render_report, worst_records, write_report
 from rag.eval.report_labels import describe, with_interval
-from rag.eval.report_questions import answer_pieces, marked, read_pieces, worst_records
 from rag.eval.results import Evaluation, load_evaluation, load_evaluations, short_names
 from rag.eval.runner import evaluate
 from rag.eval.settings import EvaluationSettings
