@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from rag.cli.main import main
 from rag.cli.show import format_answer_set
 from rag.core.types import Passage
 from rag.pipeline import Pipeline
 from readers.protocols import ReadAnswer, ReadResult
+from tests.commands import exit_code
 
 PASSAGES = [
     Passage("danube", "Danube", "The Danube is long. It rises in the Black Forest of Germany."),
@@ -59,13 +59,9 @@ def test_retrieve_writes_paths(index, tmp_path):
     questions, out = tmp_path / "q.jsonl", tmp_path / "paths.jsonl"
     questions.write_text(json.dumps({"id": "q1", "question": ASKED}) + "\n")
     call = ["retrieve", "-i", str(index), "-q", str(questions), "-o", str(out), "--top-k", "2"]
-    with pytest.raises(SystemExit) as ended:
-        main([*call, "--retriever", "multihop:beam=3"])
-    assert ended.value.code == 0
+    assert exit_code(*call, "--retriever", "multihop:beam=3") == 0
     record = json.loads(out.read_text())
     assert [step["title"] for step in record["candidate_chains"][0]] == ["Danube", "Germany"]
     assert (record["_id"], len(record["candidate_chains"])) == ("q1", 2)
     assert record["scores"] == sorted(record["scores"], reverse=True)
-    with pytest.raises(SystemExit) as ended:
-        main([*call, "--retriever", "dense"])
-    assert ended.value.code != 0
+    assert exit_code(*call, "--retriever", "dense") != 0

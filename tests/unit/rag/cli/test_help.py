@@ -10,20 +10,19 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
-from rag.cli.main import _COMMANDS, load_command, main
+from rag.cli.main import _COMMANDS, load_command
 from rag.data.choices import FileFormat, WrittenFormat
 from rag.data.files.convert import FORMATS
 from rag.data.text import PROFILES
 from rag.recipes import RECIPES, load
 from retrievers.kinds import KIND_NAMES
 from retrievers.open import KINDS
+from tests.commands import exit_code
 
 
 def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as caught:
-        main(list(arguments))
-    output = capsys.readouterr()
-    return int(caught.value.code or 0), output.out, output.err
+    code, output = exit_code(*arguments), capsys.readouterr()
+    return code, output.out, output.err
 
 
 def test_help_lists_every_command_and_imports_nothing_heavy() -> None:

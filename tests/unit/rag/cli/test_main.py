@@ -9,18 +9,16 @@ from typing import Any
 
 import pytest
 
-from rag.cli.main import main
 from rag.config import preset_names
 from rag.core.errors import RagError
 from rag.data.examples import read_examples
 from rag.recipes import RECIPES
+from tests.commands import exit_code
 
 
 def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as caught:
-        main(list(arguments))
-    output = capsys.readouterr()
-    return int(caught.value.code or 0), output.out, output.err
+    code, output = exit_code(*arguments), capsys.readouterr()
+    return code, output.out, output.err
 
 
 _PLAN = ("plan", "-n", "1000", "--retriever", "bm25", "--no-measure")
@@ -309,6 +307,4 @@ def test_split_writes_a_table_of_passages(tmp_path: Path, capsys: pytest.Capture
 
 def main_ok(arguments: list[str]) -> None:
     """Run a command that must succeed."""
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    assert not caught.value.code, arguments
+    assert exit_code(*arguments) == 0, arguments

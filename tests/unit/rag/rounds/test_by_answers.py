@@ -11,7 +11,6 @@ import pytest
 from indexers.build import build_index
 from indexers.index import Index
 from indexers.settings import BuildSettings
-from rag.cli.main import main
 from rag.config import load_config
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.pipeline import Pipeline
@@ -21,6 +20,7 @@ from rag.rounds.rounds import RoundResult, run_rounds, table
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training import colbert
 from retrievers.training.colbert import ColbertTrainConfig
+from tests.commands import exit_code
 from tests.unit.rag.rounds.test_rounds import stop_before, world
 
 __all__ = ["world"]  # the fixture
@@ -163,7 +163,5 @@ def test_what_cannot_be_is_said(
         (["--signal", "likelihood"], "--signal is only read with --recipe distill"),
         (["--set", "select_by=mrr"], "select_by=mrr is measured by searching"),
     ):
-        with pytest.raises(SystemExit) as caught:
-            main([*given, *more])
-        assert caught.value.code == 2
+        assert exit_code(*given, *more) == 2
         assert words in capsys.readouterr().err

@@ -13,7 +13,6 @@ import pytest
 from indexers.build import build_index
 from indexers.index import Index
 from indexers.settings import BuildSettings
-from rag.cli.main import main
 from rag.cli.options import options_of
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage
@@ -26,6 +25,7 @@ from rag.rounds.signals import Judge, matcher_of
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training import distill
 from retrievers.training.distill import DistillTrainConfig
+from tests.commands import exit_code
 from tests.unit.retrievers.conftest import cipher_examples
 
 
@@ -246,9 +246,7 @@ def test_wrong_settings_are_refused(
             "fid-small (generative reader) cannot give the signal span-likelihood",
         ),
     ):
-        with pytest.raises(SystemExit) as caught:
-            main([*given, *more])
-        assert caught.value.code == 2
+        assert exit_code(*given, *more) == 2
         assert said in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
     unanswered = tmp_path / "q.jsonl"

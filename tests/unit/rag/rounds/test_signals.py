@@ -14,7 +14,6 @@ import pytest
 import torch
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
-from rag.cli.main import main
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage
 from rag.data.examples import (
@@ -32,6 +31,7 @@ from readers.extractive.settings import ReaderSettings
 from readers.generative.model import Seq2Seq
 from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorSettings
+from tests.commands import exit_code
 from tests.tiny_generator import tiny_seq2seq
 from tests.tiny_reader import tiny_encoder, tiny_tokenizer
 
@@ -243,9 +243,7 @@ def test_the_command_scores_with_the_shipped_reader(
     )
     write_examples(tmp_path / "in.json", [example])
     arguments = ["score", "--examples", str(tmp_path / "in.json"), "--out", str(tmp_path / "out.json")]
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    assert not caught.value.code
+    assert exit_code(*arguments) == 0
     assert "2 passages scored by span-likelihood of" in capsys.readouterr().out
     [found] = read_examples(tmp_path / "out.json", needs="targets")
     right, wrong = (c.target for c in found.candidates)
@@ -266,9 +264,7 @@ def test_the_command_scores_with_the_log_odds_of_a_cross_encoder(
     write_examples(tmp_path / "in.json", examples)
     arguments = ["score", "--examples", str(tmp_path / "in.json"), "--out", str(tmp_path / "out.json")]
     arguments += ["--signal", "relevance", "--reader", str(tmp_path / "cross"), "--precision", "fp32"]
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    assert not caught.value.code
+    assert exit_code(*arguments) == 0
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "cross")
     targets, wanted = [], []
     for example in read_examples(tmp_path / "out.json", needs="targets"):

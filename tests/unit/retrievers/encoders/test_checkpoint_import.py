@@ -16,10 +16,10 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel, DPRContextEncoder, DPRQuestionEncoder
 
-from rag.cli.main import main
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError, RagError
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.checkpoint_import import CHECKPOINT_FIELDS, import_checkpoint, read_pickled
+from tests.commands import exit_code
 
 _CONFIG = {
     "vocab_size": 30522, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 1,
@@ -244,11 +244,7 @@ def test_the_command(
     monkeypatch.setattr("rag.core.log.setup_logging", lambda level: None)
     source = _save(tmp_path / "dpr.cp", state_class, _weights(_towers()))
     arguments = ["import", str(source), "--out", str(tmp_path / "out")]
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    assert not caught.value.code
+    assert exit_code(*arguments) == 0
     assert "rag index … --encoder" in capsys.readouterr().out
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    assert caught.value.code
+    assert exit_code(*arguments)
     assert "exists and is not empty" in capsys.readouterr().err

@@ -8,7 +8,6 @@ from pydantic import ValidationError
 from indexers.build import build_index
 from indexers.index import Index
 from indexers.settings import BuildSettings
-from rag.cli.main import main
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Hit, Passage
 from rag.data.examples import read_examples
@@ -19,6 +18,7 @@ from retrievers.negatives import mine as module
 from retrievers.negatives.mine import mine
 from retrievers.negatives.select import below_margin, candidates_by_rank, choose
 from retrievers.negatives.settings import MiningSettings, parse_ranks
+from tests.commands import exit_code
 
 RIVERS = ("Danube", "Rhine", "Elbe", "Oder", "Main", "Neckar", "Isar", "Inn", "Spree", "Havel")
 
@@ -212,18 +212,14 @@ def test_what_cannot_be_done_is_said(index_dir, questions, tmp_path):
 def test_the_command(index_dir, questions, tmp_path, capsys):
     out = tmp_path / "negatives.json"
     command = ["mine", "-i", str(index_dir), "-q", str(questions), "-o", str(out), "--source", "both"]
-    with pytest.raises(SystemExit) as stop:
-        main([*command, "--ranks", "2:9", "--per-question", "3", "--margin", "0.999"])
-    assert stop.value.code == 0
+    assert exit_code(*command, "--ranks", "2:9", "--per-question", "3", "--margin", "0.999") == 0
     printed = capsys.readouterr().out
     assert "7 questions, 6 with a positive" in printed
     assert f"→ {out}" in printed
     assert all(len(example.negatives) <= 3 for example in mined(out).values())
     report = json.loads((tmp_path / "negatives.json.report.json").read_text())
     assert report["settings"]["first_rank"] == 2
-    with pytest.raises(SystemExit) as stop:
-        main([*command, "--ranks", "9:2"])
-    assert stop.value.code == 2
+    assert exit_code(*command, "--ranks", "9:2") == 2
 
 
 def test_small_parts():

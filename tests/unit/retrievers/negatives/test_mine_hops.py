@@ -11,7 +11,6 @@ import pytest
 from indexers.build import build_index
 from indexers.index import Index
 from indexers.settings import BuildSettings
-from rag.cli.main import main
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage, Query
 from rag.data.examples import Example, read_examples
@@ -21,6 +20,7 @@ from retrievers.negatives import mine as module
 from retrievers.negatives.mine import mine
 from retrievers.negatives.settings import MiningSettings
 from retrievers.training.mdr import MdrTrainConfig, split_hops, train_mdr
+from tests.commands import exit_code
 
 RIVERS = ("Danube", "Rhine", "Elbe", "Oder", "Main", "Neckar", "Isar", "Inn", "Spree", "Havel")
 TOWNS = ("Ulm", "Bonn", "Riesa", "Brieg", "Fulda", "Esslingen", "Tölz", "Wasserburg", "Köpenick", "Werder")
@@ -117,23 +117,12 @@ def test_mdr_trains_on_what_was_mined(
     corpus: Path, questions: Path, tmp_path: Path, tiny_bert: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "mined.json"
-    with pytest.raises(SystemExit) as ended:
-        main(
-            [
-                "mine",
-                "-i",
-                str(corpus),
-                "-q",
-                str(questions),
-                "-o",
-                str(out),
-                "--hops",
-                "2",
-                "--source",
-                "both",
-            ]
+    assert (
+        exit_code(
+            "mine", "-i", str(corpus), "-q", str(questions), "-o", str(out), "--hops", "2", "--source", "both"
         )
-    assert ended.value.code == 0
+        == 0
+    )
     assert f"rag train mdr --train {out}" in capsys.readouterr().out
     given = {
         "train_files": (out, questions), "index": corpus, "question_encoder": str(tiny_bert),

@@ -16,7 +16,6 @@ from indexers.build import build_index
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity, FloatArray
 from indexers.settings import BuildSettings
-from rag.cli.main import main
 from rag.config import load_config
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.types import Passage
@@ -28,6 +27,7 @@ from retrievers.training.config import AnceTrainConfig, DprTrainConfig
 from retrievers.training.dpr import train_dpr
 from retrievers.training.split import split_examples
 from retrievers.training.validation import CorpusSearch
+from tests.commands import exit_code
 
 _SMALL: dict[str, Any] = {
     "precision": "fp32", "question_tokens": 16, "passage_tokens": 16, "batch_size": 32, "dropout": 0.0,
@@ -221,7 +221,5 @@ def test_the_commands_refuse_to_choose_on_a_test_set(
     for name in ("train.json", "i", "nq-test.json"):
         Path(name).touch()
     arguments = ["--out", str(tmp_path / "r"), "--train", "train.json", "--index", "i"]
-    with pytest.raises(SystemExit) as caught:
-        main(["train", recipe, *arguments, "--validation", "nq-test.json"])
-    assert caught.value.code == ConfigError.exit_code
+    assert exit_code("train", recipe, *arguments, "--validation", "nq-test.json") == ConfigError.exit_code
     assert "nq-test.json is a test set" in capsys.readouterr().err

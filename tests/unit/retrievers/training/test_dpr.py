@@ -13,7 +13,6 @@ import pytest
 from indexers.build import build_index
 from indexers.index import Index
 from indexers.settings import BuildSettings
-from rag.cli.main import main
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError, RagError
 from rag.data.examples import read_examples
 from retrievers.encoders.bi_encoder import BiEncoder
@@ -22,6 +21,7 @@ from retrievers.training.config import DprTrainConfig
 from retrievers.training.dpr import train_dpr
 from retrievers.training.split import split_examples
 from retrievers.training.validation import CorpusSearch, pool_rank
+from tests.commands import exit_code
 
 _SMALL: dict[str, Any] = {
     "precision": "fp32", "question_tokens": 16, "passage_tokens": 16, "batch_size": 32, "learning_rate": 3e-3,
@@ -154,7 +154,7 @@ def test_the_command_refuses_presets_of_other_recipes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rag.core.log.setup_logging", lambda level: None)
-    with pytest.raises(SystemExit) as caught:
-        main(["train", "dpr", "--out", str(tmp_path), "--train", "x.json", "--config", "reader-squad"])
-    assert caught.value.code
+    (tmp_path / "x.json").touch()
+    given = ("--out", tmp_path / "run", "--train", tmp_path / "x.json", "--config", "reader-squad")
+    assert exit_code("train", "dpr", *given) == ConfigError.exit_code
     assert "reader-squad is a configuration of 'reader', expected one of 'dpr'" in capsys.readouterr().err
