@@ -17,7 +17,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from rag import __version__
-from serve import chat
+from serve import chat, feedback
 from serve.desk import Desk
 from serve.errors import OPENAI_PATHS, add_error_handlers
 from serve.middleware import RequestContext
@@ -88,6 +88,7 @@ def create_app(
     app.state.desk = desk
     app.include_router(router)
     app.include_router(chat.router)
+    app.include_router(feedback.router)
     app.router.routes.extend(_page_routes(settings))
     add_error_handlers(app)
     app.openapi = lambda: _openapi(app, settings)  # type: ignore[method-assign]
@@ -107,7 +108,7 @@ def _layers(settings: ServeSettings, desk: Desk) -> list[Middleware]:
         Middleware(
             RequestContext,
             metrics=desk.metrics,
-            routes=[*router.routes, *chat.router.routes],
+            routes=[*router.routes, *chat.router.routes, *feedback.router.routes],
             inner=cors if settings.cors_origins else None,
         ),
         Middleware(ApiKeys, key_hashes=settings.api_keys, metrics=desk.metrics),
@@ -132,6 +133,7 @@ def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
         return JSONResponse(
             {
                 "examples": settings.example_questions,
+                "feedback": settings.feedback_file is not None,
                 "max_question_chars": settings.max_question_chars,
                 "needs_key": bool(settings.api_keys),
                 "n_passages": service.n_passages if service is not None else None,

@@ -78,7 +78,7 @@ class Desk:
         try:
             service = self._given
             if service is None:
-                service = await self._in_thread(self._open_service, self.settings)
+                service = await self.in_thread(self._open_service, self.settings)
         except Exception as error:
             self.state, self.load_error = "failed", error
             log.error(
@@ -106,7 +106,7 @@ class Desk:
         async with self._reload_lock:
             self.require_ready()
             try:
-                service = await self._in_thread(self._open_service, self.settings)
+                service = await self.in_thread(self._open_service, self.settings)
             except Exception:
                 log.exception("reload failed", extra={"index": str(self.settings.index)})
                 raise ApiError(
@@ -123,13 +123,13 @@ class Desk:
         }
 
     async def _install(self, service: AnswerService) -> str | None:
-        previous = await self._in_thread(self.holder.swap, service)
+        previous = await self.in_thread(self.holder.swap, service)
         self.metrics.index_changed(service.index_version, service.n_passages)
         log.info(
             "index in use", extra={"index_version": service.index_version, "previous_index_version": previous}
         )
         if previous is not None:
-            await self._in_thread(_release_memory)
+            await self.in_thread(_release_memory)
         return previous
 
     async def close(self) -> None:
@@ -142,14 +142,14 @@ class Desk:
             log.warning(
                 "accepted questions were not finished", extra={"after_s": self.settings.drain_timeout_s}
             )
-        await self._in_thread(self.holder.swap, None)
+        await self.in_thread(self.holder.swap, None)
 
     @property
     def is_at_rest(self) -> bool:
         """Whether it is closed and all its threads are idle."""
         return self._is_drained and not self._calls
 
-    async def _in_thread(self, function: Callable[..., Made], *args: object) -> Made:
+    async def in_thread(self, function: Callable[..., Made], *args: object) -> Made:
         """Call `function` on a thread; it runs to its end and is tracked even if the caller is cancelled."""
         call = self._threads.submit(function, *args)
         self._calls.add(call)
@@ -209,7 +209,7 @@ class Desk:
             with self.holder.lease() as service:
                 return service.passage(passage_id)
 
-        return await self._in_thread(look_up)
+        return await self.in_thread(look_up)
 
     def _stopping(self) -> ApiError:
         error = shutting_down()

@@ -44,6 +44,7 @@ _DESCRIPTIONS = {
     502: "The model behind the reader gave no answer: reader_failed",
     503: "Not ready, full, or shutting down; see Retry-After",
     504: "It took too long",
+    507: "The file of feedback is full",
 }
 
 

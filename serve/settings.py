@@ -93,6 +93,11 @@ class ServeSettings(BaseSettings):
     batch_max_size: int = Field(16, ge=1, description="most questions in one batch")
     batch_max_wait_ms: float = Field(8.0, ge=0, le=1000, description="longest wait for a batch to fill up")
 
+    feedback_file: Path | None = Field(
+        None, description="JSON lines file that /v1/feedback appends to; it is off without one"
+    )
+    feedback_max_bytes: int = Field(64 << 20, ge=1024, description="largest size of that file, in bytes")
+
     api_keys: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
         description="sha256 of each accepted API key (printf %s KEY | sha256sum); none: open to all",
@@ -150,6 +155,8 @@ class ServeSettings(BaseSettings):
             value, largest = getattr(self, name), getattr(self, limit)
             if value > largest:
                 raise ValueError(f"{name}={value} is larger than {limit}={largest}")
+        if self.feedback_file is not None and not self.feedback_file.parent.is_dir():
+            raise ValueError(f"feedback_file={self.feedback_file}: there is no folder for it")
         return self
 
 

@@ -6,6 +6,7 @@ const byId = (id) => document.getElementById(id);
 const form = byId("form"), input = byId("question"), keyInput = byId("key"), results = byId("results");
 const recent = [];
 let running = null;  // AbortController of the request under way
+let takesFeedback = false;
 
 function make(tag, className, ...children) {
   const element = document.createElement(tag);
@@ -141,7 +142,44 @@ function answerPanel(result) {
   const worded = start === null ? "answer worded by the model" : "";
   if (title) panel.append(make("p", "fine", "from ", make("cite", "", title), worded && ` · ${worded}`));
   else if (worded) panel.append(make("p", "fine", worded));
+  if (takesFeedback) panel.append(thumbs(result.question, best));
   return panel;
+}
+
+// Thumbs: "right" is sent at once, "wrong" asks for a better answer first, which may stay empty.
+function thumbs(question, { text: answer, evidence: { passage_id } }) {
+  const row = make("div", "feedback");
+  const tell = (text) => {
+    row.replaceChildren(make("p", "fine", text));
+    announce(text);
+  };
+  const send = async (judgement) => {
+    try {
+      await post("/v1/feedback", { question, answer, passage_id, ...judgement });
+      tell("Thank you, your judgement is kept.");
+    } catch (error) {
+      tell(`The judgement was not kept: ${error.message}.`);
+    }
+  };
+  const askForBetter = () => {
+    const better = make("input");
+    better.dir = "auto";
+    better.setAttribute("aria-label", "Better answer, if you know it");
+    better.placeholder = "Better answer, if you know it";
+    const box = make("form", "box", better, make("button", "", "Send"));
+    box.addEventListener("submit", (event) => {
+      event.preventDefault();
+      const text = better.value.trim();
+      send({ verdict: "wrong", ...(text && { better_answer: text }) });
+    });
+    row.replaceChildren(box);
+    better.focus();
+  };
+  const up = button("👍", () => send({ verdict: "right" })), down = button("👎", askForBetter);
+  up.setAttribute("aria-label", "This answer is right");
+  down.setAttribute("aria-label", "This answer is wrong");
+  row.append(up, down);
+  return row;
 }
 
 function noAnswerPanel(result) {
@@ -298,6 +336,7 @@ async function start() {
     const page = await (await fetch("/page.json")).json();
     fillChips("examples", page.examples);
     byId("key-row").hidden = !page.needs_key;
+    takesFeedback = page.feedback;
     if (page.n_passages) {
       byId("tagline").textContent = `Answers from ${page.n_passages.toLocaleString("en")} passages, each with the place in the text that says so.`;
     }

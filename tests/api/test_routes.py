@@ -242,7 +242,9 @@ async def test_the_page_and_its_files_are_served_with_security_headers():
     assert page.headers["x-content-type-options"] == "nosniff"
     assert page.headers["referrer-policy"] == "no-referrer"
     assert page.headers["cache-control"] == "no-cache"
-    assert about == {"examples": ["Why?"], "max_question_chars": 9, "needs_key": False, "n_passages": 4}
+    assert about == {
+        "examples": ["Why?"], "feedback": False, "max_question_chars": 9, "needs_key": False, "n_passages": 4,
+    }  # fmt: skip
 
 
 async def test_cross_origin_calls_only_from_listed_origins():

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from rag.data.questions import read_questions
 from serve.app import create_app
 from serve.settings import hash_api_key
 from tests.api.fakes import EVIL, FakeService, listening, settings
@@ -287,3 +288,32 @@ def test_a_server_with_keys_asks_for_one(page, driver, shots):
         own.all("#key")[0].send_keys("sésame-ключ")
         own.all(".error button")[0].click()
         own.until(lambda: own.text(".answer") == "the Black Forest")
+
+
+def test_thumbs_keep_a_judgement(page, driver, shots, tmp_path):
+    from selenium.webdriver.common.keys import Keys
+
+    from tests.e2e.page import Page
+
+    assert page.all(".feedback") == []
+    path = tmp_path / "feedback.jsonl"
+    with listening(create_app(settings(feedback_file=path), FakeService())) as address:
+        page = Page(driver, address, shots).open()
+        page.ask(QUESTION)
+        up = page.all(".feedback button")[0]
+        assert up.get_attribute("aria-label") == "This answer is right"
+        page.shoot("thumbs-light")
+        up.click()
+        page.until(lambda: "judgement is kept" in page.text(".feedback"))
+        page.ask("Which word follows the letters?")
+        page.all(".feedback button")[1].click()
+        page.press("tomorrow", Keys.ENTER)
+        page.until(lambda: "judgement is kept" in page.text(".feedback"))
+        assert page.complaints() == []
+        page.ask("Who invented the telephone?")
+        assert page.all(".feedback") == []
+    right, better = read_questions(path)
+    assert (right.text, right.answers, right.gold_passage_ids) == (
+        QUESTION, ("the Black Forest",), ("danube-1",)
+    )  # fmt: skip
+    assert (better.answers, better.meta["shown_answer"]) == (("tomorrow",), "mañana")

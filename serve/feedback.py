@@ -1,0 +1,174 @@
+"""Feedback on answers, kept as a question set: one JSON object per line, appended and locked."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+from fastapi import APIRouter
+from filelock import FileLock, Timeout
+from pydantic import BaseModel, ConfigDict, StrictStr, model_validator
+from starlette.responses import JSONResponse, Response
+
+from rag.core.files import fsync_path
+from rag.core.log import get_logger
+from serve.errors import ApiError
+from serve.routes import DeskOf, error_models
+from serve.schemas import checked_question
+
+log = get_logger(__name__)
+_LOCK_TIMEOUT_S = 5.0
+_BLOCK_BYTES = 1 << 16
+
+router = APIRouter()
+
+
+class FeedbackRequest(BaseModel):
+    """A judgement of one answer: right, wrong, or wrong with a better answer."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {
+                    "question": "Where does the Danube rise?",
+                    "answer": "the Black Forest",
+                    "verdict": "right",
+                    "passage_id": "danube-1",
+                },
+                {
+                    "question": "Where does the Danube rise?",
+                    "answer": "the Swiss Alps",
+                    "verdict": "wrong",
+                    "better_answer": "the Black Forest",
+                },
+            ]
+        },
+    )
+
+    question: StrictStr
+    answer: StrictStr
+    verdict: Literal["right", "wrong"]
+    better_answer: StrictStr | None = None
+    passage_id: StrictStr | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> FeedbackRequest:
+        if self.better_answer is not None and self.verdict == "right":
+            raise ValueError("a right answer has no 'better_answer'")
+        return self
+
+
+class FeedbackOut(BaseModel):
+    """The id of the record that was written."""
+
+    id: str
+
+
+@router.post(
+    "/v1/feedback",
+    tags=["questions"],
+    summary="Judge an answer",
+    response_model=FeedbackOut,
+    responses=error_models(400, 401, 403, 404, 408, 413, 415, 422, 500, 503, 507),
+)
+async def feedback(body: FeedbackRequest, desk: DeskOf) -> Response:
+    """Append the judgement to the server's file of labelled questions, which is synced before the reply.
+
+    `passage_id` is the passage of the answer's evidence; for a right answer it becomes the gold passage.
+    """
+    settings = desk.settings
+    if settings.feedback_file is None:
+        raise ApiError(
+            403, "feedback_disabled", "this server keeps no feedback", hint="set RAG_SERVE_FEEDBACK_FILE"
+        )
+    texts = {
+        name: checked_question(name, value, settings)
+        for name in ("question", "answer", "better_answer", "passage_id")
+        if (value := getattr(body, name)) is not None
+    }
+    if any("\0" in text for text in texts.values()):
+        raise ApiError(422, "invalid_request", "a text holds a NUL character", hint="remove it")
+    if "passage_id" in texts and await desk.passage(texts["passage_id"]) is None:
+        raise ApiError(
+            404, "passage_not_found", "no passage has this id", hint="passage_id is that of the evidence"
+        )
+    record = labelled_question(texts, body.verdict, desk.require_ready().index_version)
+    await desk.in_thread(append_record, settings.feedback_file, record, settings.feedback_max_bytes)
+    return JSONResponse({"id": record["id"]})
+
+
+def labelled_question(texts: dict[str, str], verdict: str, index_version: str) -> dict[str, Any]:
+    """A judgement as a record of a question set.
+
+    `answers` has the answer that is right, if it is known; question sets keep the other fields as they are.
+    """
+    right = texts["answer"] if verdict == "right" else texts.get("better_answer")
+    is_gold = verdict == "right" and "passage_id" in texts
+    return {
+        "id": f"feedback-{uuid.uuid4().hex}",
+        "question": texts["question"],
+        "answers": [right] if right else [],
+        **({"gold_passage_ids": [texts["passage_id"]]} if is_gold else {}),
+        "verdict": verdict,
+        "shown_answer": texts["answer"],
+        "index_version": index_version,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def append_record(path: Path, record: dict[str, Any], max_bytes: int) -> None:
+    """Append one line and sync it; several processes may do so at the same time.
+
+    A line that was cut off by a crash or a full disk is removed first, so that the file stays readable.
+
+    Raises:
+        ApiError: 507 if the file would exceed `max_bytes`, 503 if it stays locked, 500 if writing fails.
+    """
+    line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
+    try:
+        with FileLock(f"{path}.lock", timeout=_LOCK_TIMEOUT_S):
+            is_new = not path.exists()
+            with path.open("a+b") as stream:
+                end = _end_of_last_line(stream.seek(0, os.SEEK_END), stream)
+                if end + len(line) > max_bytes:
+                    raise ApiError(
+                        507, "feedback_full", "the file of feedback has reached its limit",
+                        hint="the operator may move it away or raise RAG_SERVE_FEEDBACK_MAX_BYTES",
+                    )  # fmt: skip
+                stream.truncate(end)
+                stream.write(line)
+                stream.flush()
+                os.fsync(stream.fileno())
+            if is_new:
+                fsync_path(path.parent)
+    except Timeout:
+        raise ApiError(
+            503, "feedback_busy", "the file of feedback is in use", hint="try again in a moment",
+            headers={"Retry-After": "1"},
+        ) from None  # fmt: skip
+    except OSError as error:
+        log.error("feedback could not be written: %s", error, extra={"path": str(path)})
+        raise ApiError(
+            500,
+            "feedback_failed",
+            "the feedback could not be written",
+            hint="the server's log has the reason",
+        ) from error
+
+
+def _end_of_last_line(size_bytes: int, stream: BinaryIO) -> int:
+    """Position after the last line break, 0 if there is none."""
+    end = size_bytes
+    while end > 0:
+        start = max(0, end - _BLOCK_BYTES)
+        stream.seek(start)
+        place = stream.read(end - start).rfind(b"\n")
+        if place >= 0:
+            return start + place + 1
+        end = start
+    return 0

@@ -1,0 +1,111 @@
+"""Judgements that are kept as a question set."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filelock import FileLock
+
+from rag.core.errors import ConfigError
+from rag.data.questions import read_questions
+from serve import feedback
+from serve.errors import ApiError
+from serve.settings import load_settings
+from tests.api.fakes import running
+
+QUESTION = "Where does the Danube rise?"
+
+
+def judged(verdict: str = "right", **fields: Any) -> dict[str, Any]:
+    return {"question": QUESTION, "answer": "the Black Forest", "verdict": verdict, **fields}
+
+
+@pytest.mark.anyio
+async def test_judgements_are_a_question_set(tmp_path: Path) -> None:
+    path = tmp_path / "feedback.jsonl"
+    async with running(feedback_file=path) as client:
+        assert (await client.get("/page.json")).json()["feedback"] is True
+        for body in (
+            judged(passage_id="danube-1"),
+            judged("wrong", passage_id="danube-1"),
+            judged("wrong", better_answer="Donaueschingen\u2028\n😀"),
+        ):
+            reply = await client.post("/v1/feedback", json=body)
+            assert reply.status_code == 200, reply.text
+    right, wrong, better = read_questions(path)
+    assert better.id == reply.json()["id"]
+    assert {right.text, wrong.text, better.text} == {QUESTION}
+    assert (right.answers, right.gold_passage_ids) == (("the Black Forest",), ("danube-1",))
+    assert (wrong.answers, wrong.gold_passage_ids) == ((), ())
+    assert (better.answers, better.gold_passage_ids) == (("Donaueschingen\u2028\n😀",), ())
+    assert (wrong.meta["verdict"], wrong.meta["shown_answer"]) == ("wrong", "the Black Forest")
+    assert (wrong.is_impossible, wrong.meta["index_version"]) == (False, "v1")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (judged(better_answer="x"), 422, "invalid_request"),
+        (judged("maybe"), 422, "invalid_request"),
+        (judged(answer=" "), 422, "invalid_request"),
+        (judged(question="a\0b"), 422, "invalid_request"),
+        (judged(answer="a" * 1001), 422, "invalid_request"),
+        (judged(more=1), 422, "invalid_request"),
+        (judged(passage_id="nowhere-1"), 404, "passage_not_found"),
+    ],
+)
+async def test_what_cannot_be_kept_is_refused(
+    tmp_path: Path, body: dict[str, Any], status: int, code: str
+) -> None:
+    path = tmp_path / "feedback.jsonl"
+    async with running(feedback_file=path) as client:
+        reply = await client.post("/v1/feedback", json=body)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (status, code)
+    assert not path.exists()
+
+
+@pytest.mark.anyio
+async def test_it_is_off_by_default_and_stops_at_its_limit(tmp_path: Path) -> None:
+    async with running() as client:
+        reply = await client.post("/v1/feedback", json=judged())
+    assert (reply.status_code, reply.json()["error"]["code"]) == (403, "feedback_disabled")
+    path = tmp_path / "feedback.jsonl"
+    async with running(feedback_file=path, feedback_max_bytes=1024) as client:
+        replies = [await client.post("/v1/feedback", json=judged()) for _ in range(8)]
+    kept = [reply for reply in replies if reply.status_code == 200]
+    assert 0 < len(kept) < 8
+    assert replies[-1].json()["error"]["code"] == "feedback_full"
+    assert replies[-1].status_code == 507
+    assert len(list(read_questions(path))) == len(kept)
+    assert path.stat().st_size <= 1024
+
+
+def test_a_cut_line_is_removed_and_writers_take_turns(tmp_path: Path) -> None:
+    path = tmp_path / "feedback.jsonl"
+    record = {"question": QUESTION, "answers": ["x" * 100_000]}  # longer than a block that is read back
+    feedback.append_record(path, record, 1 << 24)
+    path.write_bytes(path.read_bytes() + b'{"question": "cut' + b"t" * 100_000)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: feedback.append_record(path, record, 1 << 24), range(24)))
+    assert len(list(read_questions(path))) == 25
+    assert path.read_bytes().endswith(b"}\n")
+
+
+def test_a_file_that_cannot_be_written_is_an_error_of_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with pytest.raises(ApiError, match="could not be written") as failed:
+        feedback.append_record(folder, {}, 1 << 20)
+    assert failed.value.status == 500
+    monkeypatch.setattr(feedback, "_LOCK_TIMEOUT_S", 0.05)
+    with FileLock(tmp_path / "f.jsonl.lock"), pytest.raises(ApiError, match="in use") as busy:
+        feedback.append_record(tmp_path / "f.jsonl", {}, 1 << 20)
+    assert busy.value.status == 503
+    with pytest.raises(ConfigError, match="there is no folder for it"):
+        load_settings(feedback_file=tmp_path / "missing" / "f.jsonl")
