@@ -25,6 +25,7 @@ def page(driver, url, shots):
 
 
 def test_ask_and_see_the_answer_with_its_evidence(page):
+    page.until(lambda: page.all("#examples button"))  # the server's settings arrive after the page
     assert page.texts("#examples button")[0] == QUESTION
     assert "Answers from 4 passages" in page.text("#tagline")
     page.shoot("start-light")
@@ -299,6 +300,7 @@ def test_thumbs_keep_a_judgement(page, driver, shots, tmp_path):
     path = tmp_path / "feedback.jsonl"
     with listening(create_app(settings(feedback_file=path), FakeService())) as address:
         page = Page(driver, address, shots).open()
+        page.until(lambda: "Answers from" in page.text("#tagline"))  # the server's settings are there
         page.ask(QUESTION)
         up = page.all(".feedback button")[0]
         assert up.get_attribute("aria-label") == "This answer is right"
