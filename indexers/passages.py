@@ -132,6 +132,8 @@ class PassageStoreWriter:
             self._writer.close()
             if self._location_writer is not None:
                 self._location_writer.close()
+            else:  # those of a store that was here before
+                (self.directory / LOCATIONS_NAME).unlink(missing_ok=True)
             self._write_lookup()
             self.digest = self._sha.hexdigest()
 

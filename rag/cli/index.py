@@ -151,7 +151,11 @@ def _describe(
         entry: dict[str, Any] = {"name": source.path, "format": source.format}
         if path.is_file():
             name = source.name if source.format == DOCUMENTS else path.name
-            entry = {"name": name, "format": source.format, "sha256": sha256_file(path)}
+            try:
+                digest = sha256_file(path)
+            except OSError:  # one may not read it: reading says so, and goes on with the others
+                digest = ""
+            entry = {"name": name, "format": source.format, "sha256": digest}
         files.append(entry)
     if all(entry["format"] != DOCUMENTS for entry in files):  # no sections, whose size an encoder decides
         del split["max_tokens"]

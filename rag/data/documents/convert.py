@@ -10,7 +10,7 @@ from rag.data.documents.blocks import Converted, Piece, Unreadable, assemble, cl
 from rag.data.documents.kinds import kind_by_name, kind_of
 from rag.data.documents.limits import Limits
 
-VERSION = 1  # raised when a converter gives other text than before: cached conversions of others are not used
+VERSION = 2  # raised when a converter gives other text than before: cached conversions of others are not used
 
 
 def convert(data: bytes, name: str, limits: Limits | None = None, encoding: str = "utf-8") -> Converted:
@@ -59,7 +59,12 @@ def _read(
         def attached(part: bytes, part_name: str) -> list[Piece]:
             if depth or not part_name or (kind_by_name(part_name) is None and b"%PDF-" not in part[:1024]):
                 return []
-            return _read(part, part_name, limits, encoding, depth + 1)[1]
+            try:
+                return _read(part, part_name, limits, encoding, depth + 1)[1]
+            except (RagError, MemoryError):
+                raise
+            except Exception as error:  # one damaged attachment does not cost the message
+                raise Unreadable("broken file", "ask for it again", type(error).__name__) from error
 
         return *mail.message(data, attached), ()
     source, notes = plain.decode(data, encoding)

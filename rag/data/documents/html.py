@@ -33,10 +33,15 @@ _BLOCKS = frozenset((
 _MAX_CELL_CHARS = 1500  # a longer one is part of the layout, not of a table
 _MIN_CONTENTS = 5  # links that make a list a table of contents
 _BULLET = "• "
+_XHTML = re.compile(r"\s*(<\?xml\b|<!DOCTYPE html PUBLIC \S+ XHTML)", re.IGNORECASE)
+_VOID = "area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr"
+_CLOSED = re.compile(rf"<(?!(?:{_VOID})\b)([a-z][\w.:-]*)((?:\s[^<>]*)?)/>", re.IGNORECASE)
 
 
 def page(text: str) -> tuple[str, list[Piece]]:
     """Title and pieces of a whole page: of its main part, if that is marked and has text."""
+    if _XHTML.match(text):  # there "<title/>" is a whole element; to HTML it opens one that never ends
+        text = _CLOSED.sub(r"<\1\2></\1>", text)
     tree = require("selectolax.lexbor", "docs").LexborHTMLParser(text)
     title = clean(tree.css_first("title").text()) if tree.css_first("title") is not None else ""
     roots = [*tree.css("main, [role=main]"), *tree.css("article")[:1], tree.body]

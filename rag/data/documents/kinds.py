@@ -38,7 +38,7 @@ _MEMBERS = (("word/document.xml", "docx"), ("ppt/presentation.xml", "pptx"), ("x
             ("META-INF/container.xml", "epub"))  # fmt: skip
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # old Office files, and new ones with a password
 _HTML = re.compile(
-    rb"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html|head|body)\b", re.I | re.S
+    rb"\s*(?:<\?xml[^>]*>\s*)?(?:<!--(?:(?!-->).)*-->\s*)*<(?:!doctype\s+html|html|head|body)\b", re.I | re.S
 )
 
 
@@ -73,7 +73,7 @@ def kind_of(data: bytes, name: str) -> str:
     named = kind_by_name(name)
     if not data.strip():
         raise Unreadable("empty", "nothing to do: there is no text in it", f"{len(data)} bytes")
-    if b"%PDF-" in data[:1024]:
+    if b"%PDF-" in data[:1024] and (named in (None, *_BINARY) or data.lstrip().startswith(b"%PDF-")):
         return "pdf"
     if data.startswith(b"PK") and zipfile.is_zipfile(io.BytesIO(data)):
         return _kind_of_archive(data, name)
@@ -83,7 +83,7 @@ def kind_of(data: bytes, name: str) -> str:
         raise Unreadable("old Office format", "save it as DOCX, PPTX or XLSX")
     if data.startswith(b"{\\rtf"):
         raise Unreadable("format not read", "save it as DOCX", "RTF")
-    if _HTML.match(data[:4096]) and named in (None, "text", *_BINARY):
+    if named in (None, "text", *_BINARY) and _HTML.match(data[:4096]):
         return "html"
     if named in _BINARY:
         raise Unreadable("broken file", "get a whole copy of it", f"its content is not {named.upper()}")

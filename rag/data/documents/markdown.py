@@ -26,16 +26,18 @@ def front_matter(text: str) -> tuple[str, str]:
         >>> front_matter("---\ntitle: Guide\n---\nBody.")
         ('Guide', 'Body.')
     """
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
     match = _FRONT_MATTER.match(text)
     if match is None:
         return "", text
     try:
-        fields = yaml.safe_load(match[1])
+        fields = yaml.load(match[1], Loader=yaml.BaseLoader)  # strings only: no date is refused
     except yaml.YAMLError:
         return "", text
     if not isinstance(fields, dict):
         return "", text
-    return clean(str(fields.get("title") or "")), text[match.end() :]
+    title = clean(str(fields.get("title") or ""))
+    return "" if title in ("null", "~") else title, text[match.end() :]
 
 
 def markdown(text: str) -> tuple[str, list[Piece]]:

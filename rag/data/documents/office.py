@@ -14,9 +14,9 @@ from rag.data.documents.limits import Limits, open_archive
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
+_PROPERTIES = "http://schemas.openxmlformats.org/package/2006/relationships/metadata/core-properties"
 _HEADING = re.compile(r"heading (\d)", re.IGNORECASE)
 _BULLET = "• "
-_GROUP = 6  # of MSO_SHAPE_TYPE
 
 
 def word(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
@@ -28,7 +28,16 @@ def word(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
     document = require("docx", "docs").Document(io.BytesIO(data))
     pieces = list(_blocks(document.element.body, document))
     named = [piece.text for piece in pieces if piece.kind == "heading"]
-    return document.core_properties.title or (named[0] if named else ""), pieces
+    return _title(document) or (named[0] if named else ""), pieces
+
+
+def _title(document: Any) -> str:
+    """The title among a file's properties; the libraries make up one where it has no properties."""
+    try:
+        document.part.package.part_related_by(_PROPERTIES)
+    except KeyError:
+        return ""
+    return str(document.core_properties.title)
 
 
 def _blocks(parent: Any, document: Any) -> Iterator[Piece]:
@@ -127,11 +136,11 @@ def slides(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
         if name or any(piece.text.strip() for piece in body):
             pieces += [Piece("heading", name or f"Slide {page}", 1, page), *body]
     first = next((piece.text for piece in pieces if piece.kind == "heading"), "")
-    return show.core_properties.title or first, pieces
+    return _title(show) or first, pieces
 
 
 def _shape(shape: Any, page: str) -> Iterator[Piece]:
-    if shape.shape_type == _GROUP:
+    if hasattr(shape, "shapes"):  # a group; `shape_type` raises for shapes without a geometry
         for inner in shape.shapes:
             yield from _shape(inner, page)
     elif shape.has_table if hasattr(shape, "has_table") else False:

@@ -63,7 +63,7 @@ def decode(data: bytes, encoding: str = "utf-8") -> tuple[str, tuple[str, ...]]:
 
 def text(source: str) -> tuple[str, list[Piece]]:
     """Title and pieces of plain text; the title is that of its front matter, else a heading on top."""
-    title, body = front_matter(source.replace("\r\n", "\n").replace("\r", "\n"))
+    title, body = front_matter(source)
     pieces = list(_paragraphs(body))
     if not title and pieces and pieces[0].kind == "heading":
         title = pieces[0].text

@@ -57,8 +57,8 @@ def sections(
     blocks = document.blocks
     at = 0
     while at < len(blocks):
-        body = list(itertools.takewhile(lambda block: block.kind != "heading", blocks[at:]))
-        at += len(body)
+        first, at = at, next((n for n in range(at, len(blocks)) if blocks[n].kind == "heading"), len(blocks))
+        body = blocks[first:at]
         heading = blocks[at] if at < len(blocks) else None
         yield from _passages(document, [text for _, text in headings], body, max_tokens, count)
         if heading is None:

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import zlib
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path, PurePath
 from typing import Any
@@ -41,7 +42,8 @@ def _limit_memory(mib: int) -> None:
         import resource
     except ImportError:  # Windows
         return
-    resource.setrlimit(resource.RLIMIT_AS, (mib << 20, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    with suppress(ValueError, OSError):  # a lower limit of the system stays; macOS refuses any
+        resource.setrlimit(resource.RLIMIT_AS, (mib << 20, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
 def _reply(path: str, limits: Limits, encoding: str, cache: Path | None) -> dict[str, Any]:

@@ -228,11 +228,19 @@ def _files(folder: Path) -> dict[str, str | None]:
             continue
         guessed = _guess(path.name)
         if guessed is None and strip_compression(path.name) == path.name:
-            with path.open("rb") as file:
-                head = file.read(_HEAD_BYTES)
-            guessed = DOCUMENTS if is_text(head) or b"%PDF-" in head[:1024] else None
+            guessed = DOCUMENTS if _is_document(path) else None
         found["/".join(parts)] = guessed
     return found
+
+
+def _is_document(path: Path) -> bool:
+    """Whether a file's content is text or PDF; of one that may not be read, its conversion says so."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError:
+        return True
+    return is_text(head) or b"%PDF-" in head[:1024]
 
 
 def _is_data(files: Mapping[str, str | None]) -> bool:

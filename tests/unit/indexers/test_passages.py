@@ -60,6 +60,8 @@ def test_locations_travel_with_passages_and_cost_others_nothing(tmp_path: Path, 
         assert (tmp_path / "plain" / name).read_bytes() == (tmp_path / "located" / name).read_bytes()
     assert passages_digest(plain) != passages_digest(located)
     shutil.copy(tmp_path / "located" / "locations.arrow", tmp_path / "plain")
+    write(tmp_path / "plain", plain)  # over what a build that was killed has left there
+    assert list(PassageStore.open(tmp_path / "plain")) == plain
     write(tmp_path / "other", numbered(count + 1024))
     shutil.copy(tmp_path / "located" / "locations.arrow", tmp_path / "other")
     with pytest.raises(ArtifactError, match=r"locations\.arrow does not belong"):

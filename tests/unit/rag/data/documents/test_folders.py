@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,6 +115,30 @@ def test_a_mixed_folder_is_read_as_documents(tmp_path: Path) -> None:
     assert list(read_documents(tmp_path / "in", options=options)) == documents
     with pytest.raises(DataError, match=r"empty\.txt: empty"):
         list(read_documents(tmp_path / "in", options=ReadOptions(strict=True)))
+
+
+def test_a_file_that_nobody_may_read_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Opening such a file fails; here it is opening it at all, since root may read everything."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name in ("a.md", "locked.md", "NOTES"):
+        (folder / name).write_text(f"Text of {name}.")
+    opened = io.open
+
+    def refuse(file: object, *arguments: Any, **named: Any) -> Any:
+        if Path(str(file)).name in ("locked.md", "NOTES"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(file))
+        return opened(file, *arguments, **named)  # type: ignore[call-overload]
+
+    monkeypatch.setattr("builtins.open", refuse)
+    monkeypatch.setattr("io.open", refuse)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(SystemExit) as caught:
+        main(["index", str(folder), "--out", str(tmp_path / "index"), "--retriever", "bm25"])
+    assert caught.value.code == 0
+    assert "3 documents" in capsys.readouterr().out
 
 
 def test_records_beside_a_readme_stay_records(tmp_path: Path) -> None:

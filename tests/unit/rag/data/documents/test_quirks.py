@@ -1,0 +1,117 @@
+"""What programs write that is unusual, and valid enough that people expect it to be read."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+import zipfile
+
+import docx
+import pptx
+import pytest
+
+from rag.data.documents import worker
+from rag.data.documents.blocks import Block
+from rag.data.documents.convert import convert
+from rag.data.documents.sections import sections
+from rag.data.records import Document
+from tests import document_makers as make
+
+
+def saved(document: object, *, properties: bool = True) -> bytes:
+    """The bytes of a document, perhaps without the file that has its properties."""
+    buffer, copy = io.BytesIO(), io.BytesIO()
+    document.save(buffer)  # type: ignore[attr-defined]
+    with zipfile.ZipFile(buffer) as source, zipfile.ZipFile(copy, "w") as target:
+        for name in source.namelist():
+            data = source.read(name)
+            if not properties:
+                data = re.sub(rb"<Relationship [^>]*core-properties[^>]*/>", b"", data)
+            if properties or name != "docProps/core.xml":
+                target.writestr(name, data)
+    return copy.getvalue()
+
+
+def test_office_files_without_properties_have_no_made_up_title() -> None:
+    document = docx.Document()
+    document.add_paragraph("Some text.")
+    assert convert(saved(document, properties=False), "a.docx").title == ""
+    show = pptx.Presentation()
+    show.slides.add_slide(show.slide_layouts[5]).shapes.title.text = "Plan"
+    assert convert(saved(show, properties=False), "a.pptx").title == "Plan"
+    show.core_properties.title = "Strategy"
+    assert convert(saved(show), "a.pptx").title == "Strategy"
+
+
+def test_a_shape_without_geometry_is_read() -> None:
+    show = pptx.Presentation()
+    slide = show.slides.add_slide(show.slide_layouts[5])
+    slide.shapes.title.text = "Plan"
+    shape = slide.shapes.add_textbox(0, 0, 9, 9)
+    shape.text_frame.text = "Its text."
+    shape._element.spPr.remove(shape._element.spPr.prstGeom)
+    del shape._element.nvSpPr.cNvSpPr.attrib["txBox"]
+    group = slide.shapes.add_group_shape()
+    group.shapes.add_textbox(0, 0, 9, 9).text_frame.text = "Of a group."
+    assert convert(saved(show), "a.pptx").text == "Plan\n\nIts text.\n\nOf a group."
+
+
+def test_a_damaged_attachment_does_not_cost_the_message() -> None:
+    broken = make.archive({"word/document.xml": b"<x/>"})
+    converted = convert(make.mail([("p", "Hello.")], attachments={"a.docx": broken}), "a.eml")
+    assert converted.text.endswith("Hello.\n\na.docx\n\n(not read: broken file)")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("line", ["tags: [a]", "date: 2024-02-30"])
+def test_front_matter_of_windows_and_with_a_date_that_is_none(end: str, line: str) -> None:
+    source = f"---\ntitle: Guide\n{line}\n---\n\n# One\n\nText.\n".replace("\n", end)
+    converted = convert(source.encode(), "a.md")
+    assert (converted.title, converted.text) == ("Guide", "One\n\nText.")
+
+
+@pytest.mark.parametrize("closed", ["<title/>", '<script src="a/b.js" />', '<style type="text/css"/>'])
+def test_empty_elements_of_xhtml_hide_nothing(closed: str) -> None:
+    body = '<p>A line<br/>and <a id="x"/>more.</p><div/><p>An <img src="a.png"/> end.</p>'
+    page = f'<?xml version="1.0" encoding="utf-8"?>\n<html><head>{closed}</head><body>{body}</body></html>'
+    assert convert(page.encode(), "a.xhtml").text == "A line and more.\n\nAn end."
+
+
+def test_many_comments_are_read_in_no_time() -> None:
+    started = time.monotonic()
+    source = b"<!-- a -->\n" * 30
+    assert convert(source + b"<root>text</root>", "a").text.endswith("<root>text</root>")
+    assert convert(source + b"<html><body>text</body></html>", "a").text == "text"
+    assert time.monotonic() - started < 30
+
+
+def test_a_text_about_pdf_is_no_pdf() -> None:
+    assert convert(b"A file begins with %PDF-1.7 there.", "a.md").text == "A file begins with %PDF-1.7 there."
+
+
+def test_a_system_that_refuses_the_memory_limit_converts(monkeypatch: pytest.MonkeyPatch) -> None:
+    resource = pytest.importorskip("resource")
+
+    def refuse(*_: object) -> None:
+        raise ValueError("current limit exceeds maximum limit")
+
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    worker._limit_memory(1)
+
+
+def test_time_grows_with_the_number_of_sections_and_not_faster() -> None:
+    class Counted(tuple[Block, ...]):
+        copied = 0
+
+        def __getitem__(self, key):  # type: ignore[no-untyped-def, override]
+            taken = super().__getitem__(key)
+            Counted.copied += len(taken) if isinstance(key, slice) else 0
+            return taken
+
+    n_sections = 500
+    kinds = [Block("heading", 0, 1, 1), Block("paragraph", 0, 1)] * n_sections
+    blocks = Counted(Block(b.kind, 2 * n, 2 * n + 1, b.level) for n, b in enumerate(kinds))
+    document = Document("d", "T", "x " * 2 * n_sections, blocks=blocks)
+    assert sum(1 for _ in sections(document, 64)) == n_sections
+    assert Counted.copied <= len(blocks)
