@@ -65,7 +65,9 @@ class ServeSettings(BaseSettings):
 
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 for any free one")
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="least severe messages that are logged"
+    )
     log_json: bool = Field(True, description="one JSON object a log line")
     log_questions: bool = Field(False, description="write the text of questions to the log")
 

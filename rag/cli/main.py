@@ -36,6 +36,7 @@ _COMMANDS = {  # name → panel of the help, summary
     "compare": ("Measure", "Compare evaluated systems on the same questions, with significance tests."),
     "bench": ("Measure", "Measure this system beside its peers on this machine."),
     "doctor": ("Measure", "Check versions, hardware, Java, and what is missing."),
+    "docs": ("Learn", "List the guides, or print one of them."),
 }
 
 

@@ -180,8 +180,13 @@ def _bounds(field: FieldInfo) -> dict[str, Any]:
 
 def documented(thing: Any) -> dict[str, str]:
     """The docstring's explanation of each argument or attribute, as sentences."""
-    items = re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", inspect.getdoc(thing) or "", re.MULTILINE)
-    return {name: text[:1].upper() + re.sub(r"\s+", " ", text[1:]) for name, text in items}
+    entry = r"^    (\w+(?:, \w+)*): (.+(?:\n {8}.+)*)"  # several names may share an explanation
+    items = re.findall(entry, inspect.getdoc(thing) or "", re.MULTILINE)
+    return {
+        name: text[:1].upper() + re.sub(r"\s+", " ", text[1:])
+        for names, text in items
+        for name in names.split(", ")
+    }
 
 
 def command_with(

@@ -20,7 +20,10 @@ class JointReaderConfig(Config):
     Attributes:
         generator: folder of `rag train generator`, or any sequence-to-sequence checkpoint.
         dropout: replaces the model's.
-        template, passage_tokens, question_tokens, answer_tokens, batch_tokens: as in `GeneratorSettings`.
+        template: an input row of question, title and text, whose names stand in braces.
+        passage_tokens: longest input row, special tokens included.
+        question_tokens, answer_tokens: longest question and answer.
+        batch_tokens: tokens that are encoded at a time.
         beams: of the finished reader.
     """
 

@@ -30,6 +30,7 @@ class OptimConfig(Config):
     """How a model is optimised.
 
     Attributes:
+        learning_rate: its highest value, reached after the warm-up.
         learning_rates: another peak for parts of the model, by the beginning of their parameters' names
             (whole words between dots); the longest that fits counts.
         schedule: shape after the warm-up.
@@ -73,6 +74,8 @@ class RunConfig(Config):
         log_every_steps: distance of log lines and of records in metrics.jsonl.
         save_every_s: bounds what a killed run loses, in seconds; 0 saves after every step.
         tensorboard: write event files too (needs the extra `tensorboard`).
+        threads: CPU threads; None: all cores.
+        seed: of everything that is drawn at random.
     """
 
     free: ClassVar[frozenset[str]] = frozenset({"threads", "save_every_s", "log_every_steps", "tensorboard"})

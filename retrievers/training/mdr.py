@@ -86,7 +86,7 @@ class MdrTrainConfig(EncodedTrainConfig):
     Attributes:
         train_files: question sets with gold passages (HotpotQA, 2WikiMultiHopQA, MuSiQue, MDR's files, JSON
             Lines with `gold_passage_ids`), of which those with one gold passage are trained on as one hop; or
-            what `rag mine --hops` makes of them, with its negatives for every hop.
+            what `rag mine` with `--hops` makes of them, with its negatives for every hop.
         validation_file: a question set.
         index: its passages stand for the gold passages.
 

@@ -56,7 +56,9 @@ class GeneratorTrainConfig(TrainConfig):
         pointer: begin by looking where the encoder's reader looks and saying what stands there; for the
             encoders of extractive readers.
         dropout: replaces the model's.
-        mode, template, question_tokens, answer_tokens: as in `GeneratorSettings`.
+        mode: "fid" decodes from all passages together; "single" answers from each passage alone.
+        template: an input row of question, title and text, whose names stand in braces.
+        question_tokens, answer_tokens: longest question and answer.
         beams: of the finished reader.
         no_answer: what is to be said where the passages hold no answer; None: never trained.
         without_answer: a question none of whose chosen passages holds the answer is trained to say the

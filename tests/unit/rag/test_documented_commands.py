@@ -19,6 +19,7 @@ from rag.recipes import RECIPES, load
 ROOT = Path(__file__).parents[3]
 BENCH = ROOT / "rag" / "bench"
 NOTES = sorted((BENCH / "notes").glob("*.md"))
+GUIDES = sorted((ROOT / "rag" / "docs").glob("*.md"))
 PRESETS = sorted((ROOT / "rag" / "presets").glob("*.yaml"))
 _COMMAND = re.compile(r"^(?:\$ )?(?:torchrun .*-m rag\.cli\.main|rag) (.+)$")
 _LEFT_OUT = {"…", "..."}
@@ -117,7 +118,7 @@ def _check_settings(recipe: str, assignments: list[str]) -> None:
             raise ValueError(f"{recipe}: {wrong[0]['loc']}: {wrong[0]['msg']}") from error
 
 
-DOCUMENTS = [ROOT / "README.md", BENCH / "RESULTS.md", *NOTES, *PRESETS]
+DOCUMENTS = [ROOT / "README.md", BENCH / "RESULTS.md", *NOTES, *GUIDES, *PRESETS]
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)

@@ -30,8 +30,8 @@ def test_public_names_are_pinned() -> None:
 
 def test_commands_are_pinned() -> None:
     assert sorted(_COMMANDS) == [
-        "ask", "bench", "compare", "convert", "demo", "doctor", "evaluate", "import", "index",
-        "inspect", "mine", "plan", "retrieve", "rounds", "score", "serve", "split", "train", "tune",
+        "ask", "bench", "compare", "convert", "demo", "docs", "doctor", "evaluate", "import",
+        "index", "inspect", "mine", "plan", "retrieve", "rounds", "score", "serve", "split", "train", "tune",
     ]  # fmt: skip
 
 

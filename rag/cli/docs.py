@@ -1,0 +1,24 @@
+"""`rag docs`: the guides that ship with the package."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def docs(
+    page: Annotated[
+        str, typer.Argument(help="Name of a page, such as tutorial; without one, all are listed.")
+    ] = "",
+) -> None:
+    """List the guides, or print one of them."""
+    from rag.docs.pages import page_titles, read_page
+
+    if page:
+        typer.echo(read_page(page.removesuffix(".md")))
+        return
+    titles = page_titles()
+    width = max(map(len, titles))
+    typer.echo("\n".join(f"{name:<{width}}  {title}" for name, title in titles.items()))
+    typer.echo("\nread one with: rag docs tutorial")

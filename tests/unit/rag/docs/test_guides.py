@@ -1,0 +1,126 @@
+"""The guides: what they link to, what they state about settings, and that the tutorial works as written."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+from tomllib import loads
+
+import pytest
+
+from rag.cli.main import main
+from rag.config import Config
+from rag.docs.pages import START, page_titles
+from rag.docs.reference import PAGE, explained, models, settings_page
+
+ROOT = Path(__file__).parents[4]
+FOLDER = ROOT / "rag" / "docs"
+PAGES = sorted(FOLDER.glob("*.md"))
+
+
+def _without_code(text: str) -> str:
+    return re.sub(r"`[^`\n]*`", "", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL))
+
+
+def _links(path: Path) -> list[str]:
+    return re.findall(r"\]\((?!http)([^)]+)\)", _without_code(path.read_text(encoding="utf-8")))
+
+
+def _anchors(path: Path) -> set[str]:
+    """Anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_links_lead_somewhere(path: Path) -> None:
+    dead = []
+    for link in _links(path):
+        name, _, anchor = link.partition("#")
+        target = (path.parent / name).resolve() if name else path
+        if not target.is_file() or (anchor and anchor not in _anchors(target)):
+            dead.append(link)
+    assert not dead
+
+
+def test_every_page_is_linked_from_the_start_page() -> None:
+    linked = {link.partition("#")[0] for link in _links(FOLDER / f"{START}.md")}
+    assert {path.name for path in PAGES} - {f"{START}.md"} <= linked
+
+
+def test_pages_and_what_they_link_to_ship_with_the_package() -> None:
+    project = loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = project["tool"]["setuptools"]["package-data"]["rag"]
+    needed = {path.resolve() for path in PAGES}
+    needed |= {(path.parent / link.partition("#")[0]).resolve() for path in PAGES for link in _links(path)}
+    shipped = [path.relative_to(ROOT / "rag").as_posix() for path in needed if path.suffix == ".md"]
+    assert not [path for path in shipped if not any(fnmatch(path, pattern) for pattern in patterns)]
+
+
+def test_the_page_of_settings_says_what_the_models_say() -> None:
+    assert PAGE.read_text(encoding="utf-8") == settings_page(), "run: python -m rag.docs.reference"
+
+
+def test_every_setting_is_explained() -> None:
+    silent = [
+        f"{kind.__name__}.{name}"
+        for kind in models()
+        for name, text in explained(kind).items()
+        if not text and not (issubclass(kind, Config) and name in kind.groups())
+    ]
+    assert not silent
+
+
+def test_the_command_lists_and_prints_pages(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["docs"], ["docs", "dpr"], ["docs", "dpr.md"]):
+        with pytest.raises(SystemExit) as stopped:
+            main(arguments)
+        assert stopped.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(title in shown for title in page_titles().values())
+    assert shown.count((FOLDER / "dpr.md").read_text(encoding="utf-8")) == 2
+    with pytest.raises(SystemExit):
+        main(["docs", "dprr"])
+    assert "did you mean 'dpr'?" in capsys.readouterr().err
+
+
+def test_the_command_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom rag.cli.main import main\ntry:\n    main(['docs', 'tutorial'])\n"
+        "except SystemExit:\n    pass\n"
+        "sys.exit(', '.join({'torch', 'transformers', 'faiss', 'pyarrow'} & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+def _steps_of_the_tutorial() -> tuple[str, list[list[str]]]:
+    """The Python that writes the data, and the words of every command in order."""
+    text = (FOLDER / "tutorial.md").read_text(encoding="utf-8")
+    [python] = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```console\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines() if line.startswith("$ rag ")]
+    return python, [shlex.split(line.removeprefix("$ rag ")) for line in lines]
+
+
+@pytest.mark.slow
+def test_the_tutorial_works_as_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    python, commands = _steps_of_the_tutorial()
+    exec(compile(python, "tutorial.md", "exec"), {})
+    shown = {}
+    for words in commands:
+        with pytest.raises(SystemExit) as stopped:
+            main(words)
+        captured = capsys.readouterr()
+        assert stopped.value.code == 0, captured.err
+        shown[words[0]] = captured.out
+    assert "Basel" in shown["ask"]
+    assert re.search(r"^mrr +before +after ", shown["compare"], re.MULTILINE)
+    assert (tmp_path / "run" / "encoder").is_dir()
