@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import json
+import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from itertools import takewhile
@@ -123,6 +125,36 @@ class Config(BaseModel):
             if isinstance(given[name], Mapping):
                 given[name] = {**dict(getattr(self, name)), **given[name]}
         return type(self).model_validate({**dict(self), **given})
+
+
+def explained(kind: type[BaseModel]) -> dict[str, str]:
+    """What each field of a model means: its description, else the docstring of the class that declares it.
+
+    Example:
+        >>> explained(Config)
+        {}
+    """
+    helps: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        helps |= documented(base)
+    helps |= {name: field.description for name, field in kind.model_fields.items() if field.description}
+    return {name: helps.get(name, "") for name in kind.model_fields}
+
+
+def documented(thing: Any) -> dict[str, str]:
+    """The docstring's explanation of each argument or attribute, as sentences.
+
+    Example:
+        >>> documented(Config)
+        {'free': 'Settings that may differ when a run is resumed, because its steps do not depend on them.'}
+    """
+    entry = r"^    (\w+(?:, \w+)*): (.+(?:\n {8}.+)*)"  # several names may share an explanation
+    items = re.findall(entry, inspect.getdoc(thing) or "", re.MULTILINE)
+    return {
+        name: text[:1].upper() + re.sub(r"\s+", " ", text[1:])
+        for names, text in items
+        for name in names.split(", ")
+    }
 
 
 def preset_names(recipe: str = "") -> list[str]:

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from rag import bench
-from rag.cli.options import command_with, documented, parameters_of
-from rag.config import parse_numbers
+from rag.cli.options import command_with, parameters_of
+from rag.config import documented, parse_numbers
 
 _BENCHMARKS = ("encode", "search", "lossy", "tokens", "serve", "memory", "train", "read")
 _SHORT = {"index": "-i", "questions": "-q"}

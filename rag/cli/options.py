@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,6 +10,7 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from rag.config import explained
 from rag.data import choices
 from retrievers.kinds import KIND_NAMES
 
@@ -154,15 +154,12 @@ def options_of(settings: type[BaseModel], *names: str, panel: str | None = None)
 
     Choices and bounds are those of the fields; all else is checked by the class.
     """
-    helps: dict[str, str] = {}
-    for base in reversed(settings.__mro__):
-        helps |= documented(base)
-    fields = settings.model_fields
+    helps, fields = explained(settings), settings.model_fields
     return {
         name: (
             Annotated[
                 fields[name].annotation,
-                option(help=helps.get(name, ""), panel=panel, **_bounds(fields[name])),
+                option(help=helps[name], panel=panel, **_bounds(fields[name])),
             ],
             fields[name].default,
         )
@@ -175,17 +172,6 @@ def _bounds(field: FieldInfo) -> dict[str, Any]:
     names = {"ge": "min", "le": "max"}
     return {
         names[kind]: getattr(rule, kind) for rule in field.metadata for kind in names if hasattr(rule, kind)
-    }
-
-
-def documented(thing: Any) -> dict[str, str]:
-    """The docstring's explanation of each argument or attribute, as sentences."""
-    entry = r"^    (\w+(?:, \w+)*): (.+(?:\n {8}.+)*)"  # several names may share an explanation
-    items = re.findall(entry, inspect.getdoc(thing) or "", re.MULTILINE)
-    return {
-        name: text[:1].upper() + re.sub(r"\s+", " ", text[1:])
-        for names, text in items
-        for name in names.split(", ")
     }
 
 

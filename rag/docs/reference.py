@@ -14,8 +14,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from rag.cli.options import documented
-from rag.config import Config, preset_names
+from rag.config import Config, explained, preset_names
 from rag.recipes import RECIPES, load
 from retrievers.negatives.settings import MiningSettings
 from serve.settings import ServeSettings
@@ -52,15 +51,6 @@ def models() -> set[type[BaseModel]]:
     """Every model that the page shows."""
     kinds = _recipe_models().values()
     return {*kinds, *(part for kind in kinds for part in _parts(kind)), MiningSettings, ServeSettings}
-
-
-def explained(kind: type[BaseModel]) -> dict[str, str]:
-    """What each field of a model means: its description, else the docstring of the class that declares it."""
-    helps: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
-        helps |= documented(base)
-    described = {name: field.description for name, field in kind.model_fields.items() if field.description}
-    return {name: {**helps, **described}.get(name, "") for name in kind.model_fields}
 
 
 def _recipe_models() -> dict[str, Any]:

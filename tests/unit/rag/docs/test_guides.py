@@ -13,9 +13,9 @@ from tomllib import loads
 import pytest
 
 from rag.cli.main import main
-from rag.config import Config
+from rag.config import Config, explained
 from rag.docs.pages import START, page_titles
-from rag.docs.reference import PAGE, explained, models, settings_page
+from rag.docs.reference import PAGE, models, settings_page
 
 ROOT = Path(__file__).parents[4]
 FOLDER = ROOT / "rag" / "docs"
