@@ -197,7 +197,7 @@ def build_embeddings(
         )
     if identity.dim != encoder.dim:
         raise ConfigError(
-            f"the encoder's vectors have {encoder.dim} numbers, its identity states {identity.dim}"
+            f"the encoder's vectors have {encoder.dim} dimensions, but its identity states {identity.dim}"
         )
     inputs = {
         "passages": ledger.output("passages"),

@@ -177,7 +177,7 @@ def _check_encoder(
     differences = stored.differences(wanted)
     if odd := [line for line in differences if not line.startswith(_QUESTION_SIDE)]:
         raise MismatchedArtifactError(
-            f"{place} holds vectors of {stored.name!r}, {wanted.name!r} makes others ({'; '.join(odd)})",
+            f"{place} holds vectors of {stored.name!r}, not of {wanted.name!r} ({'; '.join(odd)})",
             hint="use the encoder and the settings of that index",
         )
     if differences:
@@ -204,8 +204,8 @@ def check_passage_vectors(
     made = encoder.encode_passages([p.title for p in sample], [p.text for p in sample])
     if made.shape != stored.shape:
         raise MismatchedArtifactError(
-            f"{place} holds vectors of {stored.shape[1]} numbers, {encoder.identity.name} makes "
-            f"{made.shape[1]}"
+            f"the vectors in {place} have {stored.shape[1]} dimensions, those of {encoder.identity.name} "
+            f"have {made.shape[1]}"
         )
     apart = np.linalg.norm(made - stored, axis=1) / np.maximum(np.linalg.norm(stored, axis=1), 1e-30)
     if apart.max() > _FARTHEST:

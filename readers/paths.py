@@ -85,7 +85,7 @@ class JoinedPath:
 
 
 def join_path(passages: Sequence[Passage]) -> JoinedPath:
-    """Join passages, in their order; one alone stays what it is."""
+    """Join the texts of passages in their order; a single passage stays unchanged."""
     text, starts = passages[0].text, [0]
     for passage in passages[1:]:
         text += f" | {passage.title} | "
@@ -96,11 +96,11 @@ def join_path(passages: Sequence[Passage]) -> JoinedPath:
 
 
 def hop_scores(question: str, retrieved: Steps, paths: Sequence[Steps]) -> list[float]:
-    """How likely it is that the answer stands in each passage, by the paths alone; larger is likelier.
+    """Score each passage by how likely it is to hold the answer, from the paths alone; higher is likelier.
 
-        −ln(1 + rank of its best path) − 0.6·[this leads on to another passage] − 0.5·[the question names it]
+        −ln(1 + rank of its best path) − 0.6·[it is not the last on that path] − 0.5·[the question names it]
 
-    The passage that leads to another is seldom the one that answers, and neither is what the question names.
+    A passage from which a path goes on seldom holds the answer, nor does one whose title the question names.
 
     Example:
         >>> texts = Passage("d", "Danube", "In Germany."), Passage("g", "Germany", "Its capital is Berlin.")
@@ -119,15 +119,15 @@ def hop_scores(question: str, retrieved: Steps, paths: Sequence[Steps]) -> list[
 
 
 def counts_scores(reader: object) -> bool:
-    """Whether a reader makes p(z|x) of the search's scores (RAG), or adds them to its own (ORQA)."""
+    """Whether a reader uses retrieval scores: as p(z|x) (RAG), or added to its own scores (ORQA)."""
     settings = getattr(reader, "settings", None)
     return getattr(settings, "marginal", None) is not None or getattr(settings, "score_weight", 0.0) > 0.0
 
 
 def search_scores(reader: object, found: Steps) -> list[float]:
-    """The score of each passage that a reader uses.
+    """The score of each passage to give to a reader.
 
-    One that counts them in gets those of the search: a re-ranker's are on another scale.
+    A reader that uses retrieval scores gets the first-stage ones: a re-ranker's are on another scale.
     """
     counts = counts_scores(reader)
     return [(hit.first_stage if counts and hit.first_stage else hit).score for hit, _ in found]

@@ -19,13 +19,15 @@ class DenseRetriever:
     """Searches a vector index with a bi-encoder's question vectors.
 
     Raises:
-        MismatchedArtifactError: `encoder` makes vectors of another size.
+        MismatchedArtifactError: `encoder` makes vectors of another dimension.
     """
 
     def __init__(self, vectors: VectorIndex, passages: Passages, encoder: TextEncoder) -> None:
         if vectors.dim != encoder.identity.dim:
             raise MismatchedArtifactError(
-                f"the index holds vectors of {vectors.dim} numbers, the encoder makes {encoder.identity.dim}"
+                f"the vectors of the index have {vectors.dim} dimensions, those of the encoder have "
+                f"{encoder.identity.dim}",
+                hint="give the encoder that the index was built with",
             )
         self.vectors, self.passages, self.encoder = vectors, passages, encoder
 

@@ -51,7 +51,9 @@ class LateInteractionRetriever:
     ) -> None:  # fmt: skip
         if tokens.dim != encoder.identity.dim:
             raise MismatchedArtifactError(
-                f"the index holds vectors of {tokens.dim} numbers, the encoder makes {encoder.identity.dim}"
+                f"the vectors of the index have {tokens.dim} dimensions, those of the encoder have "
+                f"{encoder.identity.dim}",
+                hint="give the encoder that the index was built with",
             )
         self.tokens, self.passages, self.encoder = tokens, passages, encoder
         self.options = options or TokenSearchOptions()

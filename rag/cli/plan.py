@@ -68,7 +68,8 @@ def plan(
     if checked.has_tokens and encoder is None and dim is None:
         dim = _TOKEN_DIM
         typer.echo(
-            f"note: token vectors of {dim} numbers, as ColBERT's are; --dim or --encoder say others", err=True
+            f"note: assuming token vectors of {dim} dimensions, as in ColBERT; --dim or --encoder set others",
+            err=True,
         )
     from rag.bench.memory import loaded_model_bytes
 

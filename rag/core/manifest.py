@@ -98,7 +98,8 @@ def claim(
     if names:
         changed = differences(*({name: side.get(name) for name in names} for side in (found, wanted)))
         raise MismatchedArtifactError(
-            f"{path.parent} holds {what} with other values of {', '.join(names)} ({changed})", hint=hint
+            f"{path.parent} holds {what} whose {', '.join(names)} differ from those given now ({changed})",
+            hint=hint,
         )
     if writes:
         atomic_write_json(path, wanted)

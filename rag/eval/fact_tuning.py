@@ -41,7 +41,7 @@ class FactExample:
 
 @dataclass(frozen=True, slots=True)
 class FactTuning:
-    """Outcome of a search.
+    """Outcome of the search for the best settings.
 
     Attributes:
         settings: the best settings over all examples.

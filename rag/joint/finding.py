@@ -108,9 +108,9 @@ class FixedFinder:
     """Any fixed retriever: its scores times `scale` are the logits of p(z|x), without gradient.
 
     Args:
-        retriever: finds.
+        retriever: finds the passages.
         passages: of the index that it searches.
-        top_k: passages per question, K.
+        top_k: number of passages per question, K.
         scale: factor on its scores.
         device: of the scores.
 

@@ -45,15 +45,15 @@ class MaskedSentence:
     """A sentence to fill in.
 
     Attributes:
-        text: as it was.
-        query: with its mask tokens, as the retriever is asked.
+        text: the sentence without masks.
+        query: the sentence with the retriever's mask tokens, as it is searched for.
         ids: (L,) int64 tokens with masks, for the reader; no special tokens around them.
-        places: (T,) where masks are.
-        targets: (T,) tokens that were there.
+        places: (T,) positions of the masks in `ids`.
+        targets: (T,) the original tokens at `places`.
         words: the strings that were masked.
-        title: of its passage.
-        rest: its passage without it.
-        after: the passage that follows in the corpus, as near as what a search finds and mostly of no help.
+        title: title of its passage.
+        rest: text of its passage without the sentence.
+        after: text of the next passage in the corpus: on a similar subject, but seldom any help.
     """
 
     text: str
@@ -90,9 +90,9 @@ class MlmConfig(Config):
 
     Attributes:
         encoder: Hugging Face name or folder; None is the embedded `all-MiniLM-L6-v2`, with a fresh head.
-        sentence_tokens: sentences are cut here.
-        joint_tokens: longest row of sentence and passage.
-        mlm_dropout: of hidden states and attention weights; None is what the folder says.
+        sentence_tokens: maximum length of a sentence; longer ones are truncated.
+        joint_tokens: maximum length of a sentence and a passage together.
+        mlm_dropout: dropout of hidden states and attention weights; None keeps that of the encoder's folder.
     """
 
     encoder: str | None = None
@@ -102,20 +102,20 @@ class MlmConfig(Config):
 
 
 class SentenceBatches:
-    """The batches of a run: a sentence of each of some passages, `self[number]` by the arguments alone.
+    """The batches of a run: one masked sentence per passage; the arguments alone determine `self[number]`.
 
     Args:
-        tokenizer: of the reader; fast, with a mask token.
-        tagger: finds names, for salient masks; None for others.
-        sentence_tokens: sentences are cut here.
+        tokenizer: the reader's tokenizer; it must be a fast one with a mask token.
+        tagger: finds names for salient masks; None for the other kinds of mask.
+        sentence_tokens: maximum length of a sentence; longer ones are truncated.
         min_words: shorter sentences are passed over.
-        examples: passages of every batch; those without anything to mask are left out.
-        rows: of the store, that `examples` are drawn from; None: all.
-        recurring: mask names and dates that stand in the rest of the passage too, where there are such.
-        mask_token: of the retriever, for queries; None: that of `tokenizer`.
+        examples: gives the passages of every batch; those without anything to mask are left out.
+        rows: rows of the store that `examples` draws from; None means all.
+        recurring: prefer to mask names and dates that occur again in the rest of the passage.
+        mask_token: the retriever's mask token, for queries; None means that of `tokenizer`.
 
     Raises:
-        DataError: of a sample of the passages not one has anything to mask.
+        DataError: no passage of a random sample has anything to mask.
     """
 
     def __init__(
@@ -153,10 +153,10 @@ class SentenceBatches:
         return len(self._examples)
 
     def __getitem__(self, number: int) -> list[MaskedSentence]:
-        """Batch `number`; of other passages if none of its own has anything to mask.
+        """Batch `number`; made of other passages if none of its own has anything to mask.
 
         Raises:
-            DataError: nor have they.
+            DataError: the other passages have nothing to mask either.
         """
         rows, draw = self._rows[self._examples[number]], generator(self._examples.seed, 51, number)
         for _ in range(_TRIES):
@@ -164,7 +164,7 @@ class SentenceBatches:
                 return found
             rows = self._any(len(rows), draw)
         raise DataError(
-            f"batch {number}: {_TRIES} times {len(rows)} passages, and nothing to mask ({self._masks})",
+            f"batch {number}: nothing to mask ({self._masks}) in {_TRIES} draws of {len(rows)} passages",
             hint="raise batch_size, or mask spans: masks=span",
         )
 
@@ -194,7 +194,7 @@ class SentenceBatches:
         return found
 
     def _mask(self, text: str, spans: Spans) -> MaskedSentence | None:
-        """None if the masks are too many, or behind what is read."""
+        """None if the sentence has too many masks or they lie in the part that is truncated."""
         encoded = self._tokenizer(
             text, add_special_tokens=False, return_offsets_mapping=True, truncation=True,
             max_length=self._sentence_tokens,

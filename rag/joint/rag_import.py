@@ -93,7 +93,7 @@ def _bound(folder: Path, index: str | Path) -> dict[str, Any]:
     found = binding(folder, identity)
     if found["dim"] != identity.dim:
         raise MismatchedArtifactError(
-            f"the question encoder makes vectors of {found['dim']} numbers, {index} holds {identity.dim}",
+            f"the question encoder's vectors have {found['dim']} dimensions, those of {index} {identity.dim}",
             hint="index the passages with the passage encoder that it was trained with",
         )
     return found

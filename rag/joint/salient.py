@@ -77,11 +77,13 @@ def title_hashes(passages: Iterable[Passage], path: Path) -> npt.NDArray[np.uint
 
 
 class CapitalTagger:
-    """Names by their looks: capitalised words in a row, inside a sentence; at its beginning, where every word
-    is capitalised, two words or a title of the corpus.
+    """Recognises names by capital letters: runs of capitalised words inside a sentence.
+
+    At the start of a sentence, where any word is capitalised, a run counts only if it has two words or is a
+    title of the corpus.
 
     Args:
-        titles: as `title_hashes` gives them.
+        titles: hashes of the corpus's titles, from `title_hashes`.
 
     Example:
         >>> text = "In Vienna, the Bank of Austria met J. Smith."
@@ -115,7 +117,7 @@ class CapitalTagger:
 
 
 class ModelTagger:
-    """Names by a token classification model whose label for everything else is "O".
+    """Recognises names with a token classification model whose label for everything else is "O".
 
     Args:
         name_or_path: Hugging Face name or folder.
@@ -177,11 +179,12 @@ class ModelTagger:
 def open_tagger(
     masks: Masks, name_or_path: str | None, passages: Iterable[Passage], folder: Path, device: str
 ) -> Tagger | None:
-    """The tagger of names for these masks; None for masks that need none.
+    """Open the name tagger that a kind of masking needs; None unless `masks` is "salient".
 
     Args:
-        name_or_path: a token classification model; None goes by looks and by the titles of `passages`.
-        folder: where these are kept.
+        name_or_path: a token classification model; None recognises names by capital letters and by the
+            titles of `passages`.
+        folder: where the hashes of the titles are stored.
     """
     if masks != "salient":
         return None
@@ -194,8 +197,8 @@ def choose_spans(how: Masks, sentence: str, salient: Spans, draw: np.random.Gene
     """The spans of a sentence to mask; empty if there are none.
 
     Args:
-        how: "salient" masks one of `salient`; "random" 15 % of the words, each for itself; "span" one run of
-            words of random length.
+        how: "salient" masks one of `salient`; "random" masks 15 % of the words, each drawn
+            independently; "span" masks one run of words of random length.
 
     Example:
         >>> draw = np.random.default_rng(0)

@@ -100,9 +100,10 @@ class JointTask:
             )
 
     def teachable(self, questions: Sequence[Question]) -> tuple[list[Question], list[list[str]]]:
-        """The questions that have something to be taught, and what: answers, or what their pattern finds.
+        """The questions that can be trained on, and the target strings of each.
 
-        Of a regular expression it is the string that it matches most often in the first 1,000 passages.
+        The targets are the answers. For an answer that is a regular expression, the target is the string that
+        it matches most often in the first 1,000 passages.
         """
         kept, targets = [], []
         for question in questions:
@@ -113,7 +114,9 @@ class JointTask:
                 kept.append(question)
                 targets.append(told)
         if not kept:
-            raise DataError(f"none of {len(questions)} questions has an answer that a passage words")
+            raise DataError(
+                f"none of {len(questions)} questions has an answer, or a pattern that matches a passage"
+            )
         if len(kept) < len(questions):
             log.warning(
                 "%d of %d questions left out: nothing in their first %d passages matches an answer's pattern",
@@ -122,7 +125,7 @@ class JointTask:
         return kept, targets
 
     def _matched(self, question: Question) -> str:
-        """The string that stands for a question's pattern, from the passages that it first had."""
+        """The target string of a question's pattern, from the passages retrieved for it first."""
         key = (question.text, question.answers)  # ids are of one file each
         if key not in self._wordings:
             self._wordings[key] = self._match(question)

@@ -152,9 +152,10 @@ def weight_files(folder: Path) -> list[Path]:
     pickled = sorted(path.name for pattern in ("*.bin", "*.pt", "*.cp") for path in folder.glob(pattern))
     if pickled:
         raise ArtifactError(
-            f"{folder} has its weights only as {', '.join(pickled)}: pickles can run code and are not loaded",
-            hint="convert it once where you trust it: AutoModel.from_pretrained(NAME).save_pretrained(DIR) "
-            "writes model.safetensors; then give DIR",
+            f"{folder} has its weights only as {', '.join(pickled)}: pickle files are not loaded, "
+            "because they can run code",
+            hint="if you trust it, convert it once: AutoModel.from_pretrained(NAME).save_pretrained(DIR) "
+            "writes model.safetensors; then give DIR instead",
         )
     raise ArtifactError(f"{folder} has no model.safetensors", hint="copy the whole model folder")
 

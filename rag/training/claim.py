@@ -80,8 +80,8 @@ def _claim(config: Config, out: Path, *, writes: bool) -> None:
     known = read_json(path) if is_begun and path.exists() else wanted
     if changed := [name for name, checksum in wanted.items() if known.get(name) != checksum]:
         raise MismatchedArtifactError(
-            f"{out} holds a run that was started when {', '.join(changed)} had other content",
-            hint="give the data as it was then, or choose another --out",
+            f"{out} holds a run that was started with other content of {', '.join(changed)}",
+            hint="restore the files as they were then, or choose another --out",
         )
     if writes:
         atomic_write_json(path, wanted)

@@ -55,7 +55,7 @@ class World:
     def from_environment(cls, device: str = "auto") -> World:
         """Join the processes that `torchrun` started; without torchrun, one process on its own.
 
-        Processes talk over gloo on CPUs and over NCCL on GPUs, one GPU a process.
+        Processes talk over gloo on CPUs and over NCCL on GPUs, one GPU per process.
 
         Raises:
             ConfigError: only some of torchrun's variables are set, or there are fewer GPUs than processes.
@@ -101,10 +101,10 @@ class World:
             dist.destroy_process_group()
 
     def refuse_several(self, why: str) -> None:
-        """For what one process does.
+        """Refuse to run work that must be done by a single process in several.
 
         Raises:
-            ConfigError: there are more.
+            ConfigError: there is more than one process.
         """
         if self.size > 1:
             raise ConfigError(
@@ -112,10 +112,10 @@ class World:
             )
 
     def share(self, count: int, unit: str = "questions") -> slice:
-        """Which of a batch's `count` texts are this process's.
+        """The slice of a batch's `count` texts that this process computes.
 
         Raises:
-            ConfigError: there are fewer than processes.
+            ConfigError: there are fewer texts than processes.
         """
         check_share(count, self.size, unit)
         return slice(self.rank, None, self.size)
@@ -140,7 +140,7 @@ class World:
             self.barrier()
 
     def all_gather(self, tensor: Tensor) -> Tensor:
-        """The processes' tensors one below the other, in order of rank; gradients do not flow back.
+        """Concatenate the processes' tensors in order of rank; gradients do not flow back.
 
         Args:
             tensor: (n, …) on this world's device; n may differ between processes, the rest may not.
@@ -163,7 +163,7 @@ class World:
 
     @torch.no_grad()
     def sum_(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor by its sum over the processes; many small ones travel together.
+        """Replace each tensor by its sum over the processes; small tensors are sent together.
 
         Tensors must agree in number, shapes and dtype between processes, and in dtype with each other.
         """
@@ -181,7 +181,7 @@ class World:
 
     @torch.no_grad()
     def broadcast_(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor by the main process's."""
+        """Replace each tensor by its value in the main process."""
         if self.size > 1:
             for tensor in tensors:
                 dist.broadcast(tensor, src=0)

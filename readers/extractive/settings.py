@@ -102,8 +102,8 @@ class ReaderSettings(Config):
         for effort in (self.effort, self.path_effort):
             if effort not in ("full", *self.efforts):
                 raise ValueError(
-                    f"effort is {effort!r}, this reader knows {', '.join(('full', *self.efforts))} "
-                    "(`rag train reader` chooses others on held-out questions)"
+                    f"effort is {effort!r}, but this reader has only {', '.join(('full', *self.efforts))}; "
+                    "`rag train reader` chooses further ones on held-out questions"
                 )
         return self
 

@@ -388,11 +388,12 @@ def _check_towers(passage: _Side, query: _Side) -> None:
     a, b = passage.settings, query.settings
     if passage.dim != query.dim or a.normalize != b.normalize:
         raise MismatchedArtifactError(
-            f"{a.weights_dir} makes vectors of {passage.dim} numbers, normalised: {a.normalize}; "
-            f"{b.weights_dir} of {query.dim}, normalised: {b.normalize}",
+            f"the vectors of {a.weights_dir} have {passage.dim} dimensions, normalised: {a.normalize}; "
+            f"those of {b.weights_dir} have {query.dim}, normalised: {b.normalize}",
             hint="give the two towers of one model",
         )
     if a.kind == "dpr" and a.layout != PAIR:
         log.warning(
-            "%s is a DPR model: it was trained on (title, text) pairs, layout is %r", a.weights_dir, a.layout
+            "%s is a DPR model, trained on (title, text) pairs, but layout is %r; expected %r",
+            *(a.weights_dir, a.layout, PAIR),
         )

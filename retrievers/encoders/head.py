@@ -135,7 +135,7 @@ def build_head(described: EncoderSettings, size: int, added: Iterable[Linear | n
             continue
         if layer.in_features != given:
             raise ArtifactError(
-                f"{said.folder}: {said.weight} takes vectors of {layer.in_features} numbers, not {given}",
+                f"{said.folder}: {said.weight} takes vectors of {layer.in_features} dimensions, not {given}",
                 hint="this head belongs to another model: copy or download the folder again",
             )
         given = layer.out_features

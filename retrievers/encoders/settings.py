@@ -2,8 +2,8 @@
 
 These kinds of folder are read: sentence-transformers and PyLate (`modules.json`), DPR (`model_type` "dpr"),
 original ColBERT checkpoints (`artifact.metadata`) and plain transformers. Pooling and prefixes that do not
-fit the weights do not fail, they quietly find worse passages: everything is taken from the folder where it
-says so, and what has to be guessed is said in a warning.
+fit the weights cause no error, only worse retrieval. Therefore every setting that the folder states is taken
+from it, and a warning names those that had to be guessed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _HUGE = 1 << 20  # tokenizers write absurd lengths for "no limit"
 
 @dataclass(frozen=True, slots=True)
 class EncoderForm:
-    """How texts become vectors: all but the weights, and what a finished encoder's folder says of itself.
+    """How texts become vectors, apart from the weights; an encoder's folder records these settings.
 
     Attributes:
         pooling: one of `POOLINGS`.
@@ -49,9 +49,9 @@ class EncoderForm:
         query_prefix: put before every question.
         passage_prefix: put before every passage.
         lower_case: texts are lower-cased before tokenisation.
-        on_tokens: the head's layers act on every token, before pooling.
-        segments: second segments have the token type 1; without, all types are 0.
-        interaction: of the pooling "tokens", and of it alone.
+        on_tokens: whether the head's layers are applied to every token, before pooling.
+        segments: whether tokens of the second segment have token type 1; if not, all have type 0.
+        interaction: settings of late interaction; given if and only if `pooling` is "tokens".
     """
 
     pooling: str
@@ -80,8 +80,8 @@ class EncoderSettings(EncoderForm):
     Attributes:
         kind: "sentence-transformers", "dpr", "ance", "fid", "colbert" or "transformers".
         weights_dir: folder of config.json and model.safetensors.
-        layers: of the head, in order.
-        notes: what had to be guessed.
+        layers: layers of the head, in order.
+        notes: warnings about settings that had to be guessed.
     """
 
     kind: str
@@ -90,7 +90,7 @@ class EncoderSettings(EncoderForm):
     notes: tuple[str, ...] = ()
 
     def override(self, **changes: Any) -> EncoderSettings:
-        """A copy in which every change that is not None is made; `query_tokens` is of the interaction."""
+        """A copy with all changes that are not None; `query_tokens` is a field of `interaction`."""
         made = {name: value for name, value in changes.items() if value is not None}
         if "pooling" in made and made["pooling"] not in POOLINGS:
             raise ConfigError(f"pooling is {made['pooling']!r}, expected one of {', '.join(POOLINGS)}")
@@ -111,13 +111,13 @@ class EncoderSettings(EncoderForm):
 
     @property
     def dim(self) -> int:
-        """Size D of the vectors, from configuration and the heads of weight files alone."""
+        """Size D of the vectors, read from the configuration and the headers of weight files alone."""
         for layer in reversed(self.layers):
             return weight_shape(layer)[0]
         return int(load_config(self.weights_dir).hidden_size)
 
     def max_length_limit(self) -> int:
-        """Most tokens the position table allows."""
+        """Maximum number of tokens that the position embeddings allow."""
         return position_limit(read_config(self.weights_dir))
 
 

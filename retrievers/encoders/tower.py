@@ -92,8 +92,8 @@ class TowerModel(nn.Module):
         if settings.layers and settings.pooling != "pooler":
             if projection_dim not in (0, settings.dim):
                 raise ConfigError(
-                    f"{folder} has a projection to {settings.dim} numbers, "
-                    f"projection_dim is {projection_dim}",
+                    f"{folder} has a projection to {settings.dim} dimensions, "
+                    f"but projection_dim is {projection_dim}",
                     hint="leave projection_dim at 0 to train the projection that is there",
                 )
         elif projection_dim:

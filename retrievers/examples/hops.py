@@ -1,4 +1,4 @@
-"""From multi-hop questions to training examples, one a hop: what is asked, what comes next and what not."""
+"""Convert multi-hop questions to training examples: one per hop, with context, positives and negatives."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class HopReport:
     """Counts of a question set's conversion to hops.
 
     Attributes:
-        questions: used, by number of hops.
-        ordered: of those with several hops, how many have one possible order.
+        questions: number of questions used, by number of hops.
+        ordered: number of questions with several hops that have only one possible order.
         left_out: reason → how many questions were not used.
         places: the first ids of each reason.
     """
@@ -50,7 +50,7 @@ class HopReport:
             shown.append(question.id)
 
     def log(self) -> None:
-        """Say it."""
+        """Log the counts."""
         log = get_logger(__name__)
         by_hops = ", ".join(f"{count} of {hops}" for hops, count in sorted(self.questions.items()))
         log.info("questions by hops: %s; in %d the order is known", by_hops or "none", self.ordered)
@@ -66,7 +66,7 @@ def hop_examples(
     any_order: bool = False,
     report: HopReport | None = None,
 ) -> Iterator[Example]:
-    """For each question, each order of its passages and each hop, an example.
+    """Yield an example for each question, each order of its passages and each hop.
 
     The example of a hop has the passages before it as context; its positives are the next passage and then
     the other passages of the question, of which `HopBatches` takes the first and leaves the others out of the
@@ -75,15 +75,15 @@ def hop_examples(
     The example's id is the question's with order and hop (`order_of`).
 
     Args:
-        questions: with gold passages: steps, or alternatives, of which any is the single hop.
+        questions: with gold passages, which are either successive steps, or alternatives of a single hop.
         max_hops: questions with more are left out.
-        find: the same passage in the corpus that will be searched, None if it is not there: such questions
-            are left out. Needed where a set names passages without their text.
-        any_order: as if nothing told the order of the passages.
-        report: filled while the examples are consumed; without one it is logged when they have been.
+        find: returns the same passage in the corpus that will be searched, or None if it is not there;
+            questions with such a passage are left out. Needed where a set names passages without their text.
+        any_order: treat every order of the passages as possible.
+        report: filled while the examples are consumed; if None, the counts are logged at the end.
 
     Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval":
-        first and second passage are negatives of each other's hop; the own second is masked.
+        first and second passage are negatives of each other's hop; the second of the same question is masked.
 
     Note:
         The paper masks the second passage in the first hop, and keeps the first as a negative of the second,
@@ -124,7 +124,7 @@ def hop_examples(
 
 
 def passage_finder(passages: StoredPassages) -> PassageFinder:
-    """Finds what stands for a passage in a corpus: the same text, or the same id if no text is given."""
+    """Finds a passage in a corpus by its text, or by its id if it has no text."""
     texts = CorpusTexts(passages)
 
     def find(passage: Passage) -> Passage | None:
@@ -167,7 +167,7 @@ def mined_hops(path: Path, *, find: PassageFinder | None = None) -> Iterator[Exa
 
 
 def order_of(example_id: str) -> tuple[str, int, int]:
-    """Question, order and hop of an example's id.
+    """Split an example's id into question id, number of the order and number of the hop.
 
     Example:
         >>> order_of("5a7#1.0")
@@ -179,7 +179,7 @@ def order_of(example_id: str) -> tuple[str, int, int]:
 
 
 class HopEpochs(Epochs):
-    """All hops of `batch_size` questions, in one of each question's orders, drawn anew at every visit.
+    """Batches of all hops of `batch_size` questions; each epoch draws one order per question anew.
 
     Args:
         ids: of the examples (`order_of`).
@@ -214,7 +214,7 @@ class HopEpochs(Epochs):
 
 
 class HopBatches(RetrieverBatches):
-    """Batches of hops, whose positives are steps of a path.
+    """Batches of hops, in which the positives of a hop are steps of a path.
 
     The first is the hop's own. The later ones are never its negatives, and the earlier ones, which its query
     holds already, always are: also where they hold the answer, so that none is retrieved twice.

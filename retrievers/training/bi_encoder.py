@@ -138,8 +138,8 @@ class BiEncoderModel(nn.Module):
         question, passage = towers[0], towers[-1]
         if question.dim != passage.dim:
             raise MismatchedArtifactError(
-                f"{question_folder} makes vectors of {question.dim} numbers, {passage_folder} of "
-                f"{passage.dim}",
+                f"the vectors of {question_folder} have {question.dim} dimensions, those of {passage_folder} "
+                f"have {passage.dim}",
                 hint="set projection_dim to bring both to one size",
             )
         temperature = said.temperature_of(of_question.similarity)
@@ -327,7 +327,10 @@ def adopt_index(config: ConfigT, index: Index, *, same_encoder: bool = False) ->
     passages, _, questions = identity.name.partition(TOWER_SEPARATOR)
     of_passages, of_questions = tower_folders(model_folder(passages))
     if config.model.shared and (questions or of_passages != of_questions):
-        raise ConfigError(f"{identity.name} has two towers", hint="set shared=false")
+        raise ConfigError(
+            f"{identity.name} encodes questions and passages with different weights, and shared is true",
+            hint="set shared=false",
+        )
     decided = {
         "question_encoder": config.model.question_encoder or questions or passages,
         "passage_encoder": passages,

@@ -90,7 +90,7 @@ class ColbertTrainConfig(EncodedTrainConfig):
         if self.loss == "pairwise" and not self.data.hard_negatives:
             raise ValueError("loss=pairwise is made of hard negatives: set hard_negatives")
         if self.nll_weight and self.loss != "kl":
-            raise ValueError(f"nll_weight stands beside the targets of loss=kl, and loss is {self.loss}")
+            raise ValueError(f"nll_weight is only for loss=kl, and loss is {self.loss}: set nll_weight=0")
         if self.model.normalize is False:
             raise ValueError("normalize is false, and search by MaxSim needs unit vectors: leave it at auto")
         return self

@@ -85,7 +85,7 @@ class ContrastConfig(DataConfig):
     def _cross_check_contrast(self) -> ContrastConfig:
         if self.batch_size == 1 and self.hard_negatives == 0:
             raise ValueError(
-                "one question a batch without hard_negatives has nothing to tell its positive from; "
+                "a batch of one question without hard_negatives has no negatives; "
                 "raise batch_size or hard_negatives"
             )
         return self

@@ -1,4 +1,4 @@
-"""Refreshing what is made of a whole corpus with the encoder in training: mined negatives, an index.
+"""Recompute what depends on the encoding of a whole corpus (mined negatives, an index) during training.
 
 snapshots/      encoders that the trainer publishes
 (a payload)/    what is made with them; beside that, each generation holds
@@ -56,12 +56,12 @@ class EncodesCorpus(Protocol):
         *,
         check: Callable[[], None],
     ) -> EmbeddingShards:
-        """Vectors of all passages in `place`; a killed attempt is continued there. See `encode_corpus`."""
+        """Vectors of all passages in `place`; an interrupted run is resumed there. See `encode_corpus`."""
         ...
 
 
 class EncodedCorpus:
-    """The corpus as one snapshot encoded it, searched exactly."""
+    """Exact search over the vectors that one snapshot of the encoder gives the corpus."""
 
     def __init__(self, encoder: TextEncoder, embeddings: EmbeddingShards) -> None:
         self._encoder, self._embeddings = encoder, embeddings
@@ -71,23 +71,23 @@ class EncodedCorpus:
         return exact_search(self._embeddings, self._encoder.encode_queries(queries), top_k)
 
     def vectors(self, rows: IntArray) -> FloatArray:
-        """Vectors (m, D) of some passages, to see how they move."""
+        """Vectors (m, D) of the passages in `rows`, to measure how they change between snapshots."""
         return self._embeddings.rows(rows)
 
 
 class CorpusRefresher(Refresher):
-    """Encodes the corpus with a snapshot, makes something of it, and measures how far it has moved.
+    """Encodes the corpus with a snapshot, builds what training needs, and measures how far vectors moved.
 
-    Derive from it and write `encoded` and, for more than the vectors, `make`.
+    Subclasses implement `encoded` and, if they publish more than the vectors, `make`.
 
     Args:
-        payload: folder of what is published, in `config.out`.
+        payload: name of the folder in `config.out` that the results are published in.
         passages: the corpus.
-        queries: of the probes.
+        queries: the probe queries; see `ProbeSet`.
         watched: rows of the passages whose vectors are compared.
-        top_k: passages that are searched for each probe query.
-        key: says what the run is about (examples, corpus), the same in the trainer.
-        load: snapshot's encoder folder → encoder.
+        top_k: number of passages to retrieve for each probe query.
+        key: identifies the run's examples and corpus; the trainer must use the same key.
+        load: opens the encoder in the folder of a snapshot.
         encode: encodes the corpus.
     """
 
@@ -114,22 +114,22 @@ class CorpusRefresher(Refresher):
 
     @abstractmethod
     def encoded(self, encoder: TextEncoder, folder: Path) -> EncodedCorpus:
-        """The corpus under an encoder; shards that a killed attempt finished are kept.
+        """Encode the corpus with an encoder, keeping the shards that an interrupted attempt finished.
 
         Args:
-            folder: of the generation in the making.
+            folder: folder of the generation that is being built.
         """
 
     def make(self, corpus: EncodedCorpus, before: Generation | None, folder: Path) -> Mapping[str, float]:
-        """Put more into `folder` than vectors; returns figures of it. See `build`."""
+        """Write further results to `folder` and return their metrics; `build` calls this."""
         return {}
 
     def at_start(self) -> Probes | None:
-        """What the first refresh is compared with; None: with itself."""
+        """Probes that the first refresh is compared with; if None, it is compared with itself."""
         return None
 
     def build(self, snapshot: Generation, before: Generation | None, folder: Path) -> None:
-        """Encode, make, measure; alarms are logged."""
+        """Encode the corpus, call `make`, measure staleness and log any alarms."""
         encoder = self._load(snapshot.path / "encoder")
         corpus = self.encoded(encoder, folder)
         figures = self.make(corpus, before, folder)
@@ -150,7 +150,7 @@ class CorpusRefresher(Refresher):
     def search(
         self, corpus: EncodedCorpus, queries: Sequence[Query], top_k: int
     ) -> tuple[FloatArray, IntArray]:
-        """Scores (n, K) and rows (n, K), best first; given up when the trainer has finished."""
+        """Scores (n, K) and rows (n, K), best first; the search stops when the trainer has finished."""
         parts = []
         for start in range(0, len(queries), _QUERIES_AT_ONCE):
             parts.append(corpus.search(queries[start : start + _QUERIES_AT_ONCE], top_k))
@@ -160,14 +160,14 @@ class CorpusRefresher(Refresher):
 
 
 def refresh_beside(config: CorpusTrainConfig, make: Callable[[], CorpusRefresher]) -> Path:
-    """Refresh with every newer snapshot of the trainer in `config.out`, until it has finished.
+    """Refresh with each new snapshot that the trainer writes to `config.out`, until training has finished.
 
     Args:
-        config: what the trainer's run is claimed for.
-        make: gives the refresher.
+        config: the configuration of the trainer's run.
+        make: creates the refresher.
 
     Returns:
-        The folder of what was published.
+        The folder that the results were published in.
 
     Raises:
         MismatchedArtifactError: the run there has another configuration, other examples or another corpus.
@@ -196,13 +196,14 @@ def corpus_exchange(
     role: Role,
     must_wait: Callable[[], bool] = lambda: False,
 ) -> Exchange:
-    """Hooks of the fit loop: encoders go out, and what a `CorpusRefresher` made of them comes in.
+    """Hooks of the fit loop that publish encoders and load what a `CorpusRefresher` built with them.
 
     Args:
-        model: in training; `weights` gives its weights in fp32.
-        refresher: makes one for a device; called where this process refreshes.
+        model: the model in training.
+        weights: returns the weights of `model` in fp32.
+        refresher: creates a `CorpusRefresher` on a device; called only in a process that also refreshes.
         payload, watched, key: see `CorpusRefresher`.
-        max_length: longest text of the encoder that goes out.
+        max_length: maximum text length, in tokens, of the published encoders.
         take_up, must_wait: see `Exchange`.
     """
     form = replace(encoder_form(config, model), max_length=max_length)

@@ -62,7 +62,7 @@ def open_archive(data: bytes, limits: Limits) -> zipfile.ZipFile:
     Python's reader gives no member more bytes than the archive's directory says, so the sum holds.
 
     Raises:
-        Unreadable: it is damaged, encrypted, or unpacks to too much.
+        Unreadable: it is damaged, encrypted, or too large when unpacked.
     """
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
@@ -77,6 +77,8 @@ def open_archive(data: bytes, limits: Limits) -> zipfile.ZipFile:
     too_dense = unpacked > _RATIO_FROM_BYTES and unpacked > limits.max_ratio * len(data)
     if too_dense or unpacked > limits.max_unpacked_bytes:
         raise Unreadable(
-            "unpacks to too much", "split it", f"{len(data):,} bytes would become {unpacked:,}: a zip bomb?"
+            "too large when unpacked",
+            "split it",
+            f"{len(data):,} bytes would become {unpacked:,}: a zip bomb?",
         )
     return archive

@@ -40,14 +40,14 @@ class ReadOptions:
     """How to read a corpus.
 
     Attributes:
-        id_field: name of the field or column with the id; found by its usual names if None.
-        encoding: of text files; anything in which a line end is one byte 0x0A.
+        id_field: name of the field or column with the id; None tries the usual names.
+        encoding: encoding of text files; any in which a line ends with the single byte 0x0A.
         max_bad_share: highest tolerated share of bad records, in [0, 1].
         max_document_chars: a longer document counts as bad, because it is rarely one document.
-        shown_problems: how many bad records are kept to be shown.
+        shown_problems: how many bad records are kept for display.
         squad_unit: whether a SQuAD file gives one document per "paragraph" or per "article".
-        limits: what the conversion of one file may cost.
-        cache: folder that keeps conversions of files, by their content; None for no such folder.
+        limits: limits on the resources that converting one file may use.
+        cache: folder that caches converted files by their content; None disables the cache.
         strict: whether a file that cannot be read stops the reading.
 
     Raises:
@@ -95,7 +95,7 @@ class Source:
 
     Attributes:
         path: where it is; "-" for standard input, "hf:…" for a data set.
-        name: how messages and made-up ids call it: relative to the folder that was given, or the file name.
+        name: name in messages and generated ids: path relative to the given folder, or the file name.
     """
 
     path: str

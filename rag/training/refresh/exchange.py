@@ -259,4 +259,4 @@ class Exchange(FitHooks):
         self._figures = {name: round(value, 4) for name, value in figures.items()}
         if self._world.is_main:
             age = f"{step - self._made_at:,} steps old"
-            log.info("step %d: now with index %s, %s", step, self._version, age)
+            log.info("step %d: training now uses index %s, which is %s", step, self._version, age)

@@ -1,5 +1,6 @@
-"""How far a model has moved from the version that encoded the corpus: figures, alarms, and what they are
-measured on, fixed questions and passages."""
+"""Measure how far a model has moved from the version that encoded the corpus.
+
+The figures, and the alarms raised on them, are measured on fixed probe questions and passages."""
 
 from __future__ import annotations
 
@@ -118,7 +119,7 @@ class Staleness:
     distinct: float = 1.0
 
     def record(self) -> Mapping[str, float]:
-        """For metrics files."""
+        """The figures under their names in metrics files."""
         return {f"refresh/{name}": value for name, value in asdict(self).items()}
 
     def alarms(self) -> list[str]:
@@ -166,13 +167,13 @@ class Probes:
     rows: NDArray[np.int64]
 
     def write(self, folder: Path) -> None:
-        """Put the files into `folder`."""
+        """Write the vectors and rows to files in `folder`."""
         save_npy(folder / _VECTORS, self.vectors)
         save_npy(folder / _ROWS, self.rows)
 
     @classmethod
     def read(cls, folder: Path) -> Probes:
-        """Map what `write` put there.
+        """Memory-map the files that `write` wrote.
 
         Raises:
             ArtifactError: a file is missing or damaged.
@@ -182,7 +183,7 @@ class Probes:
 
 @dataclass(frozen=True, slots=True)
 class ProbeSet:
-    """Which questions and passages are watched; the same ones for a whole run.
+    """The questions and passages that staleness is measured on, fixed for a whole run.
 
     Attributes:
         questions: (n,) examples.
@@ -194,7 +195,7 @@ class ProbeSet:
 
     @classmethod
     def draw(cls, config: RefreshedConfig, seed: int, *, questions: int, passages: int) -> ProbeSet:
-        """At most as many as the configuration says of so many questions and passages, in order.
+        """Draw at most `probe_questions` questions and `probe_passages` passages, in ascending order.
 
         Example:
             >>> config = RefreshedConfig(probe_questions=3, probe_passages=50)
@@ -220,9 +221,9 @@ def compare(
     """Figures of a refresh; alarms are logged.
 
     Args:
-        before, after: of the version that is replaced (None if there was none), and of the new one.
+        before, after: probes of the version that is replaced (None if there was none) and of the new one.
         scores: (n, K) of `after.rows`.
-        age_steps: steps between the two.
+        age_steps: training steps between the two versions.
         corpus: number of passages.
     """
     known = before if before is not None and before.vectors.shape == after.vectors.shape else after
@@ -250,12 +251,12 @@ class DriftMeter:
         self._reference: NDArray[np.float32] | None = None
 
     def save(self, folder: Path) -> None:
-        """Measure from now on from the model as it is; its vectors are kept in a snapshot's folder."""
+        """Make the current model the new reference and save its probe vectors in a snapshot's folder."""
         self._reference = self._encode()
         save_npy(folder / _VECTORS, self._reference)
 
     def load(self, folder: Path) -> None:
-        """Measure from the model as it was when this snapshot was taken."""
+        """Make the model of this snapshot the reference."""
         now = self._encode()
         self._reference = load_npy(folder / _VECTORS, dtype=now.dtype, shape=now.shape).copy()
 

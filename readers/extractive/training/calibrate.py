@@ -71,16 +71,16 @@ def tune(
 ) -> Tuned:
     """Choose retrieval weight and merging by exact match, then the null rule and calibration by likelihood.
 
-    Each question is read once with all its passages, and counts also as if only its best few had been read;
-    every fourth counts once more without the passages that hold an answer, so that "no
-    answer" is fitted on questions that have none: a fifth by weight in every set. Every set counts alike,
-    however many questions it has.
+    The network reads each question once, with all its passages. Its scores also serve as cases in which only
+    the best few passages are read. Every fourth question gives one more case without the passages that hold
+    an answer, so that "no answer" is fitted too; cases without an answer have a fifth of the weight in every
+    set. All sets have the same total weight, however many questions they have.
 
     Args:
         reader: gives the network and the settings to start from.
-        sets: by name, questions that were not learnt from, with what was retrieved for them.
-        effort_sets: names of the sets that efforts are chosen on; all by default.
-        effort: what the tuned reader takes unless told otherwise, if it was found.
+        sets: held-out questions with their retrieved passages, by name of the set.
+        effort_sets: sets on which efforts (limits on how much is read) are chosen; all by default.
+        effort: default effort of the tuned reader, if it is among the chosen ones; otherwise "full".
 
     Raises:
         DataError: there are fewer than two questions.
@@ -148,8 +148,9 @@ def tune(
 def with_empty_share(cases: Sequence[Case]) -> list[Case]:
     """Weigh the cases so that in every set those without an answer have a fifth of the weight.
 
-    How often a corpus holds none is a property of the user's; it must not be learnt from the sets, of which 1
-    to 60 % hold none in what was found for them. A set with only one kind keeps its weights.
+    How often a corpus holds no answer depends on the user's corpus and must not be learnt from the sets, in
+    which the retrieved passages of 1 to 60 % of the questions hold none. A set in which all cases have an
+    answer, or none has, keeps its weights.
     """
     totals: dict[tuple[str, bool], float] = defaultdict(float)
     for case in cases:
@@ -169,7 +170,7 @@ def fit_and_measure(cases: Sequence[Case], candidates: int) -> tuple[float, Cali
     on the other half: on the very questions it was fitted on, a confidence looks better than it is.
 
     Args:
-        cases: of all sets.
+        cases: the cases of all sets.
         candidates: largest number of answers per question.
 
     Raises:

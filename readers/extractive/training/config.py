@@ -18,24 +18,26 @@ class TrainingSet(Config):
 
     Attributes:
         questions: file of any known format; results of `rag retrieve` or FiD's files carry their passages.
-        retrieved: results of `rag retrieve` for these questions: further passages.
-        serving: results of the retriever that will serve, for the held-out questions, on which ranking and
-            calibration are fitted; None: `retrieved`, or the passages of the questions.
+        retrieved: file with results of `rag retrieve` for these questions, as further passages.
+        serving: file with results, for the held-out questions, of the retriever that the finished reader will
+            be used with; ranking and calibration are fitted on them. None means `retrieved`, or else the
+            passages of the questions.
         positives: passages that teach an answer: the "gold" ones of the set; all that "match", whatever the
             set says of them; "both"; or "auto": gold where a question has them, else match.
-        weight: how often its questions come up, against once an epoch.
-        held_out: share of its articles that is not learnt from, for every choice; 0: none.
-        paths: learn from several gold passages joined to one text (`readers.paths`), and from joined ones of
-            which one at least is not gold; sets of one gold passage a question have none.
-        max_answer_words: longer answers do not count, nor does a question that has no other; 0: any. NQ-open
-            has at most five, NQ's own spans are often longer: who learns from these says too much.
-        unanswerable: questions without answers are learnt from too: their passages hold none. SQuAD 2.0, and
-            documents that do not say what is asked.
-        window_words: gold passages are cut into windows of so many words, of which those without the answer
-            are negatives, the likest to the question first; 0: they stay whole. For sets whose questions come
-            with a long document.
+        weight: how often its questions are drawn, relative to once per epoch.
+        held_out: share of its articles that is held out for validation, calibration and tuning; 0: none.
+        paths: train on several gold passages joined to one text (`readers.paths`), and on joined passages of
+            which at least one is not gold; not for sets with a single gold passage per question.
+        max_answer_words: longer answers are ignored, as are questions that have no other; 0 means no limit.
+            Answers in NQ-open have at most five words. The spans of NQ are often longer, and a reader
+            trained on them gives overlong answers.
+        unanswerable: train also on questions without answers, as having none in their passages; for sets such
+            as SQuAD 2.0.
+        window_words: gold passages are split into windows of this many words; windows without the answer are
+            negatives, the most similar to the question first. 0 does not split them. For sets whose questions
+            come with a long document.
         where: only questions whose record has these values in these fields, such as `{split: train}`.
-        name: in figures; by default that of the file.
+        name: name of the set in reported figures; by default that of the file.
     """
 
     questions: Path
@@ -58,22 +60,25 @@ class TrainingSet(Config):
 
     @property
     def label(self) -> str:
-        """Its name in figures."""
+        """Name of the set in reported figures."""
         return self.name or f"{self.questions.resolve().parent.name}/{self.questions.name.split('.')[0]}"
 
 
 class ReaderStage(Config):
-    """A part of the run: how many questions, beside how many negatives, and how long the texts may be.
+    """A part of the run, with its own group size and text lengths.
+
+    A group is what is scored together for one question: its positive and negative passages.
 
     Attributes:
         epochs: passes over the training questions; fractions are allowed.
-        positives: most positive passages of one question in a group.
-        negatives: passages without the answer beside one positive.
+        positives: maximum number of positive passages in a group.
+        negatives: number of passages without the answer in a group with one positive.
         no_answer_fraction: share of the groups whose positives are left out.
-        max_tokens: longest row; longer paragraphs are cropped to a random window around the answer.
-        full_tokens: longest row of those examples that are spared the crop.
-        full_fraction: share of examples that are spared.
-        tokens_per_batch: padded tokens of one step.
+        max_tokens: maximum length of a row (question and passage); longer passages are cropped to a random
+            window around the answer.
+        full_tokens: maximum length of a row of the examples that are not cropped.
+        full_fraction: share of examples that are not cropped.
+        tokens_per_batch: number of tokens, with padding, of one step.
     """
 
     epochs: float = Field(gt=0)
@@ -92,7 +97,9 @@ class ReaderStage(Config):
                 f"full_tokens ({self.full_tokens}) must be at least max_tokens ({self.max_tokens})"
             )
         if self.no_answer_fraction > 0 and self.negatives == 0:
-            raise ValueError("no_answer_fraction needs negatives: a group without its positive is empty")
+            raise ValueError(
+                "no_answer_fraction is above 0, and so needs negatives: set negatives to 1 or more"
+            )
         if self.positives > 1 + self.negatives:
             raise ValueError(f"positives ({self.positives}) do not fit a group of {1 + self.negatives}")
         if self.full_tokens * (1 + self.negatives) > self.tokens_per_batch:
@@ -109,14 +116,17 @@ class ReaderModelConfig(Config):
     Attributes:
         encoder: Hugging Face name or folder of an encoder, or of a reader to go on from; None is the embedded
             `all-MiniLM-L6-v2`.
-        answer_types: the network also says "yes" and "no", which need no span.
-        skim_layer: a head on this layer says early where the answer may be; 0: there is none.
-        average: reader (name or folder) → its share in the finished weights; the trained ones have the rest.
-            With the reader it starts from, less is forgotten (Wortsman et al. 2022, "Robust fine-tuning of
-            zero-shot models"); with others, "model soups".
-        dropout: of hidden states and attention weights.
+        answer_types: the network can also answer "yes" and "no", without a span.
+        skim_layer: number of the layer with an early head that predicts which passages may hold the answer; 0
+            for no such head.
+        average: readers (name or folder) to average the trained weights with, and the share of each; the
+            trained weights have the rest. Averaging with the reader that training starts from reduces
+            forgetting (Wortsman et al. 2022, "Robust fine-tuning of zero-shot models"); averaging with others
+            makes "model soups".
+        dropout: dropout of hidden states and attention weights.
         freeze_word_embeddings: leave the word embedding matrix as it is.
-        question_tokens, title_tokens: cuts of over-long questions and titles, of the finished reader too.
+        question_tokens, title_tokens: lengths that questions and titles are truncated to, in the finished
+            reader too.
     """
 
     encoder: str | None = None
@@ -141,12 +151,13 @@ class ObjectiveConfig(Config):
 
     Attributes:
         spans: which spans of a question count.
-        normalisation: over what the softmax runs.
-        selection_weight: of the loss of passage selection; 0: the network has no passage logit.
-        skim_weight: of the loss of the early head, if there is one.
-        fact_weight: of the loss of supporting sentences, which sets with `paths` teach; 0: none are marked.
-        hard_em_steps: τ: at step t "hard-em" is used with probability min(t / τ, 0.8), the sum otherwise; 0:
-            always.
+        normalisation: what the softmax is taken over.
+        selection_weight: weight of the passage selection loss; with 0 the network has no passage logit.
+        skim_weight: weight of the loss of the early head, if there is one (`skim_layer`).
+        fact_weight: weight of the supporting sentence loss, computed on sets with `paths`; with 0 the reader
+            marks no supporting sentences.
+        hard_em_steps: τ. At step t "hard-em" is used with probability min(t / τ, 0.8), and the sum otherwise;
+            with 0 "hard-em" is always used.
     """
 
     spans: SpanObjective = "first"
@@ -173,19 +184,21 @@ _RECIPE = (
 
 
 class ReaderTrainConfig(TrainConfig):
-    """Everything `train_reader` reads.
+    """The whole configuration of `train_reader`.
 
     Attributes:
         train: question sets, with mixing weights.
-        calibrate: further sets on which ranking and calibration are fitted, and nothing is learnt.
+        calibrate: further sets on which ranking and calibration are fitted, but the network is not trained.
         test_file: questions with gold passages that the finished reader is scored on, for the card only.
         stages: parts of the run, one after the other.
         validation_questions: how many held-out questions are scored during training.
         calibration_questions: how many of each set ranking and calibration are fitted on.
-        effort_sets: names of the sets that efforts are chosen on; all by default. Where a corpus rarely holds
-            the answer, less can be read at no loss, and nothing be learnt about what it loses elsewhere.
-        effort: which of its efforts the finished reader takes unless told otherwise.
-        negatives_top_k: negatives are drawn from a question's first so many passages without the answer.
+        effort_sets: names of the sets on which efforts are chosen (limits on how much the reader reads); all
+            by default. Leave out sets whose passages rarely hold the answer: there, reading less seems to
+            cost nothing.
+        effort: default effort of the finished reader.
+        negatives_top_k: negatives are drawn from this many of a question's best-ranked passages without the
+            answer.
     """
 
     recipe: ClassVar[str] = "reader"

@@ -156,5 +156,5 @@ def test_what_does_not_fit_is_refused(tiny: Any, built: Path, tmp_path: Path) ->
     class Wide:
         identity = EncoderIdentity("wide", "ab", dim=32)
 
-    with pytest.raises(MismatchedArtifactError, match="vectors of 16 numbers, the encoder makes 32"):
+    with pytest.raises(MismatchedArtifactError, match="have 16 dimensions, those of the encoder have 32"):
         LateInteractionRetriever(TokenIndex.open(built / "tokens"), None, Wide())  # type: ignore[arg-type]

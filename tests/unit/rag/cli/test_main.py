@@ -53,7 +53,7 @@ def test_plan_of_token_vectors(tiny: Any, tmp_path: Path, capsys: pytest.Capture
     code, out, err = _run(capsys, *given)
     assert code == 0
     assert "plaid × 128" in out
-    assert "note: token vectors of 128 numbers" in err
+    assert "note: assuming token vectors of 128 dimensions" in err
     tiny.late_interaction(tmp_path / "model", dim=16)
     code, out, err = _run(capsys, *given, "--encoder", str(tmp_path / "model"))
     assert code == 0, err

@@ -102,6 +102,6 @@ def test_what_is_no_checkpoint_or_does_not_fit_is_refused(
     tiny_tokenizer().save_pretrained(tmp_path / "wide")
     other = BiEncoder.load(tmp_path / "wide", precision="fp32")
     build_index(PASSAGES, tmp_path / "index", encoder=other, settings=BuildSettings(probes=2))
-    with pytest.raises(MismatchedArtifactError, match="vectors of 32 numbers"):
+    with pytest.raises(MismatchedArtifactError, match="vectors have 32 dimensions"):
         import_rag(source, tmp_path / "b", tmp_path / "index")
     assert not (tmp_path / "b").exists()

@@ -366,7 +366,7 @@ def test_what_cannot_work_is_refused(world: Path, tiny: TinyModels, tmp_path: Pa
         [Passage("a", "", "the river"), Passage("b", "", "text")], tmp_path / "index",
         encoder=BiEncoder.load(tmp_path / "towers", precision="fp32"), settings=BuildSettings(probes=2),
     )  # fmt: skip
-    with pytest.raises(ConfigError, match="two towers"):
+    with pytest.raises(ConfigError, match="different weights, and shared is true"):
         train_realm(settings(world, out=tmp_path / "c", index=tmp_path / "index"))
     with pytest.raises(ValidationError, match="tagger has no use"):
         settings(world, masks="span", tagger="x")

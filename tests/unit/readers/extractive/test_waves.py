@@ -109,7 +109,7 @@ def test_nothing_to_read(network: FastSpanModel) -> None:
 
 
 def test_efforts_are_checked() -> None:
-    with pytest.raises(ConfigError, match="effort is 'least', this reader knows full, low"):
+    with pytest.raises(ConfigError, match="effort is 'least', but this reader has only full, low"):
         with_overrides(ReaderSettings(efforts={"low": Effort(waves=(3,))}), {"effort": "least"})
     with pytest.raises(ConfigError, match="2 waves have 0 values of enough"):
         with_overrides(ReaderSettings(), {"efforts": {"low": {"waves": [3, 4]}}})

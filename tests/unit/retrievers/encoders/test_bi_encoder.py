@@ -195,7 +195,7 @@ def test_two_towers_in_three_ways(tiny, tmp_path):
 
 def test_towers_that_do_not_fit(tiny, tiny_bert, tmp_path):
     other = tiny.bert(tmp_path / "wide", hidden_size=16)
-    with pytest.raises(MismatchedArtifactError, match="32 numbers"):
+    with pytest.raises(MismatchedArtifactError, match="32 dimensions"):
         BiEncoder.load(tiny_bert, query_encoder=other, precision="fp32")
 
 

@@ -146,7 +146,7 @@ def test_a_run_goes_on_block_by_block(index_dir, questions, tmp_path, monkeypatc
     with pytest.raises(KeyboardInterrupt):
         mine(index_dir, questions, tmp_path / "out.json", settings)
     assert not (tmp_path / "out.json").exists()
-    with pytest.raises(MismatchedArtifactError, match="unfinished run with other values of settings"):
+    with pytest.raises(MismatchedArtifactError, match="unfinished run whose settings differ"):
         mine(index_dir, questions, tmp_path / "out.json", MiningSettings())
     again = mine(index_dir, questions, tmp_path / "out.json", settings)
     assert calls[2] == calls[3] == ["outside", "weak"]

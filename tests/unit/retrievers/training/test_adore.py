@@ -142,7 +142,7 @@ def test_what_cannot_work_is_said(tmp_path: Path, warm: tuple[Path, Path]) -> No
     train_adore(config)
     with pytest.raises(MismatchedArtifactError, match="depth"):
         train_adore(config.replaced(depth=10))
-    with pytest.raises(MismatchedArtifactError, match="other values of passage_encoder"):
+    with pytest.raises(MismatchedArtifactError, match="whose passage_encoder"):
         train_adore(config.replaced(index=config.out / "index"))
 
 

@@ -24,7 +24,7 @@ _PATHS: dict[str, Any] = {"train_files": ["train.json"], "out": "run"}
         ({"early_stop": 3, "select_by": "nll"}, "validate_every_steps above 0"),
         ({"validation_passages": 100}, "set index"),
         ({"chunk_size": 8, "accumulate": 2}, "raise batch_size"),
-        ({"batch_size": 1, "hard_negatives": 0}, "nothing to tell its positive from"),
+        ({"batch_size": 1, "hard_negatives": 0}, "has no negatives"),
         ({"train_files": []}, "train_files"),
         ({"out": None}, "out = None"),
         ({"temprature": 2}, "did you mean 'temperature'"),

@@ -187,7 +187,7 @@ def test_what_cannot_be_trained_is_refused(tiny: TinyModels, tiny_bert: Path, tm
         BiEncoderModel.from_folder(tiny_bert, wide, shared=False, **TOKENS)
     BiEncoderModel.from_folder(tiny_bert, wide, shared=False, projection_dim=8, **TOKENS)
     dpr = tiny.dpr(tmp_path / "dpr", projection_dim=8)
-    with pytest.raises(ConfigError, match="projection to 8 numbers, projection_dim is 9"):
+    with pytest.raises(ConfigError, match="projection to 8 dimensions, but projection_dim is 9"):
         BiEncoderModel.from_folder(dpr, shared=False, projection_dim=9, **TOKENS)
 
 

@@ -54,7 +54,7 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "old.rtf": (lambda: b"{\\rtf1 Hello}", "format not read"),
     "binary.txt": (lambda: bytes(range(256)), "binary data"),
     "russian.txt": (lambda: "Привет, как дела?".encode("cp1251"), "unknown encoding"),
-    "bomb.docx": (lambda: make.archive({"word/document.xml": b"\0" * 51_000_000}), "unpacks to too much"),
+    "bomb.docx": (lambda: make.archive({"word/document.xml": b"\0" * 51_000_000}), "too large when unpacked"),
     "long.pdf": (lambda: make.pdf([LINE] * 4), "too many pages"),
     "plain.eml": (lambda: b"\n\nno header", "broken file"),
     "bad.ipynb": (lambda: b'{"cells": 3}', "broken file"),
