@@ -353,14 +353,14 @@ def _check_scores(reader: str, known: Mapping[str, Any], searched: str, index: I
     trained, log = known.get("kind", _OWN), get_logger(__name__)
     if trained.partition(":")[0] != searched.partition(":")[0]:
         log.warning(
-            "%s was trained with %s: %s gives other scores, which mean little to it",
+            "%s was trained with the scores of %s; those of %s are not comparable, so expect worse answers",
             *(reader, trained, searched),
         )
     elif "encoder" in known and index.encoder_identity is not None:
         encoder = EncoderIdentity.from_json(known["encoder"])
         if differences := index.encoder_identity.differences(encoder):
             log.warning(
-                "%s was trained with the encoder %s: scores by that of %s mean little to it (%s)",
+                "%s was trained with scores of the encoder %s; those of %s are not comparable (%s)",
                 *(reader, encoder.name, index.directory, "; ".join(differences)),
             )
 

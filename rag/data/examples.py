@@ -57,11 +57,11 @@ class Candidate:
         source: the search that returned it, for example "bm25", "dense" or "bm25+dense"; "" if unknown.
         rank: 1-based rank in that search, if known.
         score: score of that search, if known; larger is better.
-        target: what a retriever should learn to score it, on any scale, for example a reader's verdict.
-        has_answer: whether it holds an answer; None if nobody looked.
+        target: target score for training a retriever, on any scale, for example a reader's score.
+        has_answer: whether it holds an answer; None if not checked.
         sentences: start and end of its sentences, where it is known which of them support the answer.
-        facts: for each of these whether it does.
-        extra: what else the file says about it.
+        facts: for each sentence, whether it supports the answer.
+        extra: other fields of its record.
     """
 
     passage: Passage
@@ -83,15 +83,14 @@ class Example(Answered):
     Attributes:
         id: unique in its file.
         question: its text.
-        answers: accepted answers, maybe none.
-        candidates: passages in their roles: the gold one first of the positives, the hardest first of the
-            negatives; maybe none.
-        context: passages that the query brings along, in the order of the search: those of the hops
-            before this one.
-        answers_are_regex: the answers are regular expressions, as CuratedTREC's.
-        answer_starts: first character of each annotated answer in the first positive, with repetitions.
+        answers: accepted answers; may be empty.
+        candidates: passages with their roles; among positives the gold one comes first, among negatives the
+            hardest. May be empty.
+        context: passages of the earlier hops, which are part of the query, in order of retrieval.
+        answers_are_regex: whether the answers are regular expressions, as in CuratedTREC.
+        answer_starts: character offset of each annotated answer in the first positive, with repetitions.
         target_answer: the one answer that a generator should give, where the file names it; else "".
-        meta: what else the file says about the question.
+        meta: other fields of the question's record.
 
     Example:
         >>> one, other = Passage("1", "Danube", "A river."), Passage("2", "Rhine", "Another.")
@@ -119,14 +118,14 @@ class Example(Answered):
         positives: Iterable[Passage],
         negatives: Iterable[Passage | Candidate] = (),
     ) -> Example:
-        """An example of passages that are right and passages that are not."""
+        """An example with positive and negative passages."""
         right = (Candidate(passage, "positive") for passage in positives)
         wrong = (n if isinstance(n, Candidate) else Candidate(n, "hard_negative") for n in negatives)
         return cls(id, question, tuple(answers), (*right, *wrong))
 
     @classmethod
     def of(cls, question: Question, candidates: Iterable[Candidate] = ()) -> Example:
-        """A question of a question set with its candidates."""
+        """An example from a question of a question set and its candidates."""
         return cls(
             question.id, question.text, question.answers, tuple(candidates),
             answers_are_regex=question.answers_are_regex, answer_starts=question.answer_starts,
@@ -139,12 +138,12 @@ class Example(Answered):
 
     @property
     def passages(self) -> tuple[Passage, ...]:
-        """Those of all candidates, in their order."""
+        """The passages of all candidates, in their order."""
         return tuple(candidate.passage for candidate in self.candidates)
 
     @property
     def scores(self) -> list[float]:
-        """Those of all candidates; NaN where unknown."""
+        """The scores of all candidates; NaN where unknown."""
         return [math.nan if candidate.score is None else candidate.score for candidate in self.candidates]
 
     @property
@@ -163,8 +162,9 @@ class Example(Answered):
 
     @property
     def article(self) -> str:
-        """Title of the first positive, or the question where there is none: what must not stand on both
-        sides of a hold-out by article."""
+        """Title of the first positive, or the question if there is none.
+
+        A hold-out by article puts all examples with the same value on the same side."""
         return next((passage.title for passage in self.positives[:1] if passage.title), self.question)
 
     def has(self, needed: Needed) -> bool:
@@ -177,21 +177,19 @@ class Example(Answered):
 def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool = False) -> Iterator[Example]:
     """Stream examples to learn from; one record at a time.
 
-    Read are DPR's training JSON (a list; passages named by `passage_id` or `psg_id`), the files of FiD and of
-    DPR's or pyserini's retrieval results (their passages are unjudged), and such records one a line; pairs
-    and triplets of sentence-transformers, FlagEmbedding's and Tevatron's records and MS MARCO's triples, see
-    `rag.data.files.training_shapes`.
-    `hard_negative_ctxs` are preferred, `negative_ctxs` are taken where there are none of them. Any passage
-    may carry a `target`; `query_ctxs` are passages that belong to the query. Questions without what the
-    method needs are left out and counted, as DPR leaves out those without a positive; empty passages are bad
-    records.
+    The formats are DPR's training JSON (a list; passages named by `passage_id` or `psg_id`), FiD's files,
+    DPR's or pyserini's retrieval results (their passages are unjudged), the same records as JSON Lines, and
+    those of `rag.data.files.training_shapes` (sentence-transformers, FlagEmbedding, Tevatron, MS MARCO).
+    Negatives are `hard_negative_ctxs` or, if there are none, `negative_ctxs`. Any passage may carry a
+    `target`; `query_ctxs` are passages that belong to the query. Questions without what the method needs are
+    left out and counted, as DPR leaves out those without a positive; empty passages are bad records.
 
     Args:
         path: the file (also .gz, .bz2, .zst, .xz).
         needs: "positives": one at least; "targets": two at least that differ, of candidates in any role;
-            "passages": one at least in any role, where negatives of both kinds are taken and empty passages
-            passed over; "questions": nothing more.
-        quiet: do not warn of what is left out: an earlier reading did.
+            "passages": one at least in any role, with negatives of both kinds, skipping empty passages;
+            "questions": only the question.
+        quiet: do not warn about examples that are left out, because an earlier reading did.
 
     Raises:
         DataError: no such file, over 0.1 % malformed records (the first are listed with their places),
@@ -250,7 +248,7 @@ def first_record(path: Path) -> Mapping[str, Any]:
 
 
 def write_examples(path: str | Path, examples: Iterable[Example]) -> int:
-    """Write DPR's training JSON, an example a line of the list; the file appears whole. Returns how many.
+    """Write DPR's training JSON, one example per line, atomically. Returns the number of examples.
 
     Raises:
         ResourceError: the disk is full or not writable.

@@ -1,4 +1,4 @@
-"""From documents to passages: sections of files, DPR's blocks of 100 words, windows of sentences, or all."""
+"""Split documents into passages: sections of files, DPR's 100-word blocks, or windows of sentences."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class SplitOptions:
         mode: "sections" cuts files (PDF, HTML, Markdown, …) by headings, with the path to each as title;
             "words100" cuts into disjoint blocks of `words` words, "sentences" into windows of sentences,
             "none" keeps each document as one passage; "auto" is "sections" for files, else "words100".
-        max_tokens: of title and text of a section's passage.
+        max_tokens: maximum length of title and text of a passage of mode "sections".
         wrap: whether the last block is filled up with the words the document begins with, as in `psgs_w100`.
-        stride: sentences from one window's beginning to the next; equal to `sentences` for disjoint windows.
-        max_words: words a window at most; a longer sentence is cut.
+        stride: sentences from the start of one window to the next; equal to `sentences` for disjoint windows.
+        max_words: maximum number of words in a window; a longer sentence is split.
         ids: "document" gives `{document id}-{n}`, n from 0 (for mode "none" the document's id); "integer"
             gives running numbers from 1, as in `psgs_w100`.
 
@@ -68,11 +68,11 @@ def split_documents(
 ) -> Iterator[Passage]:
     """Cut each document; passages come in document order.
 
-    Those of sections have the path of headings as title, and all passages of files have a location; others
-    carry the document's title. The same documents and options give the same passages, ids included.
+    Passages of sections have the path of headings as title, others the document's title. Passages of files
+    have a location. The same documents and options give the same passages, ids included.
 
     Args:
-        count_tokens: tokens of a text, as its encoder counts them.
+        count_tokens: returns the number of tokens of a text for the encoder.
 
     Source: Karpukhin et al. 2020, "Dense Passage Retrieval", section 4.1, for "words100".
 

@@ -267,7 +267,9 @@ def _source(questions: Questions, format: str, split: str | None) -> QuestionSou
     if isinstance(questions, (str, Path)):
         return QuestionSource.of_file(questions, split=split, format=format)
     if not isinstance(questions, list | tuple):
-        raise ConfigError("questions are read more than once", hint="give a file or a list, no iterator")
+        raise ConfigError(
+            f"questions are a {type(questions).__name__}, expected a file or a list, which can be read twice"
+        )
     return QuestionSource.of_questions(questions, split=split)
 
 

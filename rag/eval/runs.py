@@ -1,4 +1,4 @@
-"""What a search finds for many questions, as files: DPR's results, a TREC run, or paths."""
+"""Write the search results of many questions to files: DPR's results, a TREC run, or paths."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXTENSIONS = ("json", "jsonl", "run", "trec")
 
 
 def extension_of(out: Path) -> str:
-    """What kind of file `out` is to be.
+    """The extension of `out`, which selects the file format.
 
     Raises:
         ConfigError: none of `EXTENSIONS`.
@@ -47,16 +47,16 @@ def write_results(
     batch_size: int = 512,
     regex: bool = False,
 ) -> None:
-    """Search for all questions and write what is found.
+    """Search for all questions and write the results.
 
     Args:
         out: `*.json` for DPR's results with passages, `*.run` or `*.trec` for TREC's, `*.jsonl` for paths.
-        top_k: hits per question.
+        top_k: number of hits per question.
         batch_size: questions searched at once.
-        regex: answers are regular expressions, whatever the questions say.
+        regex: treat answers as regular expressions, even if the question set does not mark them so.
 
     Raises:
-        ConfigError: another extension, or paths of a retriever that finds none.
+        ConfigError: an unknown extension, or `*.jsonl` with a retriever that returns no paths.
     """
     suffix = extension_of(out)
     if suffix == "jsonl" and not isinstance(pipeline.retriever, PathRetriever):

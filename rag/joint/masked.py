@@ -220,12 +220,12 @@ def _words(text: str) -> list[str]:
 
 
 def _holds(words: Sequence[str], run: Sequence[str]) -> bool:
-    """Whether the run stands among the words, one behind the other."""
+    """Whether `run` occurs in the words as a contiguous sequence."""
     return not run or f" {' '.join(run)} " in f" {' '.join(words)} "
 
 
 def _apart(spans: Spans) -> Spans:
-    """Without those that overlap an earlier one."""
+    """The spans without those that overlap an earlier one."""
     kept: Spans = []
     for start, end in sorted(spans):
         if not kept or start >= kept[-1][1]:
@@ -238,11 +238,11 @@ class MaskedReader(nn.Module):
 
     Args:
         model: transformers' model with a masked language modelling head.
-        tokenizer: of it.
-        max_tokens: longest row; passages are cut.
+        tokenizer: the tokenizer of `model`.
+        max_tokens: maximum length of sentence and passage together; passages are truncated.
 
     Raises:
-        ConfigError: it has another kind of head, or no mask token.
+        ConfigError: the model has another kind of head, or the tokenizer has no mask token.
     """
 
     def __init__(self, model: Any, tokenizer: Any, *, max_tokens: int) -> None:
@@ -268,10 +268,10 @@ class MaskedReader(nn.Module):
         """Load an encoder; one without a masked language modelling head gets a fresh one.
 
         Args:
-            fresh: that is as it should be; otherwise a warning says what comes of it.
+            fresh: expect a fresh head; if False, creating one logs a warning.
 
         Raises:
-            ArtifactError: there is none.
+            ArtifactError: there is no such encoder.
         """
         from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
@@ -298,14 +298,14 @@ class MaskedReader(nn.Module):
 
     @classmethod
     def of(cls, config: MlmConfig, device: str = "cpu", *, fresh: bool = False) -> MaskedReader:
-        """The settings of a configuration; see `load`."""
+        """Load the encoder that a configuration names; see `load`."""
         return cls.load(
             config.encoder or embedded_encoder_dir(), max_tokens=config.joint_tokens,
             dropout=config.mlm_dropout, device=device, fresh=fresh,
         )  # fmt: skip
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """Of passages, as `forward` reads them."""
+        """Token ids of passages, as `forward` takes them."""
         encoded = self.tokenizer(list(texts), add_special_tokens=False, verbose=False)  # cut later
         ids: list[list[int]] = encoded["input_ids"]
         return ids
@@ -314,7 +314,7 @@ class MaskedReader(nn.Module):
         """A folder that transformers opens with `AutoModelForMaskedLM`.
 
         Args:
-            weights: fp32, by parameter name; tied ones stand there once.
+            weights: fp32, by parameter name; tied parameters are listed once.
         """
         self.float().load_state_dict(dict(weights), strict=False)
         self.model.save_pretrained(folder)
@@ -323,11 +323,11 @@ class MaskedReader(nn.Module):
     def forward(
         self, sentences: Sequence[MaskedSentence], passages: Sequence[Sequence[Sequence[int]]]
     ) -> Tensor:
-        """(B, K, T) log p(y_t | x, z) of the masked tokens, 0 behind a sentence's last one.
+        """(B, K, T) log p(y_t | x, z) of the masked tokens, 0 after a sentence's last one.
 
         Args:
-            sentences: B of them.
-            passages: K passages' tokens of each; no tokens are the null document.
+            sentences: the B sentences.
+            passages: for each sentence the token ids of K passages; an empty list is the null document.
         """
         mark, device = self._mark, next(self.parameters()).device
         rows = []

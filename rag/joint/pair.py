@@ -1,4 +1,4 @@
-"""Retriever and reader as one model: its parameters are named `retriever.…` and by what the reader is."""
+"""Retriever and reader as one model, whose parameter names begin with the name of their part."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def part(weights: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
-    """The weights of one part, by the part's own names.
+    """The weights of one part, under their names without the prefix.
 
     Example:
         >>> import torch

@@ -22,9 +22,9 @@ class Card:
     """The content of a model card for one kind of model.
 
     Attributes:
-        package: whose folder `templates` has the template; it extends `card.md` of this package.
-        template: file name.
-        values: what the template names beside `config`, `facts` and `figures`.
+        package: package whose folder `templates` has the template, which extends `card.md` of this one.
+        template: file name of the template.
+        values: further variables of the template, besides `config`, `facts` and `figures`.
     """
 
     package: str
@@ -35,11 +35,11 @@ class Card:
 def render_card(
     config: TrainConfig, card: Card, facts: Mapping[str, object], figures: Mapping[str, object]
 ) -> str:
-    """Markdown with a YAML head. No folder of this machine is named.
+    """Render Markdown with a YAML header. It names no path of this machine.
 
     Args:
-        facts: of the data and the run, as name → value.
-        figures: what was measured, as name → value or table of values.
+        facts: facts about the data and the run, by name.
+        figures: measured values or tables of values, by name.
     """
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
@@ -56,7 +56,7 @@ def render_card(
 
 
 def model_name(given: str | Path | None) -> str:
-    """Of a folder its last part, or as many as tell it from others: a card does not say where it lay.
+    """Short name of a model in a card: the last parts of a folder, enough to identify it, not its full path.
 
     Example:
         >>> model_name("/data/runs/first/encoder"), model_name("owner/name"), model_name(None)
@@ -72,7 +72,7 @@ def model_name(given: str | Path | None) -> str:
 
 
 def _nameless(value: Any) -> Any:
-    """As JSON has it: what is set, with the names of files and folders in place of their paths."""
+    """The settings as JSON values, with names of files and folders in place of their paths."""
     if isinstance(value, Mapping):
         return {model_name(k): _nameless(v) for k, v in value.items() if v not in (None, (), {})}
     if isinstance(value, list | tuple):

@@ -25,14 +25,14 @@ _INPUTS = "inputs.json"
 
 @contextmanager
 def claimed(config: Any) -> Iterator[World]:
-    """The processes of a run, its folder locked and claimed for this configuration, seeds and threads set.
+    """Start a run: lock and claim its folder, set seeds and threads, and join its processes.
 
     Args:
-        config: has `out` and `run`.
+        config: a configuration with `out` and `run`.
 
     Raises:
         MismatchedArtifactError: `config.out` holds a run with another configuration, or of other data.
-        ResourceError: another process trains there.
+        ResourceError: another process trains in `config.out`.
     """
     with World.from_environment() as world, directory_lock(config.out) if world.is_main else nullcontext():
         if world.is_main:
@@ -46,18 +46,18 @@ def claimed(config: Any) -> Iterator[World]:
 def claim_run(config: Config, out: Path) -> None:
     """Write the settings to `out/config.json`, or check that the run there has the same ones.
 
-    Settings stand there by the names that `--set` takes, paths in full. Those that the configuration's class
-    (or a group's) calls `free` may differ, and so may all where nothing was trained yet. The checksums of the
-    files that are learnt from stand in `out/inputs.json`, and are held to in the same way.
+    Settings are stored under the names that `--set` takes, with absolute paths. Settings that the class of
+    the configuration or of a group lists in `free` may differ; before the first checkpoint, all may. The
+    checksums of the training data are stored in `out/inputs.json` and checked in the same way.
 
     Raises:
-        MismatchedArtifactError: the run was started with others, or the files have changed; they are named.
+        MismatchedArtifactError: the run was started with other settings or files; the message names them.
     """
     _claim(config, out, writes=True)
 
 
 def check_run(config: Config, out: Path) -> None:
-    """Refuse a configuration that the run in `out` does not have; for who works beside its trainer.
+    """Check that the run in `out` has this configuration; for processes that work beside its trainer.
 
     Raises:
         MismatchedArtifactError: see `claim_run`.
@@ -88,7 +88,7 @@ def _claim(config: Config, out: Path, *, writes: bool) -> None:
 
 
 def _checksums(config: Config, free: Collection[str]) -> dict[str, str]:
-    """Path → sha256 of what a recipe learns from and is judged by; of an index that of its manifest."""
+    """SHA-256 by path of the training and validation data; for an index, that of its manifest."""
     given = chain.from_iterable(_paths(value) for name, value in config if name not in {"index", *free})
     return {str(file.resolve()): sha256_file(file) for path in given for file in _files(path)}
 
@@ -109,7 +109,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _plain(config: Config) -> dict[str, Any]:
-    """What is set, by the names that `flat` gives, as JSON has it."""
+    """The settings by the names that `flat` gives, as JSON values."""
     return {name: _as_json(value) for name, value in config.flat().items()}
 
 

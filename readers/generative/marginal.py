@@ -26,8 +26,8 @@ def answer_log_likelihood(marginal: Marginal, scores: Tensor, logp: Tensor) -> T
 
     Args:
         marginal: see the module.
-        scores: (B, K) of the passages, on the scale whose softmax is p(z|x); −inf where there is none.
-        logp: (B, K, T) log p(y_t | x, z, y_<t) of the answer's tokens, 0 behind its end.
+        scores: (B, K) scores of the passages, on the scale whose softmax is p(z|x); −inf where there is none.
+        logp: (B, K, T) log p(y_t | x, z, y_<t) of the answer's tokens, 0 after its end.
 
     Example:
         >>> import torch

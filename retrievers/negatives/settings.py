@@ -61,7 +61,9 @@ class MiningSettings(Config):
     @model_validator(mode="after")
     def _cross_check(self) -> MiningSettings:
         if self.last_rank < self.first_rank:
-            raise ValueError(f"ranks {self.first_rank} to {self.last_rank} are none")
+            raise ValueError(
+                f"last_rank is {self.last_rank}, expected at least first_rank ({self.first_rank})"
+            )
         if self.cross_encoder is not None and self.per_question > CROSS_ENCODER_DEPTH:
             raise ValueError(
                 f"per_question is {self.per_question}, and the cross-encoder reads {CROSS_ENCODER_DEPTH}"

@@ -15,10 +15,10 @@ SEARCHED = ("mrr", "top1", "top5", "top20", "top100")
 
 
 class BatchConfig(Config):
-    """How many examples make a step.
+    """How many questions make up a training step.
 
     Attributes:
-        batch_size: questions in a step, over all processes together.
+        batch_size: number of questions in a step, over all processes together.
     """
 
     batch_size: int = Field(default=128, ge=1)
@@ -28,9 +28,9 @@ class QuestionsConfig(BatchConfig):
     """Which questions are trained on, and which are held out.
 
     Attributes:
-        train_questions: train on a random sample of so many; 0 is all.
-        validation_fraction: share of the training questions that is held out if there is no file.
-        validation_questions: at most so many held-out questions are scored.
+        train_questions: train on a random sample of this many questions; 0 means all.
+        validation_fraction: share of the training questions that is held out if there is no validation file.
+        validation_questions: maximum number of held-out questions that are scored.
     """
 
     train_questions: int = Field(default=0, ge=0)
@@ -42,20 +42,20 @@ class ExamplesConfig(QuestionsConfig):
     """Data settings for training examples, whose passages are known.
 
     Attributes:
-        hold_out: "question" holds out single questions; "title" all questions whose first positive has the
-            same title, where one article has many questions and held-out ones shall be about unseen articles.
+        hold_out: "question" holds out single questions; "title" holds out all questions whose first
+            positive has the same title, so that held-out questions are about unseen articles.
     """
 
     hold_out: Literal["question", "title"] = "question"
 
 
 class EncodedConfig(BatchConfig):
-    """Data settings where both sides are encoded and a corpus may be searched.
+    """Data settings of recipes that encode both questions and passages and may search a corpus.
 
     Attributes:
         validation_passages: size of the pool that is searched: all positives and a sample of the rest; 0 is
             the whole index.
-        chunk_size: texts that go through the encoder at once, by the gradient cache; None: the whole batch.
+        chunk_size: texts that are encoded at once, with gradient caching; None means the whole batch.
     """
 
     free: ClassVar[frozenset[str]] = frozenset({"validation_passages"})
@@ -73,9 +73,9 @@ class ContrastConfig(DataConfig):
 
     Attributes:
         hard_negatives: mined passages beside each question's positive; fewer where a question has fewer.
-        mask_false_negatives: leave passages out of a question's denominator that are one of its positives or
-            hold one of its answers; answers that are regular expressions are looked for in its own negatives
-            alone, not in the passages of the batch's other questions.
+        mask_false_negatives: leave out of a question's denominator all passages that are one of its positives
+            or hold one of its answers; answers that are regular expressions are looked for only in its own
+            negatives, not in the passages of the batch's other questions.
     """
 
     hard_negatives: int = Field(default=1, ge=0)
@@ -97,23 +97,23 @@ class ModelConfig(Config):
     Attributes:
         question_encoder: folder or Hugging Face name to start from; None is the embedded all-MiniLM-L6-v2.
         passage_encoder: another one for passages; None starts both sides from `question_encoder`.
-        shared: one tower for questions and passages.
+        shared: use one tower for both questions and passages.
         frozen: this side's tower is not trained; None trains both. With "passage" and an index, the index's
             vectors are the passages', and `out / "index"` is the index for the trained encoder.
         pooling: how token vectors become one ("pooler" is BERT's tanh layer on [CLS]), or "tokens", which
             keeps them all; "auto" is what the folder says ("cls" where it says nothing).
-        segments: second segments get the token type 1; None is what the folder says, mostly not.
+        segments: second segments get the token type 1; None is what the folder says, which is mostly no.
         normalize: unit vectors; "auto" is what the folder says.
-        temperature: scores are divided by it in the loss; "auto" is 0.05 for one unit vector a text, else 1.
+        temperature: divides the scores in the loss; "auto" is 0.05 for one unit vector per text, else 1.
         projection_dim: size of a new linear layer in the head; 0 keeps what the folder has.
-        projection_norm: LayerNorm behind the new layer.
+        projection_norm: add a LayerNorm after the new layer.
         on_tokens: the head's layers act on every token, before pooling; None is what the folder says.
         query_prefix, passage_prefix: put before every text; None is what the folder says.
         layout: "pair" or a template of title and text; None is what the folder says.
-        question_tokens, passage_tokens: longest texts in training, special tokens included.
-        dropout: everywhere in the encoder; None is what the folder says.
-        reset_layers: so many of the encoder's upper layers begin with random weights: a start that knows its
-            language but cannot retrieve, to measure what training alone brings.
+        question_tokens, passage_tokens: maximum text lengths in training, special tokens included.
+        dropout: dropout rate everywhere in the encoder; None is what the folder says.
+        reset_layers: number of the encoder's upper layers that start with random weights. Such an encoder
+            knows the language but cannot retrieve, which serves to measure the effect of training alone.
     """
 
     question_encoder: str | None = None
@@ -137,7 +137,7 @@ class ModelConfig(Config):
 
     @property
     def as_indexed(self) -> bool:
-        """Whether the passages' vectors may be those of an index: their tower stays as it came."""
+        """Whether the vectors of an index can be used, because the passage tower is not trained."""
         return self.frozen == "passage" and self.passage_encoder is None
 
     def temperature_of(self, similarity: str) -> float:
@@ -174,7 +174,7 @@ class ValidatedTrainConfig(TrainConfig):
         train_files: training examples (DPR's training JSON, FiD's, JSONL, .gz); several are read one after
             another.
         validation_file: examples that are never trained on; None cuts `validation_fraction` out of training.
-        data: see there.
+        data: see `ExamplesConfig` and its subclasses.
     """
 
     train_files: tuple[Path, ...] = Field(min_length=1)
@@ -203,9 +203,10 @@ class RetrieverTrainConfig(TrainConfig):
     """Settings of every recipe that trains a bi-encoder.
 
     Attributes:
-        train_files: what is learned from.
-        index: built index whose passages are searched at each validation; None leaves retrieval unmeasured.
-        data, model: see there.
+        train_files: files of training examples.
+        index: built index whose passages are searched at each validation; None skips this measurement.
+        data: see `EncodedConfig` and its subclasses.
+        model: see `ModelConfig`.
     """
 
     free: ClassVar[frozenset[str]] = frozenset({"name", "notes", "index"})
@@ -218,7 +219,7 @@ class RetrieverTrainConfig(TrainConfig):
 
     @property
     def query_tokens(self) -> int:
-        """Longest query with passages in training; the finished encoder reads at least as many tokens."""
+        """Maximum length in training of a query with context passages; the finished encoder allows it."""
         return max(self.model.question_tokens, self.model.passage_tokens)
 
     @model_validator(mode="after")
@@ -236,7 +237,7 @@ class EncodedTrainConfig(RetrieverTrainConfig, ValidatedTrainConfig):
 
     @property
     def matches_answers(self) -> bool:
-        """Whether passages that hold an answer are looked for."""
+        """Whether passages are searched for the answers."""
         return bool(getattr(self.data, "mask_false_negatives", False))
 
     @model_validator(mode="after")
@@ -258,7 +259,7 @@ class ContrastiveTrainConfig(EncodedTrainConfig):
 
 
 class DprTrainConfig(ContrastiveTrainConfig):
-    """Everything `train_dpr` reads. The defaults fine-tune the embedded encoder on a CPU.
+    """The whole configuration of `train_dpr`. The defaults fine-tune the embedded encoder on a CPU.
 
     Example:
         >>> config = DprTrainConfig(out="run", train_files=("train.json",), learning_rate=1e-5)
@@ -280,16 +281,16 @@ class CorpusTrainConfig(RefreshedConfig, RetrieverTrainConfig):
 
 
 class AnceTrainConfig(ContrastiveTrainConfig, CorpusTrainConfig):
-    """Everything `train_ance` reads, in both roles.
+    """The whole configuration of `train_ance`, for trainer and refresher.
 
     Attributes:
         loss: "pairwise" scores each positive against its own mined passages only, as published; "in_batch"
             adds all other passages of the batch.
-        depth: passages searched for each question.
-        kept: at most so many of them become a question's negatives, best first.
-        skip: so many of the best are passed over first.
+        depth: number of passages retrieved for each question.
+        kept: maximum number of these that become negatives of the question, best first.
+        skip: number of the best-ranked passages that are never negatives.
         answer_filter: leave out passages that hold one of the question's answers.
-        refresh_questions: questions mined for in one refresh, taken in turn; 0 is all.
+        refresh_questions: number of questions that one refresh mines negatives for, in turn; 0 means all.
     """
 
     recipe: ClassVar[str] = "ance"
@@ -315,11 +316,11 @@ class AnceTrainConfig(ContrastiveTrainConfig, CorpusTrainConfig):
 
 
 class AdoreTrainConfig(RetrieverTrainConfig, ValidatedTrainConfig):
-    """Everything `train_adore` reads: only the question encoder learns, the index stays as it is.
+    """The whole configuration of `train_adore`, which trains only the question encoder on a fixed index.
 
     Attributes:
         index: built index with vectors; `question_encoder` None takes the encoder it was built with.
-        depth: passages searched for each question at every step, under the current question encoder.
+        depth: number of passages that each step retrieves for a question with the current question encoder.
     """
 
     recipe: ClassVar[str] = "adore"

@@ -46,20 +46,20 @@ _MOST_EXAMPLES = 24  # of one question: four orders of six hops
 
 
 class HopConfig(ContrastConfig):
-    """Which hops are trained on, and what each one's passage is told from.
+    """Which hops are trained on, and with which negatives.
 
     Attributes:
-        batch_size: questions in a step; each brings all its hops.
+        batch_size: number of questions in a step, each with all its hops.
         max_hops: questions that need more are left out.
-        any_order: take a question's passages in any order, also where it follows from who names whom.
-        query_tokens: longest query with passages, special tokens included.
-        negatives: "batch" tells each hop's passage from the other passages of the batch, and trains all
-            towers, or with `frozen` "passage" the question tower, to which an index that is given then lends
-            its vectors; "index" tells it from what the question tower finds in `index` at that step, and
-            trains the question tower alone. Where vectors stay, OUT/index is for the trained encoder.
-        depth: passages found for each hop with negatives "index".
-        queue_size: vectors of earlier batches' passages that every hop is told from too; 0 has none.
-        momentum: of the copy of the passage tower that makes them; 1 never changes it.
+        any_order: train on all orders of a question's passages, even where `hop_orders` finds the right one.
+        query_tokens: maximum query length with passages, special tokens included.
+        negatives: "batch" uses the other passages of the batch and trains all towers; with `frozen`
+            "passage" it trains the question tower alone, on the vectors of `index` if that is given. "index"
+            uses what the question tower retrieves from `index` at that step, and trains the question tower
+            alone. Where passage vectors do not change, OUT/index is the index for the trained encoder.
+        depth: number of passages retrieved for each hop with negatives "index".
+        queue_size: number of passage vectors of earlier batches that serve as further negatives; 0 for none.
+        momentum: momentum of the copy of the passage tower that computes these; with 1 it never changes.
     """
 
     max_hops: int = Field(default=4, ge=1, le=6)
@@ -74,14 +74,14 @@ class HopConfig(ContrastConfig):
     @model_validator(mode="after")
     def _cross_check_hops(self) -> HopConfig:
         if self.negatives == "index" and self.queue_size:
-            raise ValueError("a queue of passage vectors has no use beside negatives=index")
+            raise ValueError("negatives=index needs no queue of passage vectors: set queue_size=0")
         if self.hold_out == "title":
             raise ValueError("hold_out=title: the hops of a question have different titles; use question")
         return self
 
 
 class MdrTrainConfig(EncodedTrainConfig):
-    """Everything `train_mdr` reads.
+    """The whole configuration of `train_mdr`.
 
     Attributes:
         train_files: question sets with gold passages (HotpotQA, 2WikiMultiHopQA, MuSiQue, MDR's files, JSON
@@ -102,12 +102,12 @@ class MdrTrainConfig(EncodedTrainConfig):
 
     @property
     def query_tokens(self) -> int:
-        """Longest query with passages."""
+        """Maximum query length with passages."""
         return self.data.query_tokens
 
     @property
     def keeps_index(self) -> bool:
-        """Whether the vectors of `index` stay what they are, and stand for the passages."""
+        """Whether training uses the vectors of `index` for the passages and leaves them unchanged."""
         frozen = self.model.frozen == "passage" and self.model.passage_encoder is None
         return self.data.negatives == "index" or (frozen and self.index is not None)
 
@@ -145,7 +145,7 @@ def train_mdr(config: MdrTrainConfig) -> Path:
 
 
 def _method(config: MdrTrainConfig, run: BiEncoderRun, *, index: Index | None) -> Method:
-    """What the passages are told from: what is found in the index, or the batch, perhaps with a queue."""
+    """The training method for the kind of negatives: index, batch, or batch with a queue."""
     said, world, model, bank = config.data, run.world, run.model, run.bank
     split = split_hops(config, run.out / "data", index)
     asked = bank if said.negatives == "index" else None
@@ -193,14 +193,16 @@ def _method(config: MdrTrainConfig, run: BiEncoderRun, *, index: Index | None) -
 def index_step(
     model: BiEncoderModel, data: TrainingArrays, examples: Int64, *, index: Index, depth: int
 ) -> Loss:
-    """Each hop's passage against what its query finds in the index now; the question's later ones are masked.
+    """Loss of each hop's passage against what its query retrieves in the index at this step.
+
+    Passages of the question's later hops are masked.
 
         L = −(1/N) Σ_i log( exp s_{i,t(i)} / (exp s_{i,t(i)} + Σ_{j found for i, j not masked} exp s_{ij}) )
 
     Args:
         data: built with the index's passages as its corpus; every positive is one of them.
         examples: (N,) hops.
-        depth: passages found for each.
+        depth: number of passages retrieved for each.
     """
     assert index.dense is not None
     texts = [data.questions[example] for example in examples.tolist()]
@@ -219,8 +221,8 @@ def split_hops(config: MdrTrainConfig, folder: Path, index: Index | None) -> Exa
     """The examples of `config.train_files`; all hops of a question are on the same side.
 
     Args:
-        config: of the run; `train_questions` counts questions.
-        folder: where the examples of all hops are kept.
+        config: configuration of the run; its `train_questions` counts questions, not hops.
+        folder: where the examples of all hops are stored.
         index: its passages stand for the gold passages; questions with one that is not there are left out.
     """
     folder.mkdir(parents=True, exist_ok=True)

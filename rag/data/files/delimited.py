@@ -58,7 +58,8 @@ def delimiter_of(line: str, is_header: Callable[[list[str]], bool]) -> str:
 
 def split_row(line: str, delimiter: str) -> list[str] | None:
     """Split one row by CSV rules (fields may be quoted with `"`, doubled inside); None if a quote stays
-    open. A row of tabs whose quotes do not follow them was never quoted, and keeps them.
+    open. A tab-separated row whose quotes break these rules is taken as
+    unquoted, and its quotes are kept.
 
     Example:
         >>> split_row('1\\t"He said ""no""."\\tTitle', chr(9))
@@ -75,7 +76,7 @@ def split_row(line: str, delimiter: str) -> list[str] | None:
 
 
 def _split(text: str, delimiter: str, *, strict: bool = False) -> list[str] | None:
-    """None if a quote stays open, or breaks the rules where they are `strict`."""
+    """The fields; None if a quote stays open or, with `strict`, breaks the CSV rules."""
     csv.field_size_limit(sys.maxsize)
     rows = csv.reader([text, ""], delimiter=delimiter, strict=strict)
     try:
@@ -90,7 +91,7 @@ def read_rows(
 ) -> Iterator[tuple[int, list[str] | BadRecord]]:
     """Rows with the number of their first line; a quoted field may hold line ends.
 
-    A stray quote does not swallow the rows behind it: where the next one does not close a field by the rules,
+    A stray quote does not swallow the rows after it: where the next one does not close a field by the rules,
     or closes a row of another length than those before, only the line with the open quote is bad.
     """
     waiting: deque[tuple[int, str | BadRecord]] = deque()
@@ -140,8 +141,8 @@ def named_rows(
     """Rows as mappings; a row of another length is a bad record.
 
     Args:
-        columns_of: from the first row to the names of the columns, and whether that row was a header.
-        quoted: otherwise `"` is a character like others.
+        columns_of: takes the first row, returns the column names and whether the row was a header.
+        quoted: whether `"` quotes fields; if not, it is an ordinary character.
     """
     columns: list[str] = []
     for number, row in read_rows(lines, delimiter, quoted=quoted):
@@ -168,7 +169,7 @@ def parquet_rows(
     """Rows with their 1-based numbers.
 
     Args:
-        columns: from the names of all columns to those that are read; None for all.
+        columns: takes the names of all columns, returns those to read; None reads all.
 
     Raises:
         ConfigError: standard input, which Parquet cannot be read from.

@@ -1,4 +1,4 @@
-"""From a mapping with whatever field names, or a cell of a table, to a question with its evidence."""
+"""Parse records with various field names, and table cells, to questions with their evidence."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _PLAIN_FIELDS: Mapping[str, tuple[str, type]] = {
 def question_from_mapping(record: Any, fallback_id: str) -> Question:
     """Read one record of any known shape; fields that are not understood are kept in `meta`.
 
-    Known are this system's sample, DPR's training and result files, NQ-open, KILT (answers and provenance out
-    of `output`), BEIR queries, FiD, and the sets of `rag.data.files.question_shapes`.
+    The known shapes are this system's sample, DPR's training and result files, NQ-open, KILT (answers and
+    provenance out of `output`), BEIR queries, FiD, and the sets of `rag.data.files.question_shapes`.
 
     Raises:
         ValueError: no question, or answers of an unknown shape; the message says which.
@@ -125,7 +125,7 @@ def parse_answer_cell(cell: str, *, must_be_list: bool) -> tuple[str, ...]:
 
 
 def parse_id_cell(cell: str) -> list[str]:
-    """Read a table's cell of ids: one, several with commas, semicolons, bars or blanks between, or a list.
+    """Read a table's cell of ids: one, several separated by commas, semicolons, bars or blanks, or a list.
 
     Raises:
         ValueError: a list of something else.
@@ -166,9 +166,9 @@ def _answers(value: Any) -> tuple[str, ...]:
 def gold_fields(record: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:
     """Gold passages, context, kind and level of a record.
 
-    Known are `gold_passage_ids` (this system), `positive_ctxs` (DPR), `context` as text with `title` and
-    `answer_starts` (SQuAD), `context` as pairs with `supporting_facts` (HotpotQA, 2WikiMultiHopQA) or
-    `gold_titles` (MuSiQue), and `pos_paras` with `bridge` (MDR's files).
+    The known fields are `gold_passage_ids` (this system), `positive_ctxs` (DPR), `context` as text with
+    `title` and `answer_starts` (SQuAD), `context` as pairs with `supporting_facts` (HotpotQA,
+    2WikiMultiHopQA) or `gold_titles` (MuSiQue), and `pos_paras` with `bridge` (MDR's files).
 
     Returns:
         Fields of `Question`, and the names of the record's fields that went into them.

@@ -62,7 +62,7 @@ def write_run(path: Path, examples: Iterable[Example]) -> None:
                 score = -float(rank) if hit.score is None else finite(hit.score, where)
                 if score > last:
                     raise DataError(
-                        f"question {question!r}: the score rises at rank {rank}; a TREC run is read by score",
+                        f"question {question!r}: the score rises at rank {rank}; expected falling scores",
                         hint="distances of an HNSW index must be negated first",
                     )
                 if passage in seen:

@@ -1,4 +1,4 @@
-"""Making what the trainer takes up out of its snapshots: once, or until the trainer has finished."""
+"""Build what the trainer loads (an index, mined negatives) from its snapshots, once or until it finishes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ log = get_logger(__name__)
 
 
 class RefreshStopped(Exception):
-    """The trainer has finished: nobody waits for this refresh."""
+    """Raised in a refresh to stop it, because the trainer has finished and no longer needs it."""
 
 
 class Refresher(ABC):
-    """Makes a payload out of snapshots. Derive from it and write `build`.
+    """Builds results from snapshots and publishes them. Subclasses implement `build`.
 
     Args:
-        key: says what the run is about (examples, corpus), the same in the trainer.
-        keep: results that stay on disk, beside those that the trainer's checkpoints need.
+        key: identifies the run's examples and corpus; the trainer must use the same key.
+        keep: number of results to keep on disk, besides those that the trainer's checkpoints need.
     """
 
     def __init__(
@@ -36,14 +36,15 @@ class Refresher(ABC):
 
     @abstractmethod
     def build(self, snapshot: Generation, before: Generation | None, folder: Path) -> None:
-        """Fill `folder` with what the snapshot in `snapshot.path` gives; depends on the arguments alone.
+        """Build the result of the snapshot in `snapshot.path` in `folder`; it depends only on the arguments.
 
-        Long work calls `check` now and then. After a kill the folder is given again as it was left.
+        Long-running implementations call `check` now and then. After an interruption, `build` is called again
+        with the folder as it was left.
 
         Args:
-            snapshot: held, so that it does not vanish.
-            before: the result that this one follows on; `turn` counts them.
-            folder: empty, or left by a killed attempt with the same arguments.
+            snapshot: the snapshot, which is not deleted during the call.
+            before: the previous result, if there is one; `turn` gives the number of the new one.
+            folder: empty, or left by an interrupted call with the same arguments.
         """
 
     def check(self) -> None:
@@ -53,17 +54,17 @@ class Refresher(ABC):
 
     @staticmethod
     def turn(before: Generation | None) -> int:
-        """0 for the first result, then 1, 2, …"""
+        """Number of the result to build: 0 for the first, then 1, 2, …"""
         return int(before.meta["turn"]) + 1 if before is not None else 0
 
     def watch(self, finished: Callable[[], bool], *, sleep: Callable[[float], None] = time.sleep) -> int:
         """Refresh for every newer snapshot until `finished()`; returns how many refreshes that
         were.
 
-        A refresh that is under way when the trainer finishes is given up.
+        A refresh that is running when the trainer finishes is abandoned.
 
         Raises:
-            MismatchedArtifactError: the snapshots are of a run about something else.
+            MismatchedArtifactError: the snapshots are of a run with other examples or another corpus.
             ArtifactError: a snapshot is damaged.
         """
         self._finished, refreshes = finished, 0
@@ -88,13 +89,13 @@ class Refresher(ABC):
         return refreshes
 
     def refresh(self, snapshot: Generation, *, before: Generation | None) -> Generation:
-        """Publish what one snapshot gives, or find it published already.
+        """Build and publish the result of one snapshot, unless it is published already.
 
         Raises:
             IncompleteArtifactError: the snapshot is gone, or damaged.
-            MismatchedArtifactError: it is of a run about something else.
+            MismatchedArtifactError: it is of a run with other examples or another corpus.
             RefreshStopped: see `check`.
-            ResourceError: another process refreshes here.
+            ResourceError: another process refreshes in this folder.
         """
         if snapshot.meta.get("key") != self.key:
             raise MismatchedArtifactError(

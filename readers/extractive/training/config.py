@@ -101,7 +101,9 @@ class ReaderStage(Config):
                 "no_answer_fraction is above 0, and so needs negatives: set negatives to 1 or more"
             )
         if self.positives > 1 + self.negatives:
-            raise ValueError(f"positives ({self.positives}) do not fit a group of {1 + self.negatives}")
+            raise ValueError(
+                f"positives is {self.positives}, expected at most 1 + negatives ({1 + self.negatives})"
+            )
         if self.full_tokens * (1 + self.negatives) > self.tokens_per_batch:
             raise ValueError(
                 f"one group of {1 + self.negatives} rows of {self.full_tokens} tokens exceeds "

@@ -1,4 +1,4 @@
-"""Every batch of a run, by number: questions with passages and a target, or passages to restore."""
+"""The batches of a run, by number: questions with passages and a target, or passages to denoise."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _SPAN_TOKENS = 3.0  # mean length of a masked span
 
 @dataclass(frozen=True, slots=True)
 class GeneratorBatch:
-    """B rows.
+    """A batch of B rows.
 
     Attributes:
         passages: token ids of each row's passages.
-        targets: token ids that each row is to say, without what begins and ends them.
+        targets: token ids that each row should generate, without start and end tokens.
     """
 
     passages: list[list[list[int]]]
@@ -38,7 +38,7 @@ class GeneratorBatches:
 
     Args:
         settings: layout of rows; each stage has its own `passage_tokens`.
-        corpus: number → passage to denoise, and how many there are.
+        corpus: passages to denoise, by number, and how many there are.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ def _frame(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 
 def choose_passages(example: Example, stage: GeneratorStage, draw: np.random.Generator) -> list[int]:
-    """Numbers of the passages to read beside a question, by the rules of a stage.
+    """Choose by the rules of a stage which passages to read with a question; returns their numbers.
 
     Example:
         >>> from rag.data.examples import Candidate
@@ -165,14 +165,14 @@ def _holding(example: Example) -> set[int]:
 def infill(
     ids: Sequence[int], mask: int, masked: float, span_tokens: float, draw: np.random.Generator
 ) -> list[int]:
-    """BART's text infilling: spans of Poisson length become one mask each, a span of none adds a mask.
+    """BART's text infilling: each span, of Poisson length, is replaced by one mask; empty spans insert one.
 
     Args:
         ids: tokens of a text.
         mask: id of the mask token.
-        masked: share of the tokens that go.
+        masked: share of the tokens that are removed.
         span_tokens: mean of the Poisson distribution.
-        draw: decides where.
+        draw: random generator.
 
     Source:
         Lewis et al. 2020, "BART", section 2.2.

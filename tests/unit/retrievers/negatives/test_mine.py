@@ -205,7 +205,7 @@ def test_what_cannot_be_done_is_said(index_dir, questions, tmp_path):
     for wrong in ("x", "5:", "9:3", "0:4"):
         with pytest.raises(ConfigError, match="ranks"):
             parse_ranks(wrong)
-    with pytest.raises(ValidationError, match="ranks 9 to 3 are none"):
+    with pytest.raises(ValidationError, match="last_rank is 3, expected at least first_rank \(9\)"):
         MiningSettings(first_rank=9, last_rank=3)
 
 
