@@ -206,7 +206,7 @@ def _generator(
 
 
 class _Several(FitHooks):
-    """What each of several hooks does, in their order; no two give one name to what they save or log."""
+    """Calls several hooks in order; the names of what they save or log must differ."""
 
     def __init__(self, *parts: FitHooks) -> None:
         self._parts = parts
