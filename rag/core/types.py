@@ -100,7 +100,7 @@ class Answered:
 
     @property
     def answer_profile(self) -> Literal["squad", "trec_search"]:
-        """The default profile for comparing an answer with these answers."""
+        """Default normalisation profile for comparing a predicted answer with these answers."""
         return "trec_search" if self.answers_are_regex else "squad"
 
 
