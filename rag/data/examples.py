@@ -164,7 +164,8 @@ class Example(Answered):
     def article(self) -> str:
         """Title of the first positive, or the question if there is none.
 
-        A hold-out by article puts all examples with the same value on the same side."""
+        A hold-out by article puts all examples with the same value on the same side.
+        """
         return next((passage.title for passage in self.positives[:1] if passage.title), self.question)
 
     def has(self, needed: Needed) -> bool:

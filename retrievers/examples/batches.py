@@ -205,8 +205,8 @@ class RetrieverBatches:
             )
         if self.batch_size == 1 and not has_hard:
             raise ConfigError(
-                "a batch, or all that is held out, is one question without hard negatives: nothing to tell "
-                "its positive from",
+                "a batch, or all that is held out, is one question without hard negatives, so "
+                "that its positive has no negatives",
                 hint="raise batch_size or validation_fraction, or mine negatives with `rag mine` and set "
                 "hard_negatives",
             )

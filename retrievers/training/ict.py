@@ -255,7 +255,7 @@ def _held_out_batches(config: IctTrainConfig, data: TrainingArrays, examples: Ep
 def _usable_share(store: PassageStore, config: IctTrainConfig) -> float:
     """Of a sample of the passages."""
     if len(store) < 2:
-        raise DataError(f"a corpus of {len(store)} passages: there is nothing to tell a passage from")
+        raise DataError(f"a corpus of {len(store)} passages has no negatives; expected two or more")
     rows = generator(config.run.seed, 34).choice(len(store), min(_SAMPLE, len(store)), replace=False)
     usable = len(draw_pairs(store.get_many(np.sort(rows)), config.data, config.run.seed, 34))
     return check_usable(
