@@ -174,6 +174,9 @@ class Exchange(FitHooks):
             self._unsaved = False
 
     def _is_due(self, step: int, polls: bool) -> bool:
+        is_first = self._snapshot_step is None and not self._schedule.is_never and self._must_wait()
+        if is_first:  # whatever the schedule: nobody makes the first result without a snapshot
+            return True
         drift = None
         if self._drift is not None and polls:
             drift = self._world.broadcast_object(self._drift() if self._world.is_main else None)

@@ -92,6 +92,20 @@ def test_without_any_result_it_waits_for_the_first(tmp_path: Path) -> None:
     assert len(taken) == 1
 
 
+def test_the_first_result_is_asked_for_whenever_the_schedule_begins(tmp_path: Path) -> None:
+    snapshots, index = shelves(tmp_path)
+
+    def nap(seconds: float) -> None:
+        assert steps_of(snapshots) == [0]  # or both processes would wait for each other
+        publish(index, step=0)
+
+    exchange, taken = bystander(tmp_path, waits=nap, refresh="100:50")
+    for step in range(101):
+        exchange.before_step(step)
+    assert len(taken) == 1
+    assert steps_of(snapshots) == [0, 100]
+
+
 def test_never_exchanges_nothing(tmp_path: Path) -> None:
     exchange, taken = bystander(tmp_path, refresh="never")
     snapshots, index = shelves(tmp_path)
