@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from rag.core.errors import ConfigError
 from rag.core.files import atomic_write_json, atomic_write_text
 from rag.core.log import get_logger
 from rag.runtime.hardware import resolve_precision
@@ -136,7 +137,12 @@ def train(
             method = recipe(Run(config.out, world, config.optim.precision))
         stated = "".join(f"; {name}: {value}" for name, value in method.facts.items())
         log.info("%d batches%s", len(method.batches), stated)
-        evaluate = method.evaluate
+        evaluate, select_by = method.evaluate, config.run.select_by
+        if evaluate is None and select_by != "last":
+            raise ConfigError(
+                f"select_by={select_by} is measured on held-out data, and nothing is held out",
+                hint="hold out a larger share, or set select_by=last",
+            )
         result = fit(
             method.model, method.master, method.batches, lambda _, batch: method.loss(batch),
             config.optim, config.run, config.out, hooks=method.hooks, world=world,

@@ -135,3 +135,13 @@ def test_what_cannot_be_learned_from_is_refused(
         )  # fmt: skip
         train_ict(config)
     assert "of a sample of 9, 3 passages" in caplog.text
+
+
+def test_weights_cannot_be_chosen_where_nothing_is_held_out(tmp_path: Path, tiny_bert: Path) -> None:
+    texts = [f"Who wrote {letter} in the text. The river rises." for letter in "abcdefgh"]
+    config = IctTrainConfig(
+        out=tmp_path / "run", train_files=(write_corpus(tmp_path / "c.jsonl", texts),),
+        question_encoder=str(tiny_bert), select_by="nll", batch_size=4, min_words=3, **_SMALL,
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="select_by=nll .* nothing is held out"):
+        train_ict(config)
