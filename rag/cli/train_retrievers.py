@@ -1,4 +1,4 @@
-"""`rag train` dpr, ance, adore, ict, mdr, distill, colbert, reranker and stop: what trains retrievers."""
+"""`rag train` dpr, ance, adore, ict, mdr, distill, colbert and reranker: what trains retrievers."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from rag.core.errors import DataError
 from rag.core.files import atomic_write_json, fingerprint, read_json, sha256_file
+from rag.core.log import get_logger
 from rag.data.examples import (
     Example,
     Needed,
@@ -43,8 +44,8 @@ def split_examples(config: ValidatedTrainConfig, folder: Path) -> ExampleSplit:
     """Divide the examples of `config.train_files`, and keep what is held out in `folder`.
 
     Held out are the questions, or articles, whose place (`place_of`) is below `validation_fraction`, at least
-    the lowest `least_held_out`. The lowest of the rest, by the text of the question, are the sample of
-    `train_questions`.
+    the lowest `least_held_out`; or those of `validation_file`, which are left out of the training files. The
+    lowest of the rest, by the text of the question, are the sample of `train_questions`.
 
     Raises:
         DataError: a file is missing or malformed, or nothing is left to train on or to validate with.
@@ -67,11 +68,13 @@ def split_examples(config: ValidatedTrainConfig, folder: Path) -> ExampleSplit:
         _divide(config, fraction, kept, bounds_file)
     bounds = read_json(bounds_file)
     held_out = tuple(_read((kept,), config.needs)) if kept.is_file() else ()
+    left_out = set(bounds.get("left_out", ()))  # a run that began before there were any has none
 
     def training() -> Iterator[Example]:
         for example in _read(config.train_files, config.needs, quiet=True):
+            place = place_of(example.question, seed)
             in_training = place_of(_divided_by(config, example), seed) >= bounds["low"]
-            if in_training and place_of(example.question, seed) <= bounds["high"]:
+            if in_training and place <= bounds["high"] and place not in left_out:
                 yield example
 
     return ExampleSplit(key, held_out, training)
@@ -80,6 +83,8 @@ def split_examples(config: ValidatedTrainConfig, folder: Path) -> ExampleSplit:
 def _divide(config: ValidatedTrainConfig, fraction: float, kept: Path, bounds_file: Path) -> None:
     """The places of all training questions, and the examples that are held out."""
     seed, sampled, lowest = config.run.seed, list[float](), set[float]()
+    other, left_out = (config.validation_file,) if config.validation_file else (), set[float]()
+    known = {place_of(example.question, seed) for example in _read(other, config.needs, quiet=True)}
     read = 0
 
     def below() -> Iterator[tuple[float, int, Example]]:
@@ -91,13 +96,14 @@ def _divide(config: ValidatedTrainConfig, fraction: float, kept: Path, bounds_fi
                 lowest.add(group)
             if group < fraction:
                 yield place, number, example
+            elif place in known:
+                left_out.add(place)
             else:
                 sampled.append(place)
 
     def given() -> Iterator[tuple[float, int, Example]]:
-        if config.validation_file is not None:
-            for number, example in enumerate(_read((config.validation_file,), config.needs)):
-                yield place_of(example.question, seed), number, example
+        for number, example in enumerate(_read(other, config.needs)):
+            yield place_of(example.question, seed), number, example
 
     chosen = heapq.nsmallest(
         config.data.validation_questions, chain(below(), given()), key=lambda found: found[:2]
@@ -109,7 +115,14 @@ def _divide(config: ValidatedTrainConfig, fraction: float, kept: Path, bounds_fi
             return _divide(config, float(np.nextafter(places[least - 1], 1)), kept, bounds_file)
     train = np.sort(np.asarray(sampled))
     if not len(train):
-        raise DataError(f"none of {read} questions is left to train on", hint="lower validation_fraction")
+        raise DataError(
+            f"none of {read} questions is left to train on",
+            hint="give others than those of validation_file" if other else "lower validation_fraction",
+        )
+    if left_out:
+        get_logger(__name__).warning(
+            "%d training questions are in %s too, and are not trained on", len(left_out), *other
+        )
     if config.validates and not chosen:
         raise DataError(
             f"none of {read} questions falls into the held-out {100 * fraction:g} %",
@@ -118,7 +131,8 @@ def _divide(config: ValidatedTrainConfig, fraction: float, kept: Path, bounds_fi
     wanted = min(config.data.train_questions or len(train), len(train))
     if chosen:
         write_examples(kept, (example for _, _, example in sorted(chosen, key=lambda c: c[1])))
-    atomic_write_json(bounds_file, {"low": fraction, "high": float(train[wanted - 1])})
+    bounds = {"low": fraction, "high": float(train[wanted - 1]), "left_out": sorted(left_out)}
+    atomic_write_json(bounds_file, bounds)
 
 
 def _read(files: tuple[Path, ...], needs: Needed, *, quiet: bool = False) -> Iterator[Example]:

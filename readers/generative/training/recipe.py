@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from indexers.passages import PassageStore
-from rag.core.errors import ConfigError
+from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage
 from rag.data.examples import Example
 from rag.data.selection import hold_out
@@ -62,12 +62,16 @@ def train_generator(config: GeneratorTrainConfig) -> Path:
 def _method(config: GeneratorTrainConfig, run: Run) -> Method:
     # data
     examples = merged_examples(config.train_files)
-    if config.validation_file is None:
-        examples, held_out = hold_out(
-            examples, config.validation_questions, config.run.seed, lambda example: example.question
+    given = None if config.validation_file is None else merged_examples([config.validation_file])
+    examples, held_out = hold_out(
+        examples, config.validation_questions, config.run.seed, lambda example: example.question, given
+    )
+    if not examples:
+        raise DataError(
+            f"all questions of the training files are in {config.validation_file} too",
+            hint="give other questions to learn from",
         )
-    else:
-        held_out = merged_examples([config.validation_file])[: config.validation_questions]
+    held_out = held_out if given is None else held_out[: config.validation_questions]
 
     # model
     seq2seq, span_head = _start(config, run.device)

@@ -30,11 +30,11 @@ from tests.tiny_generator import KINDS, tiny_generator, tiny_seq2seq
 from tests.tiny_reader import WORDS, tiny_encoder, tiny_tokenizer
 
 
-def tiny_task(path: Path, questions: int, seed: int) -> Path:
+def tiny_task(path: Path, questions: int, seed: int, first: int = 0) -> Path:
     """The answer is the figure in one of three passages; the other two hold none."""
     draw = np.random.default_rng(seed)
     records = []
-    for number in range(questions):
+    for number in range(first, first + questions):
         answer = str(draw.integers(6, 9))
         texts = [" ".join(draw.choice(WORDS[8:], 4)) for _ in range(3)]
         told = int(draw.integers(3))
@@ -54,7 +54,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]
     folder = tmp_path_factory.mktemp("run")
     values: dict[str, Any] = {
         "train_files": [tiny_task(folder / "train.json", 600, 0)],
-        "validation_file": tiny_task(folder / "dev.json", 60, 1),
+        "validation_file": tiny_task(folder / "dev.json", 60, 1, first=600),
         "out": folder / "out", "encoder": str(tiny_encoder(folder / "encoder")), "decoder_layers": 1,
         "template": "{question} [SEP] {text}", "answer_tokens": 4, "beams": 2, "no_answer": "city",
         "stages": [
@@ -242,6 +242,8 @@ def test_bad_input_is_refused_before_any_step(run: tuple[Path, dict[str, Any]], 
             train(train_files=[bad])
     with pytest.raises(DataError, match="no such file"):
         train(train_files=[tmp_path / "absent.json"])
+    with pytest.raises(DataError, match="all questions of the training files are in"):
+        train(validation_file=values["train_files"][0])
     with pytest.raises(ArtifactError, match="no encoder there"):
         train(encoder=str(tmp_path / "absent"))
     with pytest.raises(ArtifactError, match="expected an encoder–decoder"):

@@ -143,5 +143,5 @@ def test_weights_cannot_be_chosen_where_nothing_is_held_out(tmp_path: Path, tiny
         out=tmp_path / "run", train_files=(write_corpus(tmp_path / "c.jsonl", texts),),
         question_encoder=str(tiny_bert), select_by="nll", batch_size=4, min_words=3, **_SMALL,
     )  # fmt: skip
-    with pytest.raises(ConfigError, match="select_by=nll .* nothing is held out"):
+    with pytest.raises(ConfigError, match=r"select_by=nll .* nothing is held out"):
         train_ict(config)

@@ -111,6 +111,19 @@ def test_a_validation_file_leaves_all_training_questions(tmp_path: Path) -> None
     assert all(int(example.id) >= 100 for example in split.held_out)
 
 
+def test_what_the_validation_file_holds_is_not_trained_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train, other = _file(tmp_path / "a.json", 50), _file(tmp_path / "v.json", 20, start=40)
+    config = _config(tmp_path, train, validation_file=other, validation_questions=5, train_questions=30)
+    trained = [int(example.id) for example in split_examples(config, tmp_path / "data").training()]
+    assert len(trained) == 30
+    assert max(trained) < 40  # also of those that are not among the five measured
+    assert "10 training questions are in" in caplog.text
+    with pytest.raises(DataError, match=r"(?s)is left to train on.*validation_file"):
+        split_examples(config.replaced(train_files=(other,)), tmp_path / "data")
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
