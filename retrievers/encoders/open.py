@@ -9,20 +9,16 @@ from typing import TYPE_CHECKING, Any
 from indexers.protocols import EncoderIdentity
 from rag.core.errors import ConfigError
 from rag.runtime.model_files import TOWER_SEPARATOR, model_folder, tower_folders
-from retrievers.encoders.settings import read_settings
 from retrievers.encoders.static import POOLING, StaticEncoder, is_static
-from retrievers.encoders.tokenization import counting_tokens
 
 if TYPE_CHECKING:
     from retrievers.encoders.bi_encoder import BiEncoder
 
-SHIPPED_STATIC = "static"  # name of the static encoder in this package
 _SPECIAL_TOKENS = 3  # around a pair of title and text
-STATIC_DIR = Path(__file__).parent / "weights"
 
 
 def load_encoder(name_or_path: str | Path | None = None, **options: Any) -> BiEncoder | StaticEncoder:
-    """Load an encoder by folder or name; None is the embedded all-MiniLM-L6-v2, "static" the static one.
+    """Load an encoder by folder or name; None is the embedded all-MiniLM-L6-v2.
 
     Args:
         options: see `BiEncoder.load`; a static encoder has no precision, device or pooling to choose.
@@ -31,13 +27,9 @@ def load_encoder(name_or_path: str | Path | None = None, **options: Any) -> BiEn
         ConfigError: a static encoder was given a pooling or a question encoder of its own.
         ArtifactError: nothing there is an encoder.
     """
-    if name_or_path == SHIPPED_STATIC and not Path(SHIPPED_STATIC).exists():
-        folder = STATIC_DIR
-    elif name_or_path is None or TOWER_SEPARATOR in str(name_or_path):
-        folder = None
-    else:
-        folder = model_folder(name_or_path)
-    if folder is None or not is_static(folder):
+    is_two = TOWER_SEPARATOR in str(name_or_path)
+    folder = None if name_or_path is None or is_two else model_folder(name_or_path)
+    if name_or_path is None or folder is None or not is_static(folder):
         from retrievers.encoders.bi_encoder import BiEncoder
 
         return BiEncoder.load(name_or_path, **options)
@@ -46,10 +38,7 @@ def load_encoder(name_or_path: str | Path | None = None, **options: Any) -> BiEn
     if options.get("pooling", "auto") not in ("auto", POOLING):
         raise ConfigError(f"pooling is {options['pooling']!r}: a static encoder takes the mean of its tokens")
     known = ("normalize", "max_length", "query_prefix", "passage_prefix", "layout")
-    loaded = StaticEncoder.load(folder, **{name: options[name] for name in known if name in options})
-    if folder == STATIC_DIR:
-        loaded.identity = EncoderIdentity(**{**loaded.identity.to_json(), "name": SHIPPED_STATIC})
-    return loaded
+    return StaticEncoder.load(name_or_path, **{name: options[name] for name in known if name in options})
 
 
 def passage_budget(
@@ -63,9 +52,11 @@ def passage_budget(
         name_or_path: as for `load_encoder`; of two towers the passages' is meant.
         max_length: the encoder's limit, if it is not to be the folder's.
     """
+    from retrievers.encoders.settings import read_settings
+    from retrievers.encoders.tokenization import counting_tokens
+
     name = str(name_or_path or "").partition(TOWER_SEPARATOR)[0] or None
-    is_shipped_static = name == SHIPPED_STATIC and not Path(SHIPPED_STATIC).exists()
-    folder = tower_folders(model_folder(None if is_shipped_static else name))[0]
+    folder = tower_folders(model_folder(name))[0]
     if is_static(folder):
         folder = model_folder(None)
     settings = read_settings(folder).override(max_length=max_length)

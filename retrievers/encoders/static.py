@@ -2,7 +2,7 @@
 
 A text's vector is the mean of its tokens' vectors, of unit length where the folder says so. Two kinds of
 folder are read: those of sentence-transformers whose `modules.json` begins with StaticEmbedding, and those of
-model2vec (`model_type` "model2vec"). `write_static` writes one folder that both libraries open.
+model2vec (`model_type` "model2vec").
 
 Source:
     Tulkens and van Dongen 2024, "Model2Vec: Fast State-of-the-Art Static Embeddings" (layout and weighting);
@@ -12,7 +12,6 @@ Source:
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from tokenizers import Tokenizer
 
 from indexers.protocols import EncoderIdentity, FloatArray
 from rag.core.errors import ArtifactError, ConfigError, DataError
-from rag.core.files import atomic_write_json, atomic_write_text, read_json
+from rag.core.files import read_json
 from rag.core.types import Query
 from rag.runtime.model_files import model_folder, weight_files, weights_sha256
 from retrievers.encoders.layout import PassageLayout, render_queries
@@ -171,61 +170,6 @@ def is_static(folder: Path) -> bool:
         return str(modules[0].get("type", "")).endswith("StaticEmbedding")
     config = _json(folder / "config.json")
     return isinstance(config, dict) and config.get("model_type") == "model2vec"
-
-
-def write_static(
-    folder: Path, vectors: FloatArray, tokenizer: Any, *, max_length: int = MAX_LENGTH, card: str = ""
-) -> Path:
-    """Write a static encoder, int8 rows with a float32 scale each, for this system, sentence-transformers and
-    model2vec.
-
-    Args:
-        folder: to be written.
-        vectors: (V, D), row t that of token t.
-        tokenizer: a `tokenizers.Tokenizer` of V tokens.
-        max_length: tokens of a text that count.
-        card: the model card, in Markdown.
-
-    Raises:
-        DataError: there is not one vector per token, or one is not finite.
-    """
-    from safetensors.numpy import save_file
-
-    size = tokenizer.get_vocab_size()
-    if vectors.ndim != 2 or len(vectors) != size or not np.isfinite(vectors).all():
-        raise DataError(f"vectors have shape {vectors.shape}, expected ({size}, D) finite numbers")
-    scales = np.abs(vectors).max(axis=1) / 127.0  # (V,)
-    rows = np.rint(vectors / np.where(scales > 0, scales, 1.0)[:, None]).astype(np.int8)
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f".model.safetensors.partial-{os.getpid()}"
-    save_file({"embeddings": rows, "weights": scales.astype(np.float32)}, temporary)
-    os.replace(temporary, folder / "model.safetensors")
-    plain = Tokenizer.from_str(tokenizer.to_str())
-    plain.no_padding()
-    plain.no_truncation()
-    atomic_write_text(folder / "tokenizer.json", plain.to_str())
-    atomic_write_json(
-        folder / "config.json",
-        {
-            "model_type": "model2vec", "architectures": ["StaticModel"], "normalize": True,
-            "hidden_dim": vectors.shape[1], "max_length": max_length, "passage_layout": _LAYOUT,
-        },
-    )  # fmt: skip
-    library = "sentence_transformers.models"
-    atomic_write_json(
-        folder / "config_sentence_transformers.json",
-        {"model_type": "SentenceTransformer", "similarity_fn_name": "cosine", "prompts": {}},
-    )
-    if card:
-        atomic_write_text(folder / "README.md", card)
-    atomic_write_json(  # last: with it the folder is complete
-        folder / "modules.json",
-        [
-            {"idx": 0, "name": "0", "path": "", "type": f"{library}.StaticEmbedding"},
-            {"idx": 1, "name": "1", "path": "1_Normalize", "type": f"{library}.Normalize"},
-        ],
-    )
-    return folder
 
 
 def _parts(folder: Path) -> tuple[Path, dict[str, Any]]:
