@@ -59,7 +59,7 @@ def test_a_path_is_shown_hop_by_hop_with_its_sentences_lit(page):
     assert [mark.text for mark in first.find_elements("css selector", "mark.support")] == [
         "The Rhine begins in the Swiss Alps and flows north to the North Sea."
     ]
-    assert [mark.text for mark in second.find_elements("css selector", "mark")] == [
+    assert [mark.text.strip() for mark in second.find_elements("css selector", "mark")] == [
         "The Danube rises in",
         "the Black Forest",
         "of Germany, where two small rivers meet at Donaueschingen.",
