@@ -274,9 +274,10 @@ def _content(result: dict[str, Any], given: str, sources: list[dict[str, Any]]) 
 
 
 def _footnote(source: dict[str, Any]) -> str:
-    title = re.sub(r"([\\\[\]<>])", r"\\\1", _in_one_line(source["title"] or source["passage_id"]))
     page = f", page {source['page']}" if source["page"] else ""
-    return f"[{source['number']}] [{title}{page}](<{source['link'].replace('>', '%3E').replace('<', '%3C')}>)"
+    name = _in_one_line(f"{source['title'] or source['passage_id']}{page}")
+    name = re.sub(r"([\\\[\]<>])", r"\\\1", name)
+    return f"[{source['number']}] [{name}](<{source['link'].replace('>', '%3E').replace('<', '%3C')}>)"
 
 
 def _in_one_line(text: str) -> str:

@@ -22,7 +22,7 @@ class ThreeCitations(FakeService):
     """One answer that cites two passages, of a PDF and of the web, and rests on a third."""
 
     def _answer(self, question: str, n_best: int) -> AnswerSet:
-        places = (Location("rivers.pdf", "12"), Location("https://example.org/a b"), None)
+        places = (Location("rivers.pdf", "[12]"), Location("https://example.org/a b"), None)
         cited = [
             Evidence(f"p{n}", f"Title [{n}]", "Text.", None, None, 1.0, location=place)
             for n, place in enumerate(places, start=1)
@@ -148,11 +148,11 @@ async def test_every_citation_has_a_footnote_with_page_and_link() -> None:
     assert lines[0] == "ten [1][2][3]"
     assert lines[2] == "Note: the passages that it cites do not say it."
     assert [line.strip() for line in lines[4:]] == [
-        "[1] [Title \\[1\\], page 12](<http://test/v1/passages/p1>)",
+        "[1] [Title \\[1\\], page \\[12\\]](<http://test/v1/passages/p1>)",
         "[2] [Title \\[2\\]](<https://example.org/a b>)",
         "[3] [Title \\[3\\]](<http://test/v1/passages/p3>)",
     ]
-    assert [source["page"] for source in reply["sources"]] == ["12", "", ""]
+    assert [source["page"] for source in reply["sources"]] == ["[12]", "", ""]
 
 
 @pytest.mark.anyio

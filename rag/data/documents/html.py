@@ -104,7 +104,8 @@ class _Walk:
             return
         elif tag in _HEADINGS:
             self.flush()
-            self._inline.append(_inline_text(node))
+            # some sites put the whole heading into a link to itself
+            self._inline.append(_inline_text(node) or node.text(deep=True))
             self.flush("heading", int(tag[1]))
         elif tag == "pre":
             self.flush()
@@ -234,7 +235,9 @@ def _is_hidden(node: Any) -> bool:
         return False
     if "hidden" in found or found.get("aria-hidden") == "true":
         return True
-    names = f"{found.get('class') or ''} {found.get('id') or ''}".strip().lower()
+    classes, mark = found.get("class") or "", found.get("id") or ""
+    # a heading's id is often its own words: <h2 id="pagination">
+    names = (classes if node.tag in _HEADINGS else f"{classes} {mark}").strip().lower()
     if node.tag in ("a", "span") and _ANCHORS.search(names):
         return True
     if node.tag == "sup":
@@ -242,7 +245,11 @@ def _is_hidden(node: Any) -> bool:
     if found.get("role") in _NAVIGATION_ROLES or node.tag in _NAVIGATION_TAGS:
         return True
     named = node.tag == "header" or (bool(names) and _NAVIGATION_NAMES.search(names) is not None)
-    return named and node.tag not in ("body", "html", "main", "article") and _is_links(node)
+    if not named or node.tag in ("body", "html", "main", "article"):
+        return False
+    may_be_section = node.tag in ("header", "section") or "header" in names
+    is_section = may_be_section and node.css_first(", ".join(_HEADINGS)) is not None
+    return _is_links(node, least=0 if is_section else 40)
 
 
 def _is_contents(node: Any) -> bool:
@@ -252,10 +259,10 @@ def _is_contents(node: Any) -> bool:
     return len(links) >= _MIN_CONTENTS and linked > 0.85 * len("".join(node.text(deep=True).split()))
 
 
-def _is_links(node: Any) -> bool:
-    """Whether most of its text is links and it has no heading of a page."""
+def _is_links(node: Any, least: int) -> bool:
+    """Whether most of its text is links, or it has less than `least` letters, and no heading of a page."""
     if node.css_first("h1") is not None:
         return False
     letters = len(clean(node.text(deep=True)))
     linked = sum(len(clean(link.text(deep=True))) for link in node.css("a"))
-    return letters < 40 or linked > 0.4 * letters
+    return letters < least or linked > 0.4 * letters
