@@ -108,6 +108,7 @@ def _steps_of_the_tutorial() -> tuple[str, list[list[str]]]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_tutorial_works_as_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,3 +125,21 @@ def test_the_tutorial_works_as_written(
     assert "Basel" in shown["ask"]
     assert re.search(r"^mrr +before +after ", shown["compare"], re.MULTILINE)
     assert (tmp_path / "run" / "encoder").is_dir()
+
+
+def _figures(text: str) -> set[str]:
+    """Figures with their interval, such as 87.9 [86.2, 89.6], without bold type and per cent signs."""
+    text = re.sub(r"\s+", " ", text.replace("*", "").replace(" %", ""))
+    return set(re.findall(r"\d+\.\d+ \[\d+\.\d+, \d+\.\d+\]", text))
+
+
+def test_figures_of_the_guides_are_those_of_the_notes() -> None:
+    bench = ROOT / "rag" / "bench"
+    measured = {
+        figure
+        for path in (bench / "RESULTS.md", *(bench / "notes").glob("*.md"))
+        for figure in _figures(path.read_text(encoding="utf-8"))
+    }
+    unknown = {path.name: _figures(path.read_text(encoding="utf-8")) - measured for path in PAGES}
+    assert sum(len(_figures(path.read_text(encoding="utf-8"))) for path in PAGES) > 50
+    assert not {name: wrong for name, wrong in unknown.items() if wrong}
