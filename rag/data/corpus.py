@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -142,8 +143,8 @@ def passages_of(texts: Any, titles: Iterable[str] | None) -> list[Passage]:
     """Passages from what Python code holds.
 
     Args:
-        texts: strings, `Passage` records, or mappings with the fields of a corpus; a DataFrame has such rows.
-            Their numbers are the ids of those without.
+        texts: strings, `Passage` records, or mappings with the fields of a corpus; a DataFrame or an Arrow
+            table has such rows. Their numbers are the ids of those without.
         titles: one title per string.
 
     Raises:
@@ -155,12 +156,14 @@ def passages_of(texts: Any, titles: Iterable[str] | None) -> list[Passage]:
             f"{what} is a single {type(titles if what == 'titles' else texts).__name__}, expected a list",
             hint="put it in a list; files are indexed with `rag index FILE --out DIR`",
         )
-    if hasattr(texts, "columns"):  # a DataFrame of pandas or polars: iterating it gives the columns
-        texts = texts.to_dicts() if hasattr(texts, "to_dicts") else texts.to_dict("records")
+    if hasattr(texts, "columns"):  # a table of pandas, polars or Arrow: iterating it gives the columns
+        rows_of = getattr(texts, "to_dicts", None) or getattr(texts, "to_pylist", None)
+        rows = rows_of() if rows_of else texts.to_dict("records")
+        texts = [{name: _known(value) for name, value in row.items()} for row in rows]
     given = list(texts)
     if not given:
         raise DataError("no texts were given", hint="pass at least one string or Passage")
-    named = None if titles is None else [title or "" for title in titles]
+    named = None if titles is None else [_known(title) or "" for title in titles]
     if named is not None and len(named) != len(given):
         raise DataError(f"{len(given)} texts but {len(named)} titles; expected one title per text")
     fields = DocumentFields(ReadOptions(), "row")
@@ -188,6 +191,12 @@ def passages_of(texts: Any, titles: Iterable[str] | None) -> list[Passage]:
     if fields.layout:
         _log.info("%s", fields.layout)
     return passages
+
+
+def _known(value: Any) -> Any:
+    """None for what pandas has where nothing is: NaN or NA."""
+    is_missing = type(value).__name__ == "NAType" or (isinstance(value, float) and math.isnan(value))
+    return None if is_missing else value
 
 
 class IdSet:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from indexers.lucene import LuceneIndex
@@ -112,8 +113,18 @@ def test_rows_become_passages() -> None:
         Passage("0", "Danube", "It rises."),
         Passage("1", "Rhine", "It ends."),
     ]
+    assert passages_of(pa.Table.from_pylist(rows), None) == expected
     with pytest.raises(DataError, match=r"text 0: no text: expected text or .* there are Name"):
         passages_of([{"Name": "Danube"}], None)
+
+
+@pytest.mark.parametrize("nothing", [None, float("nan"), pd.NA])
+def test_a_cell_without_a_value_is_no_text(nothing: Any) -> None:
+    frame = pd.DataFrame({"title": ["Danube", nothing], "text": ["It rises.", "It ends."]}, dtype=object)
+    assert [passage.title for passage in passages_of(frame, None)] == ["Danube", ""]
+    assert [passage.title for passage in passages_of(frame["text"], frame["title"])] == ["Danube", ""]
+    with pytest.raises(DataError, match="text 1: no text: text holds nothing"):
+        passages_of(pd.DataFrame({"text": ["It rises.", nothing]}, dtype=object), None)
 
 
 @pytest.mark.parametrize(
