@@ -1,0 +1,117 @@
+"""The documents of the question set: `python -m rag.bench.documents.fetch OUT` lays them out in one folder.
+
+Debian packages come through `apt-get download`, wheels and source distributions through `pip download`, each
+in the version that `sources.json` names; every document is checked against its SHA-256.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from itertools import groupby
+from pathlib import Path
+
+from rag.core.errors import ConfigError, DataError, RagError
+
+SOURCES = Path(__file__).with_name("sources.json")
+_PIP = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", ".")
+_DOWNLOADS = {
+    "deb": ("apt-get", "download", "{package}={version}"),
+    "wheel": (*_PIP, "--only-binary", ":all:", "{package}=={version}"),
+    "sdist": (*_PIP, "--no-binary", ":all:", "{package}=={version}"),
+}
+
+
+def fetch(out: Path, sources: Path = SOURCES) -> int:
+    """Download and unpack every document that is not in `out` yet; returns how many were written.
+
+    Raises:
+        ConfigError: a download failed, or its tool is missing.
+        DataError: a package lacks the file, or the file differs from the frozen one.
+    """
+    rows = json.loads(sources.read_text("utf-8"))
+    missing = [row for row in rows if not _is_there(out / row["path"], row["sha256"])]
+    for key, group in groupby(missing, lambda row: (row["registry"], row["package"], row["version"])):
+        with tempfile.TemporaryDirectory() as folder:
+            archive = _download(*key, Path(folder))
+            for row in group:
+                _write(out, row, _read_member(archive, row["file"]))
+    return len(missing)
+
+
+def _is_there(path: Path, sha256: str) -> bool:
+    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == sha256
+
+
+def _download(registry: str, package: str, version: str, folder: Path) -> Path:
+    command = [part.format(package=package, version=version) for part in _DOWNLOADS[registry]]
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise ConfigError(f"{command[0]} is not installed; {package} {version} comes through it") from None
+    archives = list(folder.iterdir())
+    if done.returncode or len(archives) != 1:
+        detail = (done.stderr.strip().splitlines() or [f"{len(archives)} files"])[-1]
+        raise ConfigError(f"{' '.join(command)} brought no package: {detail}")
+    return archives[0]
+
+
+def _read_member(archive: Path, name: str) -> bytes:
+    try:
+        if archive.suffix == ".whl":
+            with zipfile.ZipFile(archive) as wheel:
+                return wheel.read(name)
+        if archive.suffix == ".deb":
+            command = ["dpkg-deb", "--fsys-tarfile", str(archive)]
+            packed: Path | BytesIO = BytesIO(subprocess.run(command, capture_output=True, check=True).stdout)
+            member = f"./{name}"
+        else:  # everything in a source distribution lies in a folder of its name and version
+            packed = archive
+            member = f"{archive.name.removesuffix('.tar.gz')}/{name}"
+        with tarfile.open(fileobj=packed if isinstance(packed, BytesIO) else packed.open("rb")) as tar:
+            extracted = tar.extractfile(member)
+            if extracted is None:
+                raise KeyError(member)
+            return extracted.read()
+    except KeyError:
+        raise DataError(f"{archive.name} has no file {name}") from None
+
+
+def _write(out: Path, row: Mapping[str, str], data: bytes) -> None:
+    if row["file"].endswith(".gz"):
+        data = gzip.decompress(data)
+    sha256 = hashlib.sha256(data).hexdigest()
+    if sha256 != row["sha256"]:
+        raise DataError(
+            f"{row['file']} of {row['package']} {row['version']} differs from the frozen one: "
+            f"expected SHA-256 {row['sha256']}, found {sha256}"
+        )
+    path = out / row["path"]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command: one argument, the folder; returns the exit status."""
+    if len(arguments) != 1:
+        print("usage: python -m rag.bench.documents.fetch OUT", file=sys.stderr)
+        return 2
+    try:
+        written = fetch(Path(arguments[0]))
+    except RagError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"{written} documents written to {arguments[0]}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

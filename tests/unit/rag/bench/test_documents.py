@@ -1,0 +1,111 @@
+"""The question set over real documents: shape, counts, frozen hash, and how documents are unpacked."""
+
+import gzip
+import hashlib
+import json
+import re
+import zipfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from rag.bench.documents import fetch
+from rag.core.errors import ConfigError, DataError
+from rag.data.questions import read_questions
+
+FOLDER = fetch.SOURCES.parent
+QUESTIONS = FOLDER / "questions.jsonl"
+ROWS = [json.loads(line) for line in QUESTIONS.read_text("utf-8").splitlines()]
+SOURCES = json.loads(fetch.SOURCES.read_text("utf-8"))
+ANSWERABLE = [row for row in ROWS if row["kind"] != "unanswerable"]
+
+
+def test_the_questions_are_those_that_were_frozen():
+    digest = hashlib.sha256(QUESTIONS.read_bytes()).hexdigest()
+    assert re.findall(r"\b[0-9a-f]{64}\b", (FOLDER / "README.md").read_text("utf-8")) == [digest]
+
+
+def test_counts_hold_what_the_readme_says():
+    formats = Counter(row["format"] for row in ANSWERABLE)
+    documents = Counter(source["path"].split("/")[0] for source in SOURCES)
+    kinds = Counter(row["kind"] for row in ROWS)
+    readme = (FOLDER / "README.md").read_text("utf-8")
+    for name, n in formats.items():
+        assert f"| {name} | {documents[name]} | {n} |" in readme
+    for name, n in kinds.items():
+        assert f"| {name} | {n} |" in readme
+    assert min(formats.values()) >= 15
+    assert min(kinds.values()) >= 12
+    assert kinds["unanswerable"] * 5 >= len(ROWS)
+    assert len({source["publisher"] for source in SOURCES}) == 44
+
+
+def test_every_question_has_its_fields():
+    paths = {source["path"] for source in SOURCES}
+    assert len({row["id"] for row in ROWS}) == len({row["question"] for row in ROWS}) == len(ROWS) == 202
+    for row in ANSWERABLE:
+        assert row["document"] in paths
+        assert row["document"].startswith(row["format"] + "/")
+        assert row["answers"]
+        assert all(isinstance(answer, str) and answer.strip() for answer in row["answers"])
+        assert re.fullmatch(r"page \d+|line \d+|sheet .+|\S+\.x?html", row["where"]), row["id"]
+    for row in ROWS[len(ANSWERABLE) :]:
+        assert row["is_impossible"]
+        assert not row["answers"]
+        assert row["document"] is None
+
+
+def test_the_reader_of_question_sets_takes_them():
+    questions = list(read_questions(QUESTIONS))
+    assert [question.answers for question in questions] == [tuple(row["answers"]) for row in ROWS]
+    assert sum(question.is_impossible for question in questions) == 44
+
+
+def test_sources_name_one_file_each():
+    assert len({source["path"] for source in SOURCES}) == len(SOURCES) == 71
+    for source in SOURCES:
+        assert source["registry"] in ("deb", "wheel", "sdist")
+        assert re.fullmatch("[0-9a-f]{64}", source["sha256"])
+        assert source["package"]
+        assert source["version"]
+        assert not source["file"].startswith(("/", "."))
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One source: a compressed file of a wheel, which `cp` "downloads"."""
+    wheel = tmp_path / "guide-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("guide/faq.txt.gz", gzip.compress(b"Ask early.\n"))
+    monkeypatch.setitem(fetch._DOWNLOADS, "wheel", ("cp", str(wheel), "."))
+    row = {"path": "text/faq.txt", "registry": "wheel", "package": "guide", "version": "1.0",
+           "file": "guide/faq.txt.gz", "sha256": hashlib.sha256(b"Ask early.\n").hexdigest()}  # fmt: skip
+    path = tmp_path / "sources.json"
+    path.write_text(json.dumps([row]))
+    return path
+
+
+def test_documents_are_unpacked_checked_and_fetched_once(tmp_path: Path, sources: Path):
+    assert fetch.fetch(tmp_path / "out", sources) == 1
+    assert (tmp_path / "out/text/faq.txt").read_bytes() == b"Ask early.\n"
+    assert fetch.fetch(tmp_path / "out", sources) == 0
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "error", "message"),
+    [
+        ("sha256", "0" * 64, DataError, "differs from the frozen one"),
+        ("file", "guide/none.txt", DataError, "has no file guide/none.txt"),
+        ("registry", "deb", ConfigError, "brought no package"),
+    ],
+)
+def test_what_does_not_fit_is_an_error(
+    tmp_path: Path, sources: Path, monkeypatch: pytest.MonkeyPatch, field, value, error, message
+):
+    monkeypatch.setitem(fetch._DOWNLOADS, "deb", ("false",))
+    (row,) = json.loads(sources.read_text())
+    sources.write_text(json.dumps([row | {field: value}]))
+    with pytest.raises(error, match=message):
+        fetch.fetch(tmp_path / "out", sources)
+    assert not (tmp_path / "out").exists()
