@@ -177,6 +177,7 @@ class RetrieverBatches:
 
     Note:
         DPR masks nothing: another question's positive counts as negative even where it is the same passage.
+        Its code takes a question's first positive at every visit; here any of them is drawn.
     """
 
     def __init__(

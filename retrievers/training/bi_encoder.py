@@ -24,6 +24,7 @@ from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.export import TowerWeights, write_encoder
 from retrievers.encoders.head import find_weight, read_weight
 from retrievers.encoders.settings import EncoderForm, EncoderSettings, read_settings
+from retrievers.encoders.static import POOLING as STATIC
 from retrievers.encoders.tower import TowerModel
 from retrievers.encoders.vectors import Vectors, score
 from retrievers.examples.tokens import Int32, RetrieverTokenizer
@@ -314,6 +315,11 @@ def adopt_index(config: ConfigT, index: Index, *, same_encoder: bool = False) ->
     identity = index.encoder_identity
     if identity is None:
         raise ConfigError(f"{config.index} has no vectors", hint="build it with --retriever dense")
+    if identity.pooling == STATIC:
+        raise ConfigError(
+            f"{config.index} was built with {identity.name}, a static encoder, which is not trained here",
+            hint="build the index with another --encoder",
+        )
     index.check_encoder(BiEncoder.load_like(identity, precision="fp32").identity)
     if (given := config.model.question_encoder) is not None:
         its = BiEncoder.load_like(identity, given, precision="fp32").identity

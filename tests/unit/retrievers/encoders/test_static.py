@@ -20,6 +20,8 @@ from rag.core.types import Passage, Query
 from rag.pipeline import Pipeline
 from retrievers.encoders.open import load_encoder
 from retrievers.encoders.static import StaticEncoder, is_static
+from retrievers.training.adore import train_adore
+from retrievers.training.config import AdoreTrainConfig
 
 WORDS = ["[UNK]", "danube", "rhine", "river", "black", "forest", "sea", "##s", "rises", "the", "in"]
 TEXTS = ["The Danube rises in the Black Forest", "rivers", "", "unknown words and the sea"]
@@ -140,3 +142,12 @@ def test_an_index_is_built_and_searched_without_torch(tmp_path: Path, vectors: n
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads((tmp_path / "run.json").read_text())[0]["ctxs"][0]["id"] == "r"
+
+
+def test_no_training_starts_over_its_vectors(tmp_path: Path, vectors: np.ndarray) -> None:
+    encoder = load_encoder(write_static(tmp_path / "encoder", vectors, tokenizer()))
+    passages = [Passage("d", "Danube", "rises in the Black Forest"), Passage("r", "", "rhine sea")]
+    place = build_index(passages, tmp_path / "index", encoder=encoder, settings=BuildSettings(probes=2))
+    config = AdoreTrainConfig(out=tmp_path / "run", train_files=(tmp_path / "train.json",), index=place)
+    with pytest.raises(ConfigError, match="a static encoder, which is not trained here"):
+        train_adore(config)
