@@ -1,4 +1,4 @@
-"""The routes of the API: check the request, pass it to the desk, return the result."""
+"""The routes of the API: check the request, pass it to the job queue (`Desk`), return the result."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _DESCRIPTIONS = {
 def error_models(
     *statuses: int, model: type[ErrorOut | ChatErrorOut] = ErrorOut
 ) -> dict[int | str, dict[str, Any]]:
-    """The description of these statuses in the API's description."""
+    """Response models and texts of these HTTP statuses for the OpenAPI document."""
     return {status: {"model": model, "description": _DESCRIPTIONS[status]} for status in statuses}
 
 
@@ -121,7 +121,7 @@ async def retrieve(body: RetrieveRequest, request: Request, desk: DeskOf) -> Res
     responses=error_models(401, 404, 422, 500, 503),
 )
 async def passage(passage_id: str, desk: DeskOf) -> Response:
-    """Title and text of a passage, and its location if it is of a file."""
+    """Title and text of a passage, and its location in the file it comes from, if any."""
     found = await desk.passage(passage_id)
     if found is None:
         raise ApiError(
@@ -142,7 +142,7 @@ async def passage(passage_id: str, desk: DeskOf) -> Response:
     responses=error_models(401, 403, 408, 409, 413, 422, 500, 503),
 )
 async def reload(request: Request, desk: DeskOf) -> Response:
-    """Open the configured index directory again and switch to it; running requests are not disturbed.
+    """Open the configured index directory again and switch to it; running requests are not interrupted.
 
     Only on servers with API keys. It takes no parameters: the directory is the server's setting, which may
     be a symbolic link.
@@ -167,7 +167,7 @@ async def reload(request: Request, desk: DeskOf) -> Response:
 @router.head("/healthz", include_in_schema=False)
 @router.get("/healthz", tags=["operation"], summary="Is the process alive", response_model=StatusOut)
 async def healthz() -> Response:
-    """200 as soon as the process answers."""
+    """200 as soon as the process serves HTTP."""
     return JSONResponse({"status": "alive"})
 
 
@@ -196,15 +196,15 @@ async def readyz(desk: DeskOf) -> Response:
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 async def metrics(desk: DeskOf) -> Response:
-    """Requests, latencies by stage, queue depth, batch sizes, refusals, and the index in use."""
+    """Requests, latencies by stage, queue depth, batch sizes, rejected requests, and the index in use."""
     return Response(desk.metrics.render(), media_type=desk.metrics.content_type)
 
 
 async def run_job(request: Request, desk: Desk, job: Job, questions: list[str]) -> list[dict[str, Any]]:
-    """Results of the questions; stops if the client disconnects or the time limit passes.
+    """Results for the questions, in order; stops if the client disconnects or the time limit is reached.
 
     Raises:
-        ApiError: 499 or 504 then, and as `Desk.submit`.
+        ApiError: 499 if the client disconnects, 504 at the time limit, and the errors of `Desk.submit`.
     """
     fields = request.state.log_fields
     fields["n_questions"] = len(questions)

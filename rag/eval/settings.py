@@ -1,4 +1,4 @@
-"""Settings of an evaluation; light, so that a command's help can show them."""
+"""Settings of an evaluation; quick to import, so that a command's help can show them."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ class EvaluationSettings(Config):
     """How questions are asked and scored.
 
     Attributes:
-        profile: rules of EM and F1.
-        ks: cut-offs of the retrieval figures.
+        profile: answer normalisation and matching rules for EM and F1.
+        ks: cut-offs k of top-k accuracy and the other retrieval figures.
         measures: measures in ir_measures' syntax, for questions whose gold passages are known.
-        read: passages the reader sees.
-        n_best: answers per question.
-        batch_size: questions per batch; 1 for the time of one question at a time.
-        shard_size: questions between two writes; a killed run loses at most these.
-        pages: KILT's page of a passage: its document (ids PAGE-n), the passage (its id) or the title.
-        match: rule by which a passage holds an answer; None for the profile's rule.
-        limit: use only the first so many questions.
-        sample: use only so many of them, drawn at random with `seed`, in the order of the set.
+        read: number of passages per question that the reader reads.
+        n_best: number of answers per question.
+        batch_size: questions per batch; 1 measures the latency of single questions.
+        shard_size: number of questions after which results are saved; an interrupted run loses at most these.
+        pages: what counts as a page for KILT's measures: the document of a passage (ids PAGE-n), the passage
+            itself (its id) or its title.
+        match: rule that decides whether a passage contains an answer; None means the profile's rule.
+        limit: evaluate only the first questions, at most this number.
+        sample: evaluate a random sample of this number of questions, drawn with `seed`, in the set's order.
         gold: read the gold passages instead of searching.
-        oracle: also read the gold passages, where known, to separate errors of retrieval and of reading.
-        likelihood: also measure −log p of the first accepted answer by a generative reader, in nats.
+        oracle: also read the gold passages, where known, to separate retrieval errors from reading errors.
+        likelihood: also measure −log p (in nats) that a generative reader gives to the first accepted answer.
         resamples: number of bootstrap resamples.
-        level: coverage of the intervals.
-        seed: seed of the sample and of the bootstrap.
+        level: confidence level of the intervals.
+        seed: seed for the sample and the bootstrap.
     """
 
     profile: Profile = "squad"
@@ -66,9 +67,7 @@ class EvaluationSettings(Config):
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """For `metrics.json`; newer fields only if they differ from the default, so that older results still
-        match.
-        """
+        """Settings for `metrics.json`; newer ones only if changed, so that older results still match."""
         usual = {"gold": False, "likelihood": False}
         found = self.model_dump(mode="json")
         return {name: value for name, value in found.items() if name not in usual or value != usual[name]}
@@ -80,12 +79,12 @@ class EvaluationSettings(Config):
 
     @property
     def match_mode(self) -> MatchMode:
-        """The rule by which a passage holds an answer."""
+        """The rule that decides whether a passage contains an answer."""
         if self.match is not None:
             return self.match
         return "regex" if self.is_regex else "kilt" if self.profile == "kilt" else "tokens"
 
     @property
     def retrieve_top_k(self) -> int:
-        """Passages to retrieve: enough for every figure and for the reader."""
+        """Number of passages to retrieve: enough for every figure and for the reader."""
         return max(*self.ks, self.read)

@@ -1,8 +1,8 @@
-"""An index that a trainer holds and searches with question vectors as they are now, while a refresher makes
-the next one from a snapshot of the model.
+"""An index that the trainer searches with the current question encoder, while a refresher builds the next
+index from a snapshot of the model.
 
-    snapshots/       encoders that the trainer publishes
-    indexes/         embeddings of the whole corpus by such an encoder, which the trainer swaps in
+    snapshots/       encoders published by the trainer
+    indexes/         embeddings of the whole corpus by such an encoder, which replace those of the trainer
 
 A published index holds `embeddings/` (float32, searched exactly) beside what every `CorpusRefresher` writes.
 """
@@ -45,26 +45,26 @@ from retrievers.training.corpus_refresher import (
 
 
 def refresh_index(config: CorpusTrainConfig, encode: EncodesCorpus = encode_corpus) -> Path:
-    """Make the index anew with every newer snapshot of the trainer in `config.out`; see `refresh_beside`."""
+    """Rebuild the index for every new snapshot of the trainer in `config.out`; see `refresh_beside`."""
     with Index.open(config.index) as index:
         adopted = adopt_index(config, index, same_encoder=True)
         return refresh_beside(adopted, lambda: IndexRefresher(adopted, index, encode=encode))
 
 
 def _key(index: Index) -> str:
-    """Says whose passages the rows of a refreshed index are, and what the first one follows on."""
+    """Identifies the passages of a refreshed index, and the index version that training starts with."""
     return hashlib.sha256(f"{index.manifest['passages']['sha256']} {index.version}".encode()).hexdigest()
 
 
 class LiveIndex:
-    """Passages, and their vectors as some step's model made them.
+    """Passages, and their vectors from the latest refresh.
 
     Args:
-        index: what is held until something newer is taken up.
+        index: index that is searched until the first refresh.
 
     Attributes:
-        passages: by row.
-        version: of the index in use.
+        passages: the passages; row i of the index is passage i.
+        version: version of the index in use.
 
     Raises:
         ConfigError: the index has no vectors.
@@ -78,22 +78,22 @@ class LiveIndex:
         self._search: VectorIndex = index.dense
 
     def search(self, questions: Tensor, top_k: int) -> IntArray:
-        """Rows (B, K) of the best passages in the live index, best first; −1 where there are no more.
+        """Rows (B, K) of the best passages in the live index, best first; −1 where there are fewer than K.
 
         Args:
-            questions: (B, D) of the model as it is; no gradient flows back from rows.
+            questions: (B, D) vectors from the current model; the search is not differentiable.
         """
         return self._search.search(questions.detach().float().cpu().numpy(), top_k)[1]
 
     def passages_of(self, rows: IntArray) -> list[list[Passage]]:
-        """The passages of each row of what `search` gives."""
+        """The passages of each question, from the rows that `search` returns."""
         return [self.passages.get_many(own[own >= 0]) for own in rows]
 
     def take_up(self, generation: Generation) -> Mapping[str, float]:
-        """Search what a refresher published from now on; returns its figures.
+        """Replace the vectors by those that a refresher published, and return the refresher's figures.
 
         Raises:
-            MismatchedArtifactError: it is of another corpus.
+            MismatchedArtifactError: the vectors belong to another corpus.
         """
         embeddings = EmbeddingShards.open(generation.path / "embeddings")
         if generation.meta.get("key") != self._key or len(embeddings) != len(self.passages):
@@ -107,7 +107,7 @@ class LiveIndex:
 
 
 class IndexRefresher(CorpusRefresher):
-    """Builds indexes from snapshots; a killed refresh resumes shard by shard."""
+    """Builds indexes from snapshots; an interrupted refresh resumes after the last finished shard."""
 
     def __init__(
         self,
@@ -127,12 +127,12 @@ class IndexRefresher(CorpusRefresher):
         )  # fmt: skip
 
     def encoded(self, encoder: TextEncoder, folder: Path) -> EncodedCorpus:
-        """See `CorpusRefresher`; the vectors are what is published."""
+        """See `CorpusRefresher`; the passage vectors are published."""
         place = folder / "embeddings"
         return EncodedCorpus(encoder, self.encode(place, self.passages, encoder, "float32", check=self.check))
 
     def at_start(self) -> Probes:
-        """The index that training starts with."""
+        """Probe vectors and search results of the index that training starts with."""
         index = self._index
         assert index.embeddings is not None
         assert index.dense is not None
@@ -152,11 +152,12 @@ def index_exchange(
     world: World,
     role: Role,
 ) -> Exchange:
-    """Hooks of the fit loop: snapshots out, indexes in; the trainer never waits.
+    """Hooks of the fit loop that publish snapshots and load refreshed indexes; the trainer never waits.
 
     Args:
-        index: what training starts with; `held` is what is swapped.
-        model: the encoder; its weights in fp32 are the `retriever.…` of `master`.
+        held: live index whose vectors are replaced.
+        index: index that training starts with.
+        model: the encoder; its fp32 weights are the entries `retriever.…` of `master`.
     """
     return corpus_exchange(
         config, index, model, lambda: part(master.state(), "retriever"), held.take_up,
@@ -167,6 +168,6 @@ def index_exchange(
 
 
 def _watched(config: CorpusTrainConfig, index: Index) -> IntArray:
-    """Rows of the passages that drift and staleness are measured on."""
+    """Rows of the passages on which drift and staleness are measured."""
     count = len(index.passages)
     return ProbeSet.draw(config, config.run.seed, questions=1, passages=count).passages

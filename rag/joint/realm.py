@@ -1,12 +1,11 @@
-r"""Train a retriever by filling in masked words with what it finds (REALM).
+r"""Train a retriever by predicting masked words from the passages that it retrieves (REALM).
 
     p(y|x) = Σ_z p(z|x) Π_t p(y_t|x, z)      "sequence", as in the paper
-    p(y|x) = Π_t Σ_z p(z|x) p(y_t|x, z)      "token", as in its code, which takes the mean over t of the log
+    p(y|x) = Π_t Σ_z p(z|x) p(y_t|x, z)      "token", as in the published code: mean over t of the log
 
-x is a sentence with masks, z a passage or the null document, which is empty and takes the credit where
-nothing has to be looked up; p(z|x) is the softmax of S(x, z) over the passages that were found. Which are
-found says an index that ages until it is made anew; what they score says the model as it is, so that both
-towers learn:
+x is a sentence with masks, z a passage or the null document, which is empty and gets the probability where
+no passage helps; p(z|x) is the softmax of S(x, z) over the retrieved passages. They are retrieved from an
+index that is refreshed from time to time, and scored by the current model, so that both towers are trained:
 
     ∇ log p(y|x) = Σ_z r(z) ∇S(x, z),   r(z) = (p(y|z, x) / p(y|x) − 1) p(z|x)      ("sequence")
 
@@ -54,20 +53,21 @@ from retrievers.training.frozen import listed_scores
 from retrievers.training.ict import CorpusDataConfig
 from retrievers.training.recipe import encoder_card
 
-_SPARE = 8  # passages found beyond those wanted, for those that are excluded
+_SPARE = 8  # further passages to retrieve, in place of those that are excluded
 
 
 class RealmTrainConfig(CorpusTrainConfig):
-    """Everything `train_realm` reads.
+    """Settings of `rag train realm`.
 
     Attributes:
-        train_files: where sentences are from: a built index, or files of documents; none: `index`.
+        train_files: sources of the sentences: a built index, or files of documents; empty means `index`.
         masks: what is masked: "salient" (names and dates), "random" words or a random "span".
-        tagger: token classification model that finds names; None: by looks and by the corpus's titles.
+        tagger: token classification model that finds names; None finds them by capital letters and by the
+            titles of the corpus.
         marginal: "sequence" or "token".
-        documents: number of passages with which a sentence is read, K, including the null document.
-        null_document: whether it competes; without it, it is still measured.
-        mlm: see there.
+        documents: K, number of passages per sentence, including the null document.
+        null_document: whether the null document is one of the passages; if not, its effect is still measured.
+        mlm: settings of the masked language model.
     """
 
     recipe: ClassVar[str] = "realm"
@@ -99,29 +99,29 @@ def realm_log_likelihood(marginal: Marginal, scores: Tensor, logp: Tensor, lengt
     """(B,) log p(y|x), for "token" the mean over the masked tokens.
 
     Args:
-        marginal: see the module.
+        marginal: "sequence" or "token", see the equations of the module.
         scores: (B, K) S(x, z), −inf where there is no passage.
-        logp: (B, K, T) log p(y_t|x, z), 0 behind the last token.
-        lengths: (B,) masked tokens.
+        logp: (B, K, T) log p(y_t|x, z), 0 after the last masked token.
+        lengths: (B,) numbers of masked tokens.
     """
     value = answer_log_likelihood(marginal, scores, logp)
     return value / lengths if marginal == "token" else value
 
 
 def train_realm(config: RealmTrainConfig, role: Role = "both") -> Path:
-    """Train as `config` says, or resume the run that `config.out` holds.
+    """Train as `config` says, or resume the run in `config.out`.
 
-    Writes into `config.out` what `train_dpr` writes, `mlm/`, the masked language model, and `snapshots/` and
-    `indexes/`, over which a trainer and a refresher meet.
+    Writes the files of `train_dpr` into `config.out`, and `mlm/`, the masked language model, and `snapshots/`
+    and `indexes/`, through which trainer and refresher exchange models and indexes.
 
     Args:
-        role: "both" makes the index anew in this process; "trainer" leaves it to `refresh_index`.
+        role: "both" refreshes the index in this process; "trainer" leaves that to `refresh_index`.
 
     Returns:
         The folder of the finished encoder, `config.out / "encoder"`.
 
     Raises:
-        DataError: the corpus has nothing to mask.
+        DataError: no sentence of the corpus has anything to mask.
         ConfigError: the configuration cannot work.
         MismatchedArtifactError: `config.out` holds a run with another configuration, or the index was built
             with another encoder.
@@ -180,7 +180,7 @@ class RealmTask:
         self.held, self.world = held, world
 
     def loss(self, batch: Sequence[MaskedSentence]) -> Loss:
-        """Forward pass of this process's share."""
+        """Loss and figures of this process's share of the batch."""
         own = batch[self.world.rank :: self.world.size]
         if not own:  # fewer sentences than processes
             return Loss(next(self.retriever.parameters()).sum() * 0.0, examples=0, tokens=0, parts=_PARTS)
@@ -210,14 +210,14 @@ class RealmTask:
         )
 
     def retrieve(self, sentences: Sequence[MaskedSentence]) -> tuple[Tensor, IntArray, list[tuple[str, str]]]:
-        """The passages with which each sentence is read.
+        """Retrieve the passages of each sentence and score them with the current model.
 
-        A passage in which the sentence stands, and a copy of one that is there, are left out. Where none is
-        left, the null document is read, also if the configuration does without it.
+        Passages that contain the sentence, and duplicates, are left out. Where no passage is left, the null
+        document is used, even if the configuration excludes it.
 
         Returns:
-            Scores (B, K) by the model as it is, the null document first, −inf in empty places; places (B, K)
-            in the third, the titles and texts of the passages, of which the null document is the first.
+            Scores (B, K), the null document first, −inf in empty places; indices (B, K) into the third item;
+            the titles and texts of the distinct passages, the null document first.
         """
         model, wanted = self.retriever, self.config.documents - 1
         questions = model.ask([Query(sentence.query) for sentence in sentences])  # (B, D)
@@ -243,7 +243,7 @@ class RealmTask:
 def _holding(
     sentences: Sequence[MaskedSentence], rows: IntArray, passages: Sequence[tuple[str, str]]
 ) -> Tensor:
-    """(B, K) whether a passage has all that is masked in the sentence; the null document, row 0, has not."""
+    """(B, K) whether a passage contains all masked words of the sentence; the null document never does."""
     return torch.tensor(
         [
             [place > 0 and all(word in passages[place][1] for word in sentence.words) for place in listed]

@@ -1,6 +1,6 @@
-"""What every training recipe's configuration has: `optim`, how it learns, and `run`, how it goes.
+"""The settings that all training recipes share: `optim` (optimisation) and `run` (validation, saving, seed).
 
-A recipe adds groups and defaults:
+A recipe adds its groups and defaults:
 
     class MyTrainConfig(TrainConfig):
         recipe: ClassVar[str] = "mine"
@@ -27,22 +27,25 @@ _WSD_DECAY = 0.2
 
 
 class OptimConfig(Config):
-    """How a model is optimised.
+    """Settings of optimiser and learning rate schedule.
 
     Attributes:
-        learning_rate: its highest value, reached after the warm-up.
-        learning_rates: another peak for parts of the model, by the beginning of their parameters' names
-            (whole words between dots); the longest that fits counts.
-        schedule: shape after the warm-up.
-        warmup_fraction: share of the steps in which the rate rises.
-        warmup_steps: the same in steps; wins where it is given.
-        weight_decay: on matrices only.
-        clip_norm: gradients are scaled down to this norm.
-        accumulate: batches whose gradients are added before a step; in-batch negatives stay those of a batch.
+        learning_rate: peak learning rate, reached after the warm-up.
+        learning_rates: peak learning rates for parts of the model, by prefixes of parameter names (whole
+            words between dots); the longest matching prefix counts.
+        schedule: shape of the learning rate after the warm-up.
+        warmup_fraction: fraction of the steps in which the learning rate rises.
+        warmup_steps: number of warm-up steps; if given, it replaces `warmup_fraction`.
+        weight_decay: weight decay, applied to weight matrices only.
+        clip_norm: maximum norm of the gradient; a longer one is scaled down.
+        accumulate: number of batches per step, whose gradients are added; in-batch negatives come from one
+            batch only.
         epochs: passes over the training questions; fractions are allowed.
-        max_steps: ends the run (and its schedule) earlier; where `epochs` ends it before, a warning says so.
-        precision: "bf16", "fp32", or "auto": bf16 where the hardware multiplies it faster.
-        ema: decay of an average of the weights, which is then what is validated and exported; 0 is off.
+        max_steps: maximum number of steps of the run and its schedule; a warning is logged if `epochs` ends
+            the run earlier.
+        precision: "bf16", "fp32", or "auto": bf16 where the hardware computes it faster.
+        ema: decay of an exponential moving average of the weights, which is then validated and exported; 0
+            is off.
     """
 
     learning_rate: Rate = 2e-5
@@ -60,22 +63,22 @@ class OptimConfig(Config):
 
     @property
     def max_batches(self) -> int | None:
-        """`max_steps`, in batches."""
+        """`max_steps` as a number of batches."""
         return None if self.max_steps is None else self.max_steps * self.accumulate
 
 
 class RunConfig(Config):
-    """How a run is watched, saved and repeated.
+    """Settings of validation, logging, checkpoints and the random seed.
 
     Attributes:
-        validate_every_steps: 0 validates at the end only.
-        select_by: held-out figure that picks the exported weights; "last" takes the end of the run.
-        early_stop: validations without a better `select_by` before the run ends; 0 never stops early.
-        log_every_steps: distance of log lines and of records in metrics.jsonl.
-        save_every_s: bounds what a killed run loses, in seconds; 0 saves after every step.
+        validate_every_steps: number of steps between validations; 0 validates at the end only.
+        select_by: held-out figure by which the exported weights are chosen; "last" exports the final weights.
+        early_stop: stop after this number of validations without a better `select_by`; 0 never stops early.
+        log_every_steps: number of steps between log lines, and between records in metrics.jsonl.
+        save_every_s: seconds between checkpoints; 0 saves after every step.
         tensorboard: write event files too (needs the extra `tensorboard`).
-        threads: CPU threads; None: all cores.
-        seed: of everything that is drawn at random.
+        threads: number of CPU threads; None uses all cores.
+        seed: random seed.
     """
 
     free: ClassVar[frozenset[str]] = frozenset({"threads", "save_every_s", "log_every_steps", "tensorboard"})
@@ -98,15 +101,15 @@ class RunConfig(Config):
 
 
 class TrainConfig(Config):
-    """Settings of every recipe.
+    """Settings of every training recipe.
 
     Attributes:
-        recipe: its name.
-        measured: figures of held-out data that `run.select_by` may name.
-        out: folder of the run.
-        name: of what is made.
-        notes: a paragraph for the model card: what the configuration does not say.
-        optim, run: see there.
+        recipe: name of the recipe.
+        measured: figures on held-out data that `run.select_by` may name.
+        out: output folder of the run.
+        name: name of the finished model.
+        notes: a paragraph for the model card, with facts that are not in the configuration.
+        optim, run: see `OptimConfig` and `RunConfig`.
     """
 
     recipe: ClassVar[str]
@@ -131,13 +134,14 @@ class RefreshedConfig(Config):
     """Further settings of recipes whose negatives or index are refreshed during training.
 
     Attributes:
-        refresh: when a snapshot of the model is handed over to be worked with: "never", "every 500",
-            "0:500,2000:2000" (from step:every), "drift>0.05" (1 - mean cosine of probe passages).
-        poll_every_steps: how often the trainer looks for newer results and measures drift.
-        poll_s: how often the other process looks for a newer snapshot, in seconds.
-        probe_questions: questions of the staleness figures.
-        probe_passages: passages of the staleness figures and of drift.
-        keep_generations: published snapshots and results that stay on disk.
+        refresh: when the trainer publishes a snapshot of the model for a refresh: "never", "every 500"
+            (steps), "0:500,2000:2000" (first step:interval), "drift>0.05" (1 − mean cosine between old and
+            new vectors of the probe passages).
+        poll_every_steps: number of steps after which the trainer looks for new results and measures drift.
+        poll_s: seconds after which the refresher looks for a new snapshot.
+        probe_questions: number of questions on which staleness is measured.
+        probe_passages: number of passages on which staleness and drift are measured.
+        keep_generations: number of published snapshots and of results that are kept on disk.
     """
 
     refresh: str = "every 500"
@@ -149,7 +153,7 @@ class RefreshedConfig(Config):
 
     @property
     def schedule_of_refresh(self) -> RefreshSchedule:
-        """`refresh`, parsed."""
+        """The schedule that `refresh` describes."""
         return RefreshSchedule.parse(self.refresh)
 
     @field_validator("refresh")
@@ -169,13 +173,15 @@ def schedule_factor(
     warmup_fraction: float = 0.05,
     warmup_steps: int | None = None,
 ) -> float:
-    """Factor on the peak learning rate: a linear rise, then the schedule `name`.
+    """Factor on the peak learning rate: a linear warm-up, then the schedule `name`.
 
     Args:
         name: "linear" falls to 0, "cosine" falls to 0 along half a cosine, "constant" stays, "wsd" (warm-up,
             stable, decay) stays for four fifths of the run and falls to 0 linearly.
-        step: 0-based step about to be taken.
-        warmup_steps: the same in steps; wins if given, 0 has no warm-up.
+        step: number of the next step, from 0.
+        total_steps: number of steps of the run.
+        warmup_fraction: fraction of the steps that are warm-up.
+        warmup_steps: number of warm-up steps; if given, it replaces `warmup_fraction`.
 
     Example:
         >>> [round(schedule_factor("wsd", s, 10, warmup_steps=2), 2) for s in (0, 1, 5, 8, 9)]

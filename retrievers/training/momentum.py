@@ -1,4 +1,4 @@
-"""Passages of earlier batches as negatives: a queue of vectors, made by a copy of the encoder."""
+"""Passages of earlier batches as negatives: a queue of vectors from a momentum copy of the encoder."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ from retrievers.training.losses import Score, in_batch_loss
 
 
 class MomentumQueue(FitHooks):
-    """The last `size` passages that went through training, first in, first out.
+    """Vectors of the last `size` passages of the training batches, first in, first out.
 
     Their vectors come from a copy of the passage tower whose weights follow the trained ones after every
-    step, θ' ← m θ' + (1 − m) θ, without dropout. All of it is in the checkpoint: a resumed run goes on
-    the same.
+    step, θ' ← m θ' + (1 − m) θ, without dropout. Queue and copy are saved in the checkpoint, so that a
+    resumed run gives the same result.
 
     Args:
-        master: its fp32 weights.
-        data: gives the positives of a batch's examples: those are never negatives.
-        size: most vectors.
-        momentum: m.
-        world: every process computes the vectors of its share of the passages, and all keep all.
+        model: the bi-encoder in training.
+        master: the model's fp32 weights.
+        data: training data, for the positives of each question, which are never its negatives.
+        size: maximum number of vectors in the queue.
+        momentum: m of the update.
+        world: the processes; each encodes its share of the passages, and all have the whole queue.
 
     Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval"
         (memory bank); He et al. 2020, "Momentum Contrast for Unsupervised Visual Representation Learning".
 
     Note:
-        The published code fills the queue with random vectors at first and never moves the copy (m = 1); here
-        the queue starts empty.
+        The published code starts with a queue of random vectors and never updates the copy (m = 1); here the
+        queue starts empty.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class MomentumQueue(FitHooks):
         self.keys = np.zeros(0, np.int64)
 
     def objective(self, questions: Vectors, passages: Vectors, batch: RetrieverBatch, score: Score) -> Tensor:
-        """`in_batch_loss` over the passages of the batch and of the queue."""
+        """`in_batch_loss` over the passages of the batch and the queue."""
         scores = torch.cat([score(questions, passages), score(questions, Vectors(self.vectors))], dim=1)
         golds = [self.data.positives[example] for example in batch.examples.tolist()]
         own = [_keys([self.data.passages[row] for row in rows]) for rows in golds]
@@ -73,7 +74,7 @@ class MomentumQueue(FitHooks):
 
     @torch.no_grad()
     def push(self, batch: RetrieverBatch) -> None:
-        """Put the passages of a batch into the queue, those that are in it already at its end."""
+        """Append the passages of a batch to the queue; those already in it move to its end."""
         shard = batch.shard(self.world.rank, self.world.size)
         rows, _ = self.model.chunk()
         texts = shard.passages
@@ -87,7 +88,7 @@ class MomentumQueue(FitHooks):
 
     @torch.no_grad()
     def after_step(self, step: int) -> None:
-        """Let the copy follow."""
+        """Update the weights of the copy."""
         now = self.master.state()
         for name, tensor in self._names.items():
             tensor.copy_(self._weights[name].lerp_(now[name], 1.0 - self.momentum))
@@ -97,7 +98,7 @@ class MomentumQueue(FitHooks):
         return {"queue": self.vectors, "keys": torch.from_numpy(self.keys), **self._weights}
 
     def load_extra_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on with a checkpoint's."""
+        """Restore the queue and the copy's weights from a checkpoint."""
         self.vectors = tensors["queue"].to(self.world.device)
         self.keys = tensors["keys"].numpy()
         for name, tensor in self._names.items():
@@ -105,5 +106,5 @@ class MomentumQueue(FitHooks):
 
 
 def _keys(texts: Sequence[Int32]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """A number for each text; two texts share one with the chance of a collision of 64 bits."""
+    """A 64-bit hash of each text."""
     return np.array([hash64(text.tobytes()) for text in texts], np.uint64).view(np.int64)
