@@ -95,7 +95,8 @@ class Source:
 
     Attributes:
         path: where it is; "-" for standard input, "hf:…" for a data set.
-        name: name in messages and generated ids: path relative to the given folder, or the file name.
+        name: name in messages and generated ids: path relative to the given folder, or the file name; with
+            the folder's name in front if more was given, and the folders above if several share a name.
     """
 
     path: str
@@ -127,7 +128,7 @@ def find_sources(
         raise ConfigError("standard input ('-') was given more than once")
     ignored: list[str] = []
     paths = [path for name in names for path in _expand(name, format)]
-    n_folders = sum(os.path.isdir(path) for path in paths)
+    labels = _labels(paths)
     sources: list[Source] = []
     for path in paths:
         if path == STDIN:
@@ -138,12 +139,28 @@ def find_sources(
             name = path.removeprefix(HF_PREFIX)
             sources.append(Source(HF_PREFIX + name, "hf", name))
         elif os.path.isdir(path):
-            sources += _folder(Path(path), format, ignored, prefix_names=n_folders > 1)
+            sources += _folder(Path(path), format, ignored, f"{labels[path]}/" if len(paths) > 1 else "")
         else:
-            sources.append(Source(path, _file_format(path, format), Path(path).name))
+            sources.append(Source(path, _file_format(path, format), labels[path]))
     if report is not None:
         report.ignored += ignored
     return sources
+
+
+def _labels(paths: Sequence[str]) -> dict[str, str]:
+    """Names of files and folders: the last part of each path; of those that share it, what is below the
+    folder that all of these are in.
+    """
+    full = {path: Path(os.path.abspath(path)) for path in paths}
+    alike: dict[str, list[Path]] = {}
+    for place in dict.fromkeys(full.values()):
+        alike.setdefault(place.name, []).append(place)
+    labels = {}
+    for path, place in full.items():
+        rivals = alike[place.name]
+        root = Path(os.path.commonpath([rival.parent for rival in rivals]))
+        labels[path] = place.name if len(rivals) == 1 else place.relative_to(root).as_posix()
+    return labels
 
 
 def _expand(name: str, format: str) -> list[str]:
@@ -185,7 +202,7 @@ def _file_format(path: str, format: str) -> str:
     return guessed or ""
 
 
-def _folder(folder: Path, format: str, ignored: list[str], *, prefix_names: bool) -> list[Source]:
+def _folder(folder: Path, format: str, ignored: list[str], prefix: str) -> list[Source]:
     if format in ("auto", "beir"):
         if corpus := in_folder(folder, "corpus.jsonl"):
             return [Source(str(corpus), "jsonl", corpus.name)]
@@ -208,7 +225,6 @@ def _folder(folder: Path, format: str, ignored: list[str], *, prefix_names: bool
             f"{', '.join(sorted(_BY_SUFFIX))}, wiki_00 as records; also with .gz, .bz2, .zst, .xz",
         )
     ignored += sorted(unused)
-    prefix = f"{folder.resolve().name}/" if prefix_names else ""
     return [
         Source(str(folder / name), _format_in_folder(folder / name, kind, format), prefix + name)
         for name, kind in sorted(fits.items())

@@ -117,6 +117,24 @@ def test_a_mixed_folder_is_read_as_documents(tmp_path: Path) -> None:
         list(read_documents(tmp_path / "in", options=ReadOptions(strict=True)))
 
 
+def test_files_of_the_same_name_are_different_documents(tmp_path: Path) -> None:
+    for name in ("README.md", "a/README.md", "a/docs/index.md", "b/docs/index.md", "b/docs/more.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"Text of {name}.")
+
+    def ids(*inputs: Path) -> list[str]:
+        return [document.id for document in read_documents(inputs)]
+
+    assert ids(tmp_path / "**" / "*.md") == [
+        "README.md", "a/README.md", "a/docs/index.md", "b/docs/index.md", "more.md",
+    ]  # fmt: skip
+    assert ids(tmp_path / "README.md", tmp_path / "a") == ["README.md", "a/README.md", "a/docs/index.md"]
+    assert ids(tmp_path / "a" / "docs", tmp_path / "b" / "docs") == [
+        "a/docs/index.md", "b/docs/index.md", "b/docs/more.md",
+    ]  # fmt: skip
+    assert ids(tmp_path / "b") == ["docs/index.md", "docs/more.md"]
+
+
 def test_a_file_that_nobody_may_read_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
