@@ -91,7 +91,7 @@ def _style(element: Any, document: Any) -> str:
 def _text(element: Any) -> str:
     parts = []
     for node in element.iter(f"{_W}t", f"{_W}tab", f"{_W}br", f"{_W}cr", f"{_W}noBreakHyphen"):
-        if any(above.tag == _FALLBACK for above in node.iterancestors()):
+        if any(above.tag in (_FALLBACK, f"{_W}moveFrom") for above in node.iterancestors()):
             continue
         tag = node.tag.removeprefix(_W)
         parts.append(node.text or "" if tag == "t" else {"tab": "\t", "noBreakHyphen": "-"}.get(tag, "\n"))

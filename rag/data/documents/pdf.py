@@ -171,9 +171,8 @@ def _without_boilerplate(lines: list[Line], labels: Sequence[str]) -> list[Line]
     enough = 3 if len(by_page) > 4 else 2
     kept = []
     for number, page in by_page.items():
-        entries = sum(_ENDS_IN_NUMBER.search(line.text) is not None for line in page)
-        if entries >= _MIN_CONTENTS and entries > 0.6 * len(page) and number < 5 + len(labels) // 8:
-            continue  # a page of the table of contents
+        if number < 5 + len(labels) // 8 and _is_contents(page):
+            continue
         for line in page:
             mark = _edge_mark(line)
             numbered = bool(mark) and labels[number] in (line.text.split()[0], line.text.split()[-1])
@@ -181,6 +180,14 @@ def _without_boilerplate(lines: list[Line], labels: Sequence[str]) -> list[Line]
             if not (is_edge or numbered or _LEADERS.search(line.text)):
                 kept.append(line)
     return kept or lines
+
+
+def _is_contents(page: Sequence[Line]) -> bool:
+    """Whether it is a table of contents: most lines end in a number, and these hardly ever fall."""
+    entries = [line.text for line in page if _ENDS_IN_NUMBER.search(line.text)]
+    numbers = [int(match[0]) for text in entries if (match := re.search(r"\d+\s*\Z", text))]
+    falls = sum(after < before for before, after in itertools.pairwise(numbers))
+    return len(entries) >= _MIN_CONTENTS and len(entries) > 0.6 * len(page) and falls <= 0.1 * len(numbers)
 
 
 def _edge_mark(line: Line) -> str:

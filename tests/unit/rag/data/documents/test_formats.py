@@ -76,6 +76,14 @@ def test_a_table_of_contents_is_no_text() -> None:
     assert blocks(converted) == [("paragraph", "The text.")]
 
 
+def test_a_price_list_is_no_table_of_contents() -> None:
+    prices = [
+        (50.0, 700.0 - 15 * n, 10.0, "F", f"Item {'abcdefghijkl'[n]} costs {7 * n % 5}") for n in range(12)
+    ]
+    converted = convert(make.pdf([prices, [(50.0, 700.0, 10.0, "F", "The text.")]]), "a.pdf")
+    assert converted.text.startswith("Item a costs 0 Item b costs 2")
+
+
 def test_a_page_without_characters_is_said_to_be_so() -> None:
     text = [(50.0, 700.0, 10.0, "F", "Some text here.")]
     assert convert(make.pdf([text, [], []]), "a.pdf").notes == (
@@ -217,6 +225,7 @@ def test_word_with_changes_content_controls_and_merged_cells() -> None:
     word = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
     parse = docx.oxml.parse_xml
     paragraph._p.append(parse(f'<w:ins xmlns:w="{word}"><w:r><w:t>900</w:t></w:r></w:ins>'))
+    paragraph._p.append(parse(f'<w:moveFrom xmlns:w="{word}"><w:r><w:t>700</w:t></w:r></w:moveFrom>'))
     paragraph._p.append(parse(f'<w:del xmlns:w="{word}"><w:r><w:delText>800</w:delText></w:r></w:del>'))
     inner = "<w:p><w:r><w:t>In a field.</w:t></w:r></w:p>"
     control = f'<w:sdt xmlns:w="{word}"><w:sdtContent>{inner}</w:sdtContent></w:sdt>'
