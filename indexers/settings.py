@@ -1,4 +1,4 @@
-"""How an index is built: the settings, apart from what builds, so that a command's help can show them."""
+"""Settings of an index build, quick to import, so that a command's help can show them."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ class BuildSettings(Config):
     """Settings of an index build; stored in the manifest.
 
     Attributes:
-        retriever: what can be searched afterwards.
+        retriever: retrieval methods that the index supports.
         index_type: FAISS type, see `indexers.presets`; "plaid" is for an encoder with one vector per token
             (ColBERT).
-        dtype: embeddings on disk; "auto" is float32 for `flat`, which searches them, else float16.
-        token_bits: bits per number of a token's vector, for `plaid`.
-        shard_rows: passages per embedding shard, the most a killed run can lose.
-        k1: BM25's term saturation.
-        b: BM25's length normalisation.
-        probes: queries on which recall is measured.
-        recall_target: recall@1, @10 and @100 that a lossy index type is tuned for.
-        seed: of sampling and clustering.
-        threads: cores for FAISS and Lucene; default: all.
-        reproducible: same bytes every time, at the price of a slower `hnsw` build.
+        dtype: number type of the embeddings on disk; "auto" is float32 for `flat`, which searches them
+            directly, else float16.
+        token_bits: bits per component of a token vector, for `plaid`.
+        shard_rows: passages per embedding shard; an interrupted build loses at most one shard.
+        k1: term frequency saturation of BM25.
+        b: length normalisation of BM25.
+        probes: number of queries on which recall is measured.
+        recall_target: minimum of recall@1, @10 and @100 for which a lossy index type is tuned.
+        seed: random seed of sampling and clustering.
+        threads: number of CPU threads for FAISS and Lucene; None means all cores.
+        reproducible: build byte-identical indexes, at the price of a slower `hnsw` build.
     """
 
     retriever: IndexKind = "dense"

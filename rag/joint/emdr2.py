@@ -16,12 +16,12 @@ from readers.generative.marginal import Marginal
 
 
 class EmdrTrainConfig(JointTrainConfig):
-    """Everything `train_emdr2` reads.
+    """Settings of `rag train emdr2`.
 
     Attributes:
-        objective: what the retriever learns from the reader, see `rag.joint.losses`.
-        marginal: of "emdr2": over tokens, as in the published code, or over whole answers.
-        target_temperature: of the reader's signal, for the other objectives.
+        objective: loss that trains the retriever with the reader's signal, see `rag.joint.losses`.
+        marginal: for "emdr2": marginalise per token, as in the published code, or per whole answer.
+        target_temperature: temperature of the reader's signal, for the other objectives.
     """
 
     recipe: ClassVar[str] = "emdr2"

@@ -109,10 +109,10 @@ class FixedFinder:
 
     Args:
         retriever: finds the passages.
-        passages: of the index that it searches.
+        passages: passages of the index that it searches.
         top_k: number of passages per question, K.
         scale: factor on its scores.
-        device: of the scores.
+        device: device of the scores.
 
     Source:
         Lewis et al. 2020, "Retrieval-Augmented Generation for Knowledge-Intensive NLP Tasks", section 4.5.

@@ -105,8 +105,9 @@ def fused_loss(
     Args:
         objective: the retriever's, see the module.
         seq2seq, rows, answers, scores, batch_tokens: as for `rag_loss`.
-        marginal: of "emdr2": over whole answers, as in the paper, or over tokens, as in its code.
-        temperature, target_temperature: of the scores and of the signal, for the other objectives.
+        marginal: for "emdr2": per whole answer, as in the paper, or per token, as in its code.
+        temperature, target_temperature: temperatures of the scores and of the reader's signal, for the other
+            objectives.
     """
     memory = seq2seq.encode(rows, batch_tokens)
     reader = -seq2seq.token_log_probs(memory, seq2seq.targets(answers)).sum()

@@ -37,15 +37,16 @@ _AT_ONCE = 32  # held-out sentences
 
 
 class MlmTrainConfig(TrainConfig):
-    """Everything `train_mlm` reads.
+    """Settings of `rag train mlm`.
 
     Attributes:
         train_files: the corpus: a built index, or files of documents of any format.
         masks: what is masked: "salient" (names and dates), "random" words or a random "span".
-        tagger: token classification model that finds names; None: by looks and by the corpus's titles.
-        recurring: mask names and dates that the rest of the passage names too, where there are such: there
-            is more to read.
-        mlm: see there.
+        tagger: token classification model that finds names; None finds them by capital letters and by the
+            titles of the corpus.
+        recurring: prefer to mask names and dates that also occur in the rest of the passage, from which they
+            can be predicted.
+        mlm: settings of the masked language model.
     """
 
     recipe: ClassVar[str] = "mlm"

@@ -85,8 +85,8 @@ class OrqaReaderConfig(ReaderModelConfig):
     Attributes:
         encoder: Hugging Face name or folder of an encoder, or of a reader to go on from; None is the embedded
             `all-MiniLM-L6-v2`.
-        max_tokens: longest row of question, title and text; what is behind is not read.
-        max_answer_tokens: longest span.
+        max_tokens: maximum length of question, title and text together; the rest is truncated.
+        max_answer_tokens: maximum length of a span.
     """
 
     max_tokens: int = Field(default=320, ge=32, le=512)
@@ -94,17 +94,17 @@ class OrqaReaderConfig(ReaderModelConfig):
 
 
 class OrqaTrainConfig(RetrieverTrainConfig, ValidatedTrainConfig):
-    """Everything `train_orqa` reads.
+    """Settings of `rag train orqa`.
 
     Attributes:
         train_files: question sets with answers, of any format.
-        validation_file: the same, held out.
-        index: built index with vectors; the encoder it was built with is what the question encoder starts
-            from.
-        early: C, passages among which the retriever alone is to find those that hold an answer.
-        read: K, passages that the reader reads.
+        validation_file: held-out question set with answers.
+        index: built index with vectors; training starts from the encoder it was built with.
+        early: C, number of passages in the early loss, which trains the retriever alone to rank those that
+            contain an answer first.
+        read: K, number of passages that the reader reads.
         answers: "strings", "regex" (regular expressions), or "auto": what the question set says.
-        reader: see there.
+        reader: settings of the span reader.
 
     `run.select_by` may be "em" or a top-k, of held-out questions.
     """

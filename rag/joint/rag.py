@@ -17,14 +17,14 @@ from readers.generative.marginal_decoding import Decoding
 
 
 class RagTrainConfig(JointTrainConfig):
-    """Everything `train_rag` reads.
+    """Settings of `rag train rag`.
 
     Attributes:
-        marginal: "sequence": one passage tells a whole answer; "token": every token may come from another.
-        smoothing: of labels, on the marginal.
-        decoding: of the finished reader, see `GeneratorSettings`.
-        retriever: "trained", or a kind of retriever of the index (`retrievers.open`) that stays as it is,
-            such as "bm25": the generator is trained alone, and then answers over that retriever's passages.
+        marginal: "sequence" marginalises over passages per whole answer, "token" per token of the answer.
+        smoothing: label smoothing of the marginal likelihood.
+        decoding: decoding of the finished reader, see `GeneratorSettings`.
+        retriever: "trained", or a fixed retriever of the index (`retrievers.open`) such as "bm25": then only
+            the generator is trained, with that retriever's passages.
         prior_scale: factor on such a retriever's scores, whose softmax is p(z|x).
     """
 

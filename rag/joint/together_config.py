@@ -19,12 +19,12 @@ class JointReaderConfig(Config):
 
     Attributes:
         generator: folder of `rag train generator`, or any sequence-to-sequence checkpoint.
-        dropout: replaces the model's.
-        template: an input row of question, title and text, whose names stand in braces.
-        passage_tokens: longest input row, special tokens included.
-        question_tokens, answer_tokens: longest question and answer.
-        batch_tokens: tokens that are encoded at a time.
-        beams: of the finished reader.
+        dropout: dropout rate; None keeps the model's.
+        template: format of an input, with {question}, {title} and {text} as placeholders.
+        passage_tokens: maximum input length, special tokens included.
+        question_tokens, answer_tokens: maximum lengths of question and answer.
+        batch_tokens: number of tokens that are encoded at a time.
+        beams: number of beams of the finished reader.
     """
 
     generator: str
@@ -42,15 +42,15 @@ class JointTrainConfig(CorpusTrainConfig, ValidatedTrainConfig):
 
     Attributes:
         train_files: question sets with answers, of any format.
-        validation_file: the same, held out.
+        validation_file: held-out question set with answers.
         document_side: "frozen" trains questions alone, over the index as it is; "reencode" also encodes the
             passages found with gradient, and makes the index anew as `refresh` says; "rerank" does so too,
             but keeps the index: it takes `over_retrieve` passages from it and the `top_k` best of these by
             the vectors of the model as it is.
         top_k: passages per question, K.
         over_retrieve: see "rerank".
-        index_type: of the finished index, if passages are trained.
-        reader: see there.
+        index_type: type of the finished index, if the passage encoder is trained.
+        reader: settings of the generator.
 
     `run.select_by` may be "em", "f1", "nll" or a top-k, of held-out questions.
     """

@@ -30,7 +30,7 @@ from retrievers.negatives.settings import GuidanceSettings
 if TYPE_CHECKING:
     from rag.rounds.rounds import Round
 
-_NEGATIVE_RANKS = 1000  # negatives are drawn from the first so many passages,
+_NEGATIVE_RANKS = 1000  # number of best-ranked passages that negatives are drawn from,
 _NEAR_RANKS, _NEAR_SHARE = 100, 0.5  # this share of them from the first hundred
 
 
@@ -57,7 +57,7 @@ def labelled_examples(
 def guided_examples(
     ranked: Iterable[Example], settings: GuidanceSettings, counts: Counter[str]
 ) -> Iterator[Example]:
-    """An example for each positive of each question: that one first, the others, and its own negatives.
+    """One example per positive of a question: this positive first, then the others, and its negatives.
 
     Args:
         ranked: questions with answers and what was retrieved for them, best first.

@@ -1,6 +1,6 @@
-"""Rounds of distillation: a reader scores each retrieved passage, the retriever learns the scores.
+"""Rounds of distillation: a reader scores the retrieved passages, and the retriever is trained on the scores.
 
-A round's folder holds `reader/`, where one is trained, and `scored.json`, the passages with their scores.
+A round's folder has `reader/`, if one is trained, and `scored.json`, the passages with their scores.
 
 Source:
     Izacard and Grave 2021, "Distilling Knowledge from Reader to Retriever for Question Answering", section
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from rag.rounds.rounds import Round
 
 _READERS = {"reader": ("extractive", "train"), "generator": ("generative", "train_files")}
-"""Recipe → kind of the reader that it trains, and the setting for its examples."""
+"""Recipe → kind of the reader that it trains, and the name of the setting for its training files."""
 
 
 def check_reader(config: DistillRoundsConfig) -> None:
-    """Refuse a reader that cannot give the signal, before anything long begins.
+    """Check that the reader can give the signal, before anything long begins.
 
     Raises:
         ArtifactError: there is no such reader.

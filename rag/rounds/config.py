@@ -22,22 +22,22 @@ class RoundsConfig(Config):
 
     Attributes:
         out: folder of all rounds.
-        index: index that round 1 searches; its passages are indexed anew in every round.
+        index: index that round 1 searches; its passages are indexed again in every round.
         questions: questions with answers; gold passages are not used.
-        held_out: questions that judge each round; without them a share of those to learn from.
-        validation_fraction: share of the questions that is held out if no others are given to judge.
-        train_questions: learn from the first so many questions; 0: from all.
-        retriever: how the first index is searched, see `retrievers.open`. With "auto" round 1 learns from all
-            that the index can find, but round 0 is judged by its vectors alone, where it has such: the rounds
-            are to tell what training gained, not what BM25 adds.
-        next_retriever: how later indexes are searched, for figures and for what the next round learns from;
-            "auto" is their vectors alone, or the first one's hybrid again where round 0 is judged by that.
-        index_encoder: folder of the first index's encoder, if it moved.
-        top_k: passages retrieved per question.
-        rounds: most rounds; fewer if one gains nothing beyond noise.
-        restart: train every round's retriever from the first encoder; otherwise from the last round's.
-        figure: held-out figure by which rounds are judged: questions with an answer in the first k passages.
-        profile: rules of answers, as in `rag evaluate`.
+        held_out: questions on which each round is evaluated; None holds out a share of `questions`.
+        validation_fraction: share of `questions` that is held out if `held_out` is None.
+        train_questions: number of questions to train on, from the beginning of the set; 0 means all.
+        retriever: retriever for the first index, see `retrievers.open`. With "auto", round 1 trains on the
+            results of all retrievers of the index, but round 0 is evaluated with its vectors alone, if it has
+            vectors: the comparison of rounds is to show the gain of training, not that of BM25.
+        next_retriever: retriever for later indexes, both for evaluation and for the next round's training;
+            "auto" means vectors alone, or the hybrid of the first index if round 0 is evaluated with that.
+        index_encoder: folder of the first index's encoder, if it was moved.
+        top_k: number of passages retrieved per question.
+        rounds: maximum number of rounds; they end early after a round without a significant gain.
+        restart: train every round's retriever from the first encoder instead of the last round's.
+        figure: top-k accuracy by which rounds are compared: questions with an answer in the first k passages.
+        profile: answer matching rules, as in `rag evaluate`.
     """
 
     recipe: ClassVar[str]

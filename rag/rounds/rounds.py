@@ -62,11 +62,12 @@ class RoundResult:
     """A round's held-out figures, and their comparison with the round before.
 
     Attributes:
-        number: 0 is the retriever that the first round starts from.
-        figures: in per cent.
-        gain: of the chosen figure over the round before: value, low, high; in points.
-        p_value: of that gain.
-        facts: how its index was searched, what was counted, overlap with the round before.
+        number: number of the round; 0 is the retriever that the first round starts from.
+        figures: held-out figures by name, in percent.
+        gain: gain of the chosen figure over the round before, with its 95 % interval: value, low, high; in
+            points.
+        p_value: p-value of that gain.
+        facts: retriever of its index, counts, overlap with the round before.
     """
 
     number: int
@@ -82,11 +83,11 @@ class RoundResult:
 
 
 class Round:
-    """One round's folder: stages that are done are not done again.
+    """One round's folder; stages that are done are not repeated.
 
     Attributes:
-        number: 0 is the start.
-        folder: of its files.
+        number: number of the round; 0 is the starting point.
+        folder: folder of the round's files.
     """
 
     def __init__(self, out: Path, number: int) -> None:
@@ -109,8 +110,8 @@ class Searched:
     """What a round searches, as `Pipeline.open` and `evaluate` take it.
 
     Attributes:
-        index: directory.
-        retriever, encoder: see there.
+        index: directory of the index.
+        retriever, encoder: arguments of these names of `Pipeline.open`.
     """
 
     index: Path
@@ -125,21 +126,21 @@ _EXAMPLES: Mapping[str, Callable[[Any, Round, Path], tuple[Path, dict[str, Any]]
 
 
 def run_rounds(config: RoundsConfig, training: RetrieverTrainConfig) -> list[RoundResult]:
-    """Train round by round, or go on where `config.out` was left, after whatever stage.
+    """Train round by round, or resume the rounds in `config.out` after the last finished stage.
 
-    A round whose gain on the held-out questions is within noise is the last.
+    The last round is the first whose gain on the held-out questions is not significant.
 
     Args:
         config: its class decides how examples are made.
-        training: of every round's retriever, by the recipe of that name; its paths are set here.
+        training: training settings of every round's retriever; their paths are set here.
 
     Returns:
-        All rounds, from round 0 on; `OUT/rounds.json` has them too, and the folder of the best encoder.
+        Results of all rounds, from round 0 on; also in `OUT/rounds.json`, with the best encoder's folder.
 
     Raises:
         ConfigError: the held-out questions are a test set, or the reader, the retriever or the training
             cannot work.
-        DataError: no question can be learnt from.
+        DataError: no question can be trained on.
         MismatchedArtifactError: `config.out` holds rounds of other settings.
     """
     if config.held_out is not None:

@@ -70,15 +70,15 @@ def score_examples(
 ) -> ScoreReport:
     """Write `examples` with a target for each of a question's first `depth` candidates.
 
-    Targets that were there are replaced; everything else stays. Every 64 questions are written into
-    `OUT.scoring/`: a killed run that is started again goes on there, and gives the same bytes.
+    Existing targets are replaced; everything else is kept. After every 64 questions, results are saved in
+    `OUT.scoring/`, from which an interrupted run resumes, with the same output.
 
     Args:
         examples: training examples of any kind: `rag mine`'s, results of `rag retrieve`, FiD's.
         out: DPR's training JSON with targets; `OUT.report.json` beside it says where they come from.
         judge: gives the signal.
-        depth: candidates of a question, best first; None: all.
-        limit: only the first so many questions.
+        depth: number of candidates per question, best first; None means all.
+        limit: number of questions, from the beginning of the file; None means all.
 
     Raises:
         ConfigError: `out` is `examples`.

@@ -113,11 +113,11 @@ _MEASURES: Mapping[str, Mapping[str, Measure]] = {
 
 
 def check_signal(kind: str, signal: str, name: str, mode: str | None = None) -> None:
-    """Refuse what can never judge, before anything long begins.
+    """Check that a reader of this kind can give the signal, before anything long begins.
 
     Args:
-        kind: of the reader, as `judge_kind` says it.
-        mode: of a generative reader, if known.
+        kind: kind of the reader, as `judge_kind` returns it.
+        mode: mode of a generative reader, if known.
 
     Raises:
         ConfigError: there is no such signal, or such a reader cannot give it: says which it can.

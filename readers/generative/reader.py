@@ -83,9 +83,9 @@ class GenerativeReader:
         scores: Sequence[Sequence[float]],
         n_best: int = 5,
     ) -> list[ReadResult]:
-        """Answer each question from its own passages; see `Reader.read`.
+        """Answer each question from its passages; see `Reader.read`.
 
-        There are never more answers than `settings.beams` (in mode "single": that many a passage).
+        There are at most `settings.beams` answers (in mode "single": per passage).
         """
         found = self.generate(questions, passages, scores, n_best)
         return [self._result(question, n_best) for question in found]
@@ -97,7 +97,7 @@ class GenerativeReader:
         scores: Sequence[Sequence[float]],
         n_best: int = 5,
     ) -> list[Ranked]:
-        """What `read` makes probabilities of; no null score where "no answer" was never trained."""
+        """Answers with scores, before calibration; without null score where "no answer" was not trained."""
         check_request(questions, passages, scores, n_best)
         chosen, kept, rows = self._rows(questions, passages, scores)
         results = [Ranked([], None)] * len(questions)
@@ -313,12 +313,12 @@ def _parts(rows: Sequence[Sequence[Sequence[int]]]) -> Iterator[list[int]]:
 def find_support(
     answer: str, passages: Sequence[Passage], attention: Sequence[float]
 ) -> tuple[int, int | None, int | None]:
-    """The most attended of the passages that hold the answer literally, else the most attended of all.
+    """The passage with most attention among those that contain the answer literally, else among all.
 
     Args:
-        answer: as it was generated.
-        passages: that were read, at least one.
-        attention: of each; larger is more.
+        answer: answer as generated.
+        passages: passages that were read, at least one.
+        attention: attention on each passage; larger is more.
 
     Returns:
         Its number, and the characters of its text that are the answer; None where it is not there literally.

@@ -25,16 +25,18 @@ class GeneratorSettings(Config):
             apart, and all of them together say how likely an answer is (`readers.generative.marginal`).
         template: an input row; names in braces are filled in. The tokenizer's special tokens may be written
             out.
-        passage_tokens: longest row, special tokens included; what is longer is cut at its end, as published.
-        question_tokens: over-long questions are cut here.
-        answer_tokens: longest answer.
-        max_passages: the best-ranked so many are read.
+        passage_tokens: maximum input length, special tokens included; longer inputs are truncated at the end,
+            as published.
+        question_tokens: maximum question length; longer questions are truncated.
+        answer_tokens: maximum answer length.
+        max_passages: number of best-ranked passages that are read.
         beams: 1 is greedy; each beam gives a candidate answer.
-        no_answer: what the model was trained to say where the passages hold no answer; None if it was not.
+        no_answer: text that the model was trained to generate where the passages have no answer; None if it
+            was not trained on such questions.
         retrieval_weight: w in score = log p − w·ln(1 + rank by retrieval score), mode "single" only.
         prior_scale: factor on retrieval scores, whose softmax is then p(z|x), in the modes of RAG.
-        decoding: of "rag-sequence": answers that were found under one passage are scored under all of them
-            ("thorough"), or under those that found them ("fast").
+        decoding: for "rag-sequence": score each candidate answer given every passage ("thorough"), or only
+            given the passages whose beams contain it ("fast").
         legacy_cross_bias: add the position bias that T5's cross-attention had in transformers before 3.5.
         batch_tokens: tokens that are encoded at a time.
     """

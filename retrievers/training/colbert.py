@@ -25,7 +25,8 @@ class ColbertDataConfig(ContrastConfig):
     """Data settings of ColBERT training: contrastive, or lists of scored passages for the loss "kl".
 
     Attributes:
-        per_question: passages with a target that a question brings, drawn anew at each visit; None: all.
+        per_question: number of a question's passages with targets in a step, drawn anew in each epoch; None
+            means all.
     """
 
     batch_size: int = Field(default=32, ge=1)
@@ -33,11 +34,12 @@ class ColbertDataConfig(ContrastConfig):
 
 
 class ColbertModelConfig(ModelConfig):
-    """Model settings of late interaction: every token keeps its vector.
+    """Model settings of late interaction, with one vector per token.
 
     Attributes:
-        projection_dim: size of the token vectors; 0 keeps the layer that the folder has.
-        question_tokens: questions are cut and, with masks, filled up to so many.
+        projection_dim: size of the token vectors; 0 keeps the projection of the folder.
+        question_tokens: length of a question in tokens: longer ones are truncated, shorter ones padded with
+            [MASK].
     """
 
     pooling: Literal["tokens"] = "tokens"
@@ -47,15 +49,15 @@ class ColbertModelConfig(ModelConfig):
 
 
 class ColbertTrainConfig(EncodedTrainConfig):
-    """Everything `train_colbert` reads.
+    """Settings of `rag train colbert`.
 
     Attributes:
         train_files: examples with positives and hard negatives (`rag mine`), or with targets for "kl"
-            (`rag score`, of a cross-encoder or a reader).
-        loss: "softmax" tells each positive from its own hard negatives and all passages of the batch;
-            "pairwise" from each of its own hard negatives alone; "kl" follows the targets' distribution.
-        target_temperature: of "kl", targets are divided by it.
-        nll_weight: of "kl", weight of "softmax" beside it, for questions with a positive in their list.
+            (`rag score`, from a cross-encoder or a reader).
+        loss: "softmax" contrasts each positive with its hard negatives and all passages of the batch;
+            "pairwise" with each of its hard negatives alone; "kl" is the KL divergence from the targets.
+        target_temperature: temperature by which the targets are divided, for "kl".
+        nll_weight: weight of the loss "softmax" added to "kl", for questions with a positive in their list.
     """
 
     recipe: ClassVar[str] = "colbert"

@@ -38,16 +38,17 @@ class DistillDataConfig(DataConfig):
 
 
 class DistillTrainConfig(EncodedTrainConfig):
-    """Everything `train_distill` reads.
+    """Settings of `rag train distill`.
 
     Attributes:
         train_files: examples whose passages have targets (`rag score` writes them).
         loss: "kl" is the divergence from the targets' distribution, a mean over questions; "kl-per-passage"
-            is the published reduction, which divides by the number of passages too; "margin" wants
-            better passages ahead by a margin.
-        target_temperature: targets are divided by it; scores are divided by `model.temperature`.
-        margin: of loss "margin", in units of the difference of targets.
-        nll_weight: weight of the likelihood of labelled positives beside it, in-batch; 0 leaves it out.
+            is the published reduction, which divides by the number of passages too; "margin" is a hinge loss
+            on pairs of passages, ordered by their targets.
+        target_temperature: temperature by which targets are divided; scores are divided by
+            `model.temperature`.
+        margin: factor of the required score difference for loss "margin": times the difference of targets.
+        nll_weight: weight of an additional in-batch loss of the labelled positives; 0 leaves it out.
     """
 
     recipe: ClassVar[str] = "distill"

@@ -40,7 +40,7 @@ class CorpusDataConfig(BatchConfig):
 
     Attributes:
         batch_size: passages in a step.
-        min_words: shorter sentences are passed over.
+        min_words: minimum number of words in a sentence; shorter ones are skipped.
         split: how files become passages: words100, sentences or none.
     """
 
@@ -52,8 +52,8 @@ class HeldOutCorpusConfig(CorpusDataConfig):
     """Data settings where some passages are held out.
 
     Attributes:
-        validation_fraction: share of the passages that is never trained on.
-        validation_questions: at most so many held-out passages are scored.
+        validation_fraction: share of the passages that is held out.
+        validation_questions: maximum number of held-out passages that are scored.
     """
 
     validation_fraction: float = Field(default=0.02, ge=0, lt=1)
@@ -61,14 +61,14 @@ class HeldOutCorpusConfig(CorpusDataConfig):
 
 
 class IctDataConfig(HeldOutCorpusConfig, EncodedConfig):
-    """Which passages are trained on, and what becomes of their sentences.
+    """Which passages are trained on, and how often the sentence taken from a passage also stays in it.
 
     Attributes:
-        batch_size: passages in a step; each is told from all others. Those that no sentence can be taken
-            from are left out.
-        validation_questions: at most so many held-out passages are scored, or questions of a
-            validation_file.
-        keep_sentence: how often the sentence stays in its passage too.
+        batch_size: passages in a step; each is the negative of all others. Passages from which no sentence
+            can be taken are left out.
+        validation_questions: maximum number of held-out passages, or of questions of `validation_file`, that
+            are scored.
+        keep_sentence: probability that the sentence stays in its passage too.
     """
 
     batch_size: int = Field(default=256, ge=2)
@@ -77,12 +77,13 @@ class IctDataConfig(HeldOutCorpusConfig, EncodedConfig):
 
 
 class IctTrainConfig(EncodedTrainConfig):
-    """Everything `train_ict` reads.
+    """Settings of `rag train ict`.
 
     Attributes:
         train_files: the corpus: a built index, or files of documents of any format.
-        validation_file: questions with positives, to watch what it is all for; None scores held-out passages.
-        index: searched for these questions at each validation.
+        validation_file: questions with positives, to measure retrieval for real questions; None scores
+            held-out passages.
+        index: index that is searched for these questions at each validation.
     """
 
     recipe: ClassVar[str] = "ict"

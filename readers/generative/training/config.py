@@ -18,10 +18,10 @@ class GeneratorStage(Config):
     Attributes:
         task: "questions": say an answer, given the question's passages; "denoise": say a passage, given the
             same passage with spans of tokens masked (BART's text infilling).
-        steps: of the optimiser.
+        steps: number of optimiser steps.
         batch_size: questions, or passages to restore, of one batch.
-        passages: beside each question.
-        passage_tokens: longest row; longer passages are cut at their end.
+        passages: number of passages per question.
+        passage_tokens: maximum input length; longer passages are truncated at the end.
         ensure_answer: where none of the best-ranked passages holds an answer but a later one does, that one
             takes the last place (with one passage: the best that holds the answer is read).
         no_answer_fraction: share of the questions that are read with passages without the answer alone.
@@ -39,28 +39,29 @@ class GeneratorStage(Config):
 
 
 class GeneratorTrainConfig(TrainConfig):
-    """Everything `train_generator` reads.
+    """Settings of `rag train generator`.
 
     Attributes:
         train_files: questions with passages: results of `rag retrieve`, FiD's files, training examples of
             `rag mine` or DPR's. Passages of a question that is in several files are put together, positives
             first.
-        validation_file: the same, held out; None: `validation_questions` of the training questions.
-        index: its passages are denoised; None: those of the training files. It is searched for questions that
-            come without passages, which is done by `rag.train` and the command.
-        top_k: passages that are found for each of those.
-        model: sequence-to-sequence checkpoint to train on; None warm-starts one from `encoder`.
+        validation_file: held-out questions with passages; None holds out `validation_questions` of the
+            training questions.
+        index: index whose passages are denoised; None takes those of the training files. `rag.train` and the
+            command search it for questions that come without passages.
+        top_k: number of passages that are retrieved for each of those questions.
+        model: sequence-to-sequence checkpoint to start from; None warm-starts one from `encoder`.
         encoder: BERT-like encoder, or a folder of `rag train reader`; None is the embedded one. "shipped" is
             the encoder of the reader that ships.
-        decoder_layers: of a warm-started model; None: as many as the encoder has.
-        pointer: begin by looking where the encoder's reader looks and saying what stands there; for the
-            encoders of extractive readers.
-        dropout: replaces the model's.
+        decoder_layers: number of decoder layers of a warm-started model; None means as many as the encoder's.
+        pointer: initialise the decoder to copy from where the extractive reader predicts the answer;
+            only for encoders of extractive readers.
+        dropout: dropout rate; None keeps the model's.
         mode: "fid" decodes from all passages together; "single" answers from each passage alone.
-        template: an input row of question, title and text, whose names stand in braces.
-        question_tokens, answer_tokens: longest question and answer.
-        beams: of the finished reader.
-        no_answer: what is to be said where the passages hold no answer; None: never trained.
+        template: format of an input, with {question}, {title} and {text} as placeholders.
+        question_tokens, answer_tokens: maximum lengths of question and answer.
+        beams: number of beams of the finished reader.
+        no_answer: target text where the passages have no answer; None does not train on such questions.
         without_answer: a question none of whose chosen passages holds the answer is trained to say the
             "answer" all the same (as published), "no answer", or is left out ("skip").
         stages: one after the other; `optim.epochs` stretches or shortens them all.
