@@ -90,7 +90,8 @@ def convert_file(path: str, limits: Limits, encoding: str = "utf-8", cache: Path
         return Converted.from_json(json.loads(zlib.decompress(place.read_bytes())))
     except (OSError, ValueError, zlib.error):  # not there, or damaged
         converted = convert(data, name, limits, encoding)
-    atomic_write_bytes(place, zlib.compress(json.dumps(converted.to_json()).encode(), 1))
+    with suppress(RagError, OSError):  # a home that may not be written, or a full disk, costs no document
+        atomic_write_bytes(place, zlib.compress(json.dumps(converted.to_json()).encode(), 1))
     return converted
 
 

@@ -195,6 +195,12 @@ def test_a_damaged_cache_is_made_again(tmp_path: Path) -> None:
     assert entry.read_bytes() == good
 
 
+def test_a_cache_that_cannot_be_written_costs_no_document(tmp_path: Path) -> None:
+    path = tmp_path / "a.md"
+    path.write_text("# A\n\nText.")
+    assert worker.convert_file(str(path), Limits(), cache=path / "cache").text == "A\n\nText."
+
+
 def test_a_document_that_takes_too_long_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "slow.txt")  # nobody writes into it: reading never ends
     for name in ("a.txt", "b.txt"):
