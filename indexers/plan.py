@@ -102,7 +102,7 @@ class Plan:
 
     Attributes:
         dim: vector size D; 0 without vectors.
-        disk_bytes: of the finished index, by part.
+        disk_bytes: size of the finished index, by part.
         working_disk_bytes: further disk needed during the build.
         serving_bytes: resident memory of one serving process after `questions` questions, by part. Parts that
             end in "mapped" are file pages, which the system can drop and read again.

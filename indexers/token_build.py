@@ -102,7 +102,7 @@ def build_tokens(
     Args:
         bits: bits for the residual of each number: 1, 2 or 4.
         shard_rows: passages per shard, the most a killed run can lose.
-        seed: of the sample and the centroids.
+        seed: random seed of the sample and the centroids.
 
     Returns:
         The content of `tokens.json`.

@@ -44,16 +44,16 @@ class FactSettings(Config):
     passages each, and rounded.
 
     Attributes:
-        score: of a passage's retrieval score, scaled to 0 … 1 among the passages of the question.
-        confidence: of the reader's confidence in its answers from the passage.
-        title: of the passage's title standing in the question.
-        link: of one passage naming the other's title.
-        coverage: of the share of the question's rare words that the two passages hold together.
+        score: weight of a passage's retrieval score, scaled to 0 … 1 among the passages of the question.
+        confidence: weight of the reader's confidence in its answers from the passage.
+        title: weight if the question contains the passage's title.
+        link: weight if one passage contains the other's title.
+        coverage: weight of the share of the question's rare words that the two passages contain together.
         path: taken off for each ln(1 + rank) of the two among the paths of a multi-hop retriever; chosen
             later, on 291 questions of HotpotQA that no reader had learnt from.
-        sentence_answer: of a sentence holding the answer.
-        sentence_link: of a sentence naming the other passage's title.
-        sentence_marked: of a sentence that the reader marked; chosen with `path`.
+        sentence_answer: weight if the sentence contains the answer.
+        sentence_link: weight if the sentence contains the other passage's title.
+        sentence_marked: weight if the reader marked the sentence; chosen with `path`.
         threshold: a sentence whose signs reach it is a fact, if it is not the best of its passage, which
             always is. A sentence's share of rare words has the weight 1.
     """
@@ -75,9 +75,9 @@ class FactPassage:
     """A passage that was read.
 
     Attributes:
-        title: of its document.
+        title: title of its document.
         sentences: its text, cut into sentences.
-        score: of retrieval.
+        score: retrieval score.
         confidence: summed over the answers that were read in it.
         answer_sentence: number of the sentence with the best of all answers, None if that is elsewhere.
         marked: numbers of the sentences that the reader marked.

@@ -146,10 +146,10 @@ def read_answers(
     Args:
         reader: any; one that `ReadsPaths` goes by `hop_scores`, and may mark the sentences of each answer's
             path.
-        retrieved: of each question the passages to read, best first; without any there is no answer.
-        paths: of each the paths, best first; those of one passage say nothing more.
+        retrieved: passages to read for each question, best first; without passages there is no answer.
+        paths: paths for each question, best first; paths of one passage add nothing.
         n_best: largest number of answers per question.
-        index_version: of the index they came from.
+        index_version: version of the index they came from.
     """
     of_paths = [any(len(path) > 1 for path in own) for own in paths]
     read: dict[int, ReadResult] = {}
@@ -279,8 +279,8 @@ def with_paths(answers: AnswerSet, paths: Sequence[Steps]) -> AnswerSet:
     among the sentences of neighbouring passages.
 
     Args:
-        answers: of one question.
-        paths: of the same question, best first; those of one passage say nothing that the evidence does not.
+        answers: answers to one question.
+        paths: paths of this question, best first; paths of one passage add nothing to the evidence.
 
     Example:
         >>> danube = Passage("d", "Danube", "The Danube rises in Germany. It is long.")

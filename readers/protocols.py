@@ -30,7 +30,7 @@ class ReadAnswer:
         text: the answer; exactly `passages[passage_index].text[start:end]` where there is a span.
         score: larger is better; comparable within the question.
         confidence: calibrated probability that the answer is right, in [0, 1].
-        passage_index: of the passage it rests on.
+        passage_index: index of the passage it rests on.
         start, end: characters of that passage's text, the end exclusive; None where the answer does not stand
             there literally ("yes", or what a generator worded itself).
         supporting: start and end of the sentences that support it, where the reader marks them.

@@ -75,8 +75,8 @@ def open_bound(
     """Search an index with the question encoder in a reader's folder.
 
     Args:
-        folder: of the reader.
-        description: of `binding`, from `reader.json`.
+        folder: folder of the reader.
+        description: the entry of `reader.json` that `binding` returned.
         precision, device: see `BiEncoder.load`.
 
     Raises:

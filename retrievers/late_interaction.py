@@ -39,7 +39,7 @@ class LateInteractionRetriever:
         tokens: the passages' vectors.
         passages: the store whose rows they are.
         encoder: encodes questions.
-        options: of the search.
+        options: search options.
 
     Raises:
         MismatchedArtifactError: the encoder's vectors are of another size.

@@ -36,7 +36,7 @@ def load_npy(path: Path, *, dtype: DTypeLike, shape: tuple[int, ...] | None = No
     """Map a `.npy` file read-only and check its header.
 
     Args:
-        shape: that it must have; None: any.
+        shape: expected shape; None accepts any.
 
     Raises:
         ArtifactError: the file, named in the message, is missing, truncated, in another format, or of another

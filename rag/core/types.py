@@ -183,7 +183,7 @@ class Path:
 
     Attributes:
         hits: one per hop, the first hop first; no passage twice.
-        score: of the whole path; larger is better.
+        score: score of the whole path; larger is better.
     """
 
     hits: tuple[Hit, ...]

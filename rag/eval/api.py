@@ -63,7 +63,7 @@ def evaluate(
         out: result folder, continued if an earlier run stopped in it; by default one that is deleted with the
             object returned.
         reader: as in `Pipeline.open`; False, or `reads=False`, retrieves only.
-        format: of the question file.
+        format: format of the question file.
         split: "train", "dev" or "test", if the file name does not say.
         train: training questions, to report figures by overlap with them.
         facts: supporting facts (profile "hotpot"): "auto", "off", or a file of settings.

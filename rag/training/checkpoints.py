@@ -188,7 +188,7 @@ class Selection:
         patience: validations in a row without a better score after which the run ends; 0 never ends it.
 
     Attributes:
-        step: of the best weights, None before the first validation.
+        step: step of the best weights, None before the first validation.
     """
 
     def __init__(self, path: Path, name: str, *, lowest: bool, patience: int) -> None:

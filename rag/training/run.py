@@ -35,7 +35,7 @@ class Trained:
 
     Attributes:
         weights: fp32, by the model's parameter names: all of them, also those that were not trained.
-        figures: of held-out data, at the step that the weights are of.
+        figures: figures on held-out data, at the step of the weights.
     """
 
     weights: dict[str, Tensor]
@@ -49,11 +49,11 @@ class Method:
     Attributes:
         model: in its compute dtype.
         master: its weights in fp32, see `Run.master`.
-        batches: of the whole run.
-        loss: of one batch; with several processes this one's share.
+        batches: batches of the whole run.
+        loss: loss of one batch; with several processes, of this process's share.
         export: writes what is finished, in the main process; returns the figures of what it
             wrote, or None where those of the training run say it.
-        card: of the folder that the run returns.
+        card: model card of the folder that the run returns.
         evaluate: scores the model on held-out data, in the main process; None in all processes where nothing
             is held out.
         hooks: what is done inside the fit loop.
@@ -78,7 +78,7 @@ class Run:
     Attributes:
         out: folder of the run.
         world: the processes.
-        precision: of the computations.
+        precision: number type of the computations.
     """
 
     out: Path

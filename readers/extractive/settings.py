@@ -41,10 +41,10 @@ class ReaderSettings(Config):
     Attributes:
         titled: whether the title stands before the text.
         final_separator: whether rows end with the tokenizer's closing tokens.
-        max_tokens: longest row; a longer passage is read in windows.
+        max_tokens: maximum input length; a longer passage is read in windows.
         stride_tokens: tokens that neighbouring windows share.
-        question_tokens, title_tokens: lengths to which questions and titles are cut.
-        max_answer_tokens: longest answer.
+        question_tokens, title_tokens: lengths to which questions and titles are truncated.
+        max_answer_tokens: maximum answer length.
         spans_per_window: candidates taken from each window.
         candidates: different answers kept per question; confidences are relative to these.
         retrieval_weight: w in score = span score − w·ln(1 + rank of the passage by retrieval score).

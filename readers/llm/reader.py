@@ -74,7 +74,7 @@ class LanguageModelReader:
     """A language model as a reader: one answer per question, with the passage that supports it.
 
     Attributes:
-        name: of the model, for reports.
+        name: name of the model, for reports.
     """
 
     def __init__(self, completer: Completer, settings: LanguageModelSettings) -> None:

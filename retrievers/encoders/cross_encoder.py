@@ -35,10 +35,10 @@ class PairModel:
     """A sequence-classification network and how it reads pairs.
 
     Attributes:
-        network: of transformers, with one output, or two of which the second says "relevant".
+        network: transformers model with one output, or two, of which the second is for "relevant".
         max_length: tokens after which passages are cut; questions are cut last.
-        layout: of a passage, which is the second segment.
-        batch_size: most pairs that go through the network at once.
+        layout: layout of a passage, which is the second segment.
+        batch_size: maximum number of pairs per forward pass.
     """
 
     network: Any
@@ -101,7 +101,7 @@ def load_pair_model(
 
     Args:
         name_or_path: folder or Hugging Face name; None is the embedded encoder.
-        layout: of a passage; None is what the folder says, or else "{title} {text}".
+        layout: layout of a passage; None is the folder's, or else "{title} {text}".
         train_on: device that it is trained on; an encoder gets a new head of one output, drawn from `seed`.
         dropout: replaces the configuration's dropout probabilities, if given.
 

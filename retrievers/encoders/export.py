@@ -43,7 +43,7 @@ class TowerWeights:
     """One tower as it leaves training.
 
     Attributes:
-        config: of the bare transformers model, as its config.json.
+        config: configuration of the bare transformers model, as in its config.json.
         state: weights under the bare model's names (`embeddings.word_embeddings.weight`, …).
         tokenizer_dir: folder whose tokenizer files are copied.
         head: the layers that follow the token vectors, in order.

@@ -40,7 +40,7 @@ class HeadLayer:
 
     Attributes:
         kind: "linear" or "norm" (LayerNorm).
-        folder: of the safetensors file.
+        folder: folder of the safetensors file.
         weight: name of its weight there, ending in "weight"; its bias, if any, is beside it.
         activation: after a linear layer, one of `ACTIVATIONS`.
     """

@@ -21,7 +21,7 @@ class Interaction:
     """The settings of late interaction.
 
     Attributes:
-        query_tokens: questions are cut to so many tokens, marker and special tokens included.
+        query_tokens: maximum question length, marker and special tokens included; the rest is truncated.
         expanded: shorter ones are filled up with [MASK] tokens, whose vectors count like the others.
         attended: all tokens see those masks; otherwise only the masks' own vectors depend on them.
         query_marker: a token of the vocabulary that follows [CLS] in questions; "" for none.

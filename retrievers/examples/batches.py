@@ -166,7 +166,7 @@ class RetrieverBatches:
     Args:
         data: the training set; every example has a positive.
         examples: which of them each batch holds.
-        hard_negatives: of each question, drawn without replacement.
+        hard_negatives: number of negatives per question, drawn without replacement.
         mask_false_negatives: see `RetrieverBatch.ignored`; off, nothing is ignored, and every question's
             passages stand in the batch for themselves.
 

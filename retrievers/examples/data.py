@@ -104,7 +104,7 @@ class TrainingArrays:
 
         Args:
             examples: read once; not at all if `folder` holds the finished set already.
-            tokenizer: of the encoder to train.
+            tokenizer: tokenizer of the encoder to train.
             corpus: passages to put first, for example an index's, so that mined rows can be used as they are.
             match_answers: keep passages as words too, so that batches can mask passages that hold an answer.
                 Answers that are regular expressions need the texts, which are not kept: for them a question's

@@ -97,9 +97,9 @@ def mine(
         questions: whatever `read_questions` reads from files.
         out: the result; `OUT.report.json` beside it says how it was made.
         index_encoder: the index's encoder, if it is not where the index says.
-        format: of the questions.
-        limit: only the first so many questions.
-        sample: only so many of them, drawn at random with the settings' seed, in the order of the set.
+        format: format of the question file.
+        limit: number of questions, from the beginning of the set; None means all.
+        sample: size of a random sample of them, drawn with the settings' seed, in the order of the set.
         merge: another training file, for the union of both.
 
     Raises:

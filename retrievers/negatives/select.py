@@ -22,7 +22,7 @@ class Proposal:
         row: row in the corpus.
         source: "bm25" or "dense"; "bm25+dense" if both found it, the one with the better rank first.
         rank: 1-based, in the search named first.
-        score: of the search named first.
+        score: score from the search named first.
     """
 
     row: int

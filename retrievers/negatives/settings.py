@@ -34,7 +34,7 @@ class MiningSettings(Config):
             positives from the corpus alone.
         weak_positives: where no gold passage is known, take the best of the first 100 hits that
             holds an answer.
-        seed: of random picks.
+        seed: random seed.
 
     Source: Karpukhin et al. 2020 (BM25 negatives without an answer; weak positives); Xiong et al. 2020, ANCE
         (`pick="random"` of the top 200); Qu et al. 2021, RocketQA (cross-encoder); Moreira et al. 2024,

@@ -66,7 +66,7 @@ class BiEncoderRun:
     """The parts of a bi-encoder recipe.
 
     Attributes:
-        config: of the run.
+        config: configuration of the run.
         out: its folder.
         world: the processes.
         model: in its compute dtype.

@@ -45,8 +45,8 @@ class Line:
     Attributes:
         top: distance of its upper edge from the page's lower edge, in points; `bottom` and `left` likewise.
         size: font size in points.
-        height: of the page.
-        level: of a heading; 0 for other lines.
+        height: height of the page.
+        level: level of a heading; 0 for other lines.
     """
 
     text: str

@@ -44,9 +44,9 @@ class Case:
     """The reader's output for a held-out question.
 
     Attributes:
-        number: of the question; a question's cases are fitted or measured together.
-        label: of its set.
-        weight: in the fit.
+        number: number of the question; a question's cases are fitted or measured together.
+        label: name of its question set.
+        weight: weight in the fit.
         answerable: the passages that hold an answer were among the others.
         holds: an answer stands in one of the passages, read or not.
         whole: everything was read, not its best passages alone.

@@ -32,7 +32,7 @@ class HeldOut:
         scored: everything read, with the early head's word on every row.
         parts: the questions of each.
         weights: (Q,) of the questions, 1 in all.
-        settings, calibration: of the finished reader.
+        settings, calibration: settings and calibration of the finished reader.
         depth: layers of the network.
     """
 

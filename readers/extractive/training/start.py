@@ -36,7 +36,7 @@ def start_model(
 
     Args:
         longest: tokens of the longest row.
-        seed: of new heads.
+        seed: random seed of new heads.
         passage_head, fact_head: further heads.
 
     Raises:
@@ -99,7 +99,7 @@ def other_readers(shares: Mapping[str, float], weights: Mapping[str, torch.Tenso
 
     Args:
         shares: folder or name → share.
-        weights: of the network that is trained.
+        weights: weights of the network that is trained.
 
     Raises:
         ArtifactError: there is no reader.
