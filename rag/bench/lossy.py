@@ -48,7 +48,7 @@ def run_lossy_benchmark(
         index_types: FAISS index types.
         batch_sizes: Queries searched at once.
         rounds: Interleaved rounds; all types and flat search take part in each.
-        sample: Recall is measured on at most so many.
+        sample: maximum number of queries on which recall is measured.
         index_encoder: Folder of the index's encoder, if it moved.
 
     Raises:

@@ -58,7 +58,7 @@ def bootstrap(
     Args:
         values: (n,) or (n, m), one row per question; NaN where a figure is undefined for a question.
         resamples: number of resampled question sets, at least 1,000.
-        seed: of the random generator; the same seed gives the same interval.
+        seed: seed of the random generator; the same seed gives the same interval.
         level: coverage in (0, 1).
 
     Returns:

@@ -45,7 +45,7 @@ def read_waves(
 
     Args:
         retrieval: for each question the retrieval scores of its passages.
-        settings, calibration: of the reader; for the confidence of the best answer.
+        settings, calibration: settings and calibration of the reader, for the confidence of the best answer.
         depth: number of layers of the network.
 
     Returns:

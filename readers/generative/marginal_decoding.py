@@ -54,7 +54,7 @@ def decode(
         scores: for each question (K,) scores of its passages, whose softmax is p(z|x).
         marginal: see `readers.generative.marginal`.
         beams: kept at a time; 1 is greedy.
-        decoding: of "sequence".
+        decoding: decoding of mode "sequence".
 
     Source:
         Lewis et al. 2020, "Retrieval-Augmented Generation", section 2.5.

@@ -44,7 +44,7 @@ def warm_start(
         encoder: a BERT-like model, without its pooler.
         tokenizer: of `encoder`; [CLS] begins an answer and [SEP] ends it.
         decoder_layers: evenly spaced layers of the encoder, the last among them; None takes all.
-        dropout: of hidden states and attention while training.
+        dropout: dropout of hidden states and attention in training.
 
     Raises:
         ArtifactError: the encoder is not BERT-like, or the tokenizer does not belong to it.

@@ -26,7 +26,7 @@ class Piece:
 
     Attributes:
         kind: "row" is one row of a table and "item" one entry of a list; the text of "code" keeps its lines.
-        level: of a heading, 1 for the outermost.
+        level: level of a heading, 1 for the outermost.
         page: label of the page it begins on, "" where there are no pages.
     """
 

@@ -20,7 +20,7 @@ class Limits:
         max_bytes: size of the file.
         max_pages: pages of a PDF, slides, or sheets.
         max_chars: characters of its text.
-        max_unpacked_bytes: of all files of an archive (DOCX, PPTX, XLSX, EPUB) together.
+        max_unpacked_bytes: maximum size of all files of an archive (DOCX, PPTX, XLSX, EPUB) together.
         max_ratio: times that an archive may grow.
         timeout_s: wall time of its conversion.
         memory_mib: address space of the converting process.

@@ -51,7 +51,7 @@ def sections(
     lines, long paragraphs between sentences.
 
     Args:
-        max_tokens: of title and text together.
+        max_tokens: maximum number of tokens of title and text together.
     """
     headings: list[tuple[int, str]] = []
     blocks = document.blocks

@@ -77,7 +77,7 @@ class RefreshSchedule:
 
         Args:
             last_step: steps that had been taken when the last refresh read the model; None: there was none.
-            drift: how far the model has moved since then, in the caller's measure; None: not measured.
+            drift: how far the model has moved since then, in the caller's measure; None if not measured.
         """
         if self.is_never:
             return False

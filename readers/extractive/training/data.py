@@ -254,7 +254,7 @@ def load_examples(
     Args:
         sets: with the examples of each; a set says which passages are positive.
         answer_types: keep questions whose answer is "yes" or "no".
-        negatives_top_k: keep so many passages without the answer, the first ones.
+        negatives_top_k: maximum number of passages without the answer to keep, best first.
 
     Raises:
         DataError: no question is left.
