@@ -318,7 +318,7 @@ def test_what_an_index_finds_is_what_a_hop_is_told_from(tiny_bert: Path, bridges
     ("settings", "message"),
     [
         ({"negatives": "index"}, "needs an index"),
-        ({"negatives": "index", "index": "i", "shared": False, "queue_size": 9}, "no use"),
+        ({"negatives": "index", "index": "i", "shared": False, "queue_size": 9}, "needs no queue"),
         ({"hold_out": "title"}, "hops of a question have different titles"),
     ],
 )
