@@ -22,10 +22,11 @@ _LISTENING, _START_TIMEOUT_S = "listening on ", 300.0
 
 
 class ServerProcess:
-    """`rag serve` as a subprocess on a free port; ready when the `with` block begins, stopped when it ends.
+    """`rag serve` as a subprocess; ready when the `with` block begins, stopped when it ends.
 
     Args:
         arguments: further arguments of `rag serve`.
+        port: to listen on; 0 is a free one.
         settings: RAG_SERVE_… settings by their name in lower case, for example `batch_max_size`.
 
     Raises:
@@ -39,11 +40,12 @@ class ServerProcess:
         index_dir: str | Path,
         *,
         arguments: Sequence[str] = (),
+        port: int = 0,
         settings: Mapping[str, object] | None = None,
     ) -> None:
         self._command = [
             *(sys.executable, "-m", "rag.cli.main", "serve"),
-            *("--index", str(index_dir), "--port", "0"),
+            *("--index", str(index_dir), "--port", str(port)),
             *arguments,
         ]
         given = {f"RAG_SERVE_{name.upper()}": str(value) for name, value in (settings or {}).items()}

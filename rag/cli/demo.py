@@ -34,7 +34,7 @@ def demo(
         raise typer.Exit(indexed.returncode)
     typer.echo(f"\n2. Serve it on http://127.0.0.1:{port} and ask")
     with (
-        ServerProcess(out, arguments=("--port", str(port))) as server,
+        ServerProcess(out, port=port) as server,
         closing(HTTPConnection(server.host, server.port, timeout=60)) as connection,
     ):
         for question in _QUESTIONS:
