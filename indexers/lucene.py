@@ -139,7 +139,7 @@ def build_bm25(
 
     Source: Robertson & Zaragoza 2009; parameters of DPR's BM25 baseline.
     """
-    place = Path(directory)
+    place = Path(directory).absolute()  # Java keeps the working directory that it was started in
     clean_directory(place)
     folder, digits = place / FOLDER_NAME, max(len(str(len(passages))), 1)
     autoclass = start_java(heap_mib=heap_mib)
@@ -236,7 +236,7 @@ class LuceneIndex:
     @classmethod
     def open(cls, directory: str | Path) -> LuceneIndex:
         """Open what `build_bm25` wrote."""
-        place = Path(directory)
+        place = Path(directory).absolute()
         info = read_info(
             place / INFO_NAME,
             lambda it: (float(it["k1"]), float(it["b"]), int(it["rows"]), int(it["documents"])),

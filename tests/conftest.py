@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import string
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +126,16 @@ class TinyModels:
         (folder / "1_Dense" / "config.json").write_text(json.dumps(config))
         save_file({"linear.weight": weight}, folder / "1_Dense" / "model.safetensors")
         return weight
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """What a command set up for its log records does not outlive its test."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -124,3 +124,14 @@ def test_nothing_heavy_is_imported_and_nothing_printed(folder: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_relative_folder_is_that_of_the_working_directory_of_now(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LuceneIndex.open(folder) as index:  # Java runs, in another working directory
+        expected = index.search(["danube"], 3)
+    monkeypatch.chdir(tmp_path)
+    build_bm25(PassageStore.open(folder.parent / "passages"), "bm25", heap_mib=256)
+    with LuceneIndex.open("bm25") as index:
+        assert index.search(["danube"], 3) == expected
