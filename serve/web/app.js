@@ -343,7 +343,8 @@ async function start() {
   } catch {
     // the page works without these; asking will say what is wrong
   }
-  fromAddress();
+  byId("examples").hidden ||= results.childElementCount > 0;
+  if (!input.value) fromAddress();  // what was typed while the page started stays
   if (!input.value && !matchMedia("(pointer: coarse)").matches) input.focus();
 }
 
