@@ -81,6 +81,17 @@ class EncoderIdentity:
         """The fields that must not change when a build continues: with known weights, the name may."""
         return {**self.to_json(), "name": "" if self.weights_sha256 else self.name}
 
+    def options(self) -> dict[str, Any]:
+        """The settings to load an encoder with so that it makes these vectors."""
+        return {
+            "pooling": self.pooling,
+            "normalize": self.normalize,
+            "max_length": self.max_length,
+            "query_prefix": self.query_prefix,
+            "passage_prefix": self.passage_prefix,
+            "layout": self.layout,
+        }
+
     def fingerprint(self) -> str:
         """Short hash of all fields but the name; goes into ledgers."""
         value = self.to_json()

@@ -192,12 +192,7 @@ class BiEncoder:
             name_or_path if name_or_path is not None else identity.name,
             precision=precision,
             device=device,
-            pooling=identity.pooling,
-            normalize=identity.normalize,
-            max_length=identity.max_length,
-            query_prefix=identity.query_prefix,
-            passage_prefix=identity.passage_prefix,
-            layout=identity.layout,
+            **identity.options(),
         )
 
     @property

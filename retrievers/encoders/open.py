@@ -79,10 +79,5 @@ def load_like(
         name_or_path if name_or_path is not None else identity.name,
         precision=precision,
         device=device,
-        pooling=identity.pooling,
-        normalize=identity.normalize,
-        max_length=identity.max_length,
-        query_prefix=identity.query_prefix,
-        passage_prefix=identity.passage_prefix,
-        layout=identity.layout,
+        **identity.options(),
     )
