@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from indexers.protocols import EncoderIdentity
-from rag.core.errors import ConfigError
+from rag.core.errors import ArtifactError, ConfigError
+from rag.runtime.live_models import describe_model, is_source, load_live
 from rag.runtime.model_files import TOWER_SEPARATOR, model_folder, tower_folders
-from retrievers.encoders.static import POOLING, StaticEncoder, is_static
+from retrievers.encoders.static import (
+    POOLING,
+    StaticEncoder,
+    is_shipped,
+    is_static,
+    shipped_folder,
+    static_parts,
+)
 
 if TYPE_CHECKING:
     from retrievers.encoders.bi_encoder import BiEncoder
@@ -17,19 +26,26 @@ if TYPE_CHECKING:
 _SPECIAL_TOKENS = 3  # around a pair of title and text
 
 
-def load_encoder(name_or_path: str | Path | None = None, **options: Any) -> BiEncoder | StaticEncoder:
-    """Load an encoder by folder or name; None is the embedded all-MiniLM-L6-v2.
+def load_encoder(source: Any = None, **options: Any) -> BiEncoder | StaticEncoder:
+    """Load an encoder; None is the embedded all-MiniLM-L6-v2, "static" the static one of the package.
 
     Args:
+        source: a folder, a name, a SentenceTransformer, or a model of transformers and its tokenizer as a
+            tuple; an encoder that is loaded already is returned as it is.
         options: see `BiEncoder.load`; a static encoder has no precision, device or pooling to choose.
 
     Raises:
         ConfigError: a static encoder was given a pooling or a question encoder of its own.
         ArtifactError: nothing there is an encoder.
     """
-    is_two = TOWER_SEPARATOR in str(name_or_path)
-    folder = None if name_or_path is None or is_two else model_folder(name_or_path)
-    if name_or_path is None or folder is None or not is_static(folder):
+    if not is_source(source):
+        if isinstance(getattr(source, "identity", None), EncoderIdentity):
+            return source
+        loaded = load_live(source, lambda folder: load_encoder(folder, **options))
+        loaded.identity = replace(loaded.identity, name=describe_model(source))
+        return loaded
+    name_or_path: str | Path | None = source
+    if name_or_path is None or not is_static_name(name_or_path):
         from retrievers.encoders.bi_encoder import BiEncoder
 
         return BiEncoder.load(name_or_path, **options)
@@ -39,6 +55,35 @@ def load_encoder(name_or_path: str | Path | None = None, **options: Any) -> BiEn
         raise ConfigError(f"pooling is {options['pooling']!r}: a static encoder takes the mean of its tokens")
     known = ("normalize", "max_length", "query_prefix", "passage_prefix", "layout")
     return StaticEncoder.load(name_or_path, **{name: options[name] for name in known if name in options})
+
+
+def is_static_name(name_or_path: str | Path) -> bool:
+    """Whether this names a static encoder: the one in the package, or a folder or hub name that holds one."""
+    if is_shipped(name_or_path):
+        return True
+    return TOWER_SEPARATOR not in str(name_or_path) and is_static(model_folder(name_or_path))
+
+
+def tokenizer_folder(name_or_path: str | Path) -> Path:
+    """The folder with the tokenizer of an encoder of one tower, or of the passage tower.
+
+    Raises:
+        ArtifactError: it has no tokenizer.json.
+    """
+    if is_shipped(name_or_path):
+        return shipped_folder()
+    folder = tower_folders(model_folder(str(name_or_path).partition(TOWER_SEPARATOR)[0]))[0]
+    if is_static(folder):
+        folder = static_parts(folder)[0]
+    else:
+        from retrievers.encoders.settings import read_settings
+
+        folder = read_settings(folder).weights_dir
+    if not (folder / "tokenizer.json").is_file():
+        raise ArtifactError(
+            f"{folder} has no tokenizer.json", hint="save the encoder with its fast tokenizer"
+        )
+    return folder
 
 
 def passage_budget(
@@ -56,9 +101,9 @@ def passage_budget(
     from retrievers.encoders.tokenization import counting_tokens
 
     name = str(name_or_path or "").partition(TOWER_SEPARATOR)[0] or None
+    if name is not None and is_static_name(name):
+        name = None
     folder = tower_folders(model_folder(name))[0]
-    if is_static(folder):
-        folder = model_folder(None)
     settings = read_settings(folder).override(max_length=max_length)
     count = counting_tokens(folder)
     return settings.max_length - _SPECIAL_TOKENS - count(settings.passage_prefix), count

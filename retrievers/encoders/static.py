@@ -1,8 +1,9 @@
 """Static encoders: a vector per token, looked up and averaged; no network runs, and no torch is imported.
 
-A text's vector is the mean of its tokens' vectors, of unit length where the folder says so. Two kinds of
-folder are read: those of sentence-transformers whose `modules.json` begins with StaticEmbedding, and those of
-model2vec (`model_type` "model2vec").
+A text's vector is the mean of its tokens' vectors, of unit length where the folder says so. One encoder
+comes with the package (`STATIC_ENCODER`), and `rag train static` makes others. Two kinds of folder are read:
+those of sentence-transformers whose `modules.json` begins with StaticEmbedding, and those of model2vec
+(`model_type` "model2vec").
 
 Source:
     Tulkens and van Dongen 2024, "Model2Vec: Fast State-of-the-Art Static Embeddings" (layout and weighting);
@@ -12,25 +13,31 @@ Source:
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+import json
+import shutil
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from scipy.sparse import csr_matrix
 from tokenizers import Tokenizer
 
 from indexers.protocols import EncoderIdentity, FloatArray
-from rag.core.errors import ArtifactError, ConfigError, DataError
-from rag.core.files import read_json
+from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError
+from rag.core.files import atomic_path, read_json
 from rag.core.types import Query
 from rag.runtime.model_files import model_folder, weight_files, weights_sha256
 from retrievers.encoders.layout import PassageLayout, render_queries
+from retrievers.encoders.word_cache import WordCache
 
 POOLING = "static"
 MAX_LENGTH = 512  # tokens of a text that count: the mean over a long text says little
+STATIC_ENCODER = "static"  # name of the one in the package
+STATIC_SHA256 = "f586d334ddc16df5d92174e7a32dd4d7bb5944be54cf041a096f45840d7c6609"
+_SHIPPED = Path(__file__).parents[1] / "weights"
 _TEXTS_AT_ONCE = 1024  # what one call to the tokenizer and one matrix product take
-_LAYOUT = "{title} {text}"
+LAYOUT = "{title} {text}"  # of passages, where the folder says nothing
 
 
 class StaticEncoder:
@@ -52,8 +59,14 @@ class StaticEncoder:
     def __init__(self, vectors: FloatArray, tokenizer: Any, identity: EncoderIdentity) -> None:
         self.identity = identity
         self._vectors, self._tokenizer = vectors, tokenizer  # (V, D)
+        self._tokens = WordCache(tokenizer, identity.max_length)
         self._layout = PassageLayout(identity.layout)
         self._done: Callable[[int], None] = lambda count: None
+
+    @property
+    def vocabulary(self) -> Collection[str]:
+        """All tokens."""
+        return self._tokenizer.get_vocab()
 
     @classmethod
     def load(
@@ -79,15 +92,19 @@ class StaticEncoder:
             ArtifactError: the folder lacks a file, or its parts do not fit together.
             ConfigError: `max_length` is below 1.
         """
-        folder = model_folder(name_or_path)
-        inner, stated = _parts(folder)
+        folder = shipped_folder() if is_shipped(name_or_path) else model_folder(name_or_path)
+        inner, stated = static_parts(folder)
         if max_length is not None and max_length < 1:
             raise ConfigError(f"max_length is {max_length}, expected at least 1")
         vectors = _read_vectors(inner)
-        tokenizer = _read_tokenizer(inner, len(vectors))
+        tokenizer = read_tokenizer(inner)
+        if tokenizer.get_vocab_size() > len(vectors):
+            raise ArtifactError(
+                f"{inner}/tokenizer.json knows {tokenizer.get_vocab_size()} tokens, the weights beside it "
+                f"have {len(vectors)} rows",
+                hint="tokenizer.json and model.safetensors belong to different encoders",
+            )
         length = max_length or int(stated.get("max_length") or MAX_LENGTH)
-        tokenizer.no_padding()
-        tokenizer.enable_truncation(length)
         unit = stated["normalize"] if normalize == "auto" else bool(normalize)
         identity = EncoderIdentity(
             name=str(folder.resolve()) if Path(name_or_path).is_dir() else str(name_or_path),
@@ -142,12 +159,10 @@ class StaticEncoder:
         return np.concatenate(parts) if parts else np.empty((0, self.dim), np.float32)
 
     def _encode(self, texts: list[str]) -> FloatArray:
-        ids = [each.ids for each in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
-        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-        flat = np.fromiter((token for each in ids for token in each), np.int32, int(lengths.sum()))
+        flat, bounds = self._tokens(texts)
+        lengths = np.diff(bounds)
         shares = np.repeat(1.0 / np.maximum(lengths, 1), lengths).astype(np.float32)
-        bounds = np.concatenate([[0], np.cumsum(lengths)])
-        bags = csr_matrix((shares, flat, bounds), shape=(len(ids), len(self._vectors)))
+        bags = csr_matrix((shares, flat, bounds), shape=(len(texts), len(self._vectors)))
         vectors: FloatArray = np.asarray(bags @ self._vectors, np.float32)  # (n, D)
         if self.identity.normalize:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
@@ -163,6 +178,74 @@ class StaticEncoder:
         """Nothing to end: there are no worker threads."""
 
 
+def is_shipped(name_or_path: str | Path | None) -> bool:
+    """Whether this names the static encoder in the package, and no folder of that name."""
+    return str(name_or_path) == STATIC_ENCODER and not Path(STATIC_ENCODER).exists()
+
+
+def shipped_folder() -> Path:
+    """Folder of the static encoder in the package.
+
+    Raises:
+        MismatchedArtifactError: its weights are missing or were changed.
+    """
+    file = _SHIPPED / "model.safetensors"
+    found = weights_sha256([file]) if file.is_file() else "no file"
+    if found != STATIC_SHA256:
+        raise MismatchedArtifactError(
+            f"{file} has sha256 {found}, expected {STATIC_SHA256}",
+            hint="install the package again; weights with another checksum are refused",
+        )
+    return _SHIPPED
+
+
+def write_static(
+    folder: Path,
+    vectors: FloatArray,
+    tokenizer: Path,
+    *,
+    max_length: int = MAX_LENGTH,
+    stored: Literal["float32", "float16", "int8"] = "float32",
+) -> Path:
+    """Write an encoder of unit vectors as a folder that sentence-transformers and model2vec open too.
+
+    What `folder` held before is replaced. The same vectors give the same bytes.
+
+    Args:
+        vectors: (V, D), what each token adds.
+        tokenizer: its tokenizer.json.
+        stored: type of the numbers on disk. Rows of int8 have a scale each, which model2vec calls a weight.
+
+    Returns:
+        `folder`.
+    """
+    from safetensors.numpy import save_file
+
+    scales = np.maximum(np.abs(vectors).max(axis=1), 1e-12) / 127 if stored == "int8" else None  # (V,)
+    rows = vectors if scales is None else np.rint(vectors / scales[:, None])
+    tensors = {"embeddings": np.ascontiguousarray(rows, stored)}
+    if scales is not None:
+        tensors["weights"] = scales.astype(np.float32)
+    modules = [("", "StaticEmbedding"), ("1_Normalize", "Normalize")]
+    written = {
+        "config.json": {"model_type": "model2vec", "normalize": True, "max_length": max_length},
+        "modules.json": [
+            {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for n, (path, kind) in enumerate(modules)
+        ],
+        "config_sentence_transformers.json": {"similarity_fn_name": "cosine"},
+    }
+    with atomic_path(folder) as temporary:
+        temporary.mkdir(parents=True)
+        save_file(tensors, temporary / "model.safetensors", metadata={"format": "np"})
+        shutil.copyfile(tokenizer, temporary / "tokenizer.json")
+        for name, value in written.items():
+            (temporary / name).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+        if folder.exists():
+            shutil.rmtree(folder)
+    return folder
+
+
 def is_static(folder: Path) -> bool:
     """Whether a folder holds a static encoder."""
     modules = _json(folder / "modules.json")
@@ -172,7 +255,7 @@ def is_static(folder: Path) -> bool:
     return isinstance(config, dict) and config.get("model_type") == "model2vec"
 
 
-def _parts(folder: Path) -> tuple[Path, dict[str, Any]]:
+def static_parts(folder: Path) -> tuple[Path, dict[str, Any]]:
     """The folder of weights and tokenizer; whether vectors are normalised, prompts, layout and length."""
     modules, config = _json(folder / "modules.json"), _json(folder / "config.json") or {}
     inner, unit = folder, bool(config.get("normalize", False)) if isinstance(config, dict) else False
@@ -191,7 +274,7 @@ def _parts(folder: Path) -> tuple[Path, dict[str, Any]]:
         "normalize": unit or said.get("similarity_fn_name") == "cosine",
         "query": prompts.get("query", ""),
         "passage": next((prompts[n] for n in ("document", "passage", "corpus") if n in prompts), ""),
-        "layout": str(config.get("passage_layout") or _LAYOUT),
+        "layout": str(config.get("passage_layout") or LAYOUT),
         "max_length": config.get("max_length"),
     }
 
@@ -227,7 +310,12 @@ def _read_vectors(folder: Path) -> FloatArray:
     return np.ascontiguousarray(vectors)
 
 
-def _read_tokenizer(folder: Path, rows: int) -> Any:
+def read_tokenizer(folder: Path) -> Any:
+    """The tokenizer of a folder, without padding and truncation.
+
+    Raises:
+        ArtifactError: tokenizer.json is missing or damaged.
+    """
     file = folder / "tokenizer.json"
     if not file.is_file():
         raise ArtifactError(f"{file} is missing", hint="copy the whole folder of the encoder")
@@ -235,11 +323,8 @@ def _read_tokenizer(folder: Path, rows: int) -> Any:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the Rust side raises plain Exception
         raise ArtifactError(f"{file} cannot be read: {error}", hint="copy or download it again") from error
-    if tokenizer.get_vocab_size() > rows:
-        raise ArtifactError(
-            f"{file} knows {tokenizer.get_vocab_size()} tokens, the weights beside it have {rows} rows",
-            hint="tokenizer.json and model.safetensors belong to different encoders",
-        )
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
     return tokenizer
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,11 @@ class TextTokenizer:
             limits = [limit - (marker is not None) for limit, marker in zip(limits, markers, strict=True)]
         self._passages = _cutting(settings.weights_dir, limits[0])
         self._queries = self._passages if self.rules is None else _cutting(settings.weights_dir, limits[1])
+
+    @property
+    def vocabulary(self) -> Collection[str]:
+        """All tokens that questions may have."""
+        return self._queries.get_vocab()
 
     def __call__(self, first: Sequence[str], second: Sequence[str] | None = None) -> list[list[int]]:
         """Token ids of each passage, or of each pair; a pair whose second segment is empty is one segment."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,11 +16,14 @@ from tokenizers.normalizers import Lowercase
 from tokenizers.pre_tokenizers import Whitespace
 
 from indexers.build import BuildSettings, build_index
-from rag.core.errors import ArtifactError, ConfigError, DataError
+from indexers.index import Index
+from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage, Query
 from rag.pipeline import Pipeline
-from retrievers.encoders.open import load_encoder
-from retrievers.encoders.static import StaticEncoder, is_static
+from retrievers.encoders import static
+from retrievers.encoders.open import load_encoder, load_like
+from retrievers.encoders.static import StaticEncoder, is_static, shipped_folder, write_static
+from retrievers.open import open_retriever
 from retrievers.training.adore import train_adore
 from retrievers.training.config import AdoreTrainConfig
 
@@ -38,7 +42,7 @@ def vectors() -> np.ndarray:
     return np.random.default_rng(3).normal(size=(len(WORDS), 8)).astype(np.float32)
 
 
-def write_static(folder: Path, vectors: np.ndarray, tokenizer: Tokenizer) -> Path:
+def as_model2vec(folder: Path, vectors: np.ndarray, tokenizer: Tokenizer) -> Path:
     """A folder as model2vec writes it, with rows of int8 and a weight each."""
     folder.mkdir(parents=True, exist_ok=True)
     scales = np.abs(vectors).max(axis=1) / 127
@@ -72,8 +76,45 @@ def test_vectors_are_those_of_sentence_transformers(tmp_path: Path, vectors: np.
     wanted = theirs.encode(TEXTS)
     np.testing.assert_allclose(encoder.encode_questions(TEXTS), wanted, atol=1e-6)
     np.testing.assert_allclose(encoder.encode_passages([""] * len(TEXTS), TEXTS), wanted, atol=1e-6)
-    int8 = load_encoder(write_static(tmp_path / "int8", vectors, tokenizer()))
+    int8 = load_encoder(as_model2vec(tmp_path / "int8", vectors, tokenizer()))
     np.testing.assert_allclose(int8.encode_questions(TEXTS), wanted, atol=0.02)
+
+
+@pytest.mark.parametrize(("stored", "apart"), [("float32", 1e-6), ("float16", 2e-3), ("int8", 0.02)])
+def test_what_is_written_opens_in_sentence_transformers(
+    tmp_path: Path, vectors: np.ndarray, stored: Any, apart: float
+) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    tokenizer().save(str(tmp_path / "tokenizer.json"))
+    for _ in range(2):  # an earlier folder is replaced
+        place = write_static(tmp_path / "made", vectors, tmp_path / "tokenizer.json", stored=stored)
+    assert is_static(place)
+    texts = [text for text in TEXTS if text]  # of no token theirs are NaN in float16
+    made = load_encoder(place).encode_questions(texts)
+    np.testing.assert_allclose(made, by_hand(vectors, texts), atol=apart)
+    theirs = library.SentenceTransformer(str(place), device="cpu")
+    np.testing.assert_allclose(theirs.encode(texts), made, atol=2e-3)
+    assert theirs.similarity_fn_name == "cosine"
+
+
+def test_the_shipped_encoder_loads_by_name_and_is_small(tmp_path: Path, monkeypatch: Any) -> None:
+    encoder = load_encoder("static")
+    assert (encoder.identity.name, encoder.dim, encoder.identity.similarity) == ("static", 256, "cosine")
+    assert load_like(encoder.identity).identity == encoder.identity
+    near, far = encoder.encode_passages(
+        ["", ""], ["The Danube rises in the Black Forest.", "Tax law of 1913."]
+    )
+    question = encoder.encode_questions(["Where is the source of the river Danube?"])[0]
+    assert question @ near > question @ far
+    folder = shipped_folder()
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 16e6
+    assert static.STATIC_SHA256 in (folder / "README.md").read_text()
+    changed = tmp_path / "weights"
+    shutil.copytree(folder, changed)
+    (changed / "model.safetensors").write_bytes(b"other")
+    monkeypatch.setattr(static, "_SHIPPED", changed)
+    with pytest.raises(MismatchedArtifactError, match="weights with another checksum are refused"):
+        load_encoder("static")
 
 
 def test_mapping_and_weights_of_model2vec(tmp_path: Path, vectors: np.ndarray) -> None:
@@ -92,7 +133,7 @@ def test_mapping_and_weights_of_model2vec(tmp_path: Path, vectors: np.ndarray) -
 
 
 def test_a_text_is_its_title_and_its_first_tokens(tmp_path: Path, vectors: np.ndarray) -> None:
-    write_static(tmp_path, vectors, tokenizer())
+    as_model2vec(tmp_path, vectors, tokenizer())
     encoder = StaticEncoder.load(tmp_path, query_prefix="sea ", max_length=3)
     both = encoder.encode_passages(["Danube", ""], ["river in the sea", "danube river in"])
     np.testing.assert_array_equal(both[0], both[1])
@@ -105,7 +146,7 @@ def test_a_text_is_its_title_and_its_first_tokens(tmp_path: Path, vectors: np.nd
 
 
 def test_bad_folders_and_settings_are_refused(tmp_path: Path, vectors: np.ndarray) -> None:
-    place = write_static(tmp_path / "a", vectors, tokenizer())
+    place = as_model2vec(tmp_path / "a", vectors, tokenizer())
     with pytest.raises(ConfigError, match="pooling is 'cls'"):
         load_encoder(place, pooling="cls")
     with pytest.raises(DataError, match="2 titles for 1 texts"):
@@ -119,12 +160,18 @@ def test_bad_folders_and_settings_are_refused(tmp_path: Path, vectors: np.ndarra
 
 
 def test_an_index_is_built_and_searched_without_torch(tmp_path: Path, vectors: np.ndarray) -> None:
-    place = write_static(tmp_path / "encoder", vectors, tokenizer())
+    place = as_model2vec(tmp_path / "encoder", vectors, tokenizer())
     passages = [Passage("d", "Danube", "rises in the Black Forest"), Passage("r", "", "rhine sea")]
     build_index(
         passages, tmp_path / "index", encoder=load_encoder(place),
         settings=BuildSettings(retriever="dense", probes=2),
     )  # fmt: skip
+    build_index(
+        passages, tmp_path / "both", encoder=load_encoder(place),
+        settings=BuildSettings(retriever="hybrid", probes=2),
+    )  # fmt: skip
+    with Index.open(tmp_path / "both") as index:
+        assert str(open_retriever(index, "hybrid").fusion) == "std:1,1.5"  # of a network it is std:1,0.6
     pipeline = Pipeline.open(tmp_path / "index", reader=False)
     hits: Any = pipeline.retrieve("danube black forest", top_k=1)
     assert hits[0][0].passage_id == "d"
@@ -145,7 +192,7 @@ def test_an_index_is_built_and_searched_without_torch(tmp_path: Path, vectors: n
 
 
 def test_no_training_starts_over_its_vectors(tmp_path: Path, vectors: np.ndarray) -> None:
-    encoder = load_encoder(write_static(tmp_path / "encoder", vectors, tokenizer()))
+    encoder = load_encoder(as_model2vec(tmp_path / "encoder", vectors, tokenizer()))
     passages = [Passage("d", "Danube", "rises in the Black Forest"), Passage("r", "", "rhine sea")]
     place = build_index(passages, tmp_path / "index", encoder=encoder, settings=BuildSettings(probes=2))
     config = AdoreTrainConfig(out=tmp_path / "run", train_files=(tmp_path / "train.json",), index=place)

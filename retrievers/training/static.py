@@ -1,0 +1,279 @@
+"""Train a static encoder, a vector per token: fit the vectors of any encoder, then learn from questions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+from torch import Tensor, nn
+from torch.nn.functional import embedding_bag, normalize
+
+from indexers.index import Index
+from indexers.passages import PassageStore
+from indexers.protocols import EncoderIdentity, FloatArray
+from rag.core.errors import ConfigError
+from rag.core.files import sha256_file
+from rag.core.log import get_logger
+from rag.core.npy import load_npy, save_npy
+from rag.core.types import Query
+from rag.data.examples import Example
+from rag.runtime.seeds import generator
+from rag.training.card import Card
+from rag.training.fit import Loss
+from rag.training.run import Method, Run, Trained, train
+from retrievers.encoders.layout import PassageLayout
+from retrievers.encoders.open import load_like, tokenizer_folder
+from retrievers.encoders.static import LAYOUT, POOLING, StaticEncoder, read_tokenizer, write_static
+from retrievers.encoders.vectors import Vectors, score
+from retrievers.encoders.word_cache import WordCache
+from retrievers.examples.batches import Epochs, RetrieverBatch, RetrieverBatches
+from retrievers.examples.corpus import open_corpus
+from retrievers.examples.data import TrainingArrays
+from retrievers.examples.tokens import Int32
+from retrievers.training.ict import IctBatches
+from retrievers.training.losses import in_batch_objective
+from retrievers.training.recipe import contrastive_batches
+from retrievers.training.recipe_configs import IctDataConfig
+from retrievers.training.split import split_examples
+from retrievers.training.static_config import StaticModelConfig, StaticTrainConfig
+from retrievers.training.static_start import distilled_tokens
+from retrievers.training.validation import CorpusSearch, pool_rank
+
+log = get_logger(__name__)
+
+_AT_ONCE = 4096  # passages that are read and tokenised at once
+
+
+class TokenVectors(nn.Module):
+    """The vectors of a vocabulary; a text's is their mean, of unit length.
+
+    Args:
+        vectors: (V, D) to start from.
+    """
+
+    def __init__(self, vectors: FloatArray) -> None:
+        super().__init__()
+        self.tokens = nn.Parameter(torch.from_numpy(np.array(vectors, np.float32)))
+
+    def to_compute(self, dtype: torch.dtype) -> TokenVectors:
+        """Stays fp32: there are no products that another type would make faster. Returns self."""
+        return self
+
+    def forward(self, texts: Sequence[Int32]) -> Tensor:
+        """(n, D) of n texts' token ids."""
+        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+        flat = np.concatenate(texts).astype(np.int64) if len(texts) else np.zeros(0, np.int64)
+        starts = torch.from_numpy(np.cumsum(lengths) - lengths)
+        return normalize(embedding_bag(torch.from_numpy(flat), self.tokens, starts, mode="mean"), dim=1)
+
+
+class StaticTokenizer:
+    """Questions and passages to token ids, laid out as the finished encoder reads them.
+
+    Attributes:
+        fingerprint: hex sha256 of everything that decides which ids a text gets.
+    """
+
+    def __init__(self, folder: Path, model: StaticModelConfig) -> None:
+        file = folder / "tokenizer.json"
+        self.tokenizer = read_tokenizer(folder)
+        self.file, self.size = file, self.tokenizer.get_vocab_size()
+        self._layout = PassageLayout(LAYOUT)
+        self._questions = WordCache(self.tokenizer, model.question_tokens)
+        self._passages = WordCache(self.tokenizer, model.passage_tokens)
+        self.fingerprint = f"{sha256_file(file)} {model.question_tokens} {model.passage_tokens} {LAYOUT}"
+
+    def queries(self, queries: Sequence[Query]) -> list[Int32]:
+        """Token ids of questions, in order."""
+        return _rows(*self._questions([query.question for query in queries]))
+
+    def passages(self, titles: Sequence[str], texts: Sequence[str]) -> list[Int32]:
+        """Token ids of passages, in order."""
+        return _rows(*self._passages(self._layout.render(titles, texts)[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class StaticBatches:
+    """The batches of a run: questions with their passages, and sentences with theirs, or one of both."""
+
+    questions: RetrieverBatches | None
+    sentences: IctBatches | None
+    weight: float
+
+    def __len__(self) -> int:
+        return len(self.questions if self.questions is not None else self.sentences or ())
+
+    def __getitem__(self, step: int) -> list[tuple[float, RetrieverBatch]]:
+        parts: list[tuple[float, Any]] = [(1.0, self.questions), (self.weight, self.sentences)]
+        return [(weight, part[step]) for weight, part in parts if part is not None]
+
+
+def train_static(config: StaticTrainConfig) -> Path:
+    """Train a static encoder as `config` says, or resume the run that `config.out` holds.
+
+    The teacher's vectors of single tokens are fitted to its vectors of the index's passages
+    (`distilled_tokens`); then questions learn to find their passages among those of the batch, and sentences
+    the passages that they were taken from.
+
+    Returns:
+        The folder of the finished encoder, `config.out / "encoder"`, which sentence-transformers
+        (StaticEmbedding) and model2vec open too.
+
+    Raises:
+        ConfigError: the index has no vector per passage, or fewer dimensions than `dim`.
+        DataError: an input file is wrong.
+        ResourceError: another process trains there.
+    """
+    with Index.open(config.index) as index:
+        if index.embeddings is None:
+            raise ConfigError(
+                f"{config.index} has no vector per passage to learn from",
+                hint="build it with --retriever dense or hybrid",
+            )
+        if config.model.dim > index.embeddings.dim:
+            raise ConfigError(
+                f"dim is {config.model.dim}, and the vectors of {config.index} have {index.embeddings.dim} "
+                "dimensions",
+                hint="lower dim",
+            )
+        return train(
+            config, partial(_method, config, index), "encoder", one_process="one table of vectors is trained"
+        )
+
+
+def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
+    identity = index.embeddings.encoder if index.embeddings is not None else None
+    assert identity is not None
+    teacher = load_like(identity)
+    index.check_encoder(teacher.identity)
+    tokens = StaticTokenizer(tokenizer_folder(identity.name), config.model)
+    folder = run.out / "data"
+    start = folder / "start.npy"
+    if not start.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        save_npy(start, _start(config, index, teacher, tokens))
+    teacher.close()
+    model = TokenVectors(load_npy(start, dtype=np.float32, shape=(tokens.size, config.model.dim)))
+
+    data: TrainingArrays | None = None
+    held_out: tuple[Example, ...] = ()
+    if config.train_files:
+        split = split_examples(config, folder)
+        held_out = split.held_out
+        data = TrainingArrays.build(
+            split.training(),
+            tokens,
+            match_answers=config.data.mask_false_negatives,
+            folder=folder,
+            key=split.key,
+        )
+    corpus = index.passages
+    if config.corpus:
+        corpus, _ = open_corpus(config.corpus, folder)
+    batches = _batches(config, data, corpus, tokens)
+    search = None
+    if held_out:
+        search = CorpusSearch(
+            index.passages, held_out, limit=config.data.validation_passages, seed=config.run.seed
+        )
+    encoder = partial(_encoder, config, tokens)
+    return Method(
+        model, run.master(model), batches, partial(_loss, model, config.model.temperature),
+        export=lambda trained: _export(config, run.out / "encoder", tokens, trained),
+        card=Card("retrievers.training", "static.md", {"teacher": identity.name}),
+        evaluate=None if search is None else lambda: _figures(encoder(model), held_out, search),
+        facts={
+            "teacher": Path(identity.name).name,
+            "tokens": tokens.size,
+            "dimensions": config.model.dim,
+            "passages of the corpus": len(corpus),
+            "passages fitted to": min(config.data.fitted_passages, len(index.passages)),
+            "training questions": 0 if data is None else len(data),
+            "held-out questions": len(held_out),
+        },
+    )  # fmt: skip
+
+
+def _start(config: StaticTrainConfig, index: Index, teacher: Any, tokens: StaticTokenizer) -> FloatArray:
+    """Token vectors distilled from a sample of the index, see `distilled_tokens`."""
+    assert index.embeddings is not None
+    model, count = config.model, min(config.data.fitted_passages, len(index.passages))
+    rows = np.sort(generator(config.run.seed, 41).choice(len(index.passages), count, replace=False))
+    parts = []
+    for first in range(0, count, _AT_ONCE):
+        passages = index.passages.get_many(rows[first : first + _AT_ONCE])
+        parts += tokens.passages([p.title for p in passages], [p.text for p in passages])
+    lengths = np.fromiter(map(len, parts), np.int64, count)
+    flat = np.concatenate(parts)
+    shares = np.repeat(1 / np.maximum(lengths, 1), lengths).astype(np.float32)
+    bags = csr_matrix((shares, flat, np.append(0, np.cumsum(lengths))), shape=(count, tokens.size))
+    counts = np.bincount(flat, minlength=tokens.size)
+    log.info("fitting %d tokens to the vectors of %d passages", tokens.size, count)
+    return distilled_tokens(
+        teacher, tokens.tokenizer, bags, index.embeddings.rows(rows), counts,
+        dim=model.dim, smooth=model.frequency_smoothing, ridge=model.ridge, steps=model.fit_steps,
+    )  # fmt: skip
+
+
+def _batches(
+    config: StaticTrainConfig, data: TrainingArrays | None, store: PassageStore, tokens: StaticTokenizer
+) -> StaticBatches:
+    said = config.data
+    questions = None if data is None else contrastive_batches(config, data, Epochs.of(config, len(data)))
+    sentences = None
+    if said.sentences:
+        once = Epochs.of(config, len(store))
+        if questions is not None:
+            steps = len(questions)
+            once = Epochs(
+                len(store), said.batch_size, epochs=1 + steps / once.per_epoch, max_batches=steps,
+                seed=config.run.seed,
+            )  # fmt: skip
+        drawn = IctDataConfig(keep_sentence=said.keep_sentence, min_words=said.min_words)
+        sentences = IctBatches(store, np.zeros(0, np.int64), tokens, drawn, once)
+    return StaticBatches(questions, sentences, said.sentences if questions is not None else 1.0)
+
+
+def _loss(model: TokenVectors, temperature: float, parts: Sequence[tuple[float, RetrieverBatch]]) -> Loss:
+    def scored(questions: Vectors, passages: Vectors) -> Tensor:
+        return score(questions, passages) / temperature
+
+    value = torch.stack([
+        weight
+        * in_batch_objective(
+            Vectors(model(batch.questions)), Vectors(model(batch.passages)), batch, scored
+        )
+        for weight, batch in parts
+    ]).sum()  # fmt: skip
+    return Loss(value, sum(len(b.questions) for _, b in parts), sum(b.tokens for _, b in parts))
+
+
+def _encoder(config: StaticTrainConfig, tokens: StaticTokenizer, model: TokenVectors) -> StaticEncoder:
+    identity = EncoderIdentity(
+        config.name, "", config.model.dim, pooling=POOLING, max_length=config.model.max_length,
+        similarity="cosine", layout=LAYOUT,
+    )  # fmt: skip
+    return StaticEncoder(model.tokens.detach().numpy(), tokens.tokenizer, identity)
+
+
+def _figures(
+    encoder: StaticEncoder, held_out: Sequence[Example], search: CorpusSearch
+) -> Mapping[str, float]:
+    return {"average_rank": pool_rank(encoder, held_out), **search.measure(encoder)}
+
+
+def _export(config: StaticTrainConfig, folder: Path, tokens: StaticTokenizer, trained: Trained) -> None:
+    write_static(
+        folder, trained.weights["tokens"].numpy(), tokens.file,
+        max_length=config.model.max_length, stored=config.model.stored,
+    )  # fmt: skip
+
+
+def _rows(values: Int32, bounds: Any) -> list[Int32]:
+    return np.split(values, bounds[1:-1])

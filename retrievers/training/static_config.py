@@ -1,0 +1,101 @@
+"""Configuration of static encoders; reading it imports no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from rag.config import Config
+from rag.training.config import OptimConfig
+from retrievers.training.config import SEARCHED, ExamplesConfig, ValidatedTrainConfig
+
+
+class StaticDataConfig(ExamplesConfig):
+    """What a static encoder is fitted to, and what it learns from.
+
+    Attributes:
+        batch_size: questions in a step, and sentences of the corpus.
+        hard_negatives: mined passages beside each question's positive.
+        mask_false_negatives: see `ContrastConfig`.
+        fitted_passages: passages of the index, drawn at random, whose vectors the tokens are fitted to.
+        sentences: weight of the loss by which a sentence is to find the passage that it was taken from; 0
+            leaves sentences out, and without questions they are all there is.
+        keep_sentence, min_words: see `IctDataConfig` and `CorpusDataConfig`.
+        validation_passages: size of the pool that is searched at a validation; 0 is the whole index.
+    """
+
+    free: ClassVar[frozenset[str]] = frozenset({"validation_passages"})
+
+    batch_size: int = Field(default=1024, ge=2)
+    hard_negatives: int = Field(default=1, ge=0)
+    mask_false_negatives: bool = True
+    fitted_passages: int = Field(default=200_000, ge=2)
+    sentences: float = Field(default=1.0, ge=0)
+    keep_sentence: float = Field(default=0.1, ge=0, le=1)
+    min_words: int = Field(default=4, ge=1)
+    validation_passages: int = Field(default=30_000, ge=0)
+
+
+class StaticModelConfig(Config):
+    """The token vectors, and how they start.
+
+    Attributes:
+        dim: size of the vectors, at most the teacher's.
+        frequency_smoothing: a of the weight a / (a + p) of a token with the frequency p; a small one mutes
+            frequent tokens.
+        ridge: how strongly token vectors are held to their start while they are fitted.
+        fit_steps: iterations of the fit; 0 keeps the teacher's vectors of single tokens.
+        temperature: divides the cosines in the loss.
+        question_tokens, passage_tokens: maximum text lengths in training.
+        max_length: tokens after which the finished encoder cuts texts.
+        stored: type of the numbers in the finished encoder's file; int8 has one scale per token.
+    """
+
+    dim: int = Field(default=256, ge=2)
+    frequency_smoothing: float = Field(default=1e-3, gt=0)
+    ridge: float = Field(default=1e-3, gt=0)
+    fit_steps: int = Field(default=20, ge=0)
+    temperature: float = Field(default=0.05, gt=0)
+    question_tokens: int = Field(default=64, ge=1)
+    passage_tokens: int = Field(default=256, ge=1)
+    max_length: int = Field(default=512, ge=1)
+    stored: Literal["float32", "float16", "int8"] = "float32"
+
+
+class StaticTrainConfig(ValidatedTrainConfig):
+    """The whole configuration of `train_static`.
+
+    Attributes:
+        index: a built index with one vector per passage: its encoder is the teacher.
+        train_files: training examples; without any, sentences of the corpus alone are learned from.
+        corpus: what sentences are drawn from: an index, which needs no vectors, or files of documents; none
+            draws them from `index`.
+        data: see `StaticDataConfig`.
+        model: see `StaticModelConfig`.
+    """
+
+    recipe: ClassVar[str] = "static"
+    measured: ClassVar[tuple[str, ...]] = ("average_rank", *SEARCHED)
+
+    index: Path
+    train_files: tuple[Path, ...] = ()
+    corpus: tuple[Path, ...] = ()
+    name: str = Field(default="static-encoder", min_length=1)
+    data: StaticDataConfig = StaticDataConfig()
+    model: StaticModelConfig = StaticModelConfig()
+    optim: OptimConfig = OptimConfig(
+        learning_rate=1e-2, epochs=2, warmup_fraction=0.1, precision="fp32", clip_norm=100.0
+    )
+
+    @property
+    def validates(self) -> bool:
+        """Whether there are held-out questions."""
+        return bool(self.train_files) and super().validates
+
+    @model_validator(mode="after")
+    def _cross_check_static(self) -> StaticTrainConfig:
+        if not self.train_files and not self.data.sentences:
+            raise ValueError("sentences=0 without train_files leaves nothing to learn from")
+        return self

@@ -1,0 +1,140 @@
+"""The token vectors that a static encoder starts from: those of a teacher, fitted to its passage vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+
+from indexers.protocols import FloatArray, PassageEncoder
+from rag.core.progress import Progress
+
+Float64 = NDArray[np.float64]
+
+
+def principal_axes(vectors: FloatArray, dim: int) -> FloatArray:
+    """The axes (D, dim) that keep most of the inner products of vectors (n, D), strongest first.
+
+    The vectors are not centred: search compares them as they are.
+    """
+    moments = vectors.T.astype(np.float64) @ vectors
+    return np.ascontiguousarray(np.linalg.eigh(moments)[1][:, ::-1][:, :dim], np.float32)
+
+
+def token_texts(tokenizer: Any) -> list[str]:
+    """Each token of a vocabulary as a text, without the mark of word pieces."""
+    texts = (tokenizer.decode([n], skip_special_tokens=False) for n in range(tokenizer.get_vocab_size()))
+    return [text.strip().removeprefix("##") for text in texts]
+
+
+def frequency_weights(counts: NDArray[np.int64], smooth: float) -> FloatArray:
+    """Weights a / (a + p(t)) of tokens (V,) that occur `counts` times.
+
+    Source:
+        Arora et al. 2017, "A Simple but Tough-to-Beat Baseline for Sentence Embeddings", equation 3.
+    """
+    shares = counts / max(1, counts.sum())
+    return np.asarray(smooth / (smooth + shares), np.float32)
+
+
+def fit_tokens(
+    bags: csr_matrix,
+    targets: FloatArray,
+    start: FloatArray,
+    ridge: float,
+    *,
+    steps: int,
+    done: Callable[[int], None] = lambda count: None,
+) -> FloatArray:
+    r"""Token vectors W (V, D) whose means come near the targets, by conjugate gradients from `start`.
+
+        W = argmin ‖X W − T‖² + λ ‖W − W₀‖²
+
+    Every dimension is a system of its own with the same matrix XᵀX + λ; all are solved side by side. Tokens
+    that no passage holds stay at W₀.
+
+    Args:
+        bags: X (n, V), the share of each token in each passage.
+        targets: T (n, D).
+        start: W₀ (V, D).
+        ridge: λ.
+        steps: number of iterations.
+        done: called with 1 after each.
+
+    Source:
+        Hestenes and Stiefel 1952, "Methods of Conjugate Gradients for Solving Linear Systems".
+    """
+    turned = bags.T.tocsr()
+
+    def times(values: FloatArray) -> FloatArray:
+        return np.asarray(turned @ (bags @ values), np.float32) + np.float32(ridge) * values
+
+    found = start.copy()
+    rest = np.asarray(turned @ (targets - bags @ found), np.float32)  # of XᵀT + λW₀ − (XᵀX + λ)W
+    along, length = rest.copy(), _squares(rest)
+    for _ in range(steps):
+        image = times(along)
+        step = length / np.maximum(np.einsum("vd,vd->d", along, image, dtype=np.float64), 1e-30)
+        found += step.astype(np.float32) * along
+        rest -= step.astype(np.float32) * image
+        new = _squares(rest)
+        along = rest + (new / np.maximum(length, 1e-30)).astype(np.float32) * along
+        length = new
+        done(1)
+    return found
+
+
+def distilled_tokens(
+    teacher: PassageEncoder,
+    tokenizer: Any,
+    bags: csr_matrix,
+    targets: FloatArray,
+    counts: NDArray[np.int64],
+    *,
+    dim: int,
+    smooth: float,
+    ridge: float,
+    steps: int,
+) -> FloatArray:
+    """Token vectors (V, dim): the teacher's of each token alone, weighted by frequency, then fitted.
+
+    Their scale, which cosines do not see, is such that the mean squared length over the tokens of the
+    passages is 1: so one learning rate serves all teachers.
+
+    Args:
+        teacher: the encoder that made `targets`.
+        bags: (n, V) shares of the tokens of n passages.
+        targets: (n, D) the teacher's vectors of these passages.
+        counts: (V,) how often each token occurs in them.
+        dim: dimensions that are kept, at most D.
+        smooth: a of `frequency_weights`.
+        ridge, steps: of `fit_tokens`; without steps nothing is fitted.
+
+    Source:
+        Tulkens and van Dongen 2024, "Model2Vec: Fast State-of-the-Art Static Embeddings": vectors of single
+        tokens, principal components, weights by frequency.
+    """
+    axes = principal_axes(targets, dim)
+    texts = token_texts(tokenizer)
+    alone = np.asarray(teacher.encode_passages([""] * len(texts), texts), np.float32) @ axes  # (V, dim)
+    start = alone * frequency_weights(counts, smooth)[:, None]
+    wanted = targets @ axes
+    means = np.asarray(bags @ start, np.float32)
+    start *= np.float32((means * wanted).sum() / max(float((means**2).sum()), 1e-30))  # the targets' length
+    with Progress(steps, "steps", "fit tokens") as progress:
+        fitted = fit_tokens(bags, wanted, start, ridge, steps=steps, done=progress.update)
+    shares = counts / max(1, counts.sum())
+    return fitted / np.float32(np.sqrt(max(float(shares @ _lengths(fitted)), 1e-30)))
+
+
+def _squares(values: FloatArray) -> Float64:
+    total: Float64 = np.einsum("vd,vd->d", values, values, dtype=np.float64)
+    return total
+
+
+def _lengths(vectors: FloatArray) -> Float64:
+    squared: Float64 = np.einsum("vd,vd->v", vectors, vectors, dtype=np.float64)
+    return squared

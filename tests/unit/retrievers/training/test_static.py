@@ -1,0 +1,147 @@
+"""A static encoder: the fit against a solver, what training teaches, resuming, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+
+from indexers.build import build_index
+from indexers.settings import BuildSettings
+from rag.core.errors import ConfigError
+from rag.core.files import read_json
+from rag.core.types import Passage
+from rag.data.examples import Example, write_examples
+from retrievers.encoders.open import load_encoder
+from retrievers.encoders.static import StaticEncoder
+from retrievers.training.static import train_static
+from retrievers.training.static_config import StaticTrainConfig
+from retrievers.training.static_start import fit_tokens, frequency_weights, principal_axes
+
+
+def examples(count: int, seed: int = 2) -> list[Example]:
+    """A question names letters; its passage holds the digit of each: no word is shared."""
+    draw = np.random.default_rng(seed)
+    codes = sorted({"".join(sorted(draw.choice(list("abcdefghij"), 3, replace=False))) for _ in range(count)})
+    made = []
+    for code in codes:
+        digits = " ".join(str("abcdefghij".index(letter)) for letter in code)
+        passage = Passage(f"p{code}", "title", f"The river {digits} text. It rises in the black forest.")
+        made.append(Example.labelled(f"q{code}", f"who wrote {' '.join(code)}", (), [passage]))
+    return made
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> tuple[Path, Path, list[Example]]:
+    """An index by the teacher, a file of training examples, and the examples."""
+    folder, made = tmp_path_factory.mktemp("taught"), examples(140)
+    passages = [example.positives[0] for example in made]
+    teacher = load_encoder(tiny_bert, pooling="mean", normalize=True)
+    build_index(passages, folder / "index", encoder=teacher, settings=BuildSettings(probes=2))
+    write_examples(folder / "train.json", made)
+    return folder / "index", folder / "train.json", made
+
+
+def config(out: Path, index: Path, train: Path | None, **settings: Any) -> StaticTrainConfig:
+    usual: dict[str, Any] = {
+        "dim": 16, "batch_size": 16, "epochs": 8, "fit_steps": 4, "threads": 1, "validation_fraction": 0.2,
+        "select_by": "last", "log_every_steps": 1, "sentences": 0.2,
+    }  # fmt: skip
+    files = () if train is None else (train,)
+    return StaticTrainConfig(out=out, index=index, train_files=files, **{**usual, **settings})
+
+
+def test_the_fit_is_the_solution_of_the_normal_equations() -> None:
+    draw = np.random.default_rng(5)
+    dense = draw.random((30, 8)).astype(np.float32) * (draw.random((30, 8)) < 0.4)
+    dense[:, 7] = 0  # a token that no passage holds
+    targets, start = (draw.normal(size=(n, 3)).astype(np.float32) for n in (30, 8))
+    found = fit_tokens(csr_matrix(dense), targets, start, 0.1, steps=12)
+    wanted = np.linalg.solve(dense.T @ dense + 0.1 * np.eye(8), dense.T @ targets + 0.1 * start)
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
+    np.testing.assert_allclose(found[7], start[7], atol=1e-6)
+
+
+def test_axes_keep_inner_products_and_frequent_tokens_weigh_less() -> None:
+    vectors = np.random.default_rng(1).normal(size=(50, 3)).astype(np.float32) @ np.eye(
+        3, 7, dtype=np.float32
+    )
+    kept = vectors @ principal_axes(vectors, 3)
+    np.testing.assert_allclose(kept @ kept.T, vectors @ vectors.T, atol=1e-4)
+    np.testing.assert_allclose(frequency_weights(np.array([0, 1, 3]), 0.25), [1.0, 0.5, 0.25])
+
+
+def test_it_learns_to_find_passages_of_questions_it_never_saw(
+    tmp_path: Path, taught: tuple[Path, Path, list[Example]]
+) -> None:
+    index, train, _ = taught
+    untrained = train_static(config(tmp_path / "before", index, train, learning_rate=1e-9, max_steps=1))
+    before, after = (tmp_path / name / "figures.json" for name in ("before", "run"))
+    finished = train_static(
+        config(tmp_path / "run", index, train, learning_rate=0.02, epochs=20, stored="int8")
+    )
+    ranks = [read_json(path)["figures"]["average_rank"] for path in (before, after)]
+    mrr = [read_json(path)["figures"]["mrr"] for path in (before, after)]
+    assert ranks[1] < 0.3 * ranks[0], ranks
+    assert mrr[1] > 2 * mrr[0], mrr
+    assert isinstance(load_encoder(finished), StaticEncoder)
+    assert isinstance(load_encoder(untrained), StaticEncoder)
+    card = (finished / "README.md").read_text()
+    assert "static encoder" in card
+    assert "`rag train static" in card
+
+
+def test_an_interrupted_run_ends_with_the_same_bytes(
+    tmp_path: Path, taught: tuple[Path, Path, list[Example]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, train, _ = taught
+    settings: dict[str, Any] = {"learning_rate": 0.01, "save_every_s": 0, "max_steps": 6}
+    whole = train_static(config(tmp_path / "whole", index, train, **settings))
+    from retrievers.training import static
+
+    real, calls = static._loss, 0
+
+    def failing(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(static, "_loss", failing)
+    with pytest.raises(KeyboardInterrupt):
+        train_static(config(tmp_path / "cut", index, train, **settings))
+    resumed = train_static(config(tmp_path / "cut", index, train, **settings))
+    name = "model.safetensors"
+    assert (resumed / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_the_corpus_alone_teaches_too(tmp_path: Path, taught: tuple[Path, Path, list[Example]]) -> None:
+    index, _, _ = taught
+    corpus = tmp_path / "more.jsonl"
+    corpus.write_text(
+        "".join(
+            f'{{"id": "{n}", "text": "The river {n} rises here. In the forest {n} it ends."}}\n'
+            for n in "abcd"
+        )
+    )
+    finished = train_static(
+        config(tmp_path / "run", index, None, corpus=(corpus,), batch_size=4, max_steps=2)
+    )
+    assert load_encoder(finished).dim == 16
+    assert read_json(tmp_path / "run" / "figures.json")["figures"] == {}
+
+
+def test_what_cannot_work_is_refused(tmp_path: Path, taught: tuple[Path, Path, list[Example]]) -> None:
+    index, train, made = taught
+    with pytest.raises(ConfigError, match=r"dim is 64, and the vectors of .* have 32 dimensions"):
+        train_static(config(tmp_path / "a", index, train, dim=64))
+    words = BuildSettings(retriever="bm25")
+    build_index([made[0].positives[0]], tmp_path / "bm25", settings=words)
+    with pytest.raises(ConfigError, match="no vector per passage to learn from"):
+        train_static(config(tmp_path / "a", tmp_path / "bm25", train))
+    with pytest.raises(ValueError, match="nothing to learn from"):
+        config(tmp_path / "a", index, None, sentences=0)
