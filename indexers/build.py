@@ -15,23 +15,25 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from indexers.documents import DOCUMENTS_NAME, DocumentTable
 from indexers.embeddings import EmbeddingShards, encode_corpus, read_probes, save_probes
 from indexers.faiss_index import build_faiss
 from indexers.ledger import LEDGER_NAME, StageLedger
 from indexers.lucene import build_bm25
 from indexers.passages import PassageStore, PassageStoreWriter, passages_digest
 from indexers.presets import PLAID
-from indexers.protocols import PassageEncoder
+from indexers.protocols import EncodesCorpus, PassageEncoder
 from indexers.settings import STAGES, BuildSettings, Stage
 from indexers.token_build import TokenEncoder, build_tokens
 from indexers.token_index import TokenIndex
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.files import directory_lock, disk_errors, fingerprint, remove_temporaries
-from rag.core.manifest import MANIFEST_NAME, file_table, write_manifest
+from rag.core.manifest import MANIFEST_NAME, file_table, read_manifest, write_manifest
 from rag.core.progress import Progress
 from rag.core.types import Passage
 
 PASSAGES_DIR, EMBEDDINGS_DIR, DENSE_DIR, TOKENS_DIR, BM25_DIR = STAGES
+SEGMENTS_DIR, VERSIONS_DIR = "segments", "versions"  # of an index that was updated
 INDEX_KIND = "index"
 
 
@@ -42,8 +44,10 @@ def build_index(
     encoder: PassageEncoder | TokenEncoder | None = None,
     settings: BuildSettings | None = None,
     source: Mapping[str, Any] | None = None,
+    documents: DocumentTable | None = None,
     overwrite: bool = False,
     until: Stage | None = None,
+    encode: EncodesCorpus = encode_corpus,
 ) -> Path:
     """Build an index directory, or continue one that was interrupted.
 
@@ -51,7 +55,9 @@ def build_index(
         passages: what to index, already split; read lazily, and not at all if `source` says they are stored.
         source: identifies the passages (paths, sizes, split settings). Without it a rerun reads the
             passages again and compares their checksum.
+        documents: table in which the documents are listed while the passages are read (`cut_and_listed`).
         until: stop after this stage; a later call continues from there. All stages if None.
+        encode: encodes the passages, in this process or elsewhere.
 
     Returns:
         `out`; with a manifest, unless stopped by `until`. A finished index is extended if `settings` ask for
@@ -91,9 +97,9 @@ def build_index(
         _prepare(place, overwrite)
         ledger = StageLedger(place)
         _refuse_second_vectors(place, ledger, settings)
-        store = build_passages(passages, place, ledger, source)
+        store = build_passages(passages, place, ledger, source, documents)
         if "embeddings" in wanted:
-            build_embeddings(store, place, ledger, cast("PassageEncoder", encoder), settings)
+            build_embeddings(store, place, ledger, cast("PassageEncoder", encoder), settings, encode)
         if "dense" in wanted:
             build_dense(place, ledger, settings)
         if "tokens" in wanted:
@@ -132,7 +138,8 @@ def _refuse_second_vectors(place: Path, ledger: StageLedger, settings: BuildSett
 
 
 def _prepare(place: Path, overwrite: bool) -> None:
-    known = {*STAGES, LEDGER_NAME, "build_log.json", MANIFEST_NAME, ".lock"}  # the log is of older versions
+    known = {*STAGES, LEDGER_NAME, MANIFEST_NAME, ".lock", SEGMENTS_DIR, VERSIONS_DIR}
+    known |= {"build_log.json", "encoder", "reader", "pipeline.json"}  # of older versions; of saved pipelines
     with disk_errors(place):
         remove_temporaries(place)
         foreign = sorted(entry.name for entry in place.iterdir() if entry.name not in known)
@@ -140,6 +147,12 @@ def _prepare(place: Path, overwrite: bool) -> None:
             raise ConfigError(
                 f"{place} holds other files ({', '.join(foreign[:3])}), not an index",
                 hint="choose an empty or a new directory",
+            )
+        is_finished = (place / MANIFEST_NAME).is_file()
+        if is_finished and not overwrite and "folders" in read_manifest(place):
+            raise MismatchedArtifactError(
+                f"{place} was updated since it was built",
+                hint=f"update it again with --update {place}, or add --overwrite to build it anew",
             )
         if overwrite:
             # The manifest first: from here on nothing looks complete.
@@ -152,7 +165,11 @@ def _prepare(place: Path, overwrite: bool) -> None:
 
 
 def build_passages(
-    passages: Iterable[Passage], place: Path, ledger: StageLedger, source: Mapping[str, Any] | None
+    passages: Iterable[Passage],
+    place: Path,
+    ledger: StageLedger,
+    source: Mapping[str, Any] | None,
+    documents: DocumentTable | None = None,
 ) -> PassageStore:
     """Stage 1: store the passages."""
     directory = place / PASSAGES_DIR
@@ -181,12 +198,21 @@ def build_passages(
             progress.update(len(batch))
         if not len(writer):
             raise _nothing_to_index()
+    if documents is not None:
+        documents.write(directory / DOCUMENTS_NAME)
+    else:  # that of a build that was stopped
+        (directory / DOCUMENTS_NAME).unlink(missing_ok=True)
     ledger.finish("passages", {"count": len(writer), "sha256": writer.digest})
     return PassageStore.open(directory)
 
 
 def build_embeddings(
-    passages: PassageStore, place: Path, ledger: StageLedger, encoder: PassageEncoder, settings: BuildSettings
+    passages: PassageStore,
+    place: Path,
+    ledger: StageLedger,
+    encoder: PassageEncoder,
+    settings: BuildSettings,
+    encode: EncodesCorpus = encode_corpus,
 ) -> None:
     """Stage 2: encode the passages, one shard per call, so that the encoder can sort them by length."""
     identity = encoder.identity
@@ -210,7 +236,7 @@ def build_embeddings(
     if not ledger.begin("embeddings", inputs):
         return
     directory = place / EMBEDDINGS_DIR
-    encode_corpus(directory, passages, encoder, settings.stored_dtype, shard_rows=settings.shard_rows)
+    encode(directory, passages, encoder, settings.stored_dtype, shard_rows=settings.shard_rows)
     save_probes(directory, passages, encoder, settings.probes, settings.seed)
     output = {"rows": len(passages), "dim": encoder.dim, "dtype": settings.stored_dtype}
     ledger.finish("embeddings", {**output, "shard_rows": settings.shard_rows})

@@ -15,7 +15,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -89,6 +89,41 @@ def _read_ledger(directory: Path) -> dict[int, dict[str, Any]]:
         ) from error
 
 
+def store_shard(directory: Path, shard: int, vectors: FloatArray) -> dict[str, Any]:
+    """Write the file of one shard into a directory that an `EmbeddingWriter` began.
+
+    Args:
+        vectors: (shard's rows, D).
+
+    Returns:
+        The shard's line in the ledger; the shard counts once `EmbeddingWriter.record` has written it.
+
+    Raises:
+        DataError: wrong shape, or a value that is not finite in the stored dtype.
+        ResourceError: the disk is full.
+    """
+    header = _Header.read(directory)
+    start, stop = header.shard_range(shard)
+    if vectors.shape != (stop - start, header.dim):
+        raise DataError(
+            f"the encoder gave vectors of shape {vectors.shape} for rows {start}…{stop - 1}, "
+            f"expected {(stop - start, header.dim)}"
+        )
+    with np.errstate(over="ignore"):
+        stored = vectors.astype(header.dtype)
+    finite = np.isfinite(stored).all(axis=1)
+    if not finite.all():
+        row = start + int(np.flatnonzero(~finite)[0])
+        raise DataError(
+            f"the vector of row {row} is not finite as {header.dtype} "
+            f"({int((~finite).sum())} such rows in shard {shard})",
+            hint="use dtype float32, or check the encoder's weights",
+        )
+    sha256 = save_npy(directory / _shard_name(shard), stored)
+    encoder = header.encoder.fingerprint()
+    return {"shard": shard, "rows": stop - start, "sha256": sha256, "encoder": encoder}
+
+
 class EmbeddingWriter:
     """Writes the shards that are not there yet. One writer at a time (the caller holds the directory's lock).
 
@@ -139,8 +174,12 @@ class EmbeddingWriter:
             )
             for shard in damaged:
                 del self._ledger[shard]
-            lines = "".join(_ledger_line(line) for _, line in sorted(self._ledger.items()))
-            atomic_write_bytes(self.directory / LEDGER_NAME, lines.encode())
+            self.sort_ledger()
+
+    def sort_ledger(self) -> None:
+        """Write the ledger anew in the order of the shards, which may have been finished in another one."""
+        lines = "".join(_ledger_line(line) for _, line in sorted(self._ledger.items()))
+        atomic_write_bytes(self.directory / LEDGER_NAME, lines.encode())
 
     @property
     def finished_rows(self) -> int:
@@ -154,36 +193,16 @@ class EmbeddingWriter:
                 yield (shard, *self._header.shard_range(shard))
 
     def write(self, shard: int, vectors: FloatArray) -> None:
-        """Store the vectors (shard's rows, D) of one shard.
+        """Store the vectors (shard's rows, D) of one shard and record it; see `store_shard`."""
+        self.record(store_shard(self.directory, shard, vectors))
 
-        Raises:
-            DataError: wrong shape, or a value that is not finite in the stored dtype.
-            ResourceError: the disk is full.
-        """
-        start, stop = self._header.shard_range(shard)
-        if vectors.shape != (stop - start, self._header.dim):
-            raise DataError(
-                f"the encoder gave vectors of shape {vectors.shape} for rows {start}…{stop - 1}, "
-                f"expected {(stop - start, self._header.dim)}"
-            )
-        with np.errstate(over="ignore"):
-            stored = vectors.astype(self._header.dtype)
-        finite = np.isfinite(stored).all(axis=1)
-        if not finite.all():
-            row = start + int(np.flatnonzero(~finite)[0])
-            raise DataError(
-                f"the vector of row {row} is not finite as {self._header.dtype} "
-                f"({int((~finite).sum())} such rows in shard {shard})",
-                hint="use dtype float32, or check the encoder's weights",
-            )
-        sha256 = save_npy(self.directory / _shard_name(shard), stored)
-        line = {"shard": shard, "rows": stop - start, "sha256": sha256}
-        line["encoder"] = self._header.encoder.fingerprint()
+    def record(self, line: dict[str, Any]) -> None:
+        """Count a shard as finished; `line` is what `store_shard` returned, in this process or another."""
         with disk_errors(self.directory), open(self.directory / LEDGER_NAME, "a", encoding="utf-8") as file:
             file.write(_ledger_line(line))
             file.flush()
             os.fsync(file.fileno())
-        self._ledger[shard] = line
+        self._ledger[int(line["shard"])] = line
 
     def write_missing(self, encode: Callable[[int, int], FloatArray]) -> Iterator[int]:
         """Fill missing shards with the vectors (n, D) that `encode(first row, one past the last)` gives.
@@ -206,15 +225,17 @@ class EmbeddingWriter:
         telling = encoder.reporting(done) if isinstance(encoder, ReportingEncoder) else None
         made_by = telling or encoder
 
-        def encode(start: int, stop: int) -> FloatArray:
-            batches = passages.batches(_TEXTS_AT_ONCE, start=start, stop=stop)
-            texts = list(itertools.chain.from_iterable(batches))
-            return made_by.encode_passages([p.title for p in texts], [p.text for p in texts])
-
-        for rows in self.write_missing(encode):
+        for rows in self.write_missing(lambda start, stop: encode_rows(passages, made_by, start, stop)):
             if telling is None:
                 done(rows)
             yield rows
+
+
+def encode_rows(passages: PassageStore, encoder: PassageEncoder, start: int, stop: int) -> FloatArray:
+    """Vectors (stop - start, D) of some rows, by one call of the encoder."""
+    batches = passages.batches(_TEXTS_AT_ONCE, start=start, stop=stop)
+    texts = list(itertools.chain.from_iterable(batches))
+    return encoder.encode_passages([p.title for p in texts], [p.text for p in texts])
 
 
 def encode_corpus(
@@ -238,6 +259,7 @@ def encode_corpus(
     with Progress(len(passages), "passages", "encode", initial=writer.finished_rows) as progress:
         for _ in writer.write_passages(passages, encoder, progress.update):
             check()
+    writer.sort_ledger()
     return EmbeddingShards.open(place)
 
 
@@ -252,6 +274,7 @@ class EmbeddingShards:
         encoder: identity of the encoder that made the vectors.
         dim: vector size D.
         dtype: type of the numbers on disk.
+        shard_rows: rows per file.
 
     Example:
         >>> import tempfile
@@ -266,6 +289,7 @@ class EmbeddingShards:
     def __init__(self, directory: Path, header: _Header, shards: list[NDArray[Any]]) -> None:
         self.directory, self.encoder = directory, header.encoder
         self.dim, self.dtype = header.dim, header.dtype
+        self.shard_rows = header.shard_rows
         self._header, self._shards = header, shards
 
     @classmethod
@@ -295,6 +319,17 @@ class EmbeddingShards:
     def __len__(self) -> int:
         return self._header.rows
 
+    @property
+    def shards(self) -> int:
+        """Number of shard files."""
+        return self._header.shards
+
+    def part(self, first: int, stop: int) -> tuple[int, EmbeddingShards]:
+        """The first row of shard file `first`, and the shard files first … stop - 1 by themselves."""
+        start, end = self._header.shard_range(first)[0], self._header.shard_range(stop - 1)[1]
+        header = replace(self._header, rows=end - start)
+        return start, EmbeddingShards(self.directory, header, self._shards[first:stop])
+
     def checksums(self) -> dict[str, dict[str, Any]]:
         """Size and sha256 of every shard file, from the ledger."""
         return {
@@ -313,7 +348,7 @@ class EmbeddingShards:
         ordered = wanted[order]
         if len(ordered) and (ordered[0] < 0 or ordered[-1] >= len(self)):
             raise DataError(f"rows {ordered[0]}…{ordered[-1]} are outside of the {len(self)} embeddings")
-        shard_rows = self._header.shard_rows
+        shard_rows = self.shard_rows
         touched = np.unique(ordered // shard_rows)
         bounds = np.searchsorted(ordered, np.append(touched, touched[-1:] + 1) * shard_rows)
         for shard, start, stop in zip(touched.tolist(), bounds[:-1], bounds[1:], strict=True):
@@ -323,7 +358,7 @@ class EmbeddingShards:
     def blocks(self) -> Iterator[tuple[int, FloatArray]]:
         """(first row, vectors (n, D) float32) of every shard in order; float32 shards are not copied."""
         for shard, values in enumerate(self._shards):
-            yield shard * self._header.shard_rows, np.ascontiguousarray(values, dtype=np.float32)
+            yield shard * self.shard_rows, np.ascontiguousarray(values, dtype=np.float32)
 
 
 def probe_texts(passages: PassageStore, count: int, seed: int) -> list[str]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from indexers.embeddings import EmbeddingShards
 from indexers.protocols import FloatArray, IntArray
+from indexers.selected import Selection
 from rag.core.errors import ConfigError, RetrievalError
 
 # The stubs that FAISS ships lack much of what the library has.
@@ -25,6 +26,7 @@ _PAIRS_WORTH_THREADS = (
     16_384  # below this OpenMP's threads cost more time than they save, and keep spinning afterwards
 )
 _MERGE_EVERY_SHARDS = 16
+_PICK_ROWS = 4096  # selected rows that are read one by one, without the rows between them
 
 
 def check_queries(queries: FloatArray, dim: int, top_k: int) -> FloatArray:
@@ -121,27 +123,54 @@ def _score_pairs(
     scores[asked[query], place] = products[query, slot]
 
 
-def exact_search(embeddings: EmbeddingShards, queries: FloatArray, top_k: int) -> tuple[FloatArray, IntArray]:
+def exact_search(
+    embeddings: EmbeddingShards, queries: FloatArray, top_k: int, selected: Selection | None = None
+) -> tuple[FloatArray, IntArray]:
     """Brute force over all embeddings, shard by shard; see `VectorIndex.search` for arguments and result."""
     queries = check_queries(queries, embeddings.dim, top_k)
-    wanted = min(top_k + CANDIDATE_MARGIN, len(embeddings))
+    total = len(embeddings) if selected is None else len(check_selected(selected, len(embeddings)))
+    if total == 0:
+        return select_best(*_nothing(len(queries)), top_k)
+    if selected is not None and total <= _PICK_ROWS:
+        rows = np.broadcast_to(selected.rows, (len(queries), total))
+        return select_best(exact_scores(embeddings, queries, rows), rows, top_k)
+    wanted = min(top_k + CANDIDATE_MARGIN, total)
     last = min(top_k, wanted) - 1
-    scores, rows = _candidates(embeddings, queries, wanted)
+    scores, rows = _candidates(embeddings, queries, wanted, selected)
     best, best_rows = select_best(scores, rows, top_k)
     tied = np.flatnonzero(best[:, last] <= scores.min(axis=1))
     # Copies of a passage may tie beyond the margin: more candidates decide which of them come first.
-    while len(tied) and wanted < len(embeddings):
-        wanted = min(4 * wanted, len(embeddings))
-        scores, rows = _candidates(embeddings, queries[tied], wanted)
+    while len(tied) and wanted < total:
+        wanted = min(4 * wanted, total)
+        scores, rows = _candidates(embeddings, queries[tied], wanted, selected)
         best[tied], best_rows[tied] = select_best(scores, rows, top_k)
         tied = tied[best[tied, last] <= scores.min(axis=1)]
     return best, best_rows
 
 
-def _candidates(embeddings: EmbeddingShards, queries: FloatArray, wanted: int) -> tuple[FloatArray, IntArray]:
+def check_selected(selected: Selection, rows: int) -> Selection:
+    """The selection, if it is one of an index with this number of rows.
+
+    Raises:
+        RetrievalError: it is not.
+    """
+    if selected.total != rows:
+        raise RetrievalError(
+            f"a selection among {selected.total} rows was given for an index of {rows}",
+            hint="select anew after the index has changed",
+        )
+    return selected
+
+
+def _nothing(queries: int) -> tuple[FloatArray, IntArray]:
+    return np.empty((queries, 0), dtype=np.float32), np.empty((queries, 0), dtype=np.int64)
+
+
+def _candidates(
+    embeddings: EmbeddingShards, queries: FloatArray, wanted: int, selected: Selection | None
+) -> tuple[FloatArray, IntArray]:
     """Exact scores and rows (n, wanted) of the best, in any order."""
-    scores = np.empty((len(queries), 0), dtype=np.float32)
-    rows = np.empty((len(queries), 0), dtype=np.int64)
+    scores, rows = _nothing(len(queries))
     pending: list[tuple[FloatArray, IntArray]] = []
 
     def merge() -> None:
@@ -153,7 +182,7 @@ def _candidates(embeddings: EmbeddingShards, queries: FloatArray, wanted: int) -
             best = np.argpartition(scores, scores.shape[1] - wanted, axis=1)[:, -wanted:]
             scores, rows = np.take_along_axis(scores, best, axis=1), np.take_along_axis(rows, best, axis=1)
 
-    for part in _search_shards(embeddings, queries, wanted):
+    for part in _search_shards(embeddings, queries, wanted, selected):
         pending.append(part)
         if len(pending) == _MERGE_EVERY_SHARDS:
             merge()
@@ -162,14 +191,22 @@ def _candidates(embeddings: EmbeddingShards, queries: FloatArray, wanted: int) -
 
 
 def _search_shards(
-    embeddings: EmbeddingShards, queries: FloatArray, wanted: int
+    embeddings: EmbeddingShards, queries: FloatArray, wanted: int, selected: Selection | None
 ) -> Iterator[tuple[FloatArray, IntArray]]:
     def search(block: tuple[int, FloatArray]) -> tuple[FloatArray, IntArray]:
         first_row, vectors = block
+        chosen: IntArray | None = None
+        if selected is not None:
+            inside = selected.mask[first_row : first_row + len(vectors)]
+            if not inside.any():
+                return _nothing(len(queries))
+            if not inside.all():
+                chosen = np.flatnonzero(inside)
+                vectors = vectors[chosen]
         scores, rows = faiss.knn(
             queries, vectors, min(wanted, len(vectors)), metric=faiss.METRIC_INNER_PRODUCT
         )
-        return scores, rows + first_row
+        return scores, (rows if chosen is None else chosen[rows]) + first_row
 
     threads = faiss.omp_get_max_threads()
     if threads == 1 or len(queries) >= threads:
@@ -198,9 +235,11 @@ class FlatIndex:
     def __len__(self) -> int:
         return len(self._embeddings)
 
-    def search(self, queries: FloatArray, top_k: int) -> tuple[FloatArray, IntArray]:
+    def search(
+        self, queries: FloatArray, top_k: int, selected: Selection | None = None
+    ) -> tuple[FloatArray, IntArray]:
         """See `VectorIndex.search`."""
-        return exact_search(self._embeddings, queries, top_k)
+        return exact_search(self._embeddings, queries, top_k, selected)
 
 
 def sample_rows(embeddings: EmbeddingShards, count: int, seed: int) -> FloatArray:

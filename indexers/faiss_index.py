@@ -7,7 +7,7 @@ Files in the directory: `dense.json` (type, parameters, search settings, measure
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from indexers.exact import (
     CANDIDATE_MARGIN,
     FlatIndex,
     check_queries,
+    check_selected,
     exact_scores,
     exact_search,
     perturbed_probes,
@@ -29,6 +30,7 @@ from indexers.exact import (
 from indexers.ledger import read_info
 from indexers.presets import HNSW_EF_CONSTRUCTION, Preset, preset_for
 from indexers.protocols import FloatArray, IntArray, VectorIndex
+from indexers.selected import Selection
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import atomic_path, atomic_write_json, clean_directory
 from rag.core.progress import Progress
@@ -37,6 +39,9 @@ from rag.core.progress import Progress
 faiss: Any = _faiss
 DENSE_NAME, FAISS_NAME = "dense.json", "faiss.index"
 RECALL_KS = (1, 10, 100)
+_COMPARE_ALL = 50_000  # selected rows of which every one is compared
+_LEAST_SHARE = 16  # the same where one row in this many is selected, or fewer
+_MOST_ROWS = 0.75  # share of selected rows from which a search is not repeated with more width
 _log = logging.getLogger(__name__)
 
 
@@ -209,20 +214,21 @@ def recall_at(index: VectorIndex, probes: FloatArray, truth: FloatArray, k: int)
     return float((scores >= threshold - 1e-6 * np.abs(threshold)).mean())
 
 
-def _parameters(index: Any, effort: int, wanted: int) -> Any:
+def _parameters(index: Any, effort: int, wanted: int, selected: Selection | None = None) -> Any:
     """Search settings for one call; settings on the index itself would be shared by threads."""
     if isinstance(index, faiss.IndexPreTransform):
-        inner = _parameters(faiss.downcast_index(index.index), effort, wanted)
+        inner = _parameters(faiss.downcast_index(index.index), effort, wanted, selected)
         return faiss.SearchParametersPreTransform(index_params=inner)
+    rows = {} if selected is None else {"sel": faiss.IDSelectorBitmap(selected.bits)}
     if isinstance(index, faiss.IndexHNSW):
-        return faiss.SearchParametersHNSW(efSearch=max(effort, wanted))
+        return faiss.SearchParametersHNSW(efSearch=max(effort, wanted), **rows)
     if isinstance(index, faiss.IndexIVFPQ):
-        return faiss.IVFPQSearchParameters(nprobe=effort)
+        return faiss.IVFPQSearchParameters(nprobe=effort, **rows)
     if isinstance(index, faiss.IndexIVFRaBitQ):
-        return faiss.IVFRaBitQSearchParameters(nprobe=effort, qb=8)
+        return faiss.IVFRaBitQSearchParameters(nprobe=effort, qb=8, **rows)
     if isinstance(index, faiss.IndexIVF):
-        return faiss.SearchParametersIVF(nprobe=effort)
-    return None
+        return faiss.SearchParametersIVF(nprobe=effort, **rows)
+    return faiss.SearchParameters(**rows) if rows else None
 
 
 def _open_faiss(directory: Path, info: dict[str, Any]) -> Any:
@@ -253,21 +259,59 @@ class FaissIndex:
     def __len__(self) -> int:
         return len(self._embeddings)
 
-    def search(self, queries: FloatArray, top_k: int) -> tuple[FloatArray, IntArray]:
-        """See `VectorIndex.search`; scores are exact inner products with the stored embeddings."""
+    def search(
+        self, queries: FloatArray, top_k: int, selected: Selection | None = None
+    ) -> tuple[FloatArray, IntArray]:
+        """See `VectorIndex.search`; scores are exact inner products with the stored embeddings.
+
+        Of few selected rows every one is compared. With more, the search widens by the share of rows that are
+        not selected and, where these are many, until one twice as wide gives the same result.
+        """
         queries = check_queries(queries, self.dim, top_k)
-        wanted = min(top_k * self._over_fetch + CANDIDATE_MARGIN, len(self))
+        if selected is None:
+            return self._search(queries, top_k, 1, None)
+        chosen = len(check_selected(selected, len(self)))
+        if chosen <= max(_COMPARE_ALL, len(self) // _LEAST_SHARE):
+            return exact_search(self._embeddings, queries, top_k, selected)
+        width = -(-len(self) // chosen)
+        best = self._search(queries, top_k, width, selected)
+        while chosen < _MOST_ROWS * len(self) and width * top_k < chosen:
+            width, before = 2 * width, best[1]
+            best = self._search(queries, top_k, width, selected)
+            if np.array_equal(before, best[1]):
+                break
+        return best
+
+    def _search(
+        self, queries: FloatArray, top_k: int, width: int, selected: Selection | None
+    ) -> tuple[FloatArray, IntArray]:
+        """One search with `width` times the tuned effort and candidates."""
+        _, rows = self.widen(
+            lambda wanted, effort: self.candidates(queries, wanted, effort, selected), top_k, width
+        )
+        return select_best(exact_scores(self._embeddings, queries, rows), rows, top_k)
+
+    def widen(
+        self, find: Callable[[int, int], tuple[FloatArray, IntArray]], top_k: int, width: int = 1
+    ) -> tuple[FloatArray, IntArray]:
+        """What `find(number of candidates, effort)` returns at the first effort that gives enough of them."""
+        wanted = min(width * top_k * self._over_fetch + CANDIDATE_MARGIN, len(self))
         # Tuned for the first hundred results: for more, further lists are searched until there are enough.
         tuned = max(RECALL_KS) * self._over_fetch + CANDIDATE_MARGIN
-        effort = self._effort
+        effort = self._effort * width
         if self._lists:
-            effort = min(effort * -(-wanted // tuned), self._lists)
+            effort = min(effort * -(-wanted // (width * tuned)), self._lists)
         while True:
-            _, rows = self._index.search(queries, wanted, params=_parameters(self._index, effort, wanted))
+            scores, rows = find(wanted, effort)
             if effort >= self._lists or (rows[:, : min(top_k, wanted)] >= 0).all():
-                break
+                return scores, rows
             effort = min(2 * effort, self._lists)
-        return select_best(exact_scores(self._embeddings, queries, rows), rows, top_k)
+
+    def candidates(
+        self, queries: FloatArray, wanted: int, effort: int, selected: Selection | None
+    ) -> tuple[FloatArray, IntArray]:
+        """Approximate scores (n, wanted) and rows (n, wanted) of the best candidates; row -1: no more."""
+        return self._index.search(queries, wanted, params=_parameters(self._index, effort, wanted, selected))
 
 
 def open_dense(directory: str | Path, embeddings: EmbeddingShards) -> VectorIndex:

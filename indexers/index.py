@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
 
 from indexers.build import (
     BM25_DIR,
@@ -17,16 +20,26 @@ from indexers.build import (
 )
 from indexers.embeddings import EmbeddingShards
 from indexers.faiss_index import open_dense
+from indexers.filtering import folders, select
 from indexers.lucene import LuceneIndex
 from indexers.passages import PassageStore
 from indexers.presets import PARTS, Part
 from indexers.protocols import EncoderIdentity, VectorIndex
+from indexers.segments import ROWS_NAME, LiveRows, open_segments
+from indexers.selected import Selection
 from indexers.token_index import TokenIndex
-from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
+from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError, ResourceError
 from rag.core.manifest import MANIFEST_NAME, read_manifest, verify_files
+from rag.core.npy import load_npy
+from rag.core.types import Passage
+from rag.data.filters import Filter
+from rag.data.split import document_of
 
 Verify = Literal["none", "size", "deep"]
 QUICK_CHECK_BYTES = 256 << 20
+_ATTEMPTS = 5
+ENCODER_DIR = "encoder"  # the encoder's folder, where the index keeps one
+_KEPT_FILTERS, _KEPT_BYTES = 64, 64 << 20  # whose rows are kept, with a byte per passage
 
 
 class Index:
@@ -37,16 +50,22 @@ class Index:
         embeddings: the stored vectors; None without a dense part.
         dense: vector search; None without a dense part.
         tokens: search in token vectors; None without them.
+        live: rows of the segments that are in the index; None if it was never updated.
     """
 
     def __init__(self, directory: Path, manifest: dict[str, Any]) -> None:
         self.directory, self.manifest = directory, manifest
         self.version: str = manifest["checksum"][:12]
-        self.passages = PassageStore.open(directory / PASSAGES_DIR)
-        self._expect(PASSAGES_DIR, len(self.passages), manifest["passages"]["count"])
+        self._selections: dict[Filter, Selection] = {}
         self.embeddings: EmbeddingShards | None = None
         self.dense: VectorIndex | None = None
         self.tokens: TokenIndex | None = None
+        self.live: LiveRows | None = None
+        if "folders" in manifest:
+            self._open_segments()
+            return
+        self.passages = PassageStore.open(directory / PASSAGES_DIR)
+        self._expect(PASSAGES_DIR, len(self.passages), manifest["passages"]["count"])
         if "tokens" in self.parts:
             self.tokens = TokenIndex.open(directory / TOKENS_DIR)
             self._expect(TOKENS_DIR, len(self.tokens), len(self.passages))
@@ -56,6 +75,24 @@ class Index:
             self._expect(EMBEDDINGS_DIR, len(self.embeddings), len(self.passages))
             self._expect_encoder(EMBEDDINGS_DIR, self.embeddings.encoder)
             self.dense = open_dense(directory / DENSE_DIR, self.embeddings)
+
+    def _open_segments(self) -> None:
+        """Open an index that was updated; see `indexers.segments`."""
+        folders = self.manifest["folders"]
+        rows = load_npy(
+            self.directory / folders["version"] / ROWS_NAME,
+            dtype=np.int64,
+            shape=(self.manifest["passages"]["count"],),
+        )
+        opened = open_segments(
+            [self.directory / segment for segment in folders["segments"]],
+            rows,
+            has_dense="dense" in self.parts,
+        )
+        self.live, self.passages = opened.live, opened.passages
+        self.embeddings, self.dense = opened.embeddings, opened.dense
+        if self.embeddings is not None:
+            self._expect_encoder(EMBEDDINGS_DIR, self.embeddings.encoder)
 
     def _expect_encoder(self, what: str, found: EncoderIdentity) -> None:
         if found.to_json() != self.manifest["encoder"]:
@@ -87,22 +124,28 @@ class Index:
         if verify not in ("none", "size", "deep"):
             raise ConfigError(f"verify is {verify!r}", hint="choose none, size or deep")
         place = Path(directory)
-        manifest = read_manifest(place, kind=INDEX_KIND)
-        if manifest.get("checksum") != manifest_checksum(manifest):
-            raise ArtifactError(
-                f"{place / MANIFEST_NAME} does not match its own checksum: its bytes were changed",
-                hint="restore it or rebuild the index",
-            )
-        if verify != "none":
-            _verify(place, manifest["files"], deep=verify == "deep")
-        return cls(place, manifest)
+        for _ in range(_ATTEMPTS):
+            manifest = read_manifest(place, kind=INDEX_KIND)
+            if manifest.get("checksum") != manifest_checksum(manifest):
+                raise ArtifactError(
+                    f"{place / MANIFEST_NAME} does not match its own checksum: its bytes were changed",
+                    hint="restore it or rebuild the index",
+                )
+            try:
+                if verify != "none":
+                    _verify(place, manifest["files"], deep=verify == "deep")
+                return cls(place, manifest)
+            except ArtifactError:  # while it was opened, two updates may have made its files superfluous
+                if read_manifest(place, kind=INDEX_KIND) == manifest:
+                    raise
+        raise ResourceError(f"{place} changes faster than it can be opened", hint="try again later")
 
     @cached_property
     def lucene(self) -> LuceneIndex | None:
         """BM25 search, opened (and Java started) on first use; None for a dense-only index."""
         if "bm25" not in self.parts:
             return None
-        return LuceneIndex.open(self.directory / BM25_DIR)
+        return LuceneIndex.open(self.directory / self.manifest.get("folders", {}).get("bm25", BM25_DIR))
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -111,9 +154,42 @@ class Index:
 
     @property
     def encoder_identity(self) -> EncoderIdentity | None:
-        """The encoder of the stored vectors; None for a BM25-only index."""
+        """The encoder of the stored vectors, named by its folder in the index if that keeps one; None for a
+        BM25-only index.
+        """
         stored = self.embeddings if self.tokens is None else self.tokens
-        return None if stored is None else stored.encoder
+        if stored is None:
+            return None
+        folder = self.directory / ENCODER_DIR
+        return replace(stored.encoder, name=str(folder.resolve())) if folder.is_dir() else stored.encoder
+
+    def select(self, filter: Filter) -> Selection:
+        """The rows whose passages meet a filter; those of the last filters are kept.
+
+        Raises:
+            FilterError: no passage has a field that the filter names.
+        """
+        selected = self._selections.pop(filter, None) or select(self.passages, filter)
+        self._selections[filter] = selected  # the last used stands last
+        if len(self._selections) > max(2, min(_KEPT_FILTERS, _KEPT_BYTES // len(self.passages))):
+            del self._selections[next(iter(self._selections))]
+        return selected
+
+    @cached_property
+    def folders(self) -> list[str]:
+        """The folders of the indexed files; none if they are too many to choose from."""
+        return folders(self.passages)
+
+    def around(self, passage_id: str, count: int) -> tuple[list[Passage], list[Passage]]:
+        """The passages of the same document, at most `count` each, that stand before and after this one."""
+        row = self.passages.row_of(passage_id)
+        if row is None:
+            return [], []
+        first, stop = max(0, row - count), min(len(self.passages), row + count + 1)
+        parts = [self.passages.get_many(range(*part)) for part in ((first, row), (row + 1, stop))]
+        whole = document_of(passage_id)
+        before, after = ([one for one in part if document_of(one.id) == whole] for part in parts)
+        return before, after
 
     def check_encoder(self, identity: EncoderIdentity) -> None:
         """Refuse an encoder whose vectors cannot be compared with the stored ones.
@@ -142,7 +218,7 @@ class Index:
             f"{len(files)} files, {total / 1e6:,.1f} MB"
         ]
         for stage in self.manifest["stages"]:
-            stage_bytes = sum(e["size_bytes"] for name, e in files.items() if name.startswith(f"{stage}/"))
+            stage_bytes = sum(e["size_bytes"] for name, e in files.items() if f"/{stage}/" in f"/{name}")
             details = {
                 key: value
                 for key, value in self.manifest[stage].items()
@@ -150,13 +226,20 @@ class Index:
             }
             text = ", ".join(f"{key} {_plain(value)}" for key, value in details.items())
             lines.append(f"  {stage:<11}{stage_bytes / 1e6:>10,.1f} MB  {text}")
+        if self.live is not None:
+            dead = int(self.live.bounds[-1]) - len(self.live)
+            lines.append(
+                f"  segments   {len(self.manifest['folders']['segments'])}, {dead:,} deleted passages in them"
+            )
         if self.encoder_identity is not None:
             fields = self.encoder_identity.to_json().items()
             lines.append("  encoder    " + ", ".join(f"{key} {_plain(value)}" for key, value in fields))
         return "\n".join(lines)
 
     def close(self) -> None:
-        """Release Lucene's files; memory maps go with the object."""
+        """Release Lucene's files and a sharded search; memory maps go with the object."""
+        if (close := getattr(self.dense, "close", None)) is not None:
+            close()
         lucene = self.__dict__.pop("lucene", None)
         if lucene is not None:
             lucene.close()

@@ -46,6 +46,10 @@ class StageLedger:
         """Short hash of the inputs of a begun stage."""
         return fingerprint(self._stages[stage]["inputs"])[:16]
 
+    def inputs(self, stage: str) -> dict[str, Any]:
+        """The inputs of a begun stage; none of another one."""
+        return dict(self._stages[stage]["inputs"]) if self.begun(stage) else {}
+
     def output(self, stage: str) -> dict[str, Any]:
         """The output that `finish` recorded for a finished stage."""
         return dict(self._stages[stage]["output"])

@@ -15,13 +15,19 @@ import os
 import shutil
 import threading
 import unicodedata
+from base64 import b64encode
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import numpy as np
+
+from indexers.exact import check_selected
 from indexers.ledger import read_info
 from indexers.passages import PassageStore
+from indexers.selected import Selection
 from rag.core.errors import (
     ArtifactError,
     MismatchedArtifactError,
@@ -37,6 +43,8 @@ INFO_NAME, FOLDER_NAME = "bm25.json", "lucene"
 MAX_QUERY_WORDS, MAX_QUERY_CHARACTERS = 512, 16_384
 _FILE_PASSAGES = 16_384  # of one file that is handed to Lucene; its threads work on different files
 _SEARCH_HEAP_MIB = 512
+_MOST_RUNS = 1024  # runs of selected rows that Lucene gets as ranges; more are named one by one
+_TERMS_AT_ONCE = 100_000
 _start_lock = threading.Lock()
 
 
@@ -215,8 +223,10 @@ class LuceneIndex:
     """
 
     def __init__(self, folder: Path, info: dict[str, Any]) -> None:
-        autoclass = start_java(heap_mib=_SEARCH_HEAP_MIB)
+        self._java = autoclass = start_java(heap_mib=_SEARCH_HEAP_MIB)
         self._list = autoclass("java.util.ArrayList")
+        self._occurs = autoclass("org.apache.lucene.search.BooleanClause$Occur")
+        self._clauses: WeakKeyDictionary[Selection, tuple[Any, bool]] = WeakKeyDictionary()
         try:
             self._searcher = autoclass("io.anserini.search.SimpleSearcher")(str(folder))
             self.documents = int(self._searcher.get_total_num_docs())
@@ -225,7 +235,7 @@ class LuceneIndex:
             raise ArtifactError(
                 f"{folder} is not a readable Lucene index: {reason}", hint="restore it or rebuild the index"
             ) from error
-        self.k1, self.b = float(info["k1"]), float(info["b"])
+        self.k1, self.b, self.rows = float(info["k1"]), float(info["b"]), int(info["rows"])
         self._searcher.set_bm25(self.k1, self.b)
         autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(1 << 16)
         # All results of a batch cross from Java as one string: field by field costs a call for each hit.
@@ -255,8 +265,13 @@ class LuceneIndex:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def search(self, texts: Sequence[str], top_k: int) -> list[list[tuple[int, float]]]:
+    def search(
+        self, texts: Sequence[str], top_k: int, selected: Selection | None = None
+    ) -> list[list[tuple[int, float]]]:
         """Best (row, score) of each text, best first, ties by row; fewer than `top_k` if fewer match.
+
+        Of a selection Lucene scores the selected rows alone, with the statistics of all; only the
+        steps of ties differ.
 
         A text is a bag of words: none of its characters is query syntax. A text without an indexable word
         has no results. Anserini lowers the scores of tied documents by steps of 1e-6, so they stay in order.
@@ -268,15 +283,24 @@ class LuceneIndex:
             raise RetrievalError(f"top_k is {top_k}, expected at least 1")
         if not texts:
             return []
-        queries, names = self._list(), self._list()
-        for position, text in enumerate(texts):
-            queries.add(clean_query(text))
-            names.add(str(position))
+        questions = [clean_query(text) for text in texts]
+        most = min(top_k, max(self.documents, 1))
+        results: dict[str, Any] = {}
         try:
-            found = self._searcher.batch_search(
-                queries, names, min(top_k, max(self.documents, 1)), min(os.cpu_count() or 1, len(texts))
-            )
-            results = json.loads(self._mapper.writeValueAsString(found))
+            if selected is None:
+                queries, names = self._list(), self._list()
+                for position, question in enumerate(questions):
+                    queries.add(question)
+                    names.add(str(position))
+                threads = min(os.cpu_count() or 1, len(texts))
+                found = self._searcher.batch_search(queries, names, most, threads)
+                results = json.loads(self._mapper.writeValueAsString(found))
+            elif len(check_selected(selected, self.rows)):
+                for position, question in enumerate(questions):
+                    found = self._searcher.search(self._restricted(question, selected), most)
+                    results[str(position)] = json.loads(self._mapper.writeValueAsString(found))
+        except RagError:
+            raise
         except Exception as error:
             reason = (str(error).strip().splitlines() or [""])[0]
             raise RetrievalError(f"Lucene could not answer {len(texts)} questions: {reason}") from error
@@ -287,6 +311,40 @@ class LuceneIndex:
             )
             for position in range(len(texts))
         ]
+
+    def _restricted(self, question: str, selected: Selection) -> Any:
+        """The query of a question that matches selected rows alone."""
+        clause = self._clauses.get(selected)
+        if clause is None:
+            clause = self._clauses[selected] = self._clause(selected)
+        builder = self._java("org.apache.lucene.search.BooleanQuery$Builder")()
+        words = self._java("io.anserini.search.query.BagOfWordsQueryGenerator")()
+        analyzer, occurs = self._searcher.get_analyzer(), self._occurs
+        builder.add(words.buildQuery("contents", analyzer, question), occurs.MUST)
+        builder.add(clause[0], occurs.FILTER if clause[1] else occurs.MUST_NOT)
+        return builder.build()
+
+    def _clause(self, selected: Selection) -> tuple[Any, bool]:
+        """A query that matches the selected rows and True, or one that matches all others and False."""
+        digits = max(len(str(self.rows)), 1)
+        either = self._java("org.apache.lucene.search.BooleanQuery$Builder")()
+        if len(selected.runs) <= _MOST_RUNS:
+            between = self._java("org.apache.lucene.search.TermRangeQuery").newStringRange
+            for first, stop in selected.runs.tolist():
+                rows = between("id", f"{first:0{digits}d}", f"{stop - 1:0{digits}d}", True, True)
+                either.add(rows, self._occurs.SHOULD)
+            return either.build(), True
+        names_rows = 2 * len(selected) <= selected.total
+        rows = selected.rows if names_rows else np.flatnonzero(~selected.mask)
+        # Terms cross to Java as one string, which Jackson turns into objects: one call in place of thousands.
+        of_class = self._java("java.lang.Class").forName("org.apache.lucene.util.BytesRef")
+        reader = self._mapper.readerForListOf(of_class)
+        terms = self._java("org.apache.lucene.search.TermInSetQuery")
+        for start in range(0, len(rows), _TERMS_AT_ONCE):
+            named = [f"{row:0{digits}d}".encode() for row in rows[start : start + _TERMS_AT_ONCE].tolist()]
+            values = [{"bytes": b64encode(name).decode(), "offset": 0, "length": digits} for name in named]
+            either.add(terms("id", reader.readValue(json.dumps(values))), self._occurs.SHOULD)
+        return either.build(), names_rows
 
     def close(self) -> None:
         """Release the files."""

@@ -2,17 +2,19 @@
 
 Files in the directory: `passages.arrow` (Arrow IPC, uncompressed, record batches of `BATCH_ROWS` rows with
 the columns id, title, text), `id_hashes.npy` (sorted 64-bit hashes of the ids), `id_rows.npy` (their rows);
-and `locations.arrow` (the same batches with the columns path, page, headings) where a passage has a location.
+and where a passage has such, in the same batches, `locations.arrow` (the columns path, page, headings) and
+`metadata.arrow` (the column metadata, a JSON object).
 """
 
 from __future__ import annotations
 
 import hashlib
-import itertools
+import json
 import threading
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,22 +25,25 @@ import pyarrow as pa
 from rag.core.errors import ArtifactError, DataError, RetrievalError
 from rag.core.files import atomic_path, clean_directory, disk_errors, hash64
 from rag.core.npy import load_npy, save_npy
-from rag.core.types import Location, Passage
+from rag.core.types import Location, Metadata, Passage
 
 BATCH_ROWS = 1024
 ARROW_NAME, HASHES_NAME, ROWS_NAME = "passages.arrow", "id_hashes.npy", "id_rows.npy"
-LOCATIONS_NAME = "locations.arrow"
+LOCATIONS_NAME, METADATA_NAME = "locations.arrow", "metadata.arrow"
 # 64-bit offsets: a batch of very long documents may exceed 2 GiB.
 _SCHEMA = pa.schema([(name, pa.large_string()) for name in ("id", "title", "text")])
 _LOCATION_SCHEMA = pa.schema(
     [("path", pa.string()), ("page", pa.string()), ("headings", pa.list_(pa.string()))]
 )
+_METADATA_SCHEMA = pa.schema([("metadata", pa.string())])
+_OPTIONAL = {LOCATIONS_NAME: _LOCATION_SCHEMA, METADATA_NAME: _METADATA_SCHEMA}
 
 
 def _digest_update(digest: hashlib._Hash, passage: Passage) -> None:
     place = passage.location  # without locations the digest is that of versions that had none
     located = (place.path, place.page, *place.headings) if place else ()
-    for part in (passage.id, passage.title, passage.text, *located):
+    described = (_metadata_json(passage),) if passage.metadata else ()
+    for part in (passage.id, passage.title, passage.text, *located, *described):
         data = part.encode()
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
@@ -67,8 +72,8 @@ class PassageStoreWriter:
         self.digest = ""
         self._hashes = array("Q")
         self._columns: tuple[list[str], list[str], list[str]] = ([], [], [])
-        self._locations: list[Location | None] = []
-        self._location_writer: Any = None
+        self._beside: list[Passage] = []  # those of the batch, for the optional files
+        self._optional: dict[str, Any] = {}  # writers of these
         self._sha = hashlib.sha256()
 
     def __enter__(self) -> PassageStoreWriter:
@@ -94,7 +99,7 @@ class PassageStoreWriter:
         ids.append(passage.id)
         titles.append(passage.title)
         texts.append(passage.text)
-        self._locations.append(passage.location)
+        self._beside.append(passage)
         if len(ids) == BATCH_ROWS:
             self._flush()
 
@@ -107,19 +112,21 @@ class PassageStoreWriter:
         arrays = [pa.array(column, pa.large_string()) for column in self._columns]
         with disk_errors(self.directory):
             self._writer.write_batch(pa.record_batch(arrays, schema=_SCHEMA))
-            self._write_locations()
-        for column in (*self._columns, self._locations):
+            self._write_optional(LOCATIONS_NAME, [_location_row(one.location) for one in self._beside])
+            self._write_optional(METADATA_NAME, [_metadata_row(one) for one in self._beside])
+        for column in (*self._columns, self._beside):
             column.clear()
 
-    def _write_locations(self) -> None:
-        """Write those of one batch; the file begins with the first passage that has one."""
-        if self._location_writer is None and any(self._locations):
-            path = self._files.enter_context(atomic_path(self.directory / LOCATIONS_NAME))
-            self._location_writer = pa.ipc.new_file(str(path), _LOCATION_SCHEMA)
+    def _write_optional(self, name: str, rows: list[dict[str, Any] | None]) -> None:
+        """Write the rows of one batch; the file begins with the first passage that has something in it."""
+        schema = _OPTIONAL[name]
+        if name not in self._optional and any(rows):
+            path = self._files.enter_context(atomic_path(self.directory / name))
+            self._optional[name] = pa.ipc.new_file(str(path), schema)
             for _ in range((len(self) - 1) // BATCH_ROWS):
-                self._location_writer.write_batch(_location_batch([None] * BATCH_ROWS))
-        if self._location_writer is not None:
-            self._location_writer.write_batch(_location_batch(self._locations))
+                self._optional[name].write_batch(_batch([None] * BATCH_ROWS, schema))
+        if name in self._optional:
+            self._optional[name].write_batch(_batch(rows, schema))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -130,10 +137,11 @@ class PassageStoreWriter:
             if self._columns[0]:
                 self._flush()
             self._writer.close()
-            if self._location_writer is not None:
-                self._location_writer.close()
-            else:  # those of a store that was here before
-                (self.directory / LOCATIONS_NAME).unlink(missing_ok=True)
+            for name in _OPTIONAL:
+                if name in self._optional:
+                    self._optional[name].close()
+                else:  # of a store that was here before
+                    (self.directory / name).unlink(missing_ok=True)
             self._write_lookup()
             self.digest = self._sha.hexdigest()
 
@@ -184,11 +192,11 @@ class PassageStore:
         directory: Path,
         reader: pa.RecordBatchFileReader,
         rows: int,
-        locations: pa.RecordBatchFileReader | None = None,
+        optional: Mapping[str, pa.RecordBatchFileReader] | None = None,
     ) -> None:
         self.directory = directory
-        self._reader, self._rows, self._locations = reader, rows, locations
-        self._batches: dict[int, tuple[pa.Array, ...]] = {}
+        self._reader, self._rows, self._optional = reader, rows, dict(optional or {})
+        self._batches: dict[int, dict[str, pa.Array]] = {}
         self._lock = threading.Lock()
         self._hashes = load_npy(directory / HASHES_NAME, dtype=np.uint64, shape=(rows,))
         self._id_rows = load_npy(directory / ROWS_NAME, dtype=np.int64, shape=(rows,))
@@ -212,32 +220,47 @@ class PassageStore:
                 raise ArtifactError(
                     f"{path} does not have batches of {BATCH_ROWS} rows: another program wrote it"
                 )
-            locations = None
-            if (path := place / LOCATIONS_NAME).exists():
-                locations = pa.ipc.open_file(pa.memory_map(str(path)))
-                if locations.schema != _LOCATION_SCHEMA or locations.num_record_batches != last + 1:
-                    raise ArtifactError(f"{path} does not belong to {ARROW_NAME}: rebuild the index")
+            optional = {}
+            for name, schema in _OPTIONAL.items():
+                if (path := place / name).exists():
+                    optional[name] = pa.ipc.open_file(pa.memory_map(str(path)))
+                    if optional[name].schema != schema or optional[name].num_record_batches != last + 1:
+                        raise ArtifactError(f"{path} does not belong to {ARROW_NAME}: rebuild the index")
         except FileNotFoundError as error:
             raise ArtifactError(f"{path} is missing", hint="restore it or rebuild the index") from error
         except (pa.ArrowInvalid, OSError) as error:
             hint = "restore it or rebuild the index"
             raise ArtifactError(f"{path} is damaged: {error}", hint=hint) from error
-        return cls(place, reader, rows, locations)
+        return cls(place, reader, rows, optional)
 
     def __len__(self) -> int:
         return self._rows
 
-    def _columns(self, batch: int) -> tuple[pa.Array, ...]:
-        """Ids, titles, texts; and where passages have locations, paths, pages, headings."""
+    def _columns(self, batch: int) -> dict[str, pa.Array]:
+        """Ids, titles, texts, and what stands in the optional files, by name."""
         columns = self._batches.get(batch)
         if columns is None:
             columns = self._batches[batch] = self._read(batch)
         return columns
 
-    def _read(self, batch: int) -> tuple[pa.Array, ...]:
+    def _read(self, batch: int) -> dict[str, pa.Array]:
+        readers = (self._reader, *self._optional.values())
         with self._lock:
-            readers = [self._reader] if self._locations is None else [self._reader, self._locations]
-            return tuple(column for reader in readers for column in reader.get_batch(batch).columns)
+            batches = [reader.get_batch(batch) for reader in readers]
+        return {name: column for one in batches for name, column in zip(one.schema.names, one, strict=True)}
+
+    def column(self, name: str) -> pa.ChunkedArray | None:
+        """All values of "id", "title", "text", "path", "page", "headings" or "metadata", mapped from the
+        disk; None if no passage has such.
+        """
+        reader = next(
+            (it for it in (self._reader, *self._optional.values()) if name in it.schema.names), None
+        )
+        if reader is None:
+            return None
+        with self._lock:
+            batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+        return pa.chunked_array([batch.column(name) for batch in batches], reader.schema.field(name).type)
 
     def __getitem__(self, row: int) -> Passage:
         """The passage in `row`.
@@ -248,7 +271,8 @@ class PassageStore:
         if not 0 <= row < self._rows:
             raise RetrievalError(f"there is no row {row} in a store of {self._rows} passages")
         within = row % BATCH_ROWS
-        return _passage(*(column[within].as_py() for column in self._columns(row // BATCH_ROWS)))
+        columns = self._columns(row // BATCH_ROWS)
+        return _passage(**{name: column[within].as_py() for name, column in columns.items()})
 
     def get_many(self, rows: Sequence[int] | np.ndarray) -> list[Passage]:
         """The passages in `rows`, in that order."""
@@ -256,11 +280,14 @@ class PassageStore:
 
     def ids(self, rows: Sequence[int] | np.ndarray) -> list[str]:
         """The ids of `rows`, without touching titles and texts."""
+        self._check(rows)
+        return [self._columns(int(row) // BATCH_ROWS)["id"][int(row) % BATCH_ROWS].as_py() for row in rows]
+
+    def _check(self, rows: Sequence[int] | np.ndarray) -> None:
         if len(rows) and (min(rows) < 0 or max(rows) >= self._rows):
             raise RetrievalError(
                 f"rows {min(rows)}…{max(rows)} are outside of a store of {self._rows} passages"
             )
-        return [self._columns(int(row) // BATCH_ROWS)[0][int(row) % BATCH_ROWS].as_py() for row in rows]
 
     def row_of(self, passage_id: str) -> int | None:
         """The row of a passage; None if no passage has this id."""
@@ -299,20 +326,45 @@ class PassageStore:
             batch, within = divmod(start, BATCH_ROWS)
             count = min(BATCH_ROWS - within, stop - start)
             # Not cached: a pass over the corpus should leave nothing behind.
-            columns = (column.slice(within, count).to_pylist() for column in self._read(batch))
-            yield from itertools.starmap(_passage, zip(*columns, strict=True))
+            columns = self._read(batch)
+            values = (column.slice(within, count).to_pylist() for column in columns.values())
+            for row in zip(*values, strict=True):
+                yield _passage(**dict(zip(columns, row, strict=True)))
             start += count
 
 
 def _passage(
-    id: str, title: str, text: str, path: str | None = None, page: str = "", headings: Sequence[str] = ()
-) -> Passage:
-    return Passage(id, title, text, None if path is None else Location(path, page, tuple(headings)))
+    id: str, title: str, text: str, path: str | None = None, page: str = "", headings: Sequence[str] = (),
+    metadata: str | None = None,
+) -> Passage:  # fmt: skip
+    place = None if path is None else Location(path, page, tuple(headings))
+    return Passage(id, title, text, place, () if metadata is None else metadata_of(metadata))
 
 
-def _location_batch(locations: Sequence[Location | None]) -> pa.RecordBatch:
-    parts = (
-        [None if one is None else getattr(one, name) for one in locations] for name in _LOCATION_SCHEMA.names
-    )
-    arrays = [pa.array(part, kind) for part, kind in zip(parts, _LOCATION_SCHEMA.types, strict=True)]
-    return pa.record_batch(arrays, schema=_LOCATION_SCHEMA)
+def _location_row(place: Location | None) -> dict[str, Any] | None:
+    return None if place is None else asdict(place)
+
+
+def _metadata_json(passage: Passage) -> str:
+    return json.dumps(dict(passage.metadata), ensure_ascii=False)
+
+
+def _metadata_row(passage: Passage) -> dict[str, Any] | None:
+    return {"metadata": _metadata_json(passage)} if passage.metadata else None
+
+
+def metadata_of(text: str) -> Metadata:
+    """The metadata of a passage from the JSON object that is stored.
+
+    Example:
+        >>> metadata_of('{"year": 2020, "tags": ["a", "b"]}')
+        (('year', 2020), ('tags', ('a', 'b')))
+    """
+    found = json.loads(text).items()
+    return tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in found)
+
+
+def _batch(rows: Sequence[dict[str, Any] | None], schema: pa.Schema) -> pa.RecordBatch:
+    columns = ([None if row is None else row[field.name] for row in rows] for field in schema)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.record_batch(arrays, schema=schema)

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rag.core.errors import ArtifactError
 from rag.core.files import fingerprint
+from rag.core.progress import StageTimer
+
+if TYPE_CHECKING:
+    from indexers.embeddings import EmbeddingShards
+    from indexers.passages import PassageStore
+    from indexers.selected import Selection
+    from indexers.settings import VectorDtype
 
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int64]
@@ -132,6 +140,23 @@ class ReportingEncoder(PassageEncoder, Protocol):
         ...
 
 
+class EncodesCorpus(Protocol):
+    """Encodes all passages, in this process (`encode_corpus`) or on other machines (`rag.scale`)."""
+
+    def __call__(
+        self,
+        place: Path,
+        passages: PassageStore,
+        encoder: PassageEncoder,
+        dtype: VectorDtype,
+        *,
+        shard_rows: int | None = None,
+        check: Callable[[], None] = ...,
+    ) -> EmbeddingShards:
+        """Vectors of all passages in `place`; an interrupted run is resumed there. See `encode_corpus`."""
+        ...
+
+
 @runtime_checkable
 class VectorIndex(Protocol):
     """Maximum-inner-product search over rows of an index."""
@@ -145,15 +170,27 @@ class VectorIndex(Protocol):
         """Number of rows."""
         ...
 
-    def search(self, queries: FloatArray, top_k: int) -> tuple[FloatArray, IntArray]:
+    def search(
+        self, queries: FloatArray, top_k: int, selected: Selection | None = None
+    ) -> tuple[FloatArray, IntArray]:
         """Best rows for each query.
 
         Args:
             queries: (n, D) float32.
             top_k: results wanted per query; may exceed the number of rows.
+            selected: the rows that may be returned; None: all. Scores do not depend on it.
 
         Returns:
             Scores (n, top_k) float32 and rows (n, top_k) int64, best first, ties by row. Where there are
             fewer results, the last places have row -1 and score -inf.
         """
+        ...
+
+
+@runtime_checkable
+class TimedVectorIndex(VectorIndex, Protocol):
+    """A vector index of several parts, each of which takes time by itself and may be missing."""
+
+    def search_timed(self, queries: FloatArray, top_k: int, timer: StageTimer) -> tuple[FloatArray, IntArray]:
+        """`search`; the timer gets each part's time, and the names of parts that did not answer."""
         ...

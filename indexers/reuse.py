@@ -16,13 +16,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from indexers.build import EMBEDDINGS_DIR, INDEX_KIND, PASSAGES_DIR
+from indexers.build import EMBEDDINGS_DIR, PASSAGES_DIR
 from indexers.embeddings import EmbeddingShards
+from indexers.index import Index
 from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity, FloatArray, IntArray, PassageEncoder, ReportingEncoder
 from indexers.settings import VectorDtype
 from rag.core.errors import ConfigError, MismatchedArtifactError
-from rag.core.manifest import read_manifest, verify_files
+from rag.core.manifest import verify_files
 from rag.core.progress import Progress
 
 _CHECKED_PASSAGES, _PASSAGES_AT_ONCE = 16, 4096
@@ -63,6 +64,14 @@ class KnownVectors:
         self._taken: Callable[[int], None] = _say_nothing  # called with the number of reused vectors
         self._made: Callable[[int], None] = _say_nothing  # … encoded, by an encoder that does not tell itself
         self._known = [_Known.read(Path(path), encoder, dtype) for path in indexes]
+
+    @classmethod
+    def of_rows(cls, encoder: PassageEncoder, index: Index, rows: IntArray) -> KnownVectors:
+        """Take vectors from these rows (n,) of an open index, made by this encoder."""
+        known = cls(encoder, [])
+        if len(rows) and index.embeddings is not None:
+            known._known = [_Known.of_rows(index.embeddings, index.passages, rows)]
+        return known
 
     @property
     def dim(self) -> int:
@@ -121,35 +130,45 @@ def _say_nothing(count: int) -> None:
 class _Known:
     """The passages of one index by hash of title and text."""
 
-    def __init__(self, embeddings: EmbeddingShards, keys: NDArray[np.void]) -> None:
+    def __init__(self, embeddings: EmbeddingShards, rows: IntArray, keys: NDArray[np.void]) -> None:
         self.embeddings = embeddings
-        self._rows = np.argsort(keys["high"], kind="stable")
-        self._keys = keys[self._rows]
+        order = np.argsort(keys["high"], kind="stable")
+        self._rows, self._keys = rows[order], keys[order]
 
     @classmethod
     def read(cls, place: Path, encoder: PassageEncoder, dtype: VectorDtype) -> _Known:
-        manifest = read_manifest(place, kind=INDEX_KIND)
-        if "embeddings" not in manifest["stages"]:
+        with Index.open(place, verify="none") as index:
+            embeddings, passages = index.embeddings, index.passages
+            files = index.manifest["files"]
+        if embeddings is None:
             raise ConfigError(
                 f"{place} has no vectors to reuse", hint="give an index with dense or hybrid retrieval"
             )
-        needed = (f"{PASSAGES_DIR}/", f"{EMBEDDINGS_DIR}/")
-        files = {name: entry for name, entry in manifest["files"].items() if name.startswith(needed)}
-        verify_files(place, files, deep=True)
-        embeddings = EmbeddingShards.open(place / EMBEDDINGS_DIR)
+        needed = {name: files[name] for name in files if {PASSAGES_DIR, EMBEDDINGS_DIR} & {*name.split("/")}}
+        verify_files(place, needed, deep=True)
         if dtype == "float32" and embeddings.dtype != "float32":
             raise ConfigError(
                 f"{place} holds vectors rounded to {embeddings.dtype}, the new index stores float32",
                 hint="build it with --index-type fp16, or without --reuse",
             )
-        passages = PassageStore.open(place / PASSAGES_DIR)
         _check_encoder(place, passages, embeddings, encoder)
-        parts = []
         with Progress(len(passages), "passages", f"read {place}") as progress:
-            for batch in passages.batches(_PASSAGES_AT_ONCE):
-                parts.append(_keys([p.title for p in batch], [p.text for p in batch]))
-                progress.update(len(batch))
-        return cls(embeddings, np.concatenate(parts))
+            return cls.of_rows(embeddings, passages, np.arange(len(passages)), progress.update)
+
+    @classmethod
+    def of_rows(
+        cls,
+        embeddings: EmbeddingShards,
+        passages: PassageStore,
+        rows: IntArray,
+        done: Callable[[int], None] = lambda count: None,
+    ) -> _Known:
+        parts = []
+        for start in range(0, len(rows), _PASSAGES_AT_ONCE):
+            batch = passages.get_many(rows[start : start + _PASSAGES_AT_ONCE])
+            parts.append(_keys([p.title for p in batch], [p.text for p in batch]))
+            done(len(batch))
+        return cls(embeddings, rows, np.concatenate(parts))
 
     def find(self, keys: NDArray[np.void]) -> IntArray:
         """Row of each key (n,), -1 where the index does not hold it."""

@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from indexers.exact import check_queries, select_best
+from indexers.exact import check_queries, check_selected, select_best
 from indexers.ledger import read_info
 from indexers.protocols import EncoderIdentity, FloatArray, IntArray
+from indexers.selected import Selection
 from indexers.token_build import BUCKETS_NAME, CENTROIDS_NAME, ENDS_NAME, LISTS_NAME, TOKENS_NAME, shard_files
 from indexers.token_codec import TokenCodec, code_dtype
 from rag.core.errors import MismatchedArtifactError, RetrievalError
@@ -125,6 +126,7 @@ class TokenIndex:
         *,
         nprobe: int = NPROBE,
         ndocs: int | None = None,
+        selected: Selection | None = None,
     ) -> tuple[FloatArray, IntArray]:
         """Best passages of questions.
 
@@ -135,6 +137,8 @@ class TokenIndex:
             nprobe: cells opened for each vector.
             ndocs: passages whose centroids are all compared; a quarter of them is decompressed. At least four
                 times `top_k`; `default_ndocs` if None.
+            selected: the rows that may be returned; None: all. Where they are no more than `ndocs`, all of
+                them are decompressed, whatever cells they are in.
 
         Returns:
             Scores (B, top_k) float32 of the decompressed vectors and rows (B, top_k) int64, best first,
@@ -153,16 +157,24 @@ class TokenIndex:
         rows = np.full((len(lengths), top_k), -1, dtype=np.int64)
         wanted = max(ndocs or default_ndocs(top_k, len(self)), 4 * top_k)
         for number, own in enumerate(np.split(values, np.cumsum(lengths)[:-1])):
-            found, their = self._search(own, nprobe, wanted)
+            found, their = self._search(own, nprobe, wanted, selected)
             scores[number : number + 1], rows[number : number + 1] = select_best(
                 found[None], their[None], top_k
             )
         return scores, rows
 
-    def _search(self, query: FloatArray, nprobe: int, ndocs: int) -> tuple[FloatArray, IntArray]:
+    def _search(
+        self, query: FloatArray, nprobe: int, ndocs: int, selected: Selection | None
+    ) -> tuple[FloatArray, IntArray]:
         """Scores and rows of at least `ndocs` / 4 candidates of one question's vectors (q, D)."""
+        if selected is not None and len(check_selected(selected, len(self))) <= ndocs:
+            return self.exact(query, selected.rows), selected.rows
+        if selected is not None:  # as many cells as hold, on average, equally many rows
+            nprobe = min(nprobe * -(-len(self) // len(selected)), len(self.codec.centroids))
         similar = self.codec.centroids @ query.T  # (C, q)
         gained = self._in_open_cells(similar, nprobe)
+        if selected is not None:
+            gained *= selected.mask
         rows = np.flatnonzero(gained > 0.0)  # of bytes it is five times as fast
         for kept, score in ((ndocs, None), (ndocs // 4, self._of_centroids)):
             if len(rows) > kept:

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from indexers.protocols import FloatArray, IntArray, VectorIndex
+from indexers.protocols import FloatArray, IntArray, TimedVectorIndex, VectorIndex
+from indexers.selected import Selection
 from rag.core.errors import MismatchedArtifactError, RetrievalError
 from rag.core.progress import StageTimer
 from rag.core.types import Hit, Query
@@ -32,7 +33,12 @@ class DenseRetriever:
         self.vectors, self.passages, self.encoder = vectors, passages, encoder
 
     def search(
-        self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
+        self,
+        questions: Sequence[str],
+        top_k: int,
+        *,
+        timer: StageTimer | None = None,
+        selected: Selection | None = None,
     ) -> list[list[Hit]]:
         """Best passages of each question; see `Retriever.search`."""
         if not questions:
@@ -40,13 +46,23 @@ class DenseRetriever:
         with stage(timer, "encode_question"):
             queries = self.encoder.encode_queries([Query(question) for question in questions])  # (B, D)
         with stage(timer, "search_dense"):
-            return self.search_vectors(queries, top_k)
+            return self.search_vectors(queries, top_k, selected, timer=timer)
 
-    def search_vectors(self, queries: FloatArray, top_k: int) -> list[list[Hit]]:
+    def search_vectors(
+        self,
+        queries: FloatArray,
+        top_k: int,
+        selected: Selection | None = None,
+        *,
+        timer: StageTimer | None = None,
+    ) -> list[list[Hit]]:
         """`search` with question vectors (B, D) float32 in place of texts."""
         if not np.isfinite(queries).all():
             raise RetrievalError("a question vector holds NaN or infinity")
-        scores, rows = self.vectors.search(queries, top_k)
+        if timer is not None and selected is None and isinstance(self.vectors, TimedVectorIndex):
+            scores, rows = self.vectors.search_timed(queries, top_k, timer)
+        else:
+            scores, rows = self.vectors.search(queries, top_k, selected)
         return to_hits(scores, rows, self.passages)
 
 

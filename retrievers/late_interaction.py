@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import Field
 
+from indexers.selected import Selection
 from indexers.token_index import NPROBE, TokenIndex
 from rag.config import Config
 from rag.core.errors import MismatchedArtifactError
@@ -59,7 +60,12 @@ class LateInteractionRetriever:
         self.options = options or TokenSearchOptions()
 
     def search(
-        self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
+        self,
+        questions: Sequence[str],
+        top_k: int,
+        *,
+        timer: StageTimer | None = None,
+        selected: Selection | None = None,
     ) -> list[list[Hit]]:
         """Best passages of each question; see `Retriever.search`."""
         if not questions:
@@ -70,6 +76,6 @@ class LateInteractionRetriever:
         with stage(timer, "search_tokens"):
             options = self.options
             scores, rows = self.tokens.search(
-                values, lengths, top_k, nprobe=options.nprobe, ndocs=options.ndocs
+                values, lengths, top_k, nprobe=options.nprobe, ndocs=options.ndocs, selected=selected
             )
             return to_hits(scores, rows, self.passages)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from indexers.protocols import FloatArray
+from indexers.selected import Selection
 from rag.config import Config
 from rag.core.errors import ArtifactError, DataError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, read_json
@@ -129,43 +130,59 @@ class MultiHopRetriever:
         self.hops, self.beam, self.stop = hops, beam, stop
 
     def search(
-        self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
+        self,
+        questions: Sequence[str],
+        top_k: int,
+        *,
+        timer: StageTimer | None = None,
+        selected: Selection | None = None,
     ) -> list[list[Hit]]:
         """The list that `search_both` gives; see `Retriever.search`."""
-        return self.search_both(questions, top_k, timer=timer)[0]
+        return self.search_both(questions, top_k, timer=timer, selected=selected)[0]
 
     def search_paths(self, questions: Sequence[str], top_k: int) -> list[list[Path]]:
         """At most `top_k` paths per question, best first; those of one question are of equal length."""
         return self.search_both(questions, top_k)[1]
 
     def search_both(
-        self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
+        self,
+        questions: Sequence[str],
+        top_k: int,
+        *,
+        timer: StageTimer | None = None,
+        selected: Selection | None = None,
     ) -> tuple[list[list[Hit]], list[list[Path]]]:
         """For each question a list of passages, and the paths.
 
         The list has the passages of the best paths, then the other hits of the first hop. All passages of a
-        path come together, with its score.
+        path come together, with its score. Of a selection every passage of a path is.
         """
         if not questions:
             return [], []
         width = max(top_k, self.beam)
-        asked, first = self._first_hop(questions, width, timer)
-        paths = self._continue(questions, asked, first, width, timer)
+        asked, first = self._first_hop(questions, width, timer, selected)
+        paths = self._continue(questions, asked, first, width, timer, selected)
         hits = [hits_of_paths(found, rest, top_k) for found, rest in zip(paths, first, strict=True)]
         return hits, [found[:top_k] for found in paths]
 
     def _first_hop(
-        self, questions: Sequence[str], width: int, timer: StageTimer | None
+        self,
+        questions: Sequence[str],
+        width: int,
+        timer: StageTimer | None,
+        selected: Selection | None,
     ) -> tuple[FloatArray, list[list[Hit]]]:
         """Vectors (B, D) of the questions and their first passages."""
         with stage(timer, "hop_1"):
             asked = self.dense.encoder.encode_queries([Query(question) for question in questions])
-            found = self.dense.search_vectors(asked, width)
+            found = self.dense.search_vectors(asked, width, selected, timer=timer)
             if self.first is None:
                 return asked, found
             return asked, [
                 [replace(hit, score=dense.score) for hit, dense in zip(hits, by_vector, strict=False)]
-                for hits, by_vector in zip(self.first.search(questions, width), found, strict=True)
+                for hits, by_vector in zip(
+                    self.first.search(questions, width, selected=selected), found, strict=True
+                )
             ]
 
     def _continue(
@@ -175,6 +192,7 @@ class MultiHopRetriever:
         first: Sequence[Sequence[Hit]],
         width: int,
         timer: StageTimer | None,
+        selected: Selection | None,
     ) -> list[list[Path]]:
         """Up to `width` paths of each question, from its first hits."""
         paths = [[Path((hit,), hit.score) for hit in hits] for hits in first]
@@ -189,7 +207,7 @@ class MultiHopRetriever:
                 asked = [(number, path) for number in going for path in paths[number][: self.beam]]
                 queries = self._encode([questions[number] for number, _ in asked], [p for _, p in asked])
                 longer: dict[int, list[Path]] = {}
-                found = self.dense.search_vectors(queries, self.beam + hop)
+                found = self.dense.search_vectors(queries, self.beam + hop, selected, timer=timer)
                 for (number, path), hits in zip(asked, found, strict=True):
                     longer.setdefault(number, []).extend(_extend(path, hits, self.beam))
                 going = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from rag.config import Config, load_config, parse_overrides
 from rag.core.errors import ConfigError
 from retrievers.dense import DenseRetriever
 from retrievers.fusion import Fusion
-from retrievers.hybrid import DEFAULT_DEPTH, HybridRetriever
+from retrievers.hybrid import DEFAULT_DEPTH, HybridRetriever, default_fusion
 from retrievers.kinds import KIND_NAMES
 from retrievers.late_interaction import LateInteractionRetriever, TokenSearchOptions
 from retrievers.multihop import STOP_FILE, HopOptions, LearnedStop, MultiHopRetriever
@@ -85,7 +86,11 @@ class Opening:
         """Dense retrieval (or late interaction) and BM25, fused."""
         depth = getattr(self.options, "depth", DEFAULT_DEPTH)
         vectors = self.dense() if self.index.tokens is None else self.colbert()
-        return HybridRetriever([vectors, self.bm25()], fusion=self.fusion, depth=depth)
+        from retrievers.encoders.static import POOLING
+
+        identity = self.index.encoder_identity
+        usual = default_fusion(2, is_static=identity is not None and identity.pooling == POOLING)
+        return HybridRetriever([vectors, self.bm25()], fusion=self.fusion or usual, depth=depth)
 
     def multihop(self) -> MultiHopRetriever:
         """Multi-hop retrieval, with a first hop of any kind."""
@@ -196,7 +201,7 @@ def open_retriever(
         encoder: the index's encoder, if it has moved since: a folder, a name, or a loaded encoder.
         precision: "auto", "fp32" or "bf16".
         device: "auto", "cpu" or "cuda".
-        fusion: method of fusing several lists; `default_fusion` if None.
+        fusion: method of fusing several lists; `default_fusion` for the index's encoder if None.
         rerank: a model that re-ranks the first hits, see `parse_rerank`.
 
     Raises:
@@ -224,6 +229,28 @@ def open_retriever(
     return reranked(made, index, rerank, precision=precision, device=device)
 
 
+def over_index(retriever: Retriever, index: Index) -> Retriever:
+    """The same retriever, with its loaded models, over another version of its index.
+
+    Raises:
+        ConfigError: it reads token vectors, which belong to one version.
+    """
+    if isinstance(retriever, LateInteractionRetriever) or getattr(
+        getattr(retriever, "scorer", None), "stored", None
+    ):
+        raise ConfigError("token vectors belong to one version of an index", hint="reload it")
+    made = copy.copy(retriever)
+    renewed: dict[str, Any] = {"passages": index.passages, "vectors": index.dense, "terms": index.lucene}
+    for name, value in vars(retriever).items():
+        if name in renewed:
+            setattr(made, name, renewed[name])
+        elif name in ("first", "dense") and value is not None:
+            setattr(made, name, over_index(value, index))
+        elif name == "members":
+            made.members = tuple(over_index(member, index) for member in value)  # type: ignore[attr-defined]
+    return made
+
+
 def _missing(kind: str, index: Index) -> list[Part]:
     """Parts that the index lacks for a kind; a fusion with BM25 takes token vectors for dense ones."""
     instead = "tokens" if kind == "hybrid" and "tokens" in index.parts else "dense"
@@ -243,7 +270,7 @@ def open_encoder(
         MismatchedArtifactError: the loaded encoder is not the one that the index was built with.
         ArtifactError: there is no encoder under the name that the index states.
     """
-    from retrievers.encoders.open import load_like
+    from retrievers.encoders.open import load_encoder, load_like
 
     identity = index.encoder_identity
     if identity is None:
@@ -253,6 +280,6 @@ def open_encoder(
     if encoder is None or isinstance(encoder, str | Path):
         loaded = load_like(identity, encoder, precision=precision, device=device)
     else:
-        loaded = encoder
+        loaded = load_encoder(encoder, precision=precision, device=device, **identity.options())
     index.check_encoder(loaded.identity)
     return loaded

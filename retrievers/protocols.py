@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from indexers.protocols import FloatArray, PassageEncoder
+from indexers.selected import Selection
 from rag.core.progress import StageTimer
 from rag.core.types import Hit, Passage, Path, Query
 
@@ -38,13 +39,19 @@ class Retriever(Protocol):
     """Finds passages for questions."""
 
     def search(
-        self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
+        self,
+        questions: Sequence[str],
+        top_k: int,
+        *,
+        timer: StageTimer | None = None,
+        selected: Selection | None = None,
     ) -> list[list[Hit]]:
         """Best passages of each question, best first, ties by passage id.
 
         Args:
             top_k: most hits per question; there are fewer if fewer passages match or exist.
             timer: records the time of each stage.
+            selected: the passages that may be returned; None: all. It changes no score of a passage.
 
         Returns:
             B lists of hits in the order of the questions.
@@ -57,7 +64,12 @@ class PathRetriever(Retriever, Protocol):
     """A retriever that finds passages that answer a question together."""
 
     def search_both(
-        self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
+        self,
+        questions: Sequence[str],
+        top_k: int,
+        *,
+        timer: StageTimer | None = None,
+        selected: Selection | None = None,
     ) -> tuple[list[list[Hit]], list[list[Path]]]:
         """The result of `search`, and the best paths of each question, best first, at most `top_k`."""
         ...

@@ -13,6 +13,7 @@ from pydantic import Field, field_validator
 
 from indexers.index import Index
 from indexers.protocols import FloatArray, IntArray
+from indexers.selected import Selection
 from indexers.token_index import TokenIndex
 from rag.config import Config, load_config, parse_overrides
 from rag.core.errors import ConfigError, MismatchedArtifactError
@@ -28,7 +29,7 @@ from retrievers.protocols import Passages, PathRetriever, Retriever
 # The re-ranker's scores in standard deviations; chosen on 500 training questions of SQuAD that were held out.
 DEFAULT_FUSION = Fusion("weighted", (1.0, 0.5), normalize="std")
 _log = get_logger(__name__)
-_KINDS = ("colbert", "cross-encoder")
+_KINDS = ("colbert", "cross-encoder", "upr")
 _PASSAGES_AT_ONCE = 3200  # passages whose token vectors are in memory together
 
 
@@ -149,7 +150,7 @@ class RerankOptions(Config):
 
 
 def parse_rerank(text: str) -> tuple[str, str, RerankOptions]:
-    """Parse a re-ranker: `FOLDER`, `colbert:FOLDER` or `cross-encoder:FOLDER`, with options after a comma.
+    """Parse a re-ranker: `FOLDER`, perhaps after `colbert:`, `cross-encoder:` or `upr:`, then options.
 
     Returns:
         Its kind ("" if the folder's files decide), its folder or hub name, its options.
@@ -211,12 +212,21 @@ def reranked(
         identity["weights_sha256"] = scorer.encoder.identity.weights_sha256  # the backbone's and the head's
         identity |= {} if scorer.stored is None else {"token_bits": scorer.stored.info["bits"]}
     else:
-        from retrievers.encoders.cross_encoder import CrossEncoder
+        if kind == "upr":
+            from retrievers.encoders.question_likelihood import QuestionLikelihood
 
-        scorer = CrossEncoder.load(name, precision=precision, device=device, probabilities=False)
+            scorer = QuestionLikelihood.load(name, precision=precision, device=device)
+        else:
+            from retrievers.encoders.cross_encoder import CrossEncoder
+
+            scorer = CrossEncoder.load(name, precision=precision, device=device, probabilities=False)
         identity["weights_sha256"] = weights_sha256(weight_files(folder))
     if options.tokens is not None and "token_bits" not in identity:
-        why = scorer.differences if isinstance(scorer, LateInteraction) else ["a cross-encoder reads texts"]
+        why = (
+            scorer.differences
+            if isinstance(scorer, LateInteraction)
+            else [f"a re-ranker of the kind {kind} reads texts"]
+        )
         raise MismatchedArtifactError(
             f"{name} cannot score the token vectors of {options.tokens}: {'; '.join(why)}",
             hint="re-rank with the model that the index was built with, or leave tokens out",
@@ -267,10 +277,15 @@ class RerankingRetriever:
         self.identity = {**named, "depth": depth, "fusion": str(self.fusion)}
 
     def search(
-        self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
+        self,
+        questions: Sequence[str],
+        top_k: int,
+        *,
+        timer: StageTimer | None = None,
+        selected: Selection | None = None,
     ) -> list[list[Hit]]:
         """Best passages of each question; see `Retriever.search`."""
-        rescored, found = self.lists(questions, top_k, timer=timer)
+        rescored, found = self.lists(questions, top_k, timer=timer, selected=selected)
         with stage(timer, "rerank"):
             places = [{hit.row: FirstStage(n, hit.score) for n, hit in enumerate(hits, 1)} for hits in found]
             return [
@@ -279,10 +294,15 @@ class RerankingRetriever:
             ]
 
     def lists(
-        self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
+        self,
+        questions: Sequence[str],
+        top_k: int,
+        *,
+        timer: StageTimer | None = None,
+        selected: Selection | None = None,
     ) -> list[list[list[Hit]]]:
         """The hits in the re-ranker's order, with its scores, and those of the first stage, before fusion."""
-        found = self.first.search(questions, max(self.depth, top_k), timer=timer)
+        found = self.first.search(questions, max(self.depth, top_k), timer=timer, selected=selected)
         ordered: list[list[Hit]] = []
         with stage(timer, "rerank"):
             at_once = max(1, _PASSAGES_AT_ONCE // max(self.depth, top_k))

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from indexers.selected import Selection
 from rag.core.progress import StageTimer
 from rag.core.types import Hit
 from retrievers.dense import stage
@@ -16,9 +17,11 @@ from retrievers.protocols import Passages
 class TermIndex(Protocol):
     """The part of a Lucene index that searching needs."""
 
-    def search(self, texts: Sequence[str], top_k: int) -> Sequence[Sequence[tuple[int, float]]]:
+    def search(
+        self, texts: Sequence[str], top_k: int, selected: Selection | None = None
+    ) -> Sequence[Sequence[tuple[int, float]]]:
         """(row, score) of the best passages for each text, best first; only passages that share a term with
-        it.
+        it, and only selected ones.
         """
         ...
 
@@ -30,13 +33,18 @@ class SparseRetriever:
         self.terms, self.passages = terms, passages
 
     def search(
-        self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
+        self,
+        questions: Sequence[str],
+        top_k: int,
+        *,
+        timer: StageTimer | None = None,
+        selected: Selection | None = None,
     ) -> list[list[Hit]]:
         """Best passages of each question; see `Retriever.search`."""
         if not questions:
             return []
         with stage(timer, "search_bm25"):
-            found = self.terms.search(questions, top_k)
+            found = self.terms.search(questions, top_k, selected)
             rows = np.fromiter((row for pairs in found for row, _ in pairs), dtype=np.int64)
             ids = iter(self.passages.ids(rows))
             return [

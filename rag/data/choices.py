@@ -20,3 +20,5 @@ PASSAGE_IDS: tuple[PassageIds, ...] = get_args(PassageIds)
 
 WrittenFormat = Literal["dpr-results", "dpr-train", "fid", "nq-open", "trec-run", "trec-qrels", "beir"]
 FileFormat = Literal[WrittenFormat, "pyserini", "colbert", "kilt", "hotpot", "squad", "questions"]
+
+FILTER_FIELDS = ("path", "document")  # what filters name without metadata: a file's path, a document's id

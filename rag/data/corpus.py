@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from rag.data.files.documents import documents_of
 from rag.data.files.fields import DocumentFields
 from rag.data.files.sources import DOCUMENTS, ReadOptions, Source, find_sources
 from rag.data.files.streams import STDIN
-from rag.data.records import BadRecord, Document, Problem, ReadReport
+from rag.data.records import BadRecord, Document, Problem, ReadReport, known, rows_of
 
 _UNITS = {"json": "record", "parquet": "record", "hf": "record"}
 _log = get_logger(__name__)
@@ -71,22 +70,23 @@ def read_documents(
 def _read(sources: Sequence[Source], options: ReadOptions, report: ReadReport) -> Iterator[Document]:
     seen = IdSet()
     for is_file, group in itertools.groupby(sources, key=lambda source: source.format == DOCUMENTS):
-        read = _read_files if is_file else _read_records
+        read = read_files if is_file else read_records
         yield from read(list(group), options, report, seen)
     report.check(options.max_bad_share, at_end=True)
     if report.bad:
         _log.warning("%s", report.summary())
 
 
-def _read_records(
+def read_records(
     sources: Sequence[Source], options: ReadOptions, report: ReadReport, seen: IdSet
 ) -> Iterator[Document]:
+    """Documents of files of records; see `read_documents`."""
     for source in sources:
         shown = source.path if source.path != STDIN else "stdin"
         unit = _UNITS.get(source.format, "line")
         before = report.total
         for position, item in documents_of(source, options, report):
-            problem = item if isinstance(item, BadRecord) else _fault(item, options, seen)
+            problem = item if isinstance(item, BadRecord) else fault_of(item, options, seen)
             if problem is not None:
                 report.add_bad(Problem(shown, position, unit, problem.reason, problem.detail))
                 report.check(options.max_bad_share, at_end=False)
@@ -97,9 +97,10 @@ def _read_records(
             report.add_bad(Problem(shown, 0, "file", "no records in it"))
 
 
-def _read_files(
+def read_files(
     files: Sequence[Source], options: ReadOptions, report: ReadReport, seen: IdSet
 ) -> Iterator[Document]:
+    """Documents of files that are a document each; those that cannot be read are left out."""
     for source, item, notes in documents_of_files(files, options):
         report.files += 1
         if isinstance(item, Document) and not seen.add(item.id):
@@ -115,7 +116,7 @@ def _read_files(
         report.add_unread(problem)
 
 
-def _fault(document: Document, options: ReadOptions, seen: IdSet) -> BadRecord | None:
+def fault_of(document: Document, options: ReadOptions, seen: IdSet) -> BadRecord | None:
     """Why a document cannot be used, or None; a usable one has its id remembered."""
     if not document.id:
         return BadRecord("missing field", "the id is empty")
@@ -150,22 +151,20 @@ def passages_of(texts: Any, titles: Iterable[str] | None) -> list[Passage]:
     Raises:
         DataError: there are none, one is empty or no text, or titles and texts differ in number.
     """
-    if isinstance(texts, str | bytes | Mapping | Path) or isinstance(titles, str):
-        what = "titles" if isinstance(titles, str) else "texts"
-        raise DataError(
-            f"{what} is a single {type(titles if what == 'titles' else texts).__name__}, expected a list",
-            hint="put it in a list; files are indexed with `rag index FILE --out DIR`",
-        )
-    if hasattr(texts, "columns"):  # a table of pandas, polars or Arrow: iterating it gives the columns
-        rows_of = getattr(texts, "to_dicts", None) or getattr(texts, "to_pylist", None)
-        rows = rows_of() if rows_of else texts.to_dict("records")
-        texts = [{name: _known(value) for name, value in row.items()} for row in rows]
-    given = list(texts)
+    given = rows_of(
+        texts, "texts", hint="put it in a list; files are indexed with `rag index FILE --out DIR`"
+    )
     if not given:
         raise DataError("no texts were given", hint="pass at least one string or Passage")
-    named = None if titles is None else [_known(title) or "" for title in titles]
-    if named is not None and len(named) != len(given):
-        raise DataError(f"{len(given)} texts but {len(named)} titles; expected one title per text")
+    named = None
+    if titles is not None:
+        named = [known(title) or "" for title in rows_of(titles, "titles")]
+        if len(named) != len(given):
+            raise DataError(f"{len(given)} texts but {len(named)} titles; expected one title per text")
+        if wrong := [
+            f"title {n} is {title!r:.40}" for n, title in enumerate(named) if not isinstance(title, str)
+        ]:
+            raise DataError(f"{wrong[0]}, expected text")
     fields = DocumentFields(ReadOptions(), "row")
     passages = []
     for number, item in enumerate(given):
@@ -173,7 +172,7 @@ def passages_of(texts: Any, titles: Iterable[str] | None) -> list[Passage]:
         if isinstance(item, Mapping):
             passage = fields.document(item, number)
             if isinstance(passage, Document):
-                passage = Passage(passage.id, passage.title, passage.text)
+                passage = Passage(passage.id, passage.title, passage.text, metadata=passage.metadata)
         elif isinstance(item, str):
             passage = Passage(str(number), named[number] if named else "", item)
         if not isinstance(passage, Passage):
@@ -191,12 +190,6 @@ def passages_of(texts: Any, titles: Iterable[str] | None) -> list[Passage]:
     if fields.layout:
         _log.info("%s", fields.layout)
     return passages
-
-
-def _known(value: Any) -> Any:
-    """None for what pandas has where nothing is: NaN or NA."""
-    is_missing = type(value).__name__ == "NAType" or (isinstance(value, float) and math.isnan(value))
-    return None if is_missing else value
 
 
 class IdSet:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import random
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from rag.data.files.streams import (
     strip_compression,
 )
 from rag.data.files.tables import read_qrels
-from rag.data.records import BadRecord
+from rag.data.records import BadRecord, rows_of
 
 _HEAD_BYTES = 1 << 16
 Numbered = Iterator[tuple[str, Question]]  # where it stands, for messages
@@ -131,6 +131,29 @@ def _judged(queries: Path, qrels: Path) -> Iterator[Question]:
         if (record := grades.get(question.id)) is not None:
             relevant = sorted(record.of_role("positive"), key=lambda judged: -judged.extra["grade"])
             yield replace(question, gold_passage_ids=tuple(judged.passage.id for judged in relevant))
+
+
+def questions_from(rows: Any) -> list[Question]:
+    """Questions that Python code holds: `Question` records, or mappings or a table with the fields of a file.
+
+    Raises:
+        DataError: one is something else, or has no text.
+
+    Example:
+        >>> [question.id for question in questions_from([{"question": "Who?", "answers": ["A"]}])]
+        ['q0']
+    """
+    questions = []
+    for number, row in enumerate(rows_of(rows, "questions")):
+        if isinstance(row, Mapping):
+            row = _question(dict(row), f"q{number}", f"question {number}")
+        if not isinstance(row, Question):
+            raise DataError(
+                f"question {number} is {row!r:.60}, expected a Question or a mapping",
+                hint='for example {"question": "…", "answers": ["…"]}',
+            )
+        questions.append(row)
+    return questions
 
 
 def draw_sample(questions: Iterable[Question], count: int, seed: int) -> list[Question]:

@@ -2,14 +2,49 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
+from typing import Any
 
 from rag.core.errors import DataError
+from rag.core.types import Metadata
 from rag.data.documents.blocks import Block
 
 _MAX_UNREAD = 100  # files that are named in a summary
+
+
+def rows_of(given: Any, what: str, *, hint: str = "put it in a list") -> list[Any]:
+    """What Python code gives as a list, an array, a generator or a data set; of a table its rows as mappings.
+
+    Tables are those of pandas, polars and Arrow, whose iteration would give the columns.
+
+    Args:
+        what: what is given, for messages.
+
+    Raises:
+        DataError: it is one string, mapping, path or number.
+    """
+    if hasattr(given, "columns"):
+        listed = getattr(given, "to_dicts", None) or getattr(given, "to_pylist", None)
+        rows = listed() if listed else given.to_dict("records")
+        return [{name: known(value) for name, value in row.items()} for row in rows]
+    try:
+        if isinstance(given, str | bytes | Mapping | PurePath):
+            raise TypeError
+        return list(given)
+    except TypeError:
+        if isinstance(given, Mapping) and hasattr(given, "column_names"):
+            hint = f"give one of its splits: {', '.join(map(str, given))}"
+        raise DataError(f"{what} is a single {type(given).__name__}, expected a list", hint=hint) from None
+
+
+def known(value: Any) -> Any:
+    """None for what pandas has in a cell without a value: NaN or NA."""
+    is_missing = type(value).__name__ == "NAType" or (isinstance(value, float) and math.isnan(value))
+    return None if is_missing else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +57,7 @@ class Document:
         sentences: its sentences in order, if the source gave them; empty otherwise.
         blocks: headings, paragraphs, rows … of a file, as spans of the text; empty for records.
         path: the file it is, as people write it; "" for records.
+        metadata: further fields that its passages keep, see `Passage`.
     """
 
     id: str
@@ -30,6 +66,7 @@ class Document:
     sentences: tuple[str, ...] = ()
     blocks: tuple[Block, ...] = ()
     path: str = ""
+    metadata: Metadata = ()
 
 
 @dataclass(frozen=True, slots=True)

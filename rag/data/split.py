@@ -90,7 +90,7 @@ def split_documents(
                 passage_id = str(number)
             else:
                 passage_id = document.id if options.mode == "none" else f"{document.id}-{index}"
-            yield Passage(passage_id, title, text, location)
+            yield Passage(passage_id, title, text, location, document.metadata)
 
 
 def document_of(passage_id: str) -> str:

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from rag.config import load_config
+from rag.joint.config import RagTrainConfig
 from rag.joint.live_index import IndexRefresher, refresh_index
-from rag.joint.rag import RagTrainConfig, train_rag
+from rag.joint.rag import train_rag
 from rag.training import checkpoints
 from rag.training.distributed import World
 from rag.training.refresh.exchange import Exchange

@@ -10,7 +10,7 @@ from rag.data.documents.blocks import Converted, Piece, Unreadable, assemble, cl
 from rag.data.documents.kinds import kind_by_name, kind_of
 from rag.data.documents.limits import Limits
 
-VERSION = 4  # raised when a converter gives other text than before: cached conversions of others are not used
+VERSION = 5  # raised when a converter gives other text than before: cached conversions of others are not used
 
 
 def convert(data: bytes, name: str, limits: Limits | None = None, encoding: str = "utf-8") -> Converted:
@@ -54,7 +54,7 @@ def _read(
         return pdf.pdf(data, limits)
     if read := _ARCHIVES.get(kind):
         return *read(data, limits), ()
-    if kind == "mail":
+    if read_mail := _MAIL.get(kind):
 
         def attached(part: bytes, part_name: str) -> list[Piece]:
             if depth or not part_name or (kind_by_name(part_name) is None and b"%PDF-" not in part[:1024]):
@@ -66,11 +66,12 @@ def _read(
             except Exception as error:  # one damaged attachment does not cost the message
                 raise Unreadable("broken file", "ask for it again", type(error).__name__) from error
 
-        return *mail.message(data, attached), ()
+        return *read_mail(data, attached), ()
     source, notes = plain.decode(data, encoding)
     return *_TEXTS[kind](source), notes
 
 
+_MAIL = {"mail": mail.message, "mbox": mail.mailbox}
 _ARCHIVES: dict[str, Callable[[bytes, Limits], tuple[str, list[Piece]]]] = {
     "docx": office.word,
     "pptx": office.slides,

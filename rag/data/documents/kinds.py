@@ -14,7 +14,8 @@ _BY_SUFFIX = {
     ".pdf": "pdf", ".docx": "docx", ".docm": "docx", ".pptx": "pptx", ".pptm": "pptx", ".xlsx": "xlsx",
     ".xlsm": "xlsx", ".epub": "epub", ".html": "html", ".htm": "html", ".xhtml": "html", ".md": "markdown",
     ".markdown": "markdown", ".mdx": "markdown", ".rst": "rst", ".rest": "rst", ".eml": "mail",
-    ".txt": "text", ".text": "text", ".log": "text", ".adoc": "text", ".org": "text", ".tex": "text",
+    ".mbox": "mbox", ".txt": "text", ".text": "text", ".log": "text", ".adoc": "text",
+    ".org": "text", ".tex": "text",
     ".csv": "csv", ".tsv": "csv", ".ipynb": "notebook", ".py": "python", ".pyi": "python",
 }  # fmt: skip
 _CODE = (
@@ -87,6 +88,8 @@ def kind_of(data: bytes, name: str) -> str:
         return "html"
     if named in _BINARY:
         raise Unreadable("broken file", "get a whole copy of it", f"its content is not {named.upper()}")
+    if named is None and re.match(rb"From \S+.*\d{4}\r?\n[\w-]+:", data[:1024]):
+        return "mbox"
     if named is None and (remedy := remedy_by_name(name)):
         raise Unreadable("format not read", remedy)
     return named or "text"

@@ -1,18 +1,22 @@
-"""E-mail: subject, who wrote when to whom, the message, and its attachments."""
+"""E-mail: subject, who wrote when to whom, the message, and its attachments; mailboxes of several."""
 
 from __future__ import annotations
 
 import email
 import email.policy
+import mimetypes
+import re
 from collections.abc import Callable
 from email.message import MIMEPart
 
 from rag.data.documents import html
 from rag.data.documents.blocks import Piece, Unreadable, clean
-from rag.data.documents.plain import text
+from rag.data.documents.plain import decode, text
 
 _SHOWN = ("From", "To", "Cc", "Date")
 _MAX_DEPTH = 3  # of messages within messages
+# the line before each message: sender, time, year
+_SEPARATOR = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From [^\n]*\d\d:\d\d[^\n]*\d{4}[^\n]*\n")
 
 Attached = Callable[[bytes, str], list[Piece]]
 
@@ -32,6 +36,23 @@ def message(data: bytes, attached: Attached) -> tuple[str, list[Piece]]:
     return clean(str(found.get("Subject", ""))), list(_pieces(found, attached, 1))
 
 
+def mailbox(data: bytes, attached: Attached) -> tuple[str, list[Piece]]:
+    """Title and pieces of an mbox file: each message is a section with its subject as heading.
+
+    Raises:
+        Unreadable: no message has a header.
+    """
+    pieces: list[Piece] = []
+    for part in _SEPARATOR.split(data):
+        found = email.message_from_bytes(part, policy=email.policy.default)
+        if found.keys():
+            pieces.append(Piece("heading", clean(str(found.get("Subject", ""))) or "Message", 1))
+            pieces += _pieces(found, attached, 2)
+    if not pieces:
+        raise Unreadable("broken file", "export the mailbox again", "no message in it has a header")
+    return "", pieces
+
+
 def _pieces(found: MIMEPart, attached: Attached, level: int) -> list[Piece]:
     head = "; ".join(f"{name}: {clean(str(found[name]))}" for name in _SHOWN if found[name])
     pieces = [Piece("paragraph", head)]
@@ -39,8 +60,10 @@ def _pieces(found: MIMEPart, attached: Attached, level: int) -> list[Piece]:
     if body is not None:
         content = _text(body)
         pieces += html.page(content)[1] if body.get_content_subtype() == "html" else text(content)[1]
-    for part in found.iter_attachments():
-        name = part.get_filename() or ""
+    is_attachment = body is None and not found.is_multipart()  # such as a PDF that was sent alone
+    for part in [found] if is_attachment else found.iter_attachments():
+        extension = mimetypes.guess_extension(part.get_content_type()) if is_attachment else None
+        name = part.get_filename() or (f"attachment{extension}" if extension else "")
         if part.get_content_type() == "message/rfc822" and level < _MAX_DEPTH:
             inner = part.get_content()
             pieces.append(Piece("heading", clean(str(inner.get("Subject", ""))) or "Attached message", level))
@@ -55,10 +78,12 @@ def _pieces(found: MIMEPart, attached: Attached, level: int) -> list[Piece]:
 
 
 def _text(part: MIMEPart) -> str:
-    """A part's text, even if it names an encoding that does not exist or does not fit."""
+    """A part's text, even if it names no encoding, or one that does not exist or does not fit."""
     try:
+        if part.get_content_charset() is None:
+            return decode(_bytes(part))[0]
         return str(part.get_content())
-    except (LookupError, UnicodeError):
+    except (LookupError, UnicodeError, Unreadable):
         return _bytes(part).decode("utf-8", "replace")
 
 

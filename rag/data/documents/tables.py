@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import datetime
 import io
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from rag.core.optional import require
@@ -67,12 +68,17 @@ def _is_number(text: str) -> bool:
 
 
 def csv_table(text: str) -> Iterator[Piece]:
-    """A file of separated values; the delimiter is the one that cuts its first lines most evenly."""
+    """A file of separated values; the delimiter is the one that cuts its first lines most evenly.
+
+    A first line such as `sep=;`, which Excel writes, names the delimiter and is no row.
+    """
+    named = re.match(r"sep=(.)\r?\n", text)
+    text = text[named.end() :] if named else text
     csv.field_size_limit(max(len(text), 1))
     sample = text[:20_000].splitlines()[:20]
     counts = {mark: [line.count(mark) for line in sample if line.strip()] for mark in _DELIMITERS}
     likely = [mark for mark, n in counts.items() if n and min(n) > 0 and min(n) == max(n)]
-    best = max(likely or _DELIMITERS, key=lambda mark: sum(counts[mark]))
+    best = named[1] if named else max(likely or _DELIMITERS, key=lambda mark: sum(counts[mark]))
     try:
         cells = list(csv.reader(io.StringIO(text, newline=""), delimiter=best))
     except csv.Error as error:

@@ -23,6 +23,8 @@ from rag.data.documents.convert import VERSION, convert
 from rag.data.documents.limits import Limits
 from rag.data.files.streams import COMPRESSED_SUFFIXES, open_binary, strip_compression
 
+MAX_CACHE_BYTES = 2 << 30
+
 
 def main() -> None:
     """Serve until standard input ends. What libraries print goes to standard error."""
@@ -87,12 +89,27 @@ def convert_file(path: str, limits: Limits, encoding: str = "utf-8", cache: Path
     digest = hashlib.sha256(key.encode() + data).hexdigest()
     place = cache / digest[:2] / digest[2:]
     try:
-        return Converted.from_json(json.loads(zlib.decompress(place.read_bytes())))
+        known = Converted.from_json(json.loads(zlib.decompress(place.read_bytes())))
+        with suppress(OSError):
+            os.utime(place)  # what was used last goes last
+        return known
     except (OSError, ValueError, zlib.error):  # not there, or damaged
         converted = convert(data, name, limits, encoding)
     with suppress(RagError, OSError):  # a home that may not be written, or a full disk, costs no document
         atomic_write_bytes(place, zlib.compress(json.dumps(converted.to_json()).encode(), 1))
+        _trim(place.parent, place)
     return converted
+
+
+def _trim(folder: Path, newest: Path) -> None:
+    """Delete what was not used for longest where one of the cache's 256 folders has more than its share."""
+    found = [(entry.stat(), entry.path) for entry in os.scandir(folder)]
+    entries = sorted((status.st_mtime, status.st_size, path) for status, path in found)
+    total = sum(size for _, size, _ in entries)
+    for _, size, path in entries:
+        if total > MAX_CACHE_BYTES // 256 and path != str(newest):
+            total -= size
+            os.unlink(path)
 
 
 if __name__ == "__main__":

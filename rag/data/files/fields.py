@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from rag.core.errors import DataError
-from rag.core.types import Passage
+from rag.core.types import Passage, Value
 from rag.data.files.delimited import looks_like_header, plain_name
 from rag.data.files.sources import ReadOptions
 from rag.data.records import BadRecord, Document
@@ -54,6 +56,7 @@ class DocumentFields:
         self._text_fields = (options.text_field,) if options.text_field else TEXT_FIELDS
         self._given = [name for name in (options.id_field, options.title_field, options.text_field) if name]
         self._ids_are_made: bool | None = False if options.id_field else None
+        self._metadata, self._has_metadata = options.metadata, set[str]()
         self._name = name
         self._lists_are_sentences = text_lists_are_sentences
         self._first_keys: tuple[str, ...] = ()
@@ -88,15 +91,32 @@ class DocumentFields:
         parts = [f"id {f'from {ids[0]}' if ids else 'by number'}"]
         parts += [f"title from {titles[0]}"] if titles else ["no title"]
         parts += [f"text from {text[0]}"]
-        ignored = [name for name in names if name not in {*ids[:1], *titles[:1], *text[:1]}]
+        kept = [name for name in self._metadata if name in keys]
+        parts += [f"metadata {', '.join(kept)}"] if kept else []
+        ignored = [name for name in names if name not in {*ids[:1], *titles[:1], *text[:1], *kept}]
         self.layout = ", ".join(parts) + (f"; ignored: {listed_names(ignored)}" if ignored else "")
-        wanted = {*ids, *titles, *text, *_matching(keys, (*self._text_fields, "url"))}
+        wanted = {*ids, *titles, *text, *kept, *_matching(keys, (*self._text_fields, "url"))}
+        wanted |= {"metadata"} if self._metadata else set()
         return [name for name in names if name in wanted]
 
     def document(self, record: Any, position: int) -> Document | BadRecord:
         """Make one document; `position` is its line or record number."""
         if not isinstance(record, Mapping):
             return BadRecord("not an object", f"found {type(record).__name__}")
+        made = self._document(record, position)
+        if not self._metadata or isinstance(made, BadRecord):
+            return made
+        beside = record.get("metadata")
+        fields = {**(beside if isinstance(beside, Mapping) else {}), **record}
+        present = [name for name in self._metadata if fields.get(name) not in (None, "", [])]
+        self._has_metadata.update(present)
+        try:
+            metadata = tuple((name, plain_value(fields[name])) for name in present)
+        except ValueError as error:
+            return BadRecord("metadata that filters cannot compare", str(error))
+        return replace(made, metadata=metadata)
+
+    def _document(self, record: Mapping[str, Any], position: int) -> Document | BadRecord:
         if not self.layout and self._has_all(record):
             self.choose(list(record))
         document_id = self._id(record, position)
@@ -136,6 +156,12 @@ class DocumentFields:
         """
         if self._first_keys and self._given and not self.layout:
             self.choose(self._first_keys)
+        if self._first_keys and (missing := [it for it in self._metadata if it not in self._has_metadata]):
+            raise DataError(
+                f"{self._name}: no record holds the metadata field {missing[0]!r}; the first has the fields "
+                f"{listed_names(self._first_keys)}",
+                hint="name a field of the records with --metadata, or leave it out",
+            )
 
     def _id(self, record: Mapping[str, Any], position: int) -> str | BadRecord:
         value = _first(record, self._id_fields)
@@ -160,6 +186,28 @@ class DocumentFields:
             rest = text[len(title) :]
             text = rest.lstrip("\n") if rest.startswith("\n\n") else text
         return Document(document_id, title, text)
+
+
+def plain_value(value: Any) -> Value | tuple[Value, ...]:
+    """A value of a metadata field: text, number, truth value, or several of these; dates become text.
+
+    Raises:
+        ValueError: it is something else; the message says what.
+
+    Example:
+        >>> plain_value(["de", "fr"]), plain_value(datetime.date(2020, 5, 1))
+        (('de', 'fr'), '2020-05-01')
+    """
+    if isinstance(value, list | tuple):
+        several = tuple(plain_value(one) for one in value)
+        if any(isinstance(one, tuple) for one in several):
+            raise ValueError("a list of lists")
+        return cast("tuple[Value, ...]", several)
+    if isinstance(value, datetime.date | datetime.time):  # a datetime is a date
+        return value.isoformat()
+    if not isinstance(value, str | int | float) or value != value:
+        raise ValueError(f"found {type(value).__name__}, expected text, a number, true or false, or a list")
+    return value
 
 
 def first_of(record: Mapping[str, Any], names: Sequence[str]) -> tuple[str | None, Any]:

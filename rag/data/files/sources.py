@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from rag.core.errors import ConfigError, DataError
-from rag.data.choices import CORPUS_FORMATS
+from rag.data.choices import CORPUS_FORMATS, FILTER_FIELDS
 from rag.data.documents.kinds import is_text, kind_by_name, remedy_by_name
 from rag.data.documents.limits import Limits
 from rag.data.files.huggingface import HF_PREFIX
@@ -49,6 +49,8 @@ class ReadOptions:
         limits: limits on the resources that converting one file may use.
         cache: folder that caches converted files by their content; None disables the cache.
         strict: whether a file that cannot be read stops the reading.
+        metadata: fields of records that passages keep, so that filters can name them; a field may also stand
+            in an object `metadata`, as in BEIR.
 
     Raises:
         ConfigError: a value out of range.
@@ -65,6 +67,7 @@ class ReadOptions:
     limits: Limits = field(default_factory=Limits)
     cache: Path | None = None
     strict: bool = False
+    metadata: tuple[str, ...] = ()
 
     @property
     def names_fields(self) -> bool:
@@ -87,6 +90,11 @@ class ReadOptions:
             raise ConfigError(f"max_document_chars is {self.max_document_chars}, expected at least 1")
         if self.squad_unit not in ("paragraph", "article"):
             raise ConfigError(f"squad_unit is {self.squad_unit!r}, expected 'paragraph' or 'article'")
+        if taken := sorted({*self.metadata} & {*FILTER_FIELDS}):
+            raise ConfigError(
+                f"the metadata field {taken[0]!r} has the name that filters have for something else",
+                hint=f"rename it in the corpus; {' and '.join(FILTER_FIELDS)} can be filtered without it",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +244,10 @@ def _format_in_folder(path: Path, kind: str, format: str) -> str:
 
 
 def _files(folder: Path) -> dict[str, str | None]:
-    """Relative names of the files of a folder, without hidden ones, and their formats as far as names say."""
+    """Relative names of the files of a folder, without hidden ones, and their formats as far as names say.
+
+    Links to documents are followed within the folder only.
+    """
     found: dict[str, str | None] = {}
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
@@ -245,6 +256,8 @@ def _files(folder: Path) -> dict[str, str | None]:
         guessed = _guess(path.name)
         if guessed is None and strip_compression(path.name) == path.name:
             guessed = DOCUMENTS if _is_document(path) else None
+        if guessed == DOCUMENTS and path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+            guessed = None  # a link out of the folder may lead to files that nobody wants indexed
         found["/".join(parts)] = guessed
     return found
 

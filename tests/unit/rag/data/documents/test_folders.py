@@ -195,6 +195,31 @@ def test_a_damaged_cache_is_made_again(tmp_path: Path) -> None:
     assert entry.read_bytes() == good
 
 
+def test_a_cache_forgets_what_was_not_used_for_longest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = [tmp_path / name for name in ("oldest", "older", "new")]
+    for number, entry in enumerate(entries):
+        entry.write_bytes(b"x" * 100)
+        os.utime(entry, (number, number))
+    monkeypatch.setattr(worker, "MAX_CACHE_BYTES", 200 * 256)
+    worker._trim(tmp_path, entries[0])
+    assert [entry.exists() for entry in entries] == [True, False, True]
+
+
+def test_links_lead_to_documents_within_the_folder_alone(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "docs" / "a.md", tmp_path / "secret.md"
+    inside.parent.mkdir()
+    for path in (inside, outside):
+        path.write_text("# Title\n\nText.\n")
+    (tmp_path / "docs" / "again.md").symlink_to(inside)
+    (tmp_path / "docs" / "other.md").symlink_to(outside)
+    report = ReadReport()
+    read = [document.id for document in read_documents(tmp_path / "docs", report=report)]
+    assert read == ["a.md", "again.md"]
+    assert report.ignored == [str(tmp_path / "docs" / "other.md")]
+
+
 def test_a_cache_that_cannot_be_written_costs_no_document(tmp_path: Path) -> None:
     path = tmp_path / "a.md"
     path.write_text("# A\n\nText.")

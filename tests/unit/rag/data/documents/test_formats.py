@@ -275,6 +275,7 @@ def test_csv_files_are_tables(mark: str) -> None:
     source = mark.join(["week", "room"]) + "\r\n" + mark.join(["2", '"a, ""b"""']) + "\r\n"
     assert of(source, "a.csv") == [("row", 'week: 2; room: a, "b"')]
     assert of("1,2\n3,4\n", "a.csv") == [("row", "1; 2"), ("row", "3; 4")]
+    assert of(f"sep={mark}\r\n{source}", "a.csv") == of(source, "a.csv")
 
 
 def test_mail_with_attachments() -> None:
@@ -286,6 +287,25 @@ def test_mail_with_attachments() -> None:
         ("paragraph", "From: ann@example.org; To: bo@example.org"), ("paragraph", "Hello."),
         ("heading", "plan.md"), ("heading", "Plan"), ("paragraph", "Do it."),
         ("heading", "p.pdf"), ("paragraph", "(not read: broken file)"), ("heading", "x.bin"),
+    ]  # fmt: skip
+
+
+def test_a_document_that_is_a_message_by_itself_is_read() -> None:
+    head = b"From: ann@example.org\nSubject: The plan\nContent-Type: text/markdown\n"
+    named = b'Content-Disposition: attachment; filename="plan.md"\n\n# Plan\n\nDo it.\n'
+    assert ("paragraph", "Do it.") in blocks(convert(head + named, "a.eml"))
+    pdf = b"Subject: s\nContent-Type: application/pdf\n\n%PDF-junk"
+    assert ("heading", "attachment.pdf") in blocks(convert(pdf, "a.eml"))
+
+
+@pytest.mark.parametrize("name", ["old.mbox", "old"])
+def test_each_message_of_a_mailbox_is_a_section(name: str) -> None:
+    first = "From ann Mon Jan  5 10:00:00 2009\nFrom: ann@example.org\nSubject: One\n\nFrom here on, é.\n\n"
+    second = "From bo Tue Jan  6 10:00:00 2009\nSubject: Two\nTo: ann@example.org\n\nSecond.\n"
+    converted = convert((first + second).encode("latin-1"), name)
+    assert [text for kind, text in blocks(converted) if kind == "heading"] == ["One", "Two"]
+    assert [text for kind, text in blocks(converted) if kind == "paragraph"][1:] == [
+        "From here on, é.", "To: ann@example.org", "Second.",
     ]  # fmt: skip
 
 

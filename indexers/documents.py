@@ -1,0 +1,134 @@
+"""The documents of an index: their ids, digests of what they were read from, the rows of their passages.
+
+The table is kept beside the passages, so that an update reads only what changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from indexers.protocols import IntArray
+from rag.core.errors import ArtifactError
+from rag.core.files import atomic_path
+from rag.core.types import Passage
+from rag.data.records import Document
+
+DOCUMENTS_NAME = "documents.arrow"
+_SCHEMA = pa.schema(
+    [
+        ("id", pa.large_string()),
+        ("digest", pa.string()),
+        ("passages", pa.int32()),
+        ("first", pa.int64()),
+        ("sent", pa.bool_()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentEntry:
+    """A document of an index.
+
+    Attributes:
+        digest: hex digest of the file or the record that it was read from; "" where it is not known.
+        passages: number of passages that were cut from it.
+        first: row of the first of them, where those of all segments are numbered one after another.
+        sent: whether it came over HTTP, not from the corpus.
+    """
+
+    id: str
+    digest: str
+    passages: int
+    first: int
+    sent: bool = False
+
+
+@dataclass(slots=True)
+class DocumentTable:
+    """Documents in the order of the corpus, by id.
+
+    Example:
+        >>> table = DocumentTable()
+        >>> table.append("a.md", "12ab", passages=2), table.append("b.md", "34cd", passages=1)
+        (None, None)
+        >>> table.rows().tolist(), table.entries["b.md"].first
+        ([0, 1, 2], 2)
+    """
+
+    entries: dict[str, DocumentEntry] = field(default_factory=dict)
+
+    def append(self, id: str, digest: str, *, passages: int) -> None:
+        """Add a document of the corpus whose passages are the next rows."""
+        last = next(reversed(self.entries.values()), None)
+        first = 0 if last is None else last.first + last.passages
+        self.entries[id] = DocumentEntry(id, digest, passages, first)
+
+    def rows(self) -> IntArray:
+        """Rows of all passages, in the order of the documents."""
+        first = np.array([entry.first for entry in self.entries.values()], np.int64)
+        count = np.array([entry.passages for entry in self.entries.values()], np.int64)
+        before = np.cumsum(count) - count
+        return np.arange(count.sum(), dtype=np.int64) + np.repeat(first - before, count)
+
+    def write(self, path: Path) -> None:
+        """Write the table as an Arrow file."""
+        rows = [asdict(entry) for entry in self.entries.values()]
+        columns = [pa.array([row[name] for row in rows], _SCHEMA.field(name).type) for name in _SCHEMA.names]
+        with atomic_path(path) as temporary, pa.ipc.new_file(str(temporary), _SCHEMA) as writer:
+            writer.write_batch(pa.record_batch(columns, schema=_SCHEMA))
+
+    @classmethod
+    def read(cls, path: Path) -> DocumentTable:
+        """Read what `write` wrote.
+
+        Raises:
+            ArtifactError: the file is damaged.
+        """
+        try:
+            with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
+                entries = [DocumentEntry(**row) for row in reader.read_all().to_pylist()]
+        except (pa.ArrowInvalid, OSError, TypeError) as error:
+            hint = "restore it or rebuild the index"
+            raise ArtifactError(f"{path} is damaged: {error}", hint=hint) from error
+        return cls({entry.id: entry for entry in entries})
+
+
+def record_digest(document: Document) -> str:
+    """Hex digest of what a record holds."""
+    held = (document.title, document.text, document.sentences)
+    content = json.dumps([*held, document.metadata] if document.metadata else held)
+    return hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def cut_and_listed(
+    documents: Iterable[Document],
+    cut: Callable[[Document], list[Passage]],
+    table: DocumentTable,
+    digests: Mapping[str, str],
+) -> Iterator[Passage]:
+    """The passages of documents, which are entered into `table` one by one.
+
+    Args:
+        digests: of files, by document id; those of records are computed.
+    """
+    for document in documents:
+        passages = cut(document)
+        digest = digests.get(document.id, "") if document.path else record_digest(document)
+        table.append(document.id, digest, passages=len(passages))
+        yield from passages
+
+
+def grouped(passage_ids: Iterable[str], document_of: Callable[[str], str]) -> DocumentTable:
+    """The table of an index that has none: neighbouring passages of one document, with unknown digests."""
+    table = DocumentTable()
+    for id, group in itertools.groupby(passage_ids, document_of):
+        table.append(id, "", passages=sum(1 for _ in group))
+    return table

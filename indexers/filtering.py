@@ -1,0 +1,93 @@
+"""The rows of the passages that a filter selects."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from indexers.passages import PassageStore, metadata_of
+from indexers.selected import Selection
+from rag.data.filters import Condition, Filter, FilterError
+
+
+def select(passages: PassageStore, filter: Filter) -> Selection:
+    """The rows whose passages meet all conditions; perhaps none.
+
+    Values are compared once per distinct value; a metadata object usually belongs to several passages.
+
+    Raises:
+        FilterError: no passage has a field of this name.
+    """
+    mask = np.ones(len(passages), dtype=bool)
+    for condition in filter.conditions:
+        mask &= _matches(passages, condition)
+    return Selection(mask)
+
+
+def folders(passages: PassageStore, most: int = 200) -> list[str]:
+    """The folders that the passages' files lie in, each with a slash at its end; none if there are more.
+
+    A search page offers them as filters: `{"path": "guide/"}` selects everything in the folder.
+    """
+    paths = passages.column("path")
+    if paths is None:
+        return []
+    files = [path for path in pc.unique(paths).drop_null().to_pylist() if "://" not in path]
+    files = [path for path in pc.unique(paths).drop_null().to_pylist() if "://" not in path]
+    found = {parent.as_posix() for path in files for parent in PurePath(path).parents}
+    named = sorted(f"{folder}/" for folder in found if folder not in (".", "/"))
+    return named if len(named) <= most else []
+
+
+def filter_fields(passages: PassageStore) -> list[str]:
+    """Names of the fields that a filter may name, in order of appearance."""
+    stored = passages.column("metadata")
+    named = (name for text in pc.unique(stored) for name in _fields_of(text)) if stored is not None else ()
+    has_path = passages.column("path") is not None
+    return list(dict.fromkeys([*["path"] * has_path, "document", *named]))
+
+
+def _matches(passages: PassageStore, condition: Condition) -> NDArray[np.bool_]:
+    name = condition.field
+    if name == "document":
+        return _of_documents(passages, condition)
+    stored = passages.column("path" if name == "path" else "metadata")
+    if stored is None:
+        raise _unknown(passages, name)
+    encoded = stored.combine_chunks().dictionary_encode()
+    values: list[Any] = encoded.dictionary.to_pylist()
+    if name != "path":
+        records = [_fields_of(text) for text in values]
+        if not any(name in record for record in records):
+            raise _unknown(passages, name)
+        values = [record.get(name) for record in records]
+    test = condition.test()
+    fits = np.array([*map(test, values), False])  # the last is that of passages without any value
+    return np.asarray(fits[pc.fill_null(encoded.indices, len(values)).to_numpy(zero_copy_only=False)])
+
+
+def _fields_of(text: Any) -> dict[str, Any]:
+    return {} if text is None else dict(metadata_of(str(text)))
+
+
+def _of_documents(passages: PassageStore, condition: Condition) -> NDArray[np.bool_]:
+    """A passage belongs to the document that its id begins with, or bears the document's id itself."""
+    ids = passages.column("id")
+    assert ids is not None
+    wanted = pa.array([str(value) for value in condition.values], pa.large_string())
+    documents = pc.replace_substring_regex(ids, r"-\d+$", "")
+    is_wanted = pc.or_(pc.is_in(ids, value_set=wanted), pc.is_in(documents, value_set=wanted))
+    return np.asarray(is_wanted.combine_chunks().to_numpy(zero_copy_only=False))
+
+
+def _unknown(passages: PassageStore, name: str) -> FilterError:
+    return FilterError(
+        f"the filter names the field {name!r}, which no passage of this index has; there are "
+        f"{', '.join(filter_fields(passages))}",
+        hint=f"index the corpus again with --metadata {name} if its records have this field",
+    )

@@ -1,0 +1,40 @@
+"""Questions as Python code and commands ask them, checked before a model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from numbers import Integral
+
+from rag.core.errors import ConfigError, DataError
+from rag.core.types import MAX_TOP_K
+
+
+def check_questions(questions: Iterable[str], top_k: int, n_best: int = 1) -> list[str]:
+    """The questions as a list; refuses those that are empty or not valid text.
+
+    Raises:
+        ConfigError: `top_k` or `n_best` is out of range or no whole number.
+        DataError: the questions are not a list of strings, one is empty, or is no valid Unicode.
+    """
+    if isinstance(questions, str):
+        raise DataError(f"the questions are one string ({questions!r:.40}), expected a list of strings")
+    is_table = isinstance(questions, bytes | Mapping) or hasattr(questions, "columns")
+    if is_table or not isinstance(questions, Iterable):
+        raise DataError(f"the questions are a {type(questions).__name__}, expected a list of strings")
+    for name, number, most in (("n_best", n_best, None), ("top_k", top_k, MAX_TOP_K)):
+        bounds = "at least 1" if most is None else f"1 to {most}"
+        if not isinstance(number, Integral) or isinstance(number, bool):
+            raise ConfigError(f"{name} is {number!r}, expected a whole number, {bounds}")
+        if number < 1 or (most is not None and number > most):
+            raise ConfigError(f"{name} is {number}, expected {bounds}")
+    asked = list(questions)
+    for number, question in enumerate(asked):
+        which = f"question {number}" if len(asked) > 1 else "the question"
+        if not isinstance(question, str):
+            raise DataError(f"{which} is not text, found {type(question).__name__} {question!r:.40}")
+        if not question.strip():
+            raise DataError(f"{which} is empty", hint="ask something")
+        bad = next((at for at, char in enumerate(question) if "\ud800" <= char <= "\udfff"), None)
+        if bad is not None:  # what Python makes of a byte that is not UTF-8
+            raise DataError(f"{which} is not valid Unicode at character {bad}", hint="give it in UTF-8")
+    return asked

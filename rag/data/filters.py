@@ -1,0 +1,168 @@
+"""Filters: which passages a search may return, by file, by document, or by fields of the corpus."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import translate
+from typing import Any
+
+from rag.core.errors import ConfigError
+from rag.core.types import Value
+
+
+class FilterError(ConfigError):
+    """A filter that is not of the right form, or names a field that the index does not have."""
+
+
+_RANGES: dict[str, Callable[[Any, Any], bool]] = {
+    "gte": lambda value, bound: value >= bound,
+    "gt": lambda value, bound: value > bound,
+    "lte": lambda value, bound: value <= bound,
+    "lt": lambda value, bound: value < bound,
+}
+_OPTION = re.compile(r"(?P<field>[^=<>]+)(?P<sign>>=|<=|=|>|<)(?P<value>.+)", re.DOTALL)
+_SIGNS = {">=": "gte", "<=": "lte", ">": "gt", "<": "lt"}
+_EXPECTED = 'expected an object such as {"path": "guide/*", "year": {"gte": 2020}}'
+_MOST_VALUES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What one field must hold: one of `values`, or a value within all `bounds`.
+
+    Attributes:
+        values: for the field "path" they are patterns, in which `*` and `?` stand for any characters and a
+            slash at the end for everything in the folder.
+        bounds: pairs such as ("gte", 2020).
+    """
+
+    field: str
+    values: tuple[Value, ...] = ()
+    bounds: tuple[tuple[str, Value], ...] = ()
+
+    def test(self) -> Callable[[Any], bool]:
+        """The condition as a function of a value that a passage has; None, and another type, do not match.
+
+        Example:
+            >>> is_new = Condition("year", bounds=(("gte", 2020),)).test()
+            >>> is_new(2021), is_new(2019), is_new("2021"), is_new(None)
+            (True, False, False, False)
+            >>> Condition("path", ("guide/*",)).test()("guide/setup/linux.md")
+            True
+        """
+        if self.field == "path":
+            patterns = [pattern + "*" * str(pattern).endswith("/") for pattern in map(str, self.values)]
+            expression = re.compile("|".join(map(translate, patterns)))
+            return lambda value: value is not None and expression.match(value) is not None
+        if self.bounds:
+            return lambda value: any(
+                all(_kind(one) == _kind(bound) and _RANGES[name](one, bound) for name, bound in self.bounds)
+                for one in (value if isinstance(value, tuple) else (value,))
+            )
+        wanted = {(_kind(value), value) for value in self.values}
+        return lambda value: any(
+            (_kind(one), one) in wanted for one in (value if isinstance(value, tuple) else (value,))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Conditions that a passage must meet all; hashable, so that equal filters are evaluated once."""
+
+    conditions: tuple[Condition, ...]
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any] | Filter | None) -> Filter | None:
+        """Check a filter as JSON writes it; None, and one without conditions, select everything.
+
+        A field has a value, a list of which one must match, or an object of bounds (gte, gt, lte, lt).
+
+        Raises:
+            FilterError: it is not of this form; the message names the field.
+
+        Example:
+            >>> Filter.parse({"path": "guide/*", "year": {"gte": 2020}}).conditions[1]
+            Condition(field='year', values=(), bounds=(('gte', 2020),))
+        """
+        if given is None or isinstance(given, Filter):
+            return given
+        if not isinstance(given, Mapping):
+            raise FilterError(f"the filter is {given!r:.60}", hint=_EXPECTED)
+        return cls(tuple(_condition(str(name), value) for name, value in given.items())) if given else None
+
+    @classmethod
+    def parse_options(cls, given: Iterable[str]) -> Filter | None:
+        """The filter of options such as `path=guide/*` and `year>=2020`; one field may have several values.
+
+        Numbers, `true` and `false` select these values and the same text.
+
+        Raises:
+            FilterError: an option is not of this form.
+
+        Example:
+            >>> Filter.parse_options(["path=a/*", "path=b/*"]).conditions
+            (Condition(field='path', values=('a/*', 'b/*'), bounds=()),)
+        """
+        values: dict[str, list[Value]] = {}
+        bounds: dict[str, dict[str, Value]] = {}
+        for option in given:
+            match = _OPTION.fullmatch(option)
+            if match is None:
+                raise FilterError(
+                    f"the filter {option!r} is not of the form FIELD=VALUE",
+                    hint="for example --filter path=guide/* or --filter 'year>=2020'",
+                )
+            name, sign, value = (match[part].strip() for part in ("field", "sign", "value"))
+            if sign == "=":
+                values.setdefault(name, []).extend(_meanings(name, value))
+            else:
+                bounds.setdefault(name, {})[_SIGNS[sign]] = _meanings(name, value)[-1]
+        if both := sorted({*values} & {*bounds}):
+            raise FilterError(f"the filter gives {both[0]!r} both values and bounds", hint="give one of them")
+        return cls.parse({**values, **bounds})
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the fields."""
+        return tuple(condition.field for condition in self.conditions)
+
+
+def _condition(name: str, given: Any) -> Condition:
+    if isinstance(given, Mapping):
+        if not given or not {*given} <= {*_RANGES} or name in ("path", "document"):
+            raise FilterError(
+                f"the filter gives {name!r} the bounds {', '.join(map(str, given)) or '(none)'}",
+                hint=f"path and document have values, other fields also {', '.join(_RANGES)}",
+            )
+        return Condition(name, bounds=tuple((str(key), _checked(name, it)) for key, it in given.items()))
+    values = given if isinstance(given, list | tuple) else [given]
+    if not values or len(values) > _MOST_VALUES:
+        raise FilterError(f"the filter gives {name!r} {len(values)} values, expected 1 to {_MOST_VALUES}")
+    return Condition(name, tuple(_checked(name, value) for value in values))
+
+
+def _checked(name: str, value: Any) -> Value:
+    is_text = name in ("path", "document")
+    if not isinstance(value, str if is_text else str | int | float) or value != value:
+        expected = "text" if is_text else "text, a number, true or false"
+        raise FilterError(f"the filter gives {name!r} the value {value!r:.60}, expected {expected}")
+    return value
+
+
+def _kind(value: Any) -> type:
+    """Text, number or truth value: only values of one kind are compared."""
+    return float if type(value) is int else type(value)
+
+
+def _meanings(name: str, text: str) -> list[Value]:
+    """What the text of an option may mean: itself, and the number or truth value that it spells."""
+    if name in ("path", "document"):
+        return [text]
+    if text in ("true", "false"):
+        return [text, text == "true"]
+    try:
+        return [text, float(text)]
+    except ValueError:
+        return [text]

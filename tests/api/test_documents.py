@@ -1,0 +1,141 @@
+"""Documents over HTTP: durable and searched before the answer, one writer at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from indexers.build import build_index
+from indexers.changes import Kept, Put
+from indexers.index import Index
+from indexers.settings import BuildSettings
+from indexers.update import update_index
+from rag.core.errors import ResourceError
+from rag.core.files import directory_lock
+from rag.core.types import Passage
+from rag.pipeline import Pipeline
+from serve.app import create_app
+from serve.service import AnswerService
+from serve.settings import ServeSettings, hash_api_key
+from tests.api.fakes import running, settings, until
+
+pytestmark = pytest.mark.anyio
+KEY = {"X-API-Key": "admin"}
+PASSAGES = [Passage("a-0", "Danube", "The danube rises."), Passage("b-0", "Rhine", "The rhine ends.")]
+
+
+def opened(given: ServeSettings) -> AnswerService:
+    (folder,) = given.indexes.values()
+    return Pipeline.open(folder, retriever="bm25", reader=False)
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    source = {"split": {"mode": "words100"}, "read": {}}
+    chosen = BuildSettings(retriever="bm25", threads=1, java_heap_mib=256)
+    return build_index(PASSAGES, tmp_path / "i", settings=chosen, source=source)
+
+
+def application(index: Path, **values: object):
+    given = settings(index=(str(index),), api_keys=(hash_api_key("admin"),), **values)
+    return create_app(given, open_service=opened)
+
+
+async def test_documents_are_searched_when_the_answer_comes(index: Path) -> None:
+    app = application(index)
+    async with running(app=app) as client:
+        await until(lambda: app.state.desk.state == "ready", 120)
+
+        async def found(question: str) -> list[str]:
+            reply = await client.post("/v1/retrieve", json={"question": question}, headers=KEY)
+            return [hit["passage_id"] for hit in reply.json()["hits"]]
+
+        sent = {"documents": [{"id": "zebra", "text": "The zebra grazes."}, {"id": "b", "text": "The elbe."}]}
+        assert (await client.post("/v1/documents", json=sent)).status_code == 401
+        first = await client.post("/v1/documents", json=sent, headers=KEY)
+        assert first.status_code == 200, first.text
+        assert first.json()["documents"][0] == {"id": "zebra", "passages": 1, "sent": True}
+        assert await found("zebra") == ["zebra-0"]
+        assert await found("rhine") == []
+        version = first.json()["index_version"]
+        assert Index.open(index, verify="deep").version == version
+        again = await client.post("/v1/documents", json=sent, headers=KEY)
+        assert again.json()["index_version"] == version
+        file = {"file": ("My guide.md", b"# Guide\n\nThe giraffe is tall.", "text/markdown")}
+        uploaded = await client.post("/v1/documents", files=file, headers=KEY)
+        assert uploaded.json()["documents"][0]["id"] == "My%20guide.md", uploaded.text
+        assert await found("giraffe") == ["My%20guide.md-0"]
+        page = (await client.get("/v1/documents?limit=2", headers=KEY)).json()
+        assert ([one["id"] for one in page["documents"]], page["total"]) == (["a", "b"], 4)
+        rest = await client.get("/v1/documents", params={"after": page["next"]}, headers=KEY)
+        assert [one["id"] for one in rest.json()["documents"]] == ["zebra", "My%20guide.md"]
+        deleted = (await client.delete("/v1/documents/zebra", headers=KEY)).json()
+        assert deleted["deleted"]
+        assert await found("zebra") == []
+        twice = (await client.delete("/v1/documents/zebra", headers=KEY)).json()
+        assert not twice["deleted"]  # the version may be another one: segments were merged
+
+
+async def test_what_cannot_be_indexed_is_refused_and_changes_nothing(index: Path) -> None:
+    app = application(index)
+    before = (index / "manifest.json").read_bytes()
+    async with running(app=app) as client:
+        await until(lambda: app.state.desk.state == "ready", 120)
+        good = {"id": "x", "text": "word"}
+        for documents in ([], [{"id": "x"}], [{**good, "text": " "}], [good, good], [{**good, "id": ""}]):
+            reply = await client.post("/v1/documents", json={"documents": documents}, headers=KEY)
+            assert (reply.status_code, reply.json()["error"]["code"]) == (422, "invalid_request")
+        broken = await client.post("/v1/documents", files={"file": ("a.pdf", b"%PDF-1.4")}, headers=KEY)
+        assert broken.json()["error"]["code"] == "unreadable_file"
+        assert (await client.post("/v1/documents", content=b"x", headers=KEY)).status_code == 415
+        assert (await client.get("/v1/documents?after=nothing", headers=KEY)).status_code == 404
+        statuses = [
+            (await client.delete(f"/v1/documents/{id}", headers=KEY)).status_code for id in ("nothing", "a")
+        ]
+        last = await client.delete("/v1/documents/b", headers=KEY)
+        assert (statuses, last.status_code, last.json()["error"]["code"]) == ([200, 200], 409, "not_possible")
+    assert (index / "manifest.json").read_bytes() != before
+    async with running(app=create_app(settings(index=(str(index),)), open_service=opened)) as client:
+        reply = await client.get("/v1/documents")
+        assert (reply.status_code, reply.json()["error"]["code"]) == (403, "documents_disabled")
+
+
+async def test_two_writers_lose_nothing(index: Path) -> None:
+    """The server waits while a command writes, and both find what the other wrote."""
+    app = application(index, follow_updates_s=0.1)
+    async with running(app=app) as client:
+        await until(lambda: app.state.desk.state == "ready", 120)
+
+        def hold() -> None:
+            with directory_lock(index):
+                is_held.set()
+                time.sleep(1.0)
+
+        is_held = threading.Event()
+        holder = threading.Thread(target=hold)
+        holder.start()
+        assert is_held.wait(30)
+        texts = [{"id": f"n{n}", "text": f"number{n}"} for n in range(5)]
+        replies = await asyncio.gather(
+            *(client.post("/v1/documents", json={"documents": [one]}, headers=KEY) for one in texts)
+        )
+        holder.join()
+        assert [reply.status_code for reply in replies] == [200] * 5
+        assert len({reply.json()["index_version"] for reply in replies}) <= 2  # written together
+        put = Put("command", "", [Passage("command-0", "", "okapi")])
+        while True:  # a command is refused while the server still merges segments
+            try:
+                report = await asyncio.to_thread(
+                    update_index, index, lambda known: [*map(Kept, known), put], lambda identity: None
+                )
+                break
+            except ResourceError:
+                await asyncio.sleep(0.1)
+        assert report.kept == 7
+        await until(lambda: app.state.desk.holders["openqa-rag"].current.index_version == report.version, 120)
+        reply = await client.post("/v1/retrieve", json={"question": "okapi number3"}, headers=KEY)
+        assert {hit["passage_id"] for hit in reply.json()["hits"]} == {"command-0", "n3-0"}

@@ -1,0 +1,285 @@
+"""An updated index is, row for row, the one that is built from its documents at once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from indexers.build import build_index
+from indexers.changes import Change, Kept, Put, corpus_changes
+from indexers.documents import DocumentTable, cut_and_listed, record_digest
+from indexers.index import Index
+from indexers.selected import Selection
+from indexers.settings import BuildSettings
+from indexers.update import update_index
+from rag.core.errors import (
+    ConfigError,
+    DataError,
+    IncompleteArtifactError,
+    MismatchedArtifactError,
+    ResourceError,
+)
+from rag.core.files import directory_lock
+from rag.core.manifest import write_manifest
+from rag.core.types import Passage
+from rag.data.corpus import read_documents
+from rag.data.files.sources import ReadOptions, find_sources
+from rag.data.records import Document, ReadReport
+from rag.data.split import SplitOptions, split_documents
+
+SPLIT = SplitOptions(words=6, wrap=False)
+WORDS = "river mountain vienna danube tulip graph vector index lake forest city bridge".split()  # noqa: SIM905
+
+
+def cut(document: Document) -> list[Any]:
+    return list(split_documents([document], SPLIT))
+
+
+def text(draw: random.Random) -> str:
+    return " ".join(draw.choices(WORDS, k=draw.randint(1, 40)))
+
+
+def build(place: Path, documents: Iterable[Document], encoder: Any, settings: BuildSettings) -> Path:
+    table = DocumentTable()
+    passages = cut_and_listed(documents, cut, table, {})
+    return build_index(passages, place, encoder=encoder, settings=settings, documents=table)
+
+
+def corpus_of(documents: dict[str, Document]) -> Any:
+    """Every document, in order: kept where its digest is known."""
+
+    def changes(known: Any) -> Iterable[Change]:
+        for document in documents.values():
+            digest = record_digest(document)
+            is_kept = document.id in known and known[document.id].digest == digest
+            yield Kept(document.id) if is_kept else Put(document.id, digest, cut(document))
+
+    return changes
+
+
+def assert_same(updated: Path, fresh: Path, queries: np.ndarray) -> None:
+    with Index.open(updated, verify="deep") as one, Index.open(fresh) as other:
+        assert list(one.passages) == list(other.passages)
+        assert one.manifest["passages"] == other.manifest["passages"]
+        rows = np.random.default_rng(0).permutation(len(other.passages))
+        assert one.passages.get_many(rows) == other.passages.get_many(rows)
+        assert one.passages.ids(rows) == other.passages.ids(rows)
+        assert [one.passages.row_of(id) for id in other.passages.ids(rows)] == rows.tolist()
+        if other.dense is not None:
+            assert one.dense is not None
+            assert one.embeddings is not None
+            assert other.embeddings is not None
+            np.testing.assert_array_equal(one.embeddings.rows(rows), other.embeddings.rows(rows))
+            blocks = [
+                np.concatenate([block for _, block in e.blocks()]) for e in (one.embeddings, other.embeddings)
+            ]
+            np.testing.assert_array_equal(*blocks)
+            for top_k in (1, 7, len(other.passages) + 3):
+                for found, expected in zip(
+                    one.dense.search(queries, top_k), other.dense.search(queries, top_k), strict=True
+                ):
+                    np.testing.assert_array_equal(found, expected)
+                some = Selection(np.random.default_rng(top_k).random(len(rows)) < 0.3)
+                for found, expected in zip(
+                    one.dense.search(queries, top_k, some),
+                    other.dense.search(queries, top_k, some),
+                    strict=True,
+                ):
+                    np.testing.assert_array_equal(found, expected)
+        if other.lucene is not None:
+            assert one.lucene is not None
+            asked = ["danube vienna", "tulip", "forest city bridge river"]
+            assert one.lucene.search(asked, 30) == other.lucene.search(asked, 30)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_updates_are_equal_to_a_fresh_build(
+    tmp_path: Path, make_encoder: Any, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Adds, replacements, deletions, also of what was deleted before; copies of a passage tie."""
+    monkeypatch.setattr("indexers.versions.MOST_DELETED", 0.02 if seed else 0.25)
+    draw = random.Random(seed + 10)
+    kind = ("dense", "hybrid", "dense", "bm25")[seed]
+    settings = BuildSettings(retriever=kind, shard_rows=16, probes=4, threads=1, java_heap_mib=256)
+    documents = {f"d{n:02}": Document(f"d{n:02}", f"t{n % 3}", text(draw)) for n in range(20)}
+    encoder = make_encoder()
+    build(tmp_path / "i", documents.values(), encoder, settings)
+    queries = make_encoder().encode_passages([""] * 3, ["danube vienna", "tulip lake", "graph graph index"])
+    merged = 0
+    for step in range(14 if kind == "dense" else 4):
+        for _ in range(draw.randint(1, 4)):
+            id = f"d{draw.randint(0, 29):02}"
+            if draw.random() < 0.4 and len(documents) > 3:
+                documents.pop(id, None)
+            else:
+                documents[id] = Document(
+                    id, f"t{draw.randint(0, 2)}", draw.choice([text(draw), "tulip lake"])
+                )
+        documents = dict(sorted(documents.items()))
+        expected = sum(len(cut(document)) for document in documents.values())
+        report = update_index(tmp_path / "i", corpus_of(documents), lambda identity: encoder)
+        assert report.added + report.replaced + report.kept == len(documents)
+        merged += report.merged
+        if kind == "dense" and step % 3:
+            continue
+        build(tmp_path / f"fresh-{step}", documents.values(), make_encoder(), settings)
+        assert_same(tmp_path / "i", tmp_path / f"fresh-{step}", queries)
+        assert len(Index.open(tmp_path / "i").passages) == expected
+    assert merged > 0
+
+
+SMALL = BuildSettings(shard_rows=16, probes=4)
+
+
+def documents_of(*texts: str) -> dict[str, Document]:
+    return {f"d{n}": Document(f"d{n}", "t", text) for n, text in enumerate(texts)}
+
+
+def test_only_passages_that_are_new_are_encoded(tmp_path: Path, make_encoder: Any) -> None:
+    """A document that moved takes its vectors along; one that shrinks leaves no tail."""
+    before = documents_of("a b c d e f g h i j k l m n o p q r", "one two three", "four five six")
+    build(tmp_path / "i", before.values(), make_encoder(), SMALL)
+    inner = make_encoder()
+    after = {
+        "d0": Document("d0", "t", "a b c d e f"),
+        "d3": Document("d3", "t", "four five six"),
+        "d4": Document("d4", "t", "seven eight"),
+    }
+    report = update_index(tmp_path / "i", corpus_of(after), lambda identity: inner)
+    assert (report.added, report.replaced, report.deleted, report.kept) == (2, 1, 2, 0)
+    assert (report.passages, report.reused) == (3, 2)
+    assert inner.calls == [1, 1]  # "seven eight", and the segment's probe
+    with Index.open(tmp_path / "i") as index:
+        assert [passage.id for passage in index.passages] == ["d0-0", "d3-0", "d4-0"]
+        assert "deleted passages" in index.describe()
+    before_s = (tmp_path / "i/manifest.json").stat().st_mtime_ns
+    assert not update_index(tmp_path / "i", corpus_of(after), never).is_changed
+    assert (tmp_path / "i/manifest.json").stat().st_mtime_ns == before_s
+
+
+def never(identity: Any) -> Any:
+    raise AssertionError("the encoder is not needed")
+
+
+def test_an_index_without_a_table_of_documents_is_updated_too(tmp_path: Path, make_encoder: Any) -> None:
+    """One that an earlier version wrote: every document is read, none is encoded again."""
+    documents = documents_of("one two three", "four five six")
+    build(tmp_path / "i", documents.values(), make_encoder(), SMALL)
+    with Index.open(tmp_path / "i") as index:
+        passages = list(index.passages)
+    build_index(passages, tmp_path / "old", encoder=make_encoder(), settings=SMALL)
+    del documents["d1"]
+    ids = {"d0": "d0-0", "d1": "d1-0"}  # passages that were not cut are documents themselves
+    as_passages = {ids[id]: Document(ids[id], "t", one.text) for id, one in documents.items()}
+
+    def changes(known: Any) -> Iterable[Change]:
+        assert set(known) == {"d0-0", "d1-0"}
+        for one in as_passages.values():
+            yield Put(one.id, record_digest(one), [passages[0]])
+
+    report = update_index(tmp_path / "old", changes, never, merge=False)
+    assert (report.deleted, report.kept, report.passages) == (1, 1, 0)
+    assert len(Index.open(tmp_path / "old").passages) == 1
+
+
+def test_what_cannot_be_updated_is_refused(tmp_path: Path, make_encoder: Any) -> None:
+    documents = documents_of("one two three", "four five six", "seven eight nine")
+    build(tmp_path / "i", documents.values(), make_encoder(), SMALL)
+    before = (tmp_path / "i/manifest.json").read_bytes()
+
+    def update(changes: Any, **options: Any) -> Any:
+        return update_index(tmp_path / "i", changes, lambda identity: make_encoder(), **options)
+
+    with pytest.raises(DataError, match="2 of the 3 documents"):
+        update(lambda known: [Kept("d0")], max_deleted_share=0.5)
+    with pytest.raises(DataError, match="no passage would be left"):
+        update(lambda known: [])
+    with pytest.raises(DataError, match="comes twice"):
+        update(lambda known: [Kept("d0"), Kept("d0")])
+    with directory_lock(tmp_path / "i"), pytest.raises(ResourceError, match="another process"):
+        update(lambda known: [Kept("d0")])
+    with pytest.raises(IncompleteArtifactError):
+        update_index(tmp_path / "typo", lambda known: [], never)
+    assert not (tmp_path / "typo").exists()
+    other = make_encoder(name="other")
+    with pytest.raises(MismatchedArtifactError, match="'words', not 'other'"):
+        update_index(tmp_path / "i", corpus_of(documents_of("new")), lambda identity: other)
+    assert (tmp_path / "i/manifest.json").read_bytes() == before
+    update(lambda known: [Kept("d0"), Kept("d2")])
+    with pytest.raises(MismatchedArtifactError, match="was updated since it was built"):
+        build(tmp_path / "i", documents.values(), make_encoder(), SMALL)
+    build_index(
+        [Passage("x", "", "new")], tmp_path / "i", encoder=make_encoder(), settings=SMALL, overwrite=True
+    )
+    assert not (tmp_path / "i/segments").exists()
+    tokens = {"kind": "index", "stages": ["passages", "tokens"]}
+    (tmp_path / "tokens").mkdir()
+    write_manifest(tmp_path / "tokens", tokens)
+    with pytest.raises(ConfigError, match="a vector per token"):
+        update_index(tmp_path / "tokens", lambda known: [], never)
+
+
+def test_lossy_types_find_the_same_after_updates(tmp_path: Path, make_encoder: Any) -> None:
+    """Their recall is measured again."""
+    draw = random.Random(5)
+    documents = {f"d{n:03}": Document(f"d{n:03}", "t", text(draw)) for n in range(120)}
+    settings = BuildSettings(index_type="sq8", shard_rows=64, probes=16)
+    build(tmp_path / "i", documents.values(), make_encoder(), settings)
+    for n in range(0, 120, 9):
+        documents[f"d{n:03}"] = Document(f"d{n:03}", "t", text(draw))
+    update_index(tmp_path / "i", corpus_of(documents), lambda identity: make_encoder())
+    build(tmp_path / "fresh", documents.values(), make_encoder(), settings)
+    with Index.open(tmp_path / "i") as updated, Index.open(tmp_path / "fresh") as fresh:
+        assert updated.manifest["dense"]["recall"]["10"] >= 0.98
+        assert updated.embeddings is not None
+        assert fresh.embeddings is not None
+        rows = np.arange(len(fresh.passages))
+        np.testing.assert_array_equal(updated.embeddings.rows(rows), fresh.embeddings.rows(rows))
+
+
+def test_a_folder_is_followed(tmp_path: Path, make_encoder: Any) -> None:
+    """New, changed, shrunk, renamed and broken files; files that did not change are not read."""
+    pytest.importorskip("markdown_it")
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    long = "\n\n".join(f"## Part {n}\n\nThe river {n} flows." for n in range(6))
+    for name, content in {"a.md": f"# A\n\n{long}", "b.md": "# B\n\nThe lake.", "c.txt": "A city."}.items():
+        (folder / name).write_text(content)
+
+    def read(known: Any) -> Iterable[Change]:
+        report = ReadReport()
+        yield from corpus_changes(find_sources([folder]), ReadOptions(), cut_sections, report, known)
+        reports.append(report)
+
+    def cut_sections(document: Document) -> list[Passage]:
+        return list(split_documents([document]))
+
+    def files(place: Path) -> list[Passage]:
+        with Index.open(place) as index:
+            return list(index.passages)
+
+    reports: list[ReadReport] = []
+    build_index(
+        split_documents(read_documents(folder)), tmp_path / "i", encoder=make_encoder(), settings=SMALL,
+        source={"split": asdict(SplitOptions()), "read": {}},
+    )  # fmt: skip
+    (folder / "a.md").write_text("# A\n\nThe river is gone.")
+    (folder / "b.md").rename(folder / "d.md")
+    (folder / "e.md").write_text("# E\n\nA forest.")
+    (folder / "broken.pdf").write_bytes(b"%PDF-1.4 nothing")
+    report = update_index(tmp_path / "i", read, lambda identity: make_encoder(), merge=False)
+    assert (report.added, report.replaced, report.deleted, report.kept) == (2, 1, 1, 1)
+    assert reports[-1].unread == 1
+    fresh = list(split_documents(read_documents(folder)))
+    assert files(tmp_path / "i") == fresh
+    update_index(tmp_path / "i", read, never, merge=False)
+    assert (reports[-1].total, reports[-1].unread) == (1, 1)  # the broken one is tried again
+    (folder / "e.md").write_bytes(b"%PDF-1.4 nothing")
+    update_index(tmp_path / "i", read, never, merge=False)
+    assert files(tmp_path / "i") == [one for one in fresh if one.id != "e.md-0"]

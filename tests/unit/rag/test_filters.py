@@ -1,0 +1,201 @@
+"""Searches with a filter beside unfiltered exhaustive ones from which the selected passages are taken."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from indexers.build import build_index
+from indexers.filtering import select
+from indexers.index import Index
+from indexers.lucene import LuceneIndex
+from indexers.passages import PassageStore, PassageStoreWriter
+from indexers.selected import Selection
+from indexers.settings import BuildSettings
+from rag.core.errors import ConfigError, DataError
+from rag.core.types import Hit, Location, Passage
+from rag.data.corpus import read_documents
+from rag.data.files.sources import ReadOptions
+from rag.data.filters import Filter, FilterError
+from rag.data.split import SplitOptions, split_documents
+from rag.pipeline import Pipeline
+from retrievers.dense import DenseRetriever
+from retrievers.hybrid import HybridRetriever
+from retrievers.multihop import MultiHopRetriever
+from retrievers.sparse import SparseRetriever
+from tests.unit.indexers.conftest import WordEncoder
+
+WORDS = [f"{first}{second}" for first in "bdfgklmnprst" for second in ("ato", "ume", "ilo", "ora", "esk")]
+QUESTIONS = [f"{WORDS[n]} {WORDS[n + 7]} {WORDS[3 * n]}" for n in range(8)]
+
+
+class QuestionEncoder(WordEncoder):
+    """Questions as passages without a title; those of later hops with the passages so far."""
+
+    def encode_queries(self, queries: Any) -> Any:
+        texts = [" ".join([one.question, *(p.text for p in one.passages)]) for one in queries]
+        return self.encode_passages([""] * len(texts), texts)
+
+
+def corpus() -> list[Passage]:
+    """600 passages of unequal length, in three folders, every sixth of them in year 2000, 2001, …"""
+    draw = np.random.default_rng(3)
+    return [
+        Passage(
+            f"doc{n // 4}-{n % 4}",
+            "",
+            " ".join(draw.choice(WORDS, draw.integers(5, 60))) + f" unique{n}",
+            Location(f"{('guide', 'guide/setup', 'notes')[n // 200]}/file{n // 4}.md"),
+            (("year", 2000 + n % 6), ("tags", ("even" if n % 2 == 0 else "odd", "all"))),
+        )
+        for n in range(600)
+    ]
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    place = tmp_path_factory.mktemp("filtered") / "index"
+    settings = BuildSettings(retriever="hybrid", java_heap_mib=256)
+    return Index.open(build_index(corpus(), place, encoder=QuestionEncoder(), settings=settings))
+
+
+def same(found: list[list[Hit]], expected: list[list[Hit]], decimals: int) -> bool:
+    """Equal ranks and scores: Anserini rounds to four decimals and lowers ties by steps of 1e-6."""
+    rounded = [
+        [[(hit.row, round(hit.score, decimals)) for hit in hits] for hits in lists]
+        for lists in (found, expected)
+    ]
+    return rounded[0] == rounded[1]
+
+
+def test_a_filter_selects_what_its_conditions_say(index: Index) -> None:
+    passages = corpus()
+    cases: list[tuple[dict[str, Any], Callable[[Passage, dict[str, Any]], bool]]] = [
+        ({"path": "guide/*"}, lambda p, _: "guide" in str(p.location)),
+        ({"path": "guide/setup/"}, lambda p, _: "setup" in str(p.location)),
+        ({"path": ["notes/file1?9.md", "*/file3.md"]}, lambda p, _: p.id[:-2] in ("doc3", "doc109",
+            "doc119", "doc129", "doc139", "doc149") and (p.id[3:4] == "3" or "notes" in str(p.location))),
+        ({"document": ["doc7", "doc30-1"]}, lambda p, _: p.id.startswith("doc7-") or p.id == "doc30-1"),
+        ({"year": 2003}, lambda _, fields: fields["year"] == 2003),
+        ({"year": {"gte": 2002, "lt": 2004.5}}, lambda _, fields: 2002 <= fields["year"] < 2004.5),
+        ({"tags": "odd"}, lambda _, fields: "odd" in fields["tags"]),
+        ({"tags": ["odd", "x"], "year": [2001, 2002]}, lambda _, fields: fields["year"] == 2001),
+        ({"year": "2003"}, lambda _, fields: False),
+    ]  # fmt: skip
+    for given, fits in cases:
+        chosen = index.select(Filter.parse(given) or Filter(()))
+        expected = [row for row, p in enumerate(passages) if fits(p, dict(p.metadata))]
+        assert chosen.rows.tolist() == expected, given
+    assert index.passages[5] == passages[5]
+    assert index.folders == ["guide/", "guide/setup/", "notes/"]
+    assert index.around("doc7-0", 2) == ([], passages[29:31])  # those of other documents are left out
+    with pytest.raises(FilterError, match=r"names the field 'yaer'.*path, document, year, tags"):
+        index.select(Filter.parse({"yaer": 2003}) or Filter(()))
+
+
+@pytest.mark.parametrize(
+    "given", [{"path": "guide/*"}, {"year": 2003}, {"document": "doc7"}, {"tags": "odd"}]
+)
+def test_filtered_lists_are_those_of_an_exhaustive_search(index: Index, given: dict[str, Any]) -> None:
+    assert index.dense is not None
+    assert index.lucene is not None
+    chosen = index.select(Filter.parse(given) or Filter(()))
+    dense = DenseRetriever(index.dense, index.passages, QuestionEncoder())
+    bm25 = SparseRetriever(index.lucene, index.passages)
+    lists = []
+    for retriever in (dense, bm25):
+        everything = retriever.search(QUESTIONS, len(index.passages))
+        expected = [[hit for hit in hits if chosen.mask[hit.row]][:30] for hits in everything]
+        found = retriever.search(QUESTIONS, 30, selected=chosen)
+        assert same(found, expected, 4 if retriever is bm25 else 20)
+        lists.append(found)
+    hybrid = HybridRetriever([dense, bm25], depth=30)
+    assert hybrid.search(QUESTIONS, 10, selected=chosen) == hybrid.fusion.fuse(lists, 10)
+    assert hybrid.search(QUESTIONS, 10, selected=Selection(np.zeros(600, bool))) == [[]] * len(QUESTIONS)
+    paths = MultiHopRetriever(dense, index.passages).search_both(QUESTIONS, 5, selected=chosen)[1]
+    assert all(chosen.mask[hit.row] for of_question in paths for path in of_question for hit in path.hits)
+    assert all(paths)
+
+
+def test_rows_that_lie_apart_are_named_to_lucene(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("indexers.lucene._MOST_RUNS", 3)
+    monkeypatch.setattr("indexers.lucene._TERMS_AT_ONCE", 70)
+    lucene = LuceneIndex.open(index.directory / "bm25")
+    everything = lucene.search(QUESTIONS, 600)
+    for share in (0.2, 0.8):
+        mask = np.random.default_rng(1).random(600) < share
+        expected = [[pair for pair in hits if mask[pair[0]]][:30] for hits in everything]
+        found = lucene.search(QUESTIONS, 30, Selection(mask))
+        rows, scores = (
+            [[pair[n] for hits in it for pair in hits] for it in (found, expected)] for n in (0, 1)
+        )
+        assert rows[0] == rows[1]
+        np.testing.assert_allclose(scores[0], scores[1], atol=5e-5)
+
+
+def test_answers_come_from_selected_passages_alone(index: Index) -> None:
+    assert index.dense is not None
+    pipeline = Pipeline(index, DenseRetriever(index.dense, index.passages, QuestionEncoder()), None)
+    found = pipeline.retrieve(QUESTIONS, 7, filter={"year": 2004, "path": "notes/*"})
+    assert {dict(p.metadata)["year"] for hits in found for _, p in hits} == {2004}
+    assert pipeline.retrieve(QUESTIONS[0], 7, filter={"year": 1066}) == []
+    assert pipeline.retrieve(QUESTIONS[0], 7, filter={}) == pipeline.retrieve(QUESTIONS[0], 7)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"path": 3}, "gives 'path' the value 3, expected text"),
+        ({"path": {"gte": "a"}}, "path and document have values"),
+        ({"year": {"above": 3}}, "bounds above"),
+        ({"year": []}, "0 values"),
+        ({"year": None}, "value None"),
+        ([1], "the filter is"),
+    ],
+)
+def test_a_filter_of_the_wrong_form_is_refused(given: Any, message: str) -> None:
+    with pytest.raises(FilterError) as caught:
+        Filter.parse(given)
+    assert message in f"{caught.value.message} {caught.value.hint}"
+
+
+def test_options_of_the_command_line_make_a_filter() -> None:
+    made = Filter.parse_options(["path=guide/*", "year>=2002", "year<2004", "tags=odd", "tags=7"])
+    assert made == Filter.parse(
+        {"path": ["guide/*"], "tags": ["odd", "7", 7.0], "year": {"gte": 2002.0, "lt": 2004.0}}
+    )
+    with pytest.raises(FilterError, match="not of the form"):
+        Filter.parse_options(["guide"])
+
+
+def test_records_keep_the_metadata_that_is_named(tmp_path: Path) -> None:
+    rows = [
+        {"id": "a", "text": "one two three", "year": 1999, "lang": ["de", "fr"], "other": 1},
+        {"id": "b", "text": "four five six", "metadata": {"year": 2001}},
+    ]
+    path = tmp_path / "corpus.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = ReadOptions(metadata=("year", "lang"))
+    passages = list(split_documents(read_documents(path, options=options), SplitOptions(words=2)))
+    assert [p.metadata for p in passages] == [(("year", 1999), ("lang", ("de", "fr")))] * 2 + [
+        (("year", 2001),)
+    ] * 2
+    with PassageStoreWriter(tmp_path / "store") as writer:
+        writer.add_many(Passage(f"x{n}", "", "plain") for n in range(1500))
+        writer.add_many(passages)
+    store = PassageStore.open(tmp_path / "store")
+    assert [store[1500], list(store)[-1]] == [passages[0], passages[-1]]
+    assert store[3].metadata == ()
+    assert select(store, Filter.parse({"year": {"lt": 2000}}) or Filter(())).rows.tolist() == [1500, 1501]
+    with pytest.raises(DataError, match="no record holds the metadata field 'yaer'"):
+        list(read_documents(path, options=ReadOptions(metadata=("yaer",))))
+    with pytest.raises(ConfigError, match="'path' has the name"):
+        ReadOptions(metadata=("path",))
+    path.write_text(json.dumps({**rows[0], "year": {"from": 1}}) + "\n")
+    with pytest.raises(DataError, match="metadata that filters cannot compare"):
+        list(read_documents(path, options=options))
