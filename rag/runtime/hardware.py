@@ -11,6 +11,9 @@ from pathlib import Path
 import torch
 
 from rag.core.errors import ConfigError
+from rag.core.log import get_logger
+
+TESTED_TORCH = "2.13."  # the version whose kernels `rag.runtime.fast` is tested with
 
 # Both are read when the first product is computed; values that the user has set stay.
 _KERNEL_CACHES = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
@@ -111,6 +114,22 @@ def has_int8() -> bool:
     flags = _cpu_flags()
     exact = "avx512_vnni" in flags or ("avx_vnni" in flags and "avx512f" not in flags)
     return exact and torch.backends.mkldnn.is_available()
+
+
+@lru_cache(maxsize=1)
+def has_tested_torch() -> bool:
+    """Whether torch is the version that the fast kernels are tested with; says so once where it is not.
+
+    They call operators of torch that are not part of its public interface, and may compute something else in
+    another version.
+    """
+    is_tested = torch.__version__.startswith(TESTED_TORCH)
+    if not is_tested:
+        get_logger(__name__).warning(
+            "torch is %s, the fast CPU kernels are tested with %s*: models compute with torch's own, slower",
+            *(torch.__version__, TESTED_TORCH),
+        )
+    return is_tested
 
 
 def prefers_mkl(dtype: torch.dtype) -> bool:

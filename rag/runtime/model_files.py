@@ -32,7 +32,7 @@ _WANTED = (
 _BASE_PREFIXES = ("ctx_encoder.bert_model.", "question_encoder.bert_model.", "bert.", "roberta.", "model.")
 _POSITIONS_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
 TOWER_SEPARATOR = " + "  # between the names of a passage and a question tower
-_TOWER_NAMES = (("passage_encoder", "query_encoder"), ("ctx_encoder", "question_encoder"))
+TOWER_NAMES = (("passage_encoder", "query_encoder"), ("ctx_encoder", "question_encoder"))
 
 
 def embedded_encoder_dir() -> Path:
@@ -99,7 +99,7 @@ def model_folder(name_or_path: str | Path | None) -> Path:
 
 def tower_folders(folder: Path) -> tuple[Path, Path]:
     """Folders of passage tower and question tower: two sub-folders of `folder`, or twice `folder` itself."""
-    for passage, query in _TOWER_NAMES:
+    for passage, query in TOWER_NAMES:
         if (folder / passage / "config.json").is_file() and (folder / query / "config.json").is_file():
             return folder / passage, folder / query
     return folder, folder

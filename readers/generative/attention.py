@@ -20,6 +20,11 @@ _MODULES = ("EncDecAttention", "encoder_attn", "crossattention")
 
 def passage_attention(seq2seq: Seq2Seq, memory: Memory, labels: Tensor, kind: AttentionKind) -> Tensor:
     """How much the decoder attends to each passage: the first of what `attend` returns."""
+    if not seq2seq.crosses:
+        raise ConfigError(
+            f"{type(seq2seq.model).__name__} is a decoder alone and has no cross-attention to its passages",
+            hint="use the signal likelihood or leave-one-out",
+        )
     if kind == "first-token":
         labels = labels[:, : len(seq2seq.prefix) + 1]
     return attend(seq2seq, memory, labels, kind)[0]
@@ -37,6 +42,8 @@ def attend(seq2seq: Seq2Seq, memory: Memory, labels: Tensor, kind: AttentionKind
     length of the value vector, over all T tokens of the answer and its end:
 
         g_i = 1/(L·H·T) Σ_l Σ_h Σ_t Σ_{j ∈ z_i} α_{l,h,t,j}·‖v_{l,h,j}‖
+
+    A decoder without cross-attention attends to no passage more than to another: zeros.
 
     Tokens that are forced before every answer (BART's <s>) tell nothing of passages and do not count.
 
@@ -58,6 +65,9 @@ def attend(seq2seq: Seq2Seq, memory: Memory, labels: Tensor, kind: AttentionKind
         Izacard et al. 2022, "Atlas", section 2.2 (ADist).
     """
     passages = max(memory.counts)
+    if not seq2seq.crosses:
+        with torch.inference_mode():
+            return torch.zeros(len(memory), passages), seq2seq.token_log_probs(memory, labels)
     total = torch.zeros(len(memory), passages, device=memory.mask.device)
     layers, bias = 0, None
     forced = len(seq2seq.prefix)

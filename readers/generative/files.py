@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import (
     AutoConfig,
+    AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     PreTrainedModel,
@@ -22,7 +23,8 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from rag.core.errors import ArtifactError, ConfigError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.log import get_logger
 from rag.runtime.backbone import attention_for, loading, set_dropout
-from readers.generative.model import answer_limit, longest_row
+from readers.generative.causal import FRAME_TOKENS, Causal, causal_layout, causal_limit
+from readers.generative.model import Seq2Seq, answer_limit, longest_row
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
 from readers.manifest import READER_FILE, load_manifest, with_overrides
 
@@ -33,7 +35,7 @@ _WRAPPED = "encoder.encoder."  # FiD's own code saved the encoder inside a wrapp
 def load_generator(
     name_or_path: str | Path, *, dropout: float | None = None, train_on: str | None = None, **changes: Any
 ) -> tuple[PreTrainedModel, Any, GeneratorManifest]:
-    """A folder of `rag train generator`, or any sequence-to-sequence checkpoint with its tokenizer.
+    """A folder of `rag train generator`, or any sequence-to-sequence or causal checkpoint with its tokenizer.
 
     Args:
         name_or_path: folder or Hugging Face name.
@@ -52,8 +54,11 @@ def load_generator(
     model, tokenizer, is_fid = load_seq2seq(name_or_path, dropout=dropout, train_on=train_on)
     if manifest is None:
         usual = GeneratorSettings().passage_tokens
-        fitting = min(usual, longest_row(model) or usual)
-        changes = {"passage_tokens": fitting, "legacy_cross_bias": is_fid, **changes}
+        if model.config.is_encoder_decoder:
+            fitting = min(usual, longest_row(model) or usual)
+            changes = {"passage_tokens": fitting, "legacy_cross_bias": is_fid, **changes}
+        else:
+            changes = {"mode": "single", **causal_layout(tokenizer), **changes}
         manifest = GeneratorManifest(name=str(name_or_path))
     settings = with_overrides(manifest.settings, changes)
     check_rows(model, settings)
@@ -62,8 +67,25 @@ def load_generator(
     return model.eval(), tokenizer, manifest.model_copy(update={"settings": settings})
 
 
+def open_network(model: PreTrainedModel, tokenizer: Any, settings: GeneratorSettings) -> Seq2Seq:
+    """An encoder–decoder, or a decoder-only model behind the same interface."""
+    if model.config.is_encoder_decoder:
+        return Seq2Seq(model, tokenizer)
+    return Causal(model, tokenizer, settings.prompt_end or causal_layout(tokenizer)["prompt_end"])
+
+
 def check_rows(model: PreTrainedModel, settings: GeneratorSettings) -> None:
     """Refuse rows and answers that the model has no positions for."""
+    if not model.config.is_encoder_decoder:
+        window, needed = causal_limit(model), settings.passage_tokens + settings.answer_tokens + FRAME_TOKENS
+        if needed > window:
+            raise ConfigError(
+                f"the model reads {window} tokens, expected {needed} for passage_tokens "
+                f"({settings.passage_tokens}), answer_tokens ({settings.answer_tokens}) and the prompt",
+                hint=f"set passage_tokens to {window - needed + settings.passage_tokens} or less, or take a "
+                "model with a longer context",
+            )
+        return
     for name, most in (("passage_tokens", longest_row(model)), ("answer_tokens", answer_limit(model))):
         if most is not None and getattr(settings, name) > most:
             raise ConfigError(
@@ -87,9 +109,11 @@ def load_seq2seq(
     """
     with loading(f"{name_or_path}: no checkpoint there", hint=_HINT):
         config = AutoConfig.from_pretrained(name_or_path)
-    if config.model_type not in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
+    is_causal = is_decoder_only(config)
+    if config.model_type not in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES and not is_causal:
         raise ArtifactError(
-            f"{name_or_path}: a {config.model_type} model, expected an encoder–decoder such as bart or t5",
+            f"{name_or_path}: a {config.model_type} model, expected an encoder–decoder such as bart or t5, "
+            "or a causal language model",
             hint=_HINT,
         )
     for part in (config, getattr(config, "encoder", None), getattr(config, "decoder", None)):
@@ -107,7 +131,8 @@ def load_seq2seq(
                 None, config=config, state_dict=state, output_loading_info=True, dtype=torch.float32
             )
         else:
-            model, report = AutoModelForSeq2SeqLM.from_pretrained(
+            kind: Any = AutoModelForCausalLM if is_causal else AutoModelForSeq2SeqLM
+            model, report = kind.from_pretrained(
                 name_or_path, config=config, output_loading_info=True, dtype=torch.float32,
                 attn_implementation=attention_for(config, train_on) if train_on else None,
             )  # fmt: skip
@@ -133,7 +158,15 @@ def load_seq2seq(
     return model, tokenizer, is_fid
 
 
-_HINT = "give a folder of `rag train generator`, or a BART- or T5-like checkpoint with its tokenizer"
+_HINT = (
+    "give a folder of `rag train generator`, or a BART- or T5-like or causal checkpoint with its tokenizer"
+)
+
+
+def is_decoder_only(config: Any) -> bool:
+    """Whether a configuration is that of a causal language model, by the architecture that it names."""
+    names = getattr(config, "architectures", None) or [""]
+    return not config.is_encoder_decoder and names[0].endswith(("ForCausalLM", "LMHeadModel"))
 
 
 def _plain_name(name: str) -> str:

@@ -14,11 +14,9 @@ Source:
 
 from __future__ import annotations
 
-from typing import Literal
-
 from torch import Tensor
 
-Marginal = Literal["sequence", "token"]
+from readers.generative.settings import Marginal
 
 
 def answer_log_likelihood(marginal: Marginal, scores: Tensor, logp: Tensor) -> Tensor:

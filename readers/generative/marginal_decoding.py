@@ -6,20 +6,19 @@ divided by a length, so that what is searched for is the likeliest answer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, EncoderDecoderCache
-from transformers.modeling_outputs import BaseModelOutput
 
-from readers.generative.marginal import Marginal, answer_log_likelihood, posterior
+from readers.generative.marginal import answer_log_likelihood, posterior
 from readers.generative.model import Memory, Seq2Seq
+from readers.generative.settings import Decoding, Marginal
 
-Decoding = Literal["thorough", "fast"]
+Allowed = Callable[[tuple[int, ...]], Collection[int]]
+"""The beginning of an answer → the tokens that may follow."""
 _ROWS_AT_ONCE = 128
 
 
@@ -88,6 +87,7 @@ class _Group:
 
     rows: list[int]
     prior: Tensor  # (M,)
+    allowed: Allowed | None = None
     open: list[tuple[int, ...]] = field(default_factory=lambda: [()])
     scores: list[float] = field(default_factory=lambda: [0.0])
     whole: dict[tuple[int, ...], float] = field(default_factory=dict)
@@ -102,6 +102,7 @@ def beam_search(
     *,
     answer_tokens: int,
     beams: int,
+    allowed: Sequence[Allowed] | None = None,
 ) -> list[dict[tuple[int, ...], float]]:
     """For each group of passages at most `beams` answers with Σ_t log Σ_z p(z) p(y_t | z, y_<t), best first.
 
@@ -109,23 +110,20 @@ def beam_search(
         memory: one row per passage.
         groups: rows of each.
         priors: (M,) log p(z) of each group's.
+        allowed: for each group which tokens may follow an answer's beginning; None: any.
 
     Returns:
         Answers as token ids without what begins and ends them.
     """
     searches = [_Group(list(rows), prior) for rows, prior in zip(groups, priors, strict=True)]
+    for search, rule in zip(searches, allowed or (), strict=allowed is not None):
+        search.allowed = rule
     active = searches
-    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
     inputs, kept = [seq2seq.start for g in active for _ in g.rows], [row for g in active for row in g.rows]
+    cache = seq2seq.step_cache(memory, kept)
     last = len(seq2seq.prefix) + answer_tokens
     for step in range(last + 1):
-        found = seq2seq.model(  # all rows stay as wide as their keys in the cache
-            encoder_outputs=BaseModelOutput(last_hidden_state=memory.states[kept]),
-            attention_mask=memory.mask[kept],
-            decoder_input_ids=torch.tensor(inputs, device=seq2seq.device)[:, None], past_key_values=cache,
-            use_cache=True,
-        )  # fmt: skip
-        logp = found.logits[:, -1].float().log_softmax(-1)  # (R, V)
+        logp = seq2seq.step(memory, kept, inputs, cache)  # (R, V)
         begin = 0
         inputs, kept = [], []
         came_from: list[int] = []
@@ -142,7 +140,8 @@ def beam_search(
         active = [group for group in active if group.open]
         if not active:
             break
-        cache.reorder_cache(torch.tensor(came_from, device=seq2seq.device))
+        if came_from != list(range(len(logp))):
+            cache.reorder_cache(torch.tensor(came_from, device=seq2seq.device))
     skipped = len(seq2seq.prefix)
     return [
         {ids[skipped:]: s for ids, s in sorted(group.whole.items(), key=lambda item: (-item[1], item[0]))}
@@ -153,9 +152,11 @@ def beam_search(
 def _advance(group: _Group, mixed: Tensor, forced: int | None, end: int, beams: int) -> list[int]:
     """Take the best continuations; returns which hypothesis each open one continues."""
     total = torch.tensor(group.scores, device=mixed.device)[:, None] + mixed  # (n, V)
-    if forced is not None:
+    if forced is not None or group.allowed is not None:
         only = torch.full_like(total, float("-inf"))
-        only[:, forced] = total[:, forced]
+        for row, ids in enumerate(group.open):
+            follow = [forced] if forced is not None else list(group.allowed(ids))  # type: ignore[misc]
+            only[row, follow] = total[row, follow]
         total = only
     words = total.shape[1]
     best, places = total.flatten().topk(min(2 * beams, total.numel()))

@@ -90,6 +90,8 @@ class Seq2Seq:
         ConfigError: the tokenizer and the configuration do not say how answers begin, end and are padded.
     """
 
+    crosses = True  # has cross-attention
+
     def __init__(self, model: PreTrainedModel, tokenizer: Any) -> None:
         self.model: Any = model
         self.tokenizer = tokenizer
@@ -209,6 +211,28 @@ class Seq2Seq:
             use_cache=False,
         ).logits
         return found if found.dtype == torch.float64 else found.float()
+
+    def step_cache(self, memory: Memory, rows: Sequence[int]) -> Any:
+        """What `step` goes on from at the beginning of answers from some rows."""
+        return EncoderDecoderCache(DynamicCache(), DynamicCache())
+
+    def step(self, memory: Memory, rows: Sequence[int], inputs: Sequence[int], cache: Any) -> Tensor:
+        """(R, V) float32 log-probabilities of the next token.
+
+        Args:
+            memory: all rows; they stay as wide as their keys in the cache.
+            rows: the row that each of R answers reads, perhaps several times.
+            inputs: the last token of each.
+            cache: of `step_cache`, in the order of `rows`.
+        """
+        chosen = list(rows)
+        found = self.model(
+            encoder_outputs=BaseModelOutput(last_hidden_state=memory.states[chosen]),
+            attention_mask=memory.mask[chosen],
+            decoder_input_ids=torch.tensor(inputs, device=self.device)[:, None], past_key_values=cache,
+            use_cache=True,
+        )  # fmt: skip
+        return found.logits[:, -1].float().log_softmax(-1)
 
     def words(self, ids: Sequence[int]) -> str:
         """The text of an answer."""

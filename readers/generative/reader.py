@@ -17,7 +17,7 @@ from rag.core.types import Passage
 from rag.data.text import normalize_answer
 from rag.runtime.hardware import resolve_device, resolve_precision
 from readers.generative.attention import attend
-from readers.generative.files import load_generator
+from readers.generative.files import load_generator, open_network
 from readers.generative.layout import encode_rows
 from readers.generative.likelihood import read_apart
 from readers.generative.marginal import answer_log_likelihood
@@ -65,7 +65,7 @@ class GenerativeReader:
     def load(
         cls, name_or_path: str | Path, *, precision: str = "auto", device: str = "auto", **changes: Any
     ) -> GenerativeReader:
-        """Load a folder of `rag train generator` or any `AutoModelForSeq2SeqLM`; see `open_reader`.
+        """Load a folder of `rag train generator`, or a model of transformers; see `open_reader`.
 
         Args:
             precision: "fp32", "bf16", or "auto" for the faster of the two on this machine.
@@ -74,7 +74,8 @@ class GenerativeReader:
         model, tokenizer, said = load_generator(name_or_path, **changes)
         where = resolve_device(device)
         model = model.to(where, resolve_precision(precision, where))
-        return cls(Seq2Seq(model, tokenizer), said.settings, said.calibration, name=said.name)
+        network = open_network(model, tokenizer, said.settings)
+        return cls(network, said.settings, said.calibration, name=said.name)
 
     def read(
         self,

@@ -8,10 +8,10 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from rag.config import Config
-from readers.generative.marginal import Marginal
-from readers.generative.marginal_decoding import Decoding
 from readers.manifest import Manifest
 
+Marginal = Literal["sequence", "token"]
+Decoding = Literal["thorough", "fast"]
 FID_TEMPLATE = "question: {question} title: {title} context: {text}"
 _FIELDS = frozenset({"question", "title", "text"})
 
@@ -25,6 +25,8 @@ class GeneratorSettings(Config):
             apart, and all of them together say how likely an answer is (`readers.generative.marginal`).
         template: an input row; names in braces are filled in. The tokenizer's special tokens may be written
             out.
+        prompt_end: text between the input and the answer of a decoder-only model, which is never truncated:
+            the head of a chat's reply, or "Answer:"; "" for encoder–decoders.
         passage_tokens: maximum input length, special tokens included; longer inputs are truncated at the end,
             as published.
         question_tokens: maximum question length; longer questions are truncated.
@@ -43,6 +45,7 @@ class GeneratorSettings(Config):
 
     mode: Literal["fid", "single", "rag-sequence", "rag-token"] = "fid"
     template: str = FID_TEMPLATE
+    prompt_end: str = ""
     passage_tokens: int = Field(default=250, ge=8)
     question_tokens: int = Field(default=64, ge=1)
     answer_tokens: int = Field(default=50, ge=1)

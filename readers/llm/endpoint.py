@@ -48,6 +48,11 @@ def open_endpoint(
             hint=f"put the key into the environment variable {KEY_VARIABLE}",
         )
     checked = load_config(LanguageModelSettings, overrides={**parse_overrides(assignments), **settings})
+    if checked.quote or checked.beams > 1:
+        raise ConfigError(
+            f"reader {source!r}: quote and beams are for a model in a local folder, found an address",
+            hint="leave them out: an endpoint replies as it likes, and its citations are checked",
+        )
     return LanguageModelReader(Endpoint(base_url, model, checked), checked)
 
 
@@ -103,6 +108,24 @@ class Endpoint:
                 time.sleep(pause_s)
             except (ValueError, AttributeError, IndexError, TypeError) as error:
                 raise self._explained(error) from error
+
+    def echoed(self, text: str) -> list[tuple[int, float | None]]:
+        """Where each token of a text begins in it, and its log-probability, None of the first.
+
+        Raises:
+            ReaderError: it was refused, or the reply holds no log-probabilities.
+        """
+        try:
+            reply = self._client.completions.create(
+                model=self._model, prompt=text, max_tokens=1, temperature=0, echo=True, logprobs=1,
+                timeout=self._settings.timeout_s,
+            )  # fmt: skip
+            told = reply.choices[0].logprobs
+            return list(zip(told.text_offset or (), told.token_logprobs or (), strict=True))
+        except self._openai.OpenAIError as error:
+            raise self._explained(error) from error
+        except (ValueError, AttributeError, IndexError, TypeError):
+            return []
 
     def _request(self, messages: Sequence[dict[str, str]], max_tokens: int, left_s: float) -> Any:
         left_s = max(left_s, 0.001)

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from jinja2 import TemplateError
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rag.config import load_config
 from rag.core.errors import ReaderError
+from rag.core.log import get_logger
+from rag.core.types import Passage
 from rag.runtime.backbone import loading
+from rag.runtime.chat import chat_frame
 from rag.runtime.hardware import resolve_device, resolve_precision
-from readers.llm.prompt import Completion
-from readers.llm.reader import LanguageModelReader, LanguageModelSettings
+from readers.generative.causal import PLAIN_END, Causal, causal_limit
+from readers.generative.constrained import span_rule
+from readers.llm.prompt import Completion, Reply, quoting_messages, to_result
+from readers.llm.reader import LanguageModelReader, LanguageModelSettings, as_given, best_ranked, failed
+from readers.protocols import ReadResult, check_request
+from readers.spans import find_span
+
+log = get_logger(__name__)
 
 
 def open_local(
     source: str | Path, *, precision: str = "auto", device: str = "auto", **settings: Any
-) -> LanguageModelReader:
+) -> LocalReader:
     """The reader of a folder (or Hugging Face name) that `AutoModelForCausalLM` opens.
 
     Args:
@@ -37,32 +47,36 @@ def open_local(
     with loading(f"{source}: no language model there", hint="give a folder of `save_pretrained`"):
         tokenizer = AutoTokenizer.from_pretrained(source)
         model = AutoModelForCausalLM.from_pretrained(source, dtype=resolve_precision(precision, where))
-    return LanguageModelReader(LocalModel(model.to(where).eval(), tokenizer, str(source)), checked)
+    return LocalReader(LocalModel(model.to(where).eval(), tokenizer, str(source)), checked)
 
 
 class LocalModel:
-    """Completes chats greedily, whatever sampling and penalties the folder states.
+    """Completes chats greedily or by beams, whatever sampling and penalties the folder states.
 
     Attributes:
         name: folder or hub name.
         parallel: 1: the model uses all cores by itself.
+        network: the model; a prompt is read once for all that is generated and scored behind it.
     """
 
     parallel = 1
 
     def __init__(self, model: Any, tokenizer: Any, name: str) -> None:
-        self._model, self._tokenizer, self.name = model, tokenizer, name
-        stated = model.generation_config  # its penalties would fall on words that are copied from passages
-        model.generation_config = GenerationConfig(
-            bos_token_id=stated.bos_token_id,
-            eos_token_id=stated.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id or tokenizer.eos_token_id or 0,
-        )
+        self.name = name
+        self._has_chat = bool(getattr(tokenizer, "chat_template", None))
+        if not self._has_chat:
+            log.info("%s has no chat template: it continues plain text that ends with 'Answer:'", name)
+        self._end = chat_frame(tokenizer, PLAIN_END)[1]
+        self.network = Causal(model, tokenizer, self._end)
+        self.window = causal_limit(model)
 
     def fits(self, messages: Sequence[dict[str, str]], max_tokens: int) -> bool:
         """Whether messages and reply fit into the model's positions."""
-        window = getattr(self._model.config, "max_position_embeddings", None)
-        return window is None or self._prompt(messages).shape[1] + max_tokens <= int(window)
+        return len(self.prompt(messages)) + max_tokens <= self.window
+
+    def prompt(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        """Token ids of the messages, up to where the reply begins."""
+        return [*self._row(messages), *self.network.tail, self.network.start]
 
     def complete(
         self, messages: Sequence[dict[str, str]], max_tokens: int, *, timeout_s: float | None = None
@@ -72,38 +86,190 @@ class LocalModel:
         Raises:
             ReaderError: question and a single passage are longer than the model's window.
         """
-        if not self.fits(messages, max_tokens):
-            raise ReaderError(
-                f"{self.name}: a question with one passage and {max_tokens} tokens of reply exceeds the "
-                f"model's window of {self._model.config.max_position_embeddings} tokens",
-                hint="index shorter passages, or use a model with a longer window",
-            )
-        prompt = self._prompt(messages).to(self._model.device)  # (1, L)
-        with torch.inference_mode():
-            made = self._model.generate(
-                prompt,
-                attention_mask=torch.ones_like(prompt),
-                max_new_tokens=max_tokens,
-                return_dict_in_generate=True,
-                output_logits=True,
-            )
-        ids = made.sequences[0, prompt.shape[1] :].tolist()
-        log_probs = [float(step[0].float().log_softmax(-1)[token]) for step, token in zip(made.logits, ids)]
-        pieces = tuple(zip(self._tokenizer.convert_ids_to_tokens(ids), log_probs, strict=True))
-        return Completion(self._tokenizer.decode(ids, skip_special_tokens=True), pieces)
+        [[completion]] = self.complete_all([messages], max_tokens)
+        return completion
 
-    def _prompt(self, messages: Sequence[dict[str, str]]) -> torch.Tensor:
-        if getattr(self._tokenizer, "chat_template", None):
-            try:
-                return self._chat(messages)
-            except TemplateError:  # a template that knows no system role
-                whole = "\n\n".join(message["content"] for message in messages)
-                return self._chat([{"role": "user", "content": whole}])
-        plain = "\n\n".join(message["content"] for message in messages) + "\nReply: "
-        return torch.as_tensor(self._tokenizer(plain, return_tensors="pt")["input_ids"])
+    @torch.inference_mode()
+    def complete_all(
+        self,
+        chats: Sequence[Sequence[dict[str, str]]],
+        max_tokens: int,
+        *,
+        beams: int = 1,
+        quoted: Sequence[Sequence[str]] | None = None,
+    ) -> list[list[Completion]]:
+        """Continuations of several chats, read and generated together; of each the best first.
 
-    def _chat(self, messages: Sequence[dict[str, str]]) -> torch.Tensor:
-        made = self._tokenizer.apply_chat_template(
-            list(messages), add_generation_prompt=True, return_tensors="pt", return_dict=True
+        Args:
+            chats: messages of each.
+            max_tokens: longest reply.
+            beams: hypotheses per chat; 1 is greedy.
+            quoted: for each chat the texts whose spans are the only replies there are; None: any reply.
+
+        Raises:
+            ReaderError: one is longer than the model's window.
+        """
+        for messages in chats:
+            if not self.fits(messages, max_tokens):
+                raise ReaderError(
+                    f"{self.name}: a question with one passage and {max_tokens} tokens of reply exceeds the "
+                    f"model's window of {self.window} tokens",
+                    hint="index shorter passages, or use a model with a longer window",
+                )
+        network = self.network
+        memory = network.encode([[self._row(messages)] for messages in chats])
+        rules = None if quoted is None else [span_rule(network, texts, max_tokens) for texts in quoted]
+        made = network.generate(memory, answer_tokens=max_tokens, beams=beams, allowed=rules)
+        asked = [(row, ids) for row, answers in enumerate(made) for ids in answers]
+        if not asked:
+            return [[] for _ in chats]
+        labels = network.targets([ids for _, ids in asked])
+        scores = iter(network.token_log_probs(memory.rows([row for row, _ in asked]), labels).tolist())
+        longest = max_tokens if quoted is None else max_tokens + 1
+        return [[self._completion(ids, next(scores), longest) for ids in answers] for answers in made]
+
+    @torch.inference_mode()
+    def log_likelihood(
+        self, chats: Sequence[Sequence[dict[str, str]]], answers: Sequence[Sequence[str]]
+    ) -> list[list[float]]:
+        """log p(answer | chat), in nats, of several answers of each chat, whose prompt is read once."""
+        network, asked = self.network, [(row, text) for row, told in enumerate(answers) for text in told]
+        memory = network.encode([[self._row(messages)] for messages in chats])
+        labels = network.targets([network.answer_ids(text) for _, text in asked])
+        found = network.token_log_probs(memory.rows([row for row, _ in asked]), labels).sum(1)
+        values = iter(found.tolist())
+        return [[next(values) for _ in told] for told in answers]
+
+    def _completion(self, ids: Sequence[int], log_probs: Sequence[float], longest: int) -> Completion:
+        ended = [self.network.end] if len(ids) < longest else []  # a reply that is cut does not end itself
+        pieces = self.network.tokenizer.convert_ids_to_tokens([*ids, *ended])
+        return Completion(self.network.words(ids), tuple(zip(pieces, log_probs, strict=False)))
+
+    def _row(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        """Token ids of the messages without the end of the prompt."""
+        tokenizer = self.network.tokenizer
+        if not self._has_chat:
+            return list(tokenizer("\n\n".join(message["content"] for message in messages))["input_ids"])
+        try:
+            text = self._chat(messages)
+        except TemplateError:  # a template that knows no system role
+            whole = "\n\n".join(message["content"] for message in messages)
+            text = self._chat([{"role": "user", "content": whole}])
+        text = text.removesuffix(self._end)
+        return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+    def _chat(self, messages: Sequence[dict[str, str]]) -> str:
+        return str(
+            self.network.tokenizer.apply_chat_template(
+                list(messages), add_generation_prompt=True, tokenize=False
+            )
         )
-        return torch.as_tensor(made["input_ids"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A question, the numbers of the passages shown with it, these, and the messages that ask it."""
+
+    number: int
+    shown: list[int]
+    passages: list[Passage]
+    messages: list[dict[str, str]]
+
+
+class LocalReader(LanguageModelReader):
+    """A language model in this process: questions are read in batches, answers may have to be quotations."""
+
+    completer: LocalModel
+
+    def __init__(self, completer: LocalModel, settings: LanguageModelSettings) -> None:
+        super().__init__(completer, settings)
+
+    def read(
+        self,
+        questions: Sequence[str],
+        passages: Sequence[Sequence[Passage]],
+        scores: Sequence[Sequence[float]],
+        n_best: int = 5,
+    ) -> list[ReadResult]:
+        """Answer each question from its own passages; see `LanguageModelReader.read`.
+
+        With `quote` there are at most `beams` answers, each a span of a passage.
+        """
+        check_request(questions, passages, scores, n_best)
+        found: list[ReadResult | ReaderError] = [ReadResult((), 1.0) for _ in questions]
+        for part in self._parts(questions, passages, scores):
+            for job, result in zip(part, self._answered(part), strict=True):
+                found[job.number] = result
+        return failed(found, n_best)
+
+    def log_likelihood(
+        self,
+        questions: Sequence[str],
+        passages: Sequence[Sequence[Passage]],
+        scores: Sequence[Sequence[float]],
+        answers: Sequence[str],
+    ) -> list[float]:
+        """log p(answer | question, passages), in nats; see `readers.protocols.TellsLikelihood`."""
+        check_request(questions, passages, scores, 1)
+        found = [float("nan")] * len(questions)
+        for part in self._parts(questions, passages, scores):
+            told = self.completer.log_likelihood(
+                [j.messages for j in part], [[answers[j.number]] for j in part]
+            )
+            for job, [value] in zip(part, told, strict=True):
+                found[job.number] = value
+        return found
+
+    def _parts(
+        self,
+        questions: Sequence[str],
+        passages: Sequence[Sequence[Passage]],
+        scores: Sequence[Sequence[float]],
+    ) -> Iterator[list[_Job]]:
+        """The questions that have passages, in batches."""
+        ask, part = quoting_messages if self.settings.quote else None, list[_Job]()
+        for number, (question, own, given) in enumerate(zip(questions, passages, scores, strict=True)):
+            shown = best_ranked(given, self.settings)
+            if not shown:
+                continue
+            shown, messages = self.shown(question, own, shown, **({"ask": ask} if ask else {}))
+            part.append(_Job(number, shown, [own[place] for place in shown], messages))
+            if len(part) == self.settings.batch:
+                yield part
+                part = []
+        if part:
+            yield part
+
+    def _answered(self, part: Sequence[_Job]) -> list[ReadResult | ReaderError]:
+        settings, quoted = self.settings, None
+        if settings.quote:
+            quoted = [[passage.text for passage in job.passages] for job in part]
+        try:
+            replies = self.completer.complete_all(
+                [job.messages for job in part], settings.answer_tokens, beams=settings.beams, quoted=quoted
+            )
+        except ReaderError as error:
+            if len(part) == 1:
+                return [error]
+            return [result for job in part for result in self._answered([job])]
+        return [
+            self._quoted(job, made) if settings.quote else self._stated(job, made)
+            for job, made in zip(part, replies, strict=True)
+        ]
+
+    def _stated(self, job: _Job, made: Sequence[Completion]) -> ReadResult | ReaderError:
+        try:
+            return self.understood(made[0] if made else Completion(""), job.passages, job.shown)
+        except ReaderError as error:
+            return error
+
+    def _quoted(self, job: _Job, made: Sequence[Completion]) -> ReadResult:
+        """Each quotation cites the passages in which it stands."""
+        answers = []
+        for one in made:
+            places = [n for n, p in enumerate(job.passages, start=1) if find_span(one.text, p.text)]
+            result = to_result(Reply(one.text, tuple(places)), one, job.passages)
+            answers += [as_given(answer, job.shown) for answer in result.answers]
+        distinct = {(answer.text, answer.passage_index): answer for answer in reversed(answers)}
+        kept = sorted(distinct.values(), key=lambda answer: -answer.score)
+        return ReadResult(tuple(replace(a) for a in kept), 0.0 if kept else 1.0)

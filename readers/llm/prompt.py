@@ -19,6 +19,7 @@ _INSTRUCTIONS = (
     "numbers of the passages that say so. If the passages do not say it, reply "
     '{"answer": null, "passages": []}.'
 )
+_QUOTING = "Answer the question with a few words copied from the numbered passages, and with nothing else."
 _UNKNOWN = {"", "null", "none", "unknown", "n/a", "not in the passages", "no answer", "unanswerable"}
 _REFUSAL = re.compile(
     r"(?:i'm )?(?:sorry,? |unfortunately,? |based on the passages,? )*(?:but )?(?:"
@@ -34,7 +35,13 @@ _REFUSAL = re.compile(
 _THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 _BRACKETED = re.compile(r"\s*\[(\d{1,4}(?:\s*[,;]\s*\d{1,4})*)\]")
 _NAMED_PASSAGES = re.compile(r"\bpassages? \[?(\d{1,4})\b", re.IGNORECASE)
-_PREFIX = re.compile(r"(?:the |short |final )*answer(?: is)?:\s*", re.IGNORECASE)
+_BARE = re.compile(r'"answer"\s*:\s*"((?:[^"\\]|\\["\\/bfnrt])*)"')
+_QUOTED = re.compile(r'^["“]([^"“”]+)["”][\s.]*(?:\(?(?:passages?|from|see)\b.*)?$', re.IGNORECASE)
+_PREFIX = re.compile(
+    r"(?:based on the (?:numbered )?passages?, )?(?:the |short |final |correct )*answer"
+    r"(?: to the question)?(?: is:?|:)\s*",
+    re.IGNORECASE,
+)
 _SUPPORTED_SHARE = 0.5  # of an answer's words, below which the passages do not say it
 _DOUBT = 0.2  # of the model's confidence that an unsupported answer keeps
 
@@ -79,6 +86,11 @@ def grounded_messages(question: str, passages: Sequence[Passage]) -> list[dict[s
     return [{"role": "system", "content": _INSTRUCTIONS}, {"role": "user", "content": asked}]
 
 
+def quoting_messages(question: str, passages: Sequence[Passage]) -> list[dict[str, str]]:
+    """The chat messages that ask for a quotation."""
+    return [{"role": "system", "content": _QUOTING}, grounded_messages(question, passages)[1]]
+
+
 def visible_text(text: str) -> str:
     """A reply without the model's thoughts."""
     return _THOUGHT.sub("", text).strip()
@@ -109,11 +121,19 @@ def parse_reply(text: str) -> Reply:
             return _reply(value["answer"], value.get("passages"))
         start = text.find("{", start + 1)
     words = " ".join(text.replace("```", " ").replace("**", "").split())
+    if (bare := _BARE.search(words)) is not None:  # the object without braces, or cut off behind its answer
+        numbers = re.findall(r"\d+", words[bare.end() :])
+        return _reply(json.loads(f'"{bare[1]}"', strict=False), numbers)
     if not words or '"answer"' in words or words.startswith(("{", "[")):
         raise MalformedReply(f"expected an answer, or a JSON object with one, found {text[:120]!r}")
     numbers = [number for found in _BRACKETED.findall(words) for number in re.findall(r"\d+", found)]
     numbers += _NAMED_PASSAGES.findall(words)
-    return _reply(_PREFIX.sub("", _BRACKETED.sub("", words), count=1).strip('"“” '), numbers)
+    words = _BRACKETED.sub("", words)
+    if not _REFUSAL.match(words.replace("’", "'")):
+        words = _PREFIX.sub("", words, count=1)
+    if (quoted := _QUOTED.match(words)) is not None:
+        words = quoted[1]
+    return _reply(words.strip('"“” '), numbers)
 
 
 def _reply(answer: object, passages: object) -> Reply:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Protocol
@@ -36,14 +36,22 @@ class LanguageModelSettings(Config):
 
     Attributes:
         passages: most passages that are shown to it, the best first.
+        effort: "full" shows all passages that fit, a number that many, "normal" `passages` of them.
         answer_tokens: longest reply.
+        quote: only spans of the passages are answers, of a local model; else it replies as it likes.
+        beams: of a local model; 1 is greedy. With `quote`, each beam is an answer.
+        batch: questions that a local model reads together.
         timeout_s: longest time for a question at an endpoint, repetitions and pauses included.
         retries: repetitions of a failed request, with growing pauses, and of a malformed reply.
         parallel: questions that an endpoint is asked at the same time.
     """
 
     passages: int = Field(default=20, ge=1)
+    effort: str = Field(default="normal", pattern=r"^(full|normal|[1-9]\d{0,3})$")
     answer_tokens: int = Field(default=128, ge=8)
+    quote: bool = False
+    beams: int = Field(default=1, ge=1, le=16)
+    batch: int = Field(default=4, ge=1)
     timeout_s: float = Field(default=60.0, gt=0)
     retries: int = Field(default=2, ge=0)
     parallel: int = Field(default=4, ge=1)
@@ -96,7 +104,7 @@ class LanguageModelReader:
             ReaderError: not a single question could be read; the reason of the first.
         """
         check_request(questions, passages, scores, n_best)
-        order = [sorted(range(len(own)), key=lambda place: -own[place]) for own in scores]
+        order = [best_ranked(own, self.settings) for own in scores]
         jobs = list(zip(questions, passages, order, strict=True))
         workers = min(self.completer.parallel, len(jobs))
         if workers <= 1:
@@ -104,14 +112,7 @@ class LanguageModelReader:
         else:
             with ThreadPoolExecutor(workers) as pool:
                 read = list(pool.map(lambda job: self._one(*job), jobs))
-        failures = [one for one in read if isinstance(one, ReaderError)]
-        if failures and len(failures) == len(read):
-            raise failures[0]
-        for failure in failures[:_SHOWN_FAILURES]:
-            log.warning("a question could not be read: %s", failure.message)
-        return [
-            ReadResult((), 1.0, failure=one.message) if isinstance(one, ReaderError) else one for one in read
-        ]
+        return failed(read, n_best)
 
     def rephrase(self, question: str, turns: Sequence[Turn]) -> str:
         """The question of a conversation as one that stands alone.
@@ -135,34 +136,89 @@ class LanguageModelReader:
             return error
 
     def _read(self, question: str, passages: Sequence[Passage], order: Sequence[int]) -> ReadResult:
-        shown = list(order[: self.settings.passages])
-        if not shown:
+        if not order:
             return ReadResult((), 1.0)
         tokens = self.settings.answer_tokens
-        messages = grounded_messages(question, [passages[place] for place in shown])
-        while len(shown) > 1 and not self.completer.fits(messages, tokens):
-            shown.pop()
-            messages = grounded_messages(question, [passages[place] for place in shown])
-        wrong: MalformedReply | None = None
+        shown, messages = self.shown(question, passages, order)
+        wrong: ReaderError | None = None
         ends = time.monotonic() + self.settings.timeout_s
         for _ in range(1 + self.settings.retries):
             if (left_s := ends - time.monotonic()) <= 0:
                 break
             completion = self.completer.complete(messages, tokens, timeout_s=left_s)
             try:
-                reply = parse_reply(completion.text)
-            except MalformedReply as error:
+                return self.understood(completion, [passages[place] for place in shown], shown)
+            except ReaderError as error:
                 wrong = error
-                continue
-            result = to_result(reply, completion, [passages[place] for place in shown])
-            return replace(result, answers=tuple(_as_given(answer, shown) for answer in result.answers))
-        raise ReaderError(
-            f"{self.name}: malformed reply: {wrong}",
-            hint="use a model that follows instructions, or raise answer_tokens if the reply is cut",
-        )
+        raise wrong or ReaderError(f"{self.name}: no reply within {self.settings.timeout_s:g} s")
+
+    def shown(
+        self,
+        question: str,
+        passages: Sequence[Passage],
+        order: Sequence[int],
+        ask: Callable[[str, Sequence[Passage]], list[dict[str, str]]] = grounded_messages,
+    ) -> tuple[list[int], list[dict[str, str]]]:
+        """The places of as many passages as fit, best first, and the messages that ask about them."""
+        shown = list(order)
+        messages = ask(question, [passages[place] for place in shown])
+        while len(shown) > 1 and not self.completer.fits(messages, self.settings.answer_tokens):
+            shown.pop()
+            messages = ask(question, [passages[place] for place in shown])
+        return shown, messages
+
+    def understood(
+        self, completion: Completion, passages: Sequence[Passage], shown: Sequence[int]
+    ) -> ReadResult:
+        """A reply as a result.
+
+        Args:
+            completion: the reply.
+            passages: the passages that were shown.
+            shown: the place of each among those given.
+
+        Raises:
+            ReaderError: no answer is to be found in it.
+        """
+        try:
+            reply = parse_reply(completion.text)
+        except MalformedReply as error:
+            raise ReaderError(
+                f"{self.name}: malformed reply: {error}",
+                hint="use a model that follows instructions, or raise answer_tokens if the reply is cut",
+            ) from error
+        result = to_result(reply, completion, passages)
+        return replace(result, answers=tuple(as_given(answer, shown) for answer in result.answers))
 
 
-def _as_given(answer: ReadAnswer, shown: Sequence[int]) -> ReadAnswer:
+def best_ranked(scores: Sequence[float], settings: LanguageModelSettings) -> list[int]:
+    """Places of the passages to show, best first."""
+    order = sorted(range(len(scores)), key=lambda place: -scores[place])
+    if settings.effort == "normal":
+        return order[: settings.passages]
+    return order if settings.effort == "full" else order[: int(settings.effort)]
+
+
+def failed(read: Sequence[ReadResult | ReaderError], n_best: int) -> list[ReadResult]:
+    """Results, with at most `n_best` answers; an error becomes a result that says why.
+
+    Raises:
+        ReaderError: there are only errors; the first.
+    """
+    failures = [one for one in read if isinstance(one, ReaderError)]
+    if failures and len(failures) == len(read):
+        raise failures[0]
+    for failure in failures[:_SHOWN_FAILURES]:
+        log.warning("a question could not be read: %s", failure.message)
+    return [
+        ReadResult((), 1.0, failure=one.message)
+        if isinstance(one, ReaderError)
+        else replace(one, answers=one.answers[:n_best])
+        for one in read
+    ]
+
+
+def as_given(answer: ReadAnswer, shown: Sequence[int]) -> ReadAnswer:
     """Passages counted as the caller gave them, not as they were shown."""
     citations = [replace(cited, passage_index=shown[cited.passage_index]) for cited in answer.citations]
     return replace(answer, passage_index=shown[answer.passage_index], citations=tuple(citations))

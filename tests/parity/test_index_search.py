@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from indexers import exact, faiss_index
 from indexers.embeddings import EmbeddingShards, EmbeddingWriter
 from indexers.exact import FlatIndex, exact_search, select_best
 from indexers.faiss_index import _faiss_threads, build_faiss, open_dense, recall_at
 from indexers.presets import INDEX_TYPES
 from indexers.protocols import EncoderIdentity, FloatArray
+from indexers.selected import Selection
 from indexers.settings import VectorDtype
 from rag.core.errors import ConfigError, MismatchedArtifactError, RetrievalError
 
@@ -136,6 +138,44 @@ def test_deep_searches_find_as_many_as_asked(
     assert all(len(set(found.tolist()) - {-1}) == 1000 for found in rows)
     truth, _ = brute_force(embeddings.rows(np.arange(ROWS)), questions, 1000)
     assert recall_at(index, questions, truth, 1000) >= 0.8
+
+
+@pytest.mark.parametrize("name", INDEX_TYPES)
+@pytest.mark.parametrize("compares_all", [True, False])
+def test_selected_rows_are_those_of_an_exhaustive_search_with_its_scores(
+    tmp_path: Path, float32: EmbeddingShards, float16: EmbeddingShards, name: str, compares_all: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    embeddings = float32 if name == "flat" else float16
+    build_faiss(embeddings, tmp_path, index_type=name, probes=clustered(50, 5), threads=1)
+    index, questions = open_dense(tmp_path, embeddings), clustered(40, 6)
+    if not compares_all:
+        monkeypatch.setattr(faiss_index, "_COMPARE_ALL", 0)
+        monkeypatch.setattr(exact, "_PICK_ROWS", 0)
+    everything_scores, everything = exact_search(embeddings, questions, ROWS)
+    cluster = embeddings.rows(np.arange(ROWS)) @ questions[0] < 0  # far from one question
+    draw = np.random.default_rng(1)
+    recalls = []
+    for mask in (draw.random(ROWS) < 0.01, draw.random(ROWS) < 0.3, cluster, np.ones(ROWS, bool)):
+        expected = [
+            (scores[mask[rows]][:10], rows[mask[rows]][:10])
+            for scores, rows in zip(everything_scores, everything, strict=True)
+        ]
+        scores, rows = index.search(questions, 10, Selection(mask))
+        assert mask[rows[rows >= 0]].all()
+        assert (rows >= 0).sum(axis=1).tolist() == [len(wanted) for _, wanted in expected]
+        pairs = zip(expected, scores, rows, strict=True)
+        same = [set(own[own >= 0].tolist()) & set(wanted.tolist()) for (_, wanted), _, own in pairs]
+        recalls.append(np.mean([len(both) / 10 for both in same]))
+        if compares_all or name == "flat":
+            np.testing.assert_array_equal(rows, np.stack([wanted for _, wanted in expected]))
+            np.testing.assert_array_equal(scores, np.stack([wanted for wanted, _ in expected]))
+    unselected = index.search(questions, 10)[1]
+    recall = np.mean([len(set(a) & set(b[:10])) / 10 for a, b in zip(unselected, everything, strict=True)])
+    assert min(recalls) >= recall - 0.02, recalls
+    assert (index.search(questions, 10, Selection(np.zeros(ROWS, bool)))[1] == -1).all()
+    with pytest.raises(RetrievalError, match="selection among 5 rows"):
+        index.search(questions, 10, Selection(np.ones(5, bool)))
 
 
 @pytest.mark.parametrize("name", INDEX_TYPES)

@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from rag.core.errors import ConfigError
 from rag.runtime.fast.packing import PackedTokens
-from rag.runtime.hardware import bound_kernel_caches, prefers_mkl, resolve_precision
+from rag.runtime.hardware import bound_kernel_caches, has_tested_torch, prefers_mkl, resolve_precision
 
 _FAMILIES = frozenset({"bert", "dpr", "roberta", "xlm-roberta", "camembert"})
 FUSED_ACTIVATIONS = {
@@ -140,13 +140,14 @@ class FastBert:
 
     @staticmethod
     def supports(config: Any) -> bool:
-        """Whether this class covers the architecture of `config`."""
+        """Whether this class covers the architecture of `config`, and is tested with this torch."""
         return (
             getattr(config, "model_type", "") in _FAMILIES
             and getattr(config, "hidden_act", "") in FUSED_ACTIVATIONS
             and (getattr(config, "position_embedding_type", None) or "absolute") == "absolute"
             and not getattr(config, "is_decoder", False)
             and not getattr(config, "add_cross_attention", False)
+            and has_tested_torch()
         )
 
     @classmethod

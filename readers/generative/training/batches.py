@@ -14,6 +14,7 @@ from rag.core.types import Passage
 from rag.data.examples import Example
 from rag.runtime.seeds import generator
 from readers.generative.layout import encode_rows
+from readers.generative.model import Seq2Seq
 from readers.generative.settings import GeneratorSettings
 from readers.generative.training.config import GeneratorStage, GeneratorTrainConfig
 
@@ -45,11 +46,13 @@ class GeneratorBatches:
         self,
         config: GeneratorTrainConfig,
         settings: GeneratorSettings,
-        tokenizer: Any,
+        seq2seq: Seq2Seq,
         examples: Sequence[Example],
         corpus: tuple[Callable[[int], Passage], int],
     ) -> None:
+        tokenizer = seq2seq.tokenizer
         self._config, self._settings, self._tokenizer = config, settings, tokenizer
+        self._answer_ids = seq2seq.answer_ids
         self._examples, self._corpus = examples, corpus
         if config.without_answer == "skip":
             self._examples = [example for example in examples if _holding(example)]
@@ -64,7 +67,7 @@ class GeneratorBatches:
                 f"{type(tokenizer).__name__} has no mask token, which denoising needs",
                 hint="leave out the stages with task: denoise",
             )
-        self._frame = _frame(tokenizer)
+        self._frame = _frame(tokenizer) if denoises else ([], [])
         steps = [max(1, round(stage.steps * config.optim.epochs)) for stage in config.stages]
         self._ends = [end * config.optim.accumulate for end in np.cumsum(steps).tolist()]
         self._orders: dict[tuple[int, int], npt.NDArray[np.int64]] = {}
@@ -107,8 +110,8 @@ class GeneratorBatches:
             targets.append(str(self._config.no_answer) if says_none else answer)
         settings = self._settings.model_copy(update={"passage_tokens": stage.passage_tokens})
         rows = encode_rows(self._tokenizer, settings, questions, passages)
-        spoken = self._tokenizer(targets, add_special_tokens=False, verbose=False)["input_ids"]
-        return GeneratorBatch(rows, [ids[: settings.answer_tokens] for ids in spoken])
+        spoken = [self._answer_ids(target)[: settings.answer_tokens] for target in targets]
+        return GeneratorBatch(rows, spoken)
 
     def _denoising(
         self, stage: GeneratorStage, chosen: list[int], draw: np.random.Generator

@@ -50,7 +50,7 @@ class GeneratorTrainConfig(TrainConfig):
         index: index whose passages are denoised; None takes those of the training files. `rag.train` and the
             command search it for questions that come without passages.
         top_k: number of passages that are retrieved for each of those questions.
-        model: sequence-to-sequence checkpoint to start from; None warm-starts one from `encoder`.
+        model: sequence-to-sequence or causal checkpoint to start from; None warm-starts one from `encoder`.
         encoder: BERT-like encoder, or a folder of `rag train reader`; None is the embedded one. "shipped" is
             the encoder of the reader that ships.
         decoder_layers: number of decoder layers of a warm-started model; None means as many as the encoder's.
@@ -65,6 +65,8 @@ class GeneratorTrainConfig(TrainConfig):
         without_answer: a question none of whose chosen passages holds the answer is trained to say the
             "answer" all the same (as published), "no answer", or is left out ("skip").
         stages: one after the other; `optim.epochs` stretches or shortens them all.
+        lora: rank of low-rank adapters on all linear layers, which alone are trained and then merged into the
+            weights; 0 trains the weights themselves. Saves the optimiser's memory of a large model.
         frozen: beginnings of parameter names (whole words between dots) that are not trained, such as
             "model.shared".
         batch_tokens: tokens of passages that are encoded at a time.
@@ -95,6 +97,7 @@ class GeneratorTrainConfig(TrainConfig):
     no_answer: str | None = None
     without_answer: Literal["answer", "no answer", "skip"] = "answer"
     stages: tuple[GeneratorStage, ...] = Field(min_length=1)
+    lora: int = Field(default=0, ge=0)
     frozen: tuple[str, ...] = ()
     batch_tokens: int = Field(default=8192, ge=1)
     checkpoint_layers: bool = False
@@ -117,6 +120,10 @@ class GeneratorTrainConfig(TrainConfig):
         if self.model is not None and (self.encoder is not None or self.decoder_layers or self.pointer):
             raise ValueError(
                 "model is a whole checkpoint: encoder, decoder_layers and pointer are for a warm start"
+            )
+        if self.lora and (self.model is None or self.frozen):
+            raise ValueError(
+                "lora adapts a checkpoint whose weights all stay: give model, and leave frozen out"
             )
         if self.pointer and self.encoder is None:
             raise ValueError(

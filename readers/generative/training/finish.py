@@ -111,9 +111,11 @@ def calibrate(
 
 
 @torch.no_grad()
-def set_weights(seq2seq: Seq2Seq, weights: Mapping[str, torch.Tensor]) -> None:
-    """Give the model these weights, rounded to its own dtype, and end its training."""
-    parameters = dict(seq2seq.model.named_parameters())
+def set_weights(
+    seq2seq: Seq2Seq, weights: Mapping[str, torch.Tensor], dtype: torch.dtype | None = None
+) -> None:
+    """Give the model these weights, rounded to `dtype` or else its own, and end its training."""
+    parameters = dict(seq2seq.model.to(dtype).named_parameters())
     for name, tensor in weights.items():
         parameters[name].copy_(tensor)
     seq2seq.model.eval()

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from indexers.passages import PassageStore
+from indexers.index import Index
 from rag.core.errors import ConfigError, DataError
+from rag.core.optional import require
 from rag.core.types import Passage
 from rag.data.examples import Example
 from rag.data.selection import hold_out
@@ -22,11 +23,12 @@ from rag.training.distributed import World
 from rag.training.fit import Loss
 from rag.training.run import Method, Run, Trained, train
 from readers.extractive.files import load_span_model
+from readers.generative.causal import Causal, causal_layout
 from readers.generative.files import check_rows, load_seq2seq
 from readers.generative.layout import encode_rows
 from readers.generative.model import Seq2Seq
 from readers.generative.reader import GenerativeReader
-from readers.generative.settings import GeneratorManifest, GeneratorSettings
+from readers.generative.settings import FID_TEMPLATE, GeneratorManifest, GeneratorSettings
 from readers.generative.training.batches import GeneratorBatch, GeneratorBatches
 from readers.generative.training.config import GeneratorTrainConfig
 from readers.generative.training.data import merged_examples
@@ -74,10 +76,10 @@ def _method(config: GeneratorTrainConfig, run: Run) -> Method:
     held_out = held_out if given is None else held_out[: config.validation_questions]
 
     # model
-    seq2seq, span_head = _start(config, run.device)
+    seq2seq, span_head, layout = _start(config, run.device)
     settings = GeneratorSettings(
         mode=config.mode,
-        template=config.template,
+        **layout,
         passage_tokens=max(stage.passage_tokens for stage in config.stages),
         question_tokens=config.question_tokens,
         answer_tokens=config.answer_tokens,
@@ -86,7 +88,7 @@ def _method(config: GeneratorTrainConfig, run: Run) -> Method:
         batch_tokens=config.batch_tokens,
     )
     check_rows(seq2seq.model, settings)
-    batches = GeneratorBatches(config, settings, seq2seq.tokenizer, examples, _corpus(config, examples))
+    batches = GeneratorBatches(config, settings, seq2seq, examples, _corpus(config, examples))
     if config.pointer:
         if span_head is None:
             raise ConfigError(
@@ -98,6 +100,7 @@ def _method(config: GeneratorTrainConfig, run: Run) -> Method:
         start_as_pointer(seq2seq, span_head.weight[0], [row for [row] in rows])
     model = seq2seq.model.to(run.device)
     _freeze(model, config.frozen)
+    merge = _adapt(model, config.lora) if config.lora else None
     master = run.master(model)
     if config.checkpoint_layers:
         model.gradient_checkpointing_enable()
@@ -110,10 +113,14 @@ def _method(config: GeneratorTrainConfig, run: Run) -> Method:
 
     def export(trained: Trained) -> dict[str, float]:
         final = settings.model_copy(update={"beams": config.beams})
-        set_weights(seq2seq, trained.weights)
+        weights = trained.weights
+        if merge is not None:
+            set_weights(seq2seq, weights, torch.float32)
+            weights = merge()
+        set_weights(seq2seq, weights)
         calibration, figures = calibrate(GenerativeReader(seq2seq, final), held_out, shown)
         manifest = GeneratorManifest(name=config.name, settings=final, calibration=calibration)
-        save_reader(run.out / "reader", seq2seq, trained.weights, manifest)
+        save_reader(run.out / "reader", seq2seq, weights, manifest)
         return figures
 
     return Method(
@@ -145,18 +152,48 @@ def batch_loss(seq2seq: Seq2Seq, batch: GeneratorBatch, batch_tokens: int, world
     return Loss(value, examples=len(rows), tokens=tokens)
 
 
-def _start(config: GeneratorTrainConfig, device: str) -> tuple[Seq2Seq, torch.nn.Linear | None]:
-    """The model to train: a checkpoint, or one that is warm-started from an encoder, with its span head."""
-    head = None
+def _start(
+    config: GeneratorTrainConfig, device: str
+) -> tuple[Seq2Seq, torch.nn.Linear | None, dict[str, Any]]:
+    """The model to train: a checkpoint, or one that is warm-started from an encoder, with its span head.
+
+    And the layout of its rows: that of a causal model's chat, where the configuration gives none of its own.
+    """
+    head, layout = None, {"template": config.template}
     if config.model is not None:
         model, tokenizer, _ = load_seq2seq(config.model, dropout=config.dropout, train_on=device)
+        if not model.config.is_encoder_decoder:
+            if config.checkpoint_layers:
+                raise ConfigError(
+                    "checkpoint_layers is on, and a causal model keeps the keys and values of its prompts",
+                    hint="switch it off; lora and a smaller batch_size save memory",
+                )
+            own = causal_layout(tokenizer)
+            layout = {**own, **(layout if config.template != FID_TEMPLATE else {})}
+            return Causal(model, tokenizer, own["prompt_end"]), None, layout
     else:
         encoder, tokenizer, head = _encoder(config.encoder)
         seed_everything(config.run.seed)
         model = warm_start(encoder, tokenizer, decoder_layers=config.decoder_layers, dropout=config.dropout)
         if (attention := attention_for(model.config, device)) is not None:
             model.set_attn_implementation(attention)
-    return Seq2Seq(model, tokenizer), head
+    return Seq2Seq(model, tokenizer), head, layout
+
+
+def _adapt(model: Any, rank: int) -> Callable[[], dict[str, torch.Tensor]]:
+    """Put adapters into the linear layers; returns what merges them in again and gives all weights.
+
+    Source: Hu et al. 2022, "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1.
+    """
+    peft = require("peft", extra="lora")
+    settings = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear")
+    adapted = peft.get_peft_model(model, settings)  # inside the model itself
+
+    def merge() -> dict[str, torch.Tensor]:
+        adapted.merge_and_unload()
+        return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+    return merge
 
 
 def _together(config: GeneratorTrainConfig) -> int:
@@ -193,7 +230,7 @@ def _corpus(
 ) -> tuple[Callable[[int], Passage], int]:
     """What is denoised: an index's passages, or those of the questions."""
     if config.index is not None:
-        store = PassageStore.open(config.index / "passages")
+        store = Index.open(config.index).passages
         return store.__getitem__, len(store)
     texts = {(p.title, p.text): p for example in examples for p in example.passages}
     found = list(texts.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,8 @@ import pytest
 
 from rag.core.errors import ConfigError, ReaderError
 from rag.core.types import Passage
+from rag.data.examples import Candidate, Example
+from rag.rounds.signals import Judge, to_judge
 from readers.follow_up import Rephrases, Turn
 from readers.open import open_reader, reader_kind
 
@@ -231,3 +234,31 @@ def test_a_follow_up_question_is_reworded_from_the_conversation(server: Server) 
         server.replies = [chat(reply or "<think>nothing")]
         with pytest.raises(ReaderError, match="expected one question"):
             reader.rephrase("And its population?", turns)
+
+
+def test_log_probabilities_of_a_prompt_become_a_signal(server: Server) -> None:
+    """By /completions with echo; of the answer's tokens alone, and where there are none an error."""
+
+    def echo(body: dict[str, Any]) -> tuple[int, bytes]:
+        text = body["prompt"]
+        words = [found.start() for found in re.finditer(r"\s*\S+", text)]
+        places = [*words, len(text)]  # one token is generated behind the prompt
+        told = [None, *(-float(n) for n in range(1, len(words))), -999.0]
+        given = {"tokens": [], "text_offset": places, "token_logprobs": told, "top_logprobs": None}
+        choice = {"index": 0, "finish_reason": "length", "text": text, "logprobs": given}
+        return 200, json.dumps({"id": "1", "object": "text_completion", "created": 1, "model": "m",
+                                "choices": [choice]}).encode()  # fmt: skip
+
+    server.replies = [echo]
+    example = Example(
+        "q", "Where does the Danube rise?", ("Black Forest",),
+        tuple(Candidate(passage, "retrieved") for passage in PASSAGES),
+    )  # fmt: skip
+    [found] = Judge.open(server.source, "likelihood").judge([to_judge(example)])
+    prompts = [f"Passage: {p.title}. {p.text}\nQuestion: {example.question}\nAnswer:" for p in PASSAGES]
+    sizes = [len(prompt.split()) for prompt in prompts]
+    assert found.tolist() == [-(2 * size + 1) / 2 for size in sizes]
+    assert {body["prompt"] for body in server.asked} == {f"{prompt} Black Forest" for prompt in prompts}
+    server.replies = [chat("no log-probabilities")]
+    with pytest.raises(ReaderError, match="found no log-probabilities of the 13 characters"):
+        Judge.open(server.source, "likelihood").judge([to_judge(example)])

@@ -43,6 +43,12 @@ def test_passages_are_numbered_from_one_and_the_question_comes_last() -> None:
         ('{"answer": "The passages do not mention it.", "passages": [1]}', Reply("", (1,))),
         ("Not mentioned in the passages.", Reply("", ())),
         ("Washington, D.C.", Reply("Washington, D.C.", ())),
+        ('The answer is: "Dorothy Hodgkin"', Reply("Dorothy Hodgkin", ())),
+        ("The answer is Dorothy Hodgkin.", Reply("Dorothy Hodgkin", ())),
+        ('Answer: "Dorothy Hodgkin" (passage 2).', Reply("Dorothy Hodgkin", (2,))),
+        ("The answer is not in passage 1.", Reply("", (1,))),
+        ('"answer": "Dorothy Hodgkin"', Reply("Dorothy Hodgkin", ())),
+        ('{"answer": "the \\"Rhine\\"", "passages": [2', Reply('the "Rhine"', (2,))),
     ],
 )
 def test_replies_are_understood(text: str, expected: Reply) -> None:

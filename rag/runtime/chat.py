@@ -1,0 +1,32 @@
+"""Where a user's message stands in a model's chat template."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_MARK = "\u2063content\u2063"  # characters that no chat template knows
+
+
+def chat_frame(tokenizer: Any, plain_end: str) -> tuple[str, str]:
+    """What a chat template puts before and after a user's message, up to where the reply begins.
+
+    Args:
+        tokenizer: perhaps with a chat template.
+        plain_end: what leads to the reply where there is no template, or where it says nothing there.
+
+    Example:
+        >>> class Plain:
+        ...     chat_template = None
+        >>> chat_frame(Plain(), "Answer:")
+        ('', 'Answer:')
+    """
+    if not getattr(tokenizer, "chat_template", None):
+        return "", plain_end
+    made = tokenizer.apply_chat_template(
+        [{"role": "user", "content": _MARK}], add_generation_prompt=True, tokenize=False
+    )
+    before, _, after = str(made).partition(_MARK)
+    bos = getattr(tokenizer, "bos_token", None)
+    if bos and before.startswith(bos) and tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id:
+        before = before.removeprefix(bos)  # the tokenizer puts it there by itself
+    return before, after if after.strip() else plain_end

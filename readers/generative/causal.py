@@ -1,0 +1,207 @@
+"""Decoder-only language models behind the interface of `Seq2Seq`: a passage's memory is its prompt's cache.
+
+A prompt ends with the same few tokens for every passage, such as "Answer:" or the head of a chat's reply. All
+but the last of its tokens are read once; their keys and values are the memory, from which any number of
+answers is generated and scored. The last one starts the answer, as the start token of an encoder–decoder.
+
+Several passages are read together (mode "fid") as parallel windows: each prompt is read apart, at the same
+positions, and the answer, which follows the longest, attends to all of them.
+
+Source:
+    Ratner et al. 2023, "Parallel Context Windows for Large Language Models", section 2 (several passages).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import DynamicCache, GenerationConfig, PreTrainedModel
+
+from rag.core.errors import ConfigError
+from rag.runtime.chat import chat_frame
+from rag.runtime.fast.packing import plan_batches
+from readers.generative.marginal_decoding import Allowed, beam_search
+from readers.generative.model import Memory, Seq2Seq
+
+_INSTRUCTION = "Answer the question with a few words copied from the passage."
+_BODY = f"{_INSTRUCTION}\nQuestion: {{question}}\n{{title}}: {{text}}"
+PLAIN_END = "\nAnswer:"
+_MAX_ROWS = 32
+FRAME_TOKENS = 16  # room for the prompt's end
+
+
+def causal_layout(tokenizer: Any) -> dict[str, str]:
+    """`template` and `prompt_end` of `GeneratorSettings` for a model that was not trained here."""
+    before, after = chat_frame(tokenizer, PLAIN_END)
+    return {"template": before.replace("{", "{{").replace("}", "}}") + _BODY, "prompt_end": after}
+
+
+class Causal(Seq2Seq):
+    """A decoder-only checkpoint that reads passages apart.
+
+    Args:
+        model: any `AutoModelForCausalLM` that keeps keys and values, in its compute dtype and on its device.
+        tokenizer: its tokenizer.
+        prompt_end: text between the input and the answer; at least one token.
+
+    Raises:
+        ConfigError: the tokenizer names no end of a text, or the model keeps no keys and values.
+    """
+
+    crosses = False
+
+    def __init__(self, model: PreTrainedModel, tokenizer: Any, prompt_end: str) -> None:
+        self.model: Any = model
+        self.tokenizer = tokenizer
+        end = _token(tokenizer.eos_token_id, getattr(model.config, "eos_token_id", None))
+        tail = list(tokenizer(prompt_end, add_special_tokens=False)["input_ids"])
+        if end is None or not tail:
+            raise ConfigError(
+                f"{type(tokenizer).__name__} names end {end} of a text, the prompt ends with {prompt_end!r} "
+                f"({len(tail)} tokens); expected a token id and at least one token",
+                hint="set eos_token in tokenizer_config.json, or prompt_end in reader.json",
+            )
+        self.end, self.pad = end, _token(tokenizer.pad_token_id, end) or 0
+        self.tail, self.start = tail[:-1], tail[-1]
+        self.prefix, self._most = [], None
+        self.blank = "" if prompt_end[-1].isspace() else " "  # words after it begin with one
+        self._placed = "position_ids" in inspect.signature(model.forward).parameters
+        self.model.generation_config = GenerationConfig(eos_token_id=end, pad_token_id=self.pad)
+
+    def encode(self, rows: Sequence[Sequence[Sequence[int]]], batch_tokens: int = 8192) -> Memory:
+        """Read every prompt apart, all but its last token, and keep its keys and values.
+
+        Args:
+            rows: for each question the token ids of each of its passages.
+            batch_tokens: tokens that are read at a time.
+
+        Returns:
+            One row per question; a state is the keys and values of a token in all layers.
+
+        Raises:
+            ConfigError: the model does not keep them.
+        """
+        flat = [[*self._bare_row(ids), *self.tail] for passages in rows for ids in passages]
+        if not flat:
+            raise ConfigError("there is nothing to encode: no question has a passage")
+        states = [torch.empty(0)] * len(flat)
+        for part in plan_batches(list(map(len, flat)), max_rows=_MAX_ROWS, max_tokens=batch_tokens):
+            padded, mask = self.pad_rows([flat[i] for i in part])
+            cache = DynamicCache()
+            found = self.model.base_model(
+                input_ids=padded, attention_mask=mask, past_key_values=cache, use_cache=True
+            ).past_key_values
+            if not isinstance(found, DynamicCache) or not found.layers or found.layers[0].keys is None:
+                raise ConfigError(
+                    f"{type(self.model).__name__} keeps no keys and values of what it has read",
+                    hint="use a model with attention in every layer",
+                )
+            for i, packed in zip(part, _packed(found), strict=True):
+                states[i] = packed[: len(flat[i])]
+        left = iter(states)
+        joined = [torch.cat([next(left) for _ in passages] or [states[0][:0]]) for passages in rows]
+        lengths = iter(map(len, flat))
+        owners = [
+            torch.arange(len(passages)).repeat_interleave(
+                torch.tensor([next(lengths) for _ in passages], dtype=torch.long)
+            )
+            for passages in rows
+        ]
+        owner = pad_sequence(owners, batch_first=True, padding_value=-1).to(self.device)
+        counts = tuple(map(len, rows))
+        return Memory(pad_sequence(joined, batch_first=True), (owner >= 0).long(), owner, counts)
+
+    def generate(
+        self,
+        memory: Memory,
+        *,
+        answer_tokens: int,
+        beams: int = 1,
+        allowed: Sequence[Allowed] | None = None,
+    ) -> list[list[list[int]]]:
+        """Token ids of at most `beams` answers per row, best first, without the end token.
+
+        Args:
+            memory, answer_tokens, beams: as for `Seq2Seq.generate`.
+            allowed: for each row which tokens may follow an answer's beginning; None: any.
+        """
+        zero = memory.states.new_zeros(1, dtype=torch.float32)
+        rows = [[row] for row in range(len(memory))]
+        found = beam_search(
+            self, memory, rows, [zero] * len(rows),
+            answer_tokens=answer_tokens, beams=beams, allowed=allowed,
+        )  # fmt: skip
+        return [[list(ids) for ids in answers] for answers in found]
+
+    def logits(self, memory: Memory, labels: Tensor) -> Tensor:
+        """(R, T, V) float32 at least, of each label's place; teacher forcing, see `token_log_probs`."""
+        found = self._run(memory, self.decoder_inputs(labels), self._cache(memory))
+        return found if found.dtype == torch.float64 else found.float()
+
+    def step_cache(self, memory: Memory, rows: Sequence[int]) -> DynamicCache:
+        """The prompts' keys and values, one for each of some rows."""
+        return self._cache(memory, rows)
+
+    def step(self, memory: Memory, rows: Sequence[int], inputs: Sequence[int], cache: Any) -> Tensor:
+        """(R, V) float32 log-probabilities of the next token."""
+        last = torch.tensor(inputs, device=self.device)[:, None]
+        chosen = Memory(memory.states[:0], memory.mask[list(rows)], memory.owner[list(rows)], ())
+        return self._run(chosen, last, cache)[:, -1].float().log_softmax(-1)
+
+    def answer_ids(self, text: str) -> list[int]:
+        """Token ids of an answer, as they follow the prompt."""
+        return list(self.tokenizer(self.blank + text, add_special_tokens=False, verbose=False)["input_ids"])
+
+    def _run(self, memory: Memory, inputs: Tensor, cache: DynamicCache) -> Tensor:
+        """(R, T, V) logits of tokens behind the prompts, and behind those that the cache has already."""
+        past, width = cache.get_seq_length(), memory.mask.shape[1]
+        after = torch.ones(len(inputs), past - width + inputs.shape[1], dtype=torch.long, device=self.device)
+        sizes = memory.mask.new_zeros(len(inputs), int(memory.owner.max()) + 1)  # (R, P) tokens of passages
+        sizes = sizes.scatter_add(1, memory.owner.clamp_min(0), memory.mask)
+        places = sizes.amax(1, keepdim=True) + past - width
+        places = places + torch.arange(inputs.shape[1], device=self.device)
+        return self.model(
+            input_ids=inputs, attention_mask=torch.cat([memory.mask, after], 1), past_key_values=cache,
+            use_cache=True, **({"position_ids": places} if self._placed else {}),
+        ).logits  # fmt: skip
+
+    def _cache(self, memory: Memory, rows: Sequence[int] | None = None) -> DynamicCache:
+        """Memory → keys and values per layer."""
+        config = self.model.config.get_text_config()
+        states = memory.states if rows is None else memory.states[list(rows)]
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        layers = config.num_hidden_layers
+        split = states.unflatten(2, (2 * layers, -1, size)).permute(2, 0, 3, 1, 4)  # (2·N, R, H, S, D)
+        cache = DynamicCache()
+        for layer in range(layers):
+            cache.update(split[layer], split[layers + layer], layer)
+        return cache
+
+    def _bare_row(self, ids: Sequence[int]) -> Sequence[int]:
+        """A row without an end that the tokenizer put behind it."""
+        return ids[:-1] if ids and ids[-1] == self.end and self.tail[:1] != [self.end] else ids
+
+
+def _packed(cache: Any) -> Tensor:
+    """(R, S, 2·N·H·D) keys of all layers, then their values."""
+    parts = [layer.keys for layer in cache.layers] + [layer.values for layer in cache.layers]
+    return torch.stack(parts).permute(1, 3, 0, 2, 4).flatten(2)
+
+
+def causal_limit(model: Any) -> int:
+    """Positions that prompt and answer share."""
+    return int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 20)
+
+
+def _token(*values: Any) -> int | None:
+    """The first token id among the values; of a list of ends its first."""
+    for value in values:
+        value = value[0] if isinstance(value, list | tuple) and value else value
+        if isinstance(value, int):
+            return value
+    return None

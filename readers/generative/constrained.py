@@ -1,0 +1,49 @@
+"""Answers that may only be spans of given texts: which token may follow the beginning of one."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+
+from readers.generative.causal import Causal
+from readers.generative.marginal_decoding import Allowed
+
+_WORD = re.compile(r"\S+")
+_CHARS_A_TOKEN = 8  # so many characters of a text hold as many tokens as may be generated
+
+
+def span_rule(network: Causal, texts: Sequence[str], answer_tokens: int) -> Allowed:
+    """The tokens with which a span of one of the texts may go on.
+
+    Spans begin where a word begins and end where one ends. Each is tokenised as an answer is, from its own
+    beginning.
+
+    Args:
+        network: whose answers they are.
+        texts: the passages.
+        answer_tokens: longest span.
+
+    Returns:
+        From a span's beginning to the tokens that may follow, the end among them where a word ends.
+    """
+    follow: dict[tuple[int, ...], set[int]] = defaultdict(set)
+    blank, tokenizer = network.blank, network.tokenizer
+    for text in dict.fromkeys(texts):
+        starts = [found.start() for found in _WORD.finditer(text)]
+        pieces = [blank + text[start : start + answer_tokens * _CHARS_A_TOKEN] for start in starts]
+        if not pieces:
+            continue
+        made = tokenizer(pieces, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        for piece, ids, places in zip(pieces, made["input_ids"], made["offset_mapping"], strict=True):
+            before: tuple[int, ...] = ()
+            for token, (_, end) in zip(ids[:answer_tokens], places, strict=False):
+                follow[before].add(token)
+                before = (*before, token)
+                if piece[:end].strip() and not _inside_a_word(piece, end):
+                    follow[before].add(network.end)
+    return lambda ids: follow.get(ids) or {network.end}
+
+
+def _inside_a_word(text: str, place: int) -> bool:
+    return place < len(text) and text[place - 1].isalnum() and text[place].isalnum()

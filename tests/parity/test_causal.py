@@ -1,0 +1,265 @@
+"""Decoder-only generators against transformers' plain forward over the whole prompt, token by token."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from rag.core.errors import ConfigError
+from rag.core.types import Hit, Passage
+from rag.data.examples import Candidate, Example
+from rag.joint.losses import fused_loss, rag_loss
+from rag.rounds.signals import Judge, to_judge
+from readers.generative.causal import Causal
+from readers.generative.files import load_generator, open_network
+from readers.generative.layout import encode_rows
+from readers.generative.likelihood import leave_one_out, passage_log_likelihood
+from readers.generative.reader import GenerativeReader
+from readers.generative.settings import GeneratorSettings, Marginal
+from retrievers.encoders.question_likelihood import QuestionLikelihood
+from retrievers.rerank import reranked
+from tests.tiny_causal import causal_folder, causal_tokenizer, tiny_causal
+from tests.tiny_generator import tiny_seq2seq
+from tests.tiny_reader import tiny_tokenizer
+
+END = "<|im_end|>\n<|im_start|>assistant\n"
+PASSAGES = [
+    Passage("1", "tower", "the tower is 57 meters near the river in the forest of the city"),
+    Passage("2", "bridge", "the bridge was built"),
+    Passage("3", "", "forest"),
+]
+QUESTION = "how many meters has the tower"
+ANSWERS = ["57 meters", "the bridge", "1999"]
+
+
+def gpt2(size: int) -> Any:
+    """Learned positions, which shift where padding is counted."""
+    torch.manual_seed(0)
+    shape = {"n_embd": 32, "n_layer": 2, "n_head": 4, "initializer_range": 0.3, "resid_pdrop": 0.0}
+    return GPT2LMHeadModel(GPT2Config(vocab_size=size, n_positions=256, eos_token_id=2, **shape)).eval()
+
+
+@pytest.fixture(params=["llama", "gpt2"])
+def network(request: pytest.FixtureRequest) -> Causal:
+    tokenizer = causal_tokenizer()
+    model = tiny_causal() if request.param == "llama" else gpt2(len(tokenizer))
+    return Causal(model, tokenizer, END)
+
+
+def rows_of(network: Causal) -> list[list[int]]:
+    settings = GeneratorSettings(template="{question} {title} {text}")
+    return encode_rows(network.tokenizer, settings, [QUESTION], [PASSAGES])[0]
+
+
+def plain(network: Causal, row: list[int], answer: list[int]) -> list[float]:
+    """log p of each token and of the end: a forward of its own for each, over everything before it."""
+    ids = [*row, *network.tokenizer(END)["input_ids"]]
+    found = []
+    for token in [*answer, network.end]:
+        with torch.no_grad():
+            logits = network.model(torch.tensor([ids])).logits[0, -1]
+        found.append(float(logits.log_softmax(-1)[token]))
+        ids = [*ids, token]
+    return found
+
+
+def test_likelihoods_from_the_cache_equal_forwards_without_one(network: Causal) -> None:
+    rows = rows_of(network)
+    answers = [network.answer_ids(answer) for answer in ANSWERS]
+    apart = network.encode([[row] for row in rows])
+    for answer in answers:  # several answers over what was read once
+        labels = network.targets([answer] * len(rows))
+        found = network.token_log_probs(apart, labels)
+        for values, row in zip(found.tolist(), rows, strict=True):
+            assert values == pytest.approx(plain(network, row, answer), abs=2e-4)
+    together = network.encode([rows])
+    mean = passage_log_likelihood(network, together, [answers[0]])[0].tolist()
+    expected = [sum(values) / len(values) for values in (plain(network, row, answers[0]) for row in rows)]
+    assert mean == pytest.approx(expected, abs=2e-4)
+
+
+def test_greedy_and_beams_are_transformers_own(network: Causal) -> None:
+    rows = rows_of(network)
+    found = network.generate(network.encode([[row] for row in rows]), answer_tokens=6)
+    for row, [ids] in zip(rows, found, strict=True):
+        prompt = torch.tensor([[*row, *network.tokenizer(END)["input_ids"]]])
+        made = network.model.generate(
+            prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=6, do_sample=False
+        )[0, prompt.shape[1] :].tolist()
+        assert ids == (made[: made.index(network.end)] if network.end in made else made)
+
+
+def test_every_allowed_answer_competes_and_no_other(network: Causal) -> None:
+    """Of a closed set of answers the likeliest is found: brute force over the set."""
+    from readers.generative.marginal_decoding import beam_search
+
+    [row, *_] = rows_of(network)
+    memory = network.encode([[row]])
+    words = [network.answer_ids(word) for word in ("river", "the river", "tower", "57")]
+    ends = {tuple(word) for word in words}
+
+    def allowed(ids: tuple[int, ...]) -> set[int]:
+        follow = {word[len(ids)] for word in words if len(word) > len(ids) and tuple(word[: len(ids)]) == ids}
+        return follow | ({network.end} if ids in ends else set())
+
+    [found] = beam_search(
+        network, memory, [[0]], [torch.zeros(1)], answer_tokens=12, beams=8, allowed=[allowed]
+    )
+    expected = {tuple(word): sum(plain(network, row, word)) for word in words}
+    assert found == {ids: pytest.approx(score, abs=1e-3) for ids, score in expected.items()}
+
+
+def test_windows_side_by_side_attend_to_all(network: Causal) -> None:
+    """Against one forward with a mask by hand: windows do not see each other, the answer sees all."""
+    rows, answer = rows_of(network), network.answer_ids("57")
+    tail = network.tokenizer(END)["input_ids"]
+    windows = [[*row, *tail[:-1]] for row in rows]
+    tokens = [*itertools.chain(*windows), tail[-1], *answer]
+    places = [*itertools.chain(*(range(len(w)) for w in windows))]
+    longest = max(map(len, windows))
+    places += range(longest, longest + 1 + len(answer))
+    owner = [n for n, w in enumerate(windows) for _ in w] + [-1] * (1 + len(answer))
+    seen = torch.full((len(tokens), len(tokens)), -1e9)
+    for i, j in itertools.product(range(len(tokens)), repeat=2):
+        if j <= i and (owner[i] == owner[j] or owner[i] < 0):
+            seen[i, j] = 0.0
+    with torch.no_grad():
+        logits = network.model(
+            torch.tensor([tokens]), attention_mask=seen[None, None], position_ids=torch.tensor([places])
+        ).logits[0, -1 - len(answer) :]
+    expected = logits.log_softmax(-1)[range(len(answer) + 1), [*answer, network.end]].tolist()
+    memory = network.encode([rows])
+    found = network.token_log_probs(memory, network.targets([answer]))[0].tolist()
+    assert found == pytest.approx(expected, abs=2e-4)
+    assert leave_one_out(network, memory, [answer]).isfinite().all()
+
+
+def test_gradients_flow_through_the_cache(network: Causal) -> None:
+    """The same as transformers' own loss over prompt and answer, for every parameter."""
+    [row, *_] = rows_of(network)
+    answer = network.answer_ids("57")
+    labels = network.targets([answer])
+    (-network.token_log_probs(network.encode([[row]]), labels).mean()).backward()
+    found = {name: p.grad.clone() for name, p in network.model.named_parameters() if p.grad is not None}
+    network.model.zero_grad()
+    prompt = [*row, *network.tokenizer(END)["input_ids"]]
+    ids = torch.tensor([[*prompt, *answer, network.end]])
+    network.model(ids, labels=torch.tensor([[-100] * len(prompt) + [*answer, network.end]])).loss.backward()
+    for name, parameter in network.model.named_parameters():
+        assert torch.allclose(found[name], parameter.grad, atol=1e-5), name
+
+
+def test_a_folder_reads_with_evidence_and_says_what_does_not_fit(tmp_path: Path) -> None:
+    folder = causal_folder(tmp_path / "model")
+    model, tokenizer, said = load_generator(folder, passage_tokens=120, answer_tokens=8)
+    assert said.settings.mode == "single"
+    assert said.settings.prompt_end == END
+    reader = GenerativeReader(open_network(model, tokenizer, said.settings), said.settings)
+    [result] = reader.read([QUESTION], [PASSAGES], [[3.0, 2.0, 1.0]])
+    assert result.answers
+    assert all(math.isfinite(answer.score) for answer in result.answers)
+    with pytest.raises(ConfigError, match="the model reads 512 tokens, expected 616"):
+        load_generator(folder, passage_tokens=550)
+    plain_folder = causal_folder(tmp_path / "plain", chat=False)
+    assert load_generator(plain_folder)[2].settings.prompt_end == "\nAnswer:"
+
+
+def test_signals_and_the_reranker_of_a_folder_are_plain_forwards(tmp_path: Path) -> None:
+    """Likelihoods of answer and question, and the order of `--rerank upr:DIR`."""
+    folder = causal_folder(tmp_path / "model")
+    model, tokenizer = tiny_causal(), causal_tokenizer()
+    head = "<|im_start|>user\n"
+
+    def mean(prompt: str, said: str, *, end: bool) -> float:
+        ids = list(tokenizer(prompt)["input_ids"])
+        found = []
+        for token in [*tokenizer(said)["input_ids"], *([tokenizer.eos_token_id] if end else [])]:
+            with torch.no_grad():
+                found.append(float(model(torch.tensor([ids])).logits[0, -1].log_softmax(-1)[token]))
+            ids.append(token)
+        return sum(found) / len(found)
+
+    example = Example("q", QUESTION, ("57 meters",), tuple(Candidate(p, "retrieved") for p in PASSAGES))
+    ask = "Answer the question with a few words copied from the passage.\nQuestion: "
+    answered = [
+        mean(f"{head}{ask}{QUESTION}\n{p.title}: {p.text}{END}", "57 meters", end=True) for p in PASSAGES
+    ]
+    [found] = Judge.open(folder, "likelihood", precision="fp32").judge([to_judge(example)])
+    assert found == pytest.approx(answered, abs=2e-4)
+    asked = [
+        mean(
+            f"{head}Passage: {p.title}. {p.text}\nPlease write a question based on this passage.{END}",
+            QUESTION,
+            end=False,
+        )
+        for p in PASSAGES
+    ]
+    [found] = Judge.open(folder, "question-likelihood", precision="fp32").judge([example])
+    assert found == pytest.approx(asked, abs=2e-4)
+
+    class First:
+        def search(self, questions: Any, top_k: int, **_: Any) -> list[list[Hit]]:
+            return [[Hit(row, p.id, -float(row)) for row, p in enumerate(PASSAGES)] for _ in questions]
+
+    class Store(list[Passage]):
+        def get_many(self, rows: Any) -> list[Passage]:
+            return [self[row] for row in rows]
+
+    index: Any = SimpleNamespace(passages=Store(PASSAGES), tokens=None)
+    ranked = reranked(First(), index, f"upr:{folder},fusion=raw:1,0", precision="fp32")
+    hits = ranked.search([QUESTION], 3)[0]
+    order = sorted(range(len(PASSAGES)), key=lambda row: -asked[row])
+    assert [hit.row for hit in hits] == order
+    with pytest.raises(ConfigError, match="cannot give the signal attention"):
+        Judge.open(folder, "attention")
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart"])
+def test_question_likelihood_of_an_encoder_decoder(kind: str) -> None:
+    model, tokenizer = tiny_seq2seq(kind), tiny_tokenizer()
+    found = QuestionLikelihood(model, tokenizer, "tiny").score([QUESTION] * 2, PASSAGES[:2])
+    for value, p in zip(found, PASSAGES, strict=False):
+        text = f"Passage: {p.title}. {p.text}\nPlease write a question based on this passage."
+        asked = tokenizer(QUESTION, add_special_tokens=False)["input_ids"]
+        with torch.no_grad():
+            loss = model(**tokenizer(text, return_tensors="pt", return_token_type_ids=False),
+                         labels=torch.tensor([asked])).loss  # fmt: skip
+        assert value == pytest.approx(-float(loss), abs=2e-4)
+
+
+def test_a_question_that_leaves_no_room_for_a_passage(tmp_path: Path) -> None:
+    judge = QuestionLikelihood(tiny_causal(positions=64), causal_tokenizer(), "tiny")
+    with pytest.raises(ConfigError, match="reads 64 tokens"):
+        judge.score([QUESTION], PASSAGES[:1])
+
+
+def test_rag_and_emdr2_over_prompts_equal_the_sums_written_out(network: Causal) -> None:
+    """Losses and the retriever's gradient from forwards of whole prompts, token by token."""
+    rows, answer = rows_of(network), network.answer_ids("57")
+    logp = torch.tensor([plain(network, row, answer) for row in rows])  # (K, T)
+    prior = torch.tensor([[0.3, 1.0, -0.4]]).log_softmax(1)[0]
+    expected = {
+        "sequence": -(prior + logp.sum(1)).logsumexp(0),
+        "token": -(prior[:, None] + logp).logsumexp(0).sum(),
+    }
+    for marginal, loss in expected.items():
+        scores = torch.tensor([[0.3, 1.0, -0.4]], requires_grad=True)
+        found = rag_loss(cast("Marginal", marginal), network, [rows], [answer], scores)
+        assert float(found.reader) == pytest.approx(float(loss), abs=1e-3)
+        found.reader.backward()
+        if marginal == "sequence":  # the gradient of −log p(y|x) is prior minus posterior
+            posterior = (prior + logp.sum(1)).softmax(0)
+            assert torch.allclose(scores.grad[0], prior.exp() - posterior, atol=1e-3)
+        network.model.zero_grad()
+        scores = torch.tensor([[0.3, 1.0, -0.4]], requires_grad=True)
+        fused = fused_loss("emdr2", network, [rows], [answer], scores, marginal=cast("Marginal", marginal))
+        assert float(fused.retriever.detach()) == pytest.approx(float(loss), abs=1e-3)
+        together = network.token_log_probs(network.encode([rows]), network.targets([answer]))
+        assert float(fused.reader) == pytest.approx(-float(together.sum()), abs=1e-3)

@@ -1,0 +1,82 @@
+"""A causal model is trained to answer from passages: all weights, or adapters that are merged at the end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from rag.core.errors import ConfigError
+from rag.core.types import Passage
+from rag.data.examples import Candidate, Example
+from rag.rounds.signals import Judge, to_judge
+from readers.generative.training.config import GeneratorTrainConfig
+from readers.generative.training.recipe import _adapt, train_generator
+from readers.open import open_reader
+from tests.tiny_causal import causal_folder, tiny_causal
+
+WORDS = ["tower", "river", "city", "bridge", "castle", "harbour", "forest", "year"]
+
+
+def examples() -> list[Example]:
+    return [
+        Example(
+            word, f"what is near the {word}", (answer,),
+            (Candidate(Passage(word, word, f"the {answer} is near {word}"), "retrieved", has_answer=True),),
+        )
+        for word, answer in zip(WORDS, reversed(WORDS), strict=True)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("lora", [0, 4])
+def test_answers_become_likelier_and_the_folder_reads(tmp_path: Path, lora: int) -> None:
+    records: list[dict[str, Any]] = [
+        {
+            "question": one.question, "answers": list(one.answers),
+            "ctxs": [{"title": one.id, "text": one.passages[0].text, "has_answer": True}],
+        }
+        for one in examples()
+    ]  # fmt: skip
+    (tmp_path / "train.json").write_text(json.dumps(records))
+    dev = [{**record, "question": record["question"] + " here"} for record in records[:2]]
+    (tmp_path / "dev.json").write_text(json.dumps(dev))
+    model = causal_folder(tmp_path / "model")
+    config: dict[str, Any] = {
+        "train_files": [tmp_path / "train.json"], "validation_file": tmp_path / "dev.json",
+        "out": tmp_path / "out", "model": str(model), "lora": lora, "mode": "single", "answer_tokens": 8,
+        "stages": [{"steps": 25, "batch_size": 8, "passage_tokens": 200}], "learning_rate": 5e-3,
+        "precision": "fp32", "threads": 1,
+    }  # fmt: skip
+    reader = train_generator(GeneratorTrainConfig(**config))
+    asked = [to_judge(one) for one in examples()]
+    before, after = (
+        sum(float(values[0]) for values in Judge.open(place, "likelihood", precision="fp32").judge(asked))
+        for place in (model, reader)
+    )
+    assert after / len(asked) > before / len(asked) + 1.0  # nats per token
+    opened = open_reader(reader, precision="fp32")
+    [result] = opened.read([asked[0].question], [asked[0].passages], [[1.0]])
+    assert result.answers
+    names = AutoModelForCausalLM.from_pretrained(reader).state_dict()
+    assert names.keys() == tiny_causal().state_dict().keys()  # no adapter is left
+    with pytest.raises(ConfigError, match="checkpoint_layers"):
+        train_generator(GeneratorTrainConfig(**{**config, "out": tmp_path / "x", "checkpoint_layers": True}))
+
+
+def test_merged_adapters_compute_the_same() -> None:
+    model, ids = tiny_causal(), torch.tensor([[5, 9, 30, 41]])
+    plain = model(ids).logits
+    merge = _adapt(model, 4)
+    for name, parameter in model.named_parameters():
+        assert parameter.requires_grad == ("lora_" in name)
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    with torch.no_grad():
+        adapted = model(ids).logits
+        merge()
+        assert torch.allclose(model(ids).logits, adapted, atol=1e-4)
+    assert not torch.allclose(adapted, plain, atol=1e-2)
