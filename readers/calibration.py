@@ -87,6 +87,29 @@ def fit_chance(signs: Floats, happened: npt.NDArray[np.bool_], weights: Floats) 
     return tuple(round(value, 4) for value in _least(loss, inputs.shape[1]))
 
 
+def fit_shift(logits: Floats, happened: npt.NDArray[np.bool_]) -> tuple[float, float]:
+    r"""Shift a and slope b of p = σ(a + b·z) for probabilities with logits z that are already about right.
+
+    Few questions move them little: a has a normal prior around 0 with deviation 1, b around 1 with 0.3.
+
+    Args:
+        logits: (Q,) z.
+        happened: (Q,).
+    """
+    z, wanted = torch.from_numpy(logits), torch.from_numpy(happened.astype(np.float64))
+    count = max(1, len(logits))
+
+    def loss(parameters: torch.Tensor) -> torch.Tensor:
+        prior = (parameters[0].square() + (parameters[1] / 0.3).square()) / 2
+        losses = torch.nn.functional.binary_cross_entropy_with_logits(
+            parameters[0] + (1.0 + parameters[1]) * z, wanted, reduction="sum"
+        )
+        return (losses + prior) / count
+
+    shift, slope = _least(loss, 2)
+    return shift, max(0.0, 1.0 + slope)
+
+
 def _least(loss: Callable[[torch.Tensor], torch.Tensor], count: int) -> list[float]:
     """The `count` parameters where a loss is least, pulled a little towards 0."""
     parameters = torch.zeros(count, dtype=torch.float64, requires_grad=True)

@@ -250,3 +250,17 @@ def rephrase_messages(question: str, turns: Sequence[Turn]) -> list[dict[str, st
         {"role": "system", "content": task},
         {"role": "user", "content": "\n\n".join([*history, f"Last question: {question}"])},
     ]
+
+
+_OPEN = re.compile(rf"\W*(?:{_LEAD.pattern})?(?:{_PREPOSITION} )?{_WH}(?:'s)?\b", re.IGNORECASE)
+_SECOND_CLAUSE = re.compile(rf",\s*{_AUXILIARY}\b", re.IGNORECASE)
+
+
+def can_be_polar(question: str) -> bool:
+    """Whether "yes" or "no" can answer a question: not if it asks who, where, when, why, how, what or which.
+
+    Example:
+        >>> [can_be_polar(q) for q in ("Is Oslo in Norway?", "Who was first?", "When it rains, is it wet?")]
+        [True, False, True]
+    """
+    return _OPEN.match(question) is None or _SECOND_CLAUSE.search(question) is not None

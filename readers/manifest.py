@@ -25,13 +25,13 @@ class Calibration(Config):
     first: tuple[float, ...] | None = Field(
         default=None,
         min_length=2,
-        max_length=6,
+        max_length=9,
         description="bias and slopes of `answer_signs`: how likely the first answer is",
     )
     none: tuple[float, ...] | None = Field(
         default=None,
         min_length=2,
-        max_length=6,
+        max_length=9,
         description="the same: how likely what was read holds no answer, if the first one is wrong",
     )
     questions: int = Field(default=0, ge=0, description="held-out questions it was fitted on; 0 = not fitted")

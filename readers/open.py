@@ -12,7 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
-from rag.core.errors import ArtifactError
+from rag.config import parse_overrides
+from rag.core.errors import ArtifactError, ConfigError
 from readers.manifest import READER_FILE, read_reader_file
 from readers.protocols import Reader
 
@@ -48,7 +49,7 @@ KINDS: dict[str, ReaderKind] = {
     ),
     "llm": ReaderKind(
         "readers.llm.local:open_local",
-        "a causal language model",
+        "a causal language model, perhaps with settings: DIR#quote=true,passages=5",
         architectures=("ForCausalLM", "LMHeadModel"),
     ),
     "generative": ReaderKind(
@@ -57,6 +58,9 @@ KINDS: dict[str, ReaderKind] = {
         architectures=("ForConditionalGeneration", "EncoderDecoderModel", "FiDT5"),
     ),
 }
+
+
+_SCHEMES = tuple(scheme for kind in KINDS.values() for scheme in kind.schemes)
 
 
 def reader_kind(source: str | Path | None) -> str:
@@ -70,6 +74,7 @@ def reader_kind(source: str | Path | None) -> str:
     for name, kind in KINDS.items():
         if kind.schemes and str(source).startswith(kind.schemes):
             return name
+    source, _ = _split(source)
     folder = Path(source)
     if (folder / READER_FILE).exists():
         return _named(folder)
@@ -91,7 +96,7 @@ def open_reader(
 
     Args:
         source: None for the reader that ships with the package; a folder, a Hugging Face name, or a scheme
-            of `KINDS`.
+            of `KINDS`. Settings may follow a language model's folder: `DIR#quote=true,passages=5`.
         precision: "auto", "fp32", "bf16" or "int8".
         device: "auto", "cpu" or "cuda".
 
@@ -104,12 +109,27 @@ def open_reader(
         >>> passage = Passage("1", "Oslo", "Oslo is the capital of Norway.")        # doctest: +SKIP
         >>> reader.read(["What is the capital of Norway?"], [[passage]], [[1.0]])   # doctest: +SKIP
     """
-    module, _, path = KINDS[reader_kind(source)].opener.partition(":")
+    kind, (place, given) = reader_kind(source), _split(source)
+    if given and kind != "llm":
+        raise ConfigError(
+            f"{source}: settings after # are for language models, found a reader of the kind {kind}",
+            hint="leave them out; such a reader's settings stand in its reader.json",
+        )
+    if given:
+        source, settings = place, {**parse_overrides(given.split(",")), **settings}
+    module, _, path = KINDS[kind].opener.partition(":")
     opener: Any = import_module(module)
     for name in path.split("."):
         opener = getattr(opener, name)
     load = cast("Callable[..., Reader]", opener)
     return load(source, precision=precision, device=device, **settings)
+
+
+def _split(source: str | Path | None) -> tuple[str | Path, str]:
+    """A folder or name, and the settings written after it."""
+    place, mark, given = str(source or "").partition("#")
+    is_plain = not mark or Path(str(source)).exists() or str(source).startswith(_SCHEMES)
+    return (source or "", "") if is_plain else (place, given)
 
 
 def _named(folder: Path) -> str:

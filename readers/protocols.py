@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -150,10 +150,19 @@ def check_request(
             raise ConfigError(
                 f"{len(found)} passages but {len(given)} scores for the question {question[:60]!r}"
             )
-        for passage in found:
-            if len(passage.text) > MAX_PASSAGE_CHARS:
-                raise DataError(
-                    f"passage {passage.id!r} has {len(passage.text)} characters, at most {MAX_PASSAGE_CHARS} "
-                    "are accepted",
-                    hint="split documents when indexing (`rag index --split words100`)",
-                )
+        check_lengths(found)
+
+
+def check_lengths(passages: Iterable[Passage]) -> None:
+    """Refuse passages that are too long to read.
+
+    Raises:
+        DataError: with the passage's id.
+    """
+    for passage in passages:
+        if len(passage.text) > MAX_PASSAGE_CHARS:
+            raise DataError(
+                f"passage {passage.id!r} has {len(passage.text)} characters, at most {MAX_PASSAGE_CHARS} "
+                "are accepted",
+                hint="split documents when indexing (`rag index --split words100`)",
+            )

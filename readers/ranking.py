@@ -16,6 +16,7 @@ from readers.extractive.settings import ReaderSettings
 from readers.extractive.tokens import TokenizedTexts
 from readers.manifest import Calibration
 from readers.protocols import ReadAnswer, ReadResult
+from readers.spans import whole_tokens
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -47,6 +48,7 @@ class PassageRows:
         texts: tokens of the unique passages' texts.
         rows: windows of the pairs.
         extend: (V,) bool, tokens that continue a word, if answers are to be extended to whole words.
+        polar: (questions,) bool, whether "yes" and "no" can answer the question.
     """
 
     questions: int
@@ -55,12 +57,13 @@ class PassageRows:
     texts: TokenizedTexts
     rows: list[Row]
     extend: npt.NDArray[np.bool_] | None
+    polar: npt.NDArray[np.bool_]
 
     def scored(self, numbers: Sequence[int], scores: RowScores) -> ScoredPassages:
         """The rows with these numbers, and the network's scores of each."""
         rows = [self.rows[number] for number in numbers]
         return ScoredPassages(
-            self.questions, self.pairs, self.unique, self.texts, rows, self.extend, scores=scores
+            self.questions, self.pairs, self.unique, self.texts, rows, self.extend, self.polar, scores=scores
         )
 
 
@@ -79,13 +82,19 @@ class ScoredPassages(PassageRows):
 class Ranked:
     """One question's different answers, best first, and its null score (None: the model has none).
 
-    `passages` were read for it; `place` of them have a higher retrieval score than that of the first answer.
+    Attributes:
+        passages: how many were read for it.
+        place: how many of them have a higher retrieval score than that of the first answer.
+        relevance: passage logit of the first answer's passage; 0 for a network without such.
+        asked: tokens of the question.
     """
 
     candidates: list[CandidateAnswer]
     null: float | None
     passages: int = 1
     place: int = 0
+    relevance: float = 0.0
+    asked: int = 1
 
     @property
     def scores(self) -> Floats:
@@ -123,19 +132,32 @@ def rank(
         if len(chosen) == 0:
             results.append(Ranked([], None))
             continue
-        candidates = _candidates(scored, chosen, place, retrieval[question], settings)
+        worded = settings.answer_types and bool(scored.polar[question])
+        candidates = _candidates(scored, chosen, place, retrieval[question], settings, worded)
         null = _null(scored, chosen, place, settings, candidates)
         read = np.unique(place)
         scores = np.asarray(retrieval[question], np.float64)[read]
-        best = scores[read == candidates[0].passage_index] if candidates else scores[:1]
-        results.append(Ranked(candidates, null, len(read), int((scores > best).sum())))
+        first = candidates[0].passage_index if candidates else read[0]
+        relevance = float(scored.scores.relevances[chosen][place == first].max())
+        ahead = int((scores > scores[read == first]).sum())
+        asked = scored.rows[indices[0]].types_from
+        results.append(Ranked(candidates, null, len(read), ahead, relevance, asked))
     return results
 
 
 def _candidates(
-    scored: ScoredPassages, chosen: Ints, place: Ints, retrieval: Sequence[float], settings: ReaderSettings
+    scored: ScoredPassages,
+    chosen: Ints,
+    place: Ints,
+    retrieval: Sequence[float],
+    settings: ReaderSettings,
+    worded: bool,
 ) -> list[CandidateAnswer]:
-    """`chosen` rows of one question; `place` tells which of its passages each row belongs to."""
+    """`chosen` rows of one question; `place` tells which of its passages each row belongs to.
+
+    Args:
+        worded: whether "yes" and "no" are candidates.
+    """
     values = scored.scores.spans[chosen].astype(np.float64)  # (r, K)
     if settings.select:
         # the best span of each passage scores its selection logit, its other spans less by what they lack
@@ -145,7 +167,7 @@ def _candidates(
         np.maximum.at(best, place, values[:, 0])
         values = values - best[place][:, None] + relevance[place][:, None]
     n_spans = values.shape[1]
-    if settings.answer_types:
+    if worded:
         values = np.concatenate([values, scored.scores.words[chosen]], axis=1)
     if settings.retrieval_weight:
         values = values + retrieval_prior(retrieval, settings.retrieval_weight)[place][:, None]
@@ -166,8 +188,9 @@ def _candidates(
         last = int(scored.scores.ends[chosen[at], number]) + shift
         if scored.extend is not None:
             first, last = _whole_words(scored.texts.tokens(unique), first, last, scored.extend)
-        start, end = int(offsets[first, 0]), int(offsets[last, 1])
-        answer = scored.unique[unique].text[start:end]
+        text = scored.unique[unique].text
+        start, end = whole_tokens(text, int(offsets[first, 0]), int(offsets[last, 1]))
+        answer = text[start:end]
         start += len(answer) - len(answer.lstrip())  # SentencePiece's tokens hold the blank before a word
         answer = answer.strip()
         return CandidateAnswer(int(place[at]), start, start + len(answer), answer, 0.0)
@@ -314,9 +337,10 @@ def _chance(fitted: Sequence[float], signs: Floats) -> float:
 
 
 def answer_signs(found: Ranked, p: Floats, none: float) -> Floats:
-    """What tells whether the first answer is right, (5,): ln(p_1 / Σ of the other answers), ln(p_1 / p_0),
-    and the logarithms of how many passages were read, of the place of its passage among them by retrieval
-    score, from 1, and of the answer's length in characters, plus 1.
+    """What tells whether the first answer is right, (8,): ln(p_1 / Σ of the other answers), ln(p_1 / p_0),
+    the logarithms of how many passages were read, of the place of its passage among them by retrieval
+    score, from 1, and of the answer's length in characters, plus 1; the passage logit of its passage,
+    ln(p_1 / p_2), and the logarithm of the question's length in tokens.
 
     Args:
         p, none: of `confidences`.
@@ -324,7 +348,8 @@ def answer_signs(found: Ranked, p: Floats, none: float) -> Floats:
     first, others, nothing = (max(float(x), 1e-12) for x in (p[0], p[1:].sum(), none))
     odds = np.clip(np.log([first / others, first / nothing]), -20.0, 20.0)
     seen = np.log([found.passages, 1 + found.place, 1 + len(found.candidates[0].text)])
-    return np.concatenate([odds, seen])
+    margin = min(np.log(first / max(float(p[1]), 1e-12)), 20.0) if len(p) > 1 else 20.0
+    return np.concatenate([odds, seen, [found.relevance, margin, np.log(found.asked)]])
 
 
 def confidence_of_first(found: Ranked, calibration: Calibration) -> float:

@@ -15,10 +15,11 @@ from rag.config import load_config
 from rag.core.errors import ConfigError
 from rag.core.files import atomic_write_text
 from rag.core.types import Question
-from rag.data.questions import draw_sample, read_questions
+from rag.data.questions import draw_sample, questions_from, read_questions
 from rag.eval import runner
 from rag.eval.breakdown import TrainingOverlap
 from rag.eval.compare import Comparison, compare_evaluations, compare_pooled, markdown_tables
+from rag.eval.confidence_tuning import ConfidenceTuning, tune_confidence
 from rag.eval.fact_tuning import FactTuning, collect_examples, tune_facts, write_tuning
 from rag.eval.facts import BOUNDARIES, FactFinder, open_finder
 from rag.eval.fusion_tuning import FusionTuning, tune_fusion
@@ -31,12 +32,14 @@ from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
 from rag.eval.systems import GoldReader
 from rag.pipeline import Pipeline
+from readers.extractive.files import save_calibrated
+from readers.extractive.reader import ExtractiveReader
 from readers.open import open_reader
 from retrievers.hybrid import HybridRetriever
 from retrievers.rerank import RerankingRetriever
 
 REPORT_NAME = "report.html"
-Questions = str | Path | Iterable[Question]
+Questions = Any  # a file, or what `questions_from` takes
 _OF_READER = ("precision", "effort")
 _SHOWN_FIELDS = 6
 
@@ -59,7 +62,8 @@ def evaluate(
 
     Args:
         index: a directory written by `rag index`; None with `gold=True` for sets that quote their passages.
-        questions: a file, a data set `hf:owner/name[:config][:split]`, or questions.
+        questions: a file, a data set `hf:owner/name[:config][:split]`, a list of `Question` records or of
+            mappings with the fields of a file, or a DataFrame of such rows.
         out: result folder, continued if an earlier run stopped in it; by default one that is deleted with the
             object returned.
         reader: as in `Pipeline.open`; False, or `reads=False`, retrieves only.
@@ -84,6 +88,8 @@ def evaluate(
     """
     opening = {name: options.pop(name) for name in signature(Pipeline.open).parameters if name in options}
     chosen = load_config(EvaluationSettings, overrides=options)
+    if not isinstance(questions, str | Path):
+        questions = questions_from(questions)
     finder, reads = None, reader is not False and opening.get("reads", True)
     if chosen.profile == "hotpot" and reads:
         finder = open_finder(facts, sentences, read=chosen.read)
@@ -176,6 +182,8 @@ def compare(
     Example:
         `for row in rag.compare(["runs/bm25", "runs/hybrid"]): print(row.figure, row.result.difference)`
     """
+    if isinstance(results, str | Path | Evaluation):
+        raise ConfigError("results is a single folder, expected a list", hint="give two or more")
     evaluations = load_evaluations(
         [result.place if isinstance(result, Evaluation) else result for result in results]
     )
@@ -257,6 +265,36 @@ def choose_fusion(
     return tuning
 
 
+def fit_confidence(
+    index: str | Path,
+    questions: str,
+    out: str | Path,
+    *,
+    reader: str | None = None,
+    format: str = "auto",
+    settings: EvaluationSettings,
+    **opening: Any,
+) -> ConfidenceTuning:
+    """Fit the confidence of an extractive reader to a corpus and write the reader with it into `out`.
+
+    Raises:
+        ConfigError: the questions are a test set, or `reader` is not extractive.
+    """
+    check_selection_split(QuestionSource.of_file(questions, format=format).path)
+    pipeline = Pipeline.open(index, reader=reader, **opening)
+    if not isinstance(pipeline.reader, ExtractiveReader):
+        raise ConfigError(
+            f"{reader} is a {type(pipeline.reader).__name__}, expected an extractive reader",
+            hint="leave --reader out, or give a folder of `rag train reader`",
+        )
+    given = list(islice(read_questions(questions, format=format), settings.limit))
+    if settings.sample is not None:
+        given = list(draw_sample(given, settings.sample, settings.seed))
+    tuning = tune_confidence(pipeline, given, pipeline.reader.calibration, settings)
+    save_calibrated(reader, Path(out), tuning.calibration)
+    return tuning
+
+
 def _counting(questions: Iterable[Question], unread: Counter[str]) -> Iterator[Question]:
     for question in questions:
         unread.update(question.meta.keys())
@@ -266,11 +304,7 @@ def _counting(questions: Iterable[Question], unread: Counter[str]) -> Iterator[Q
 def _source(questions: Questions, format: str, split: str | None) -> QuestionSource:
     if isinstance(questions, (str, Path)):
         return QuestionSource.of_file(questions, split=split, format=format)
-    if not isinstance(questions, list | tuple):
-        raise ConfigError(
-            f"questions are a {type(questions).__name__}, expected a file or a list, which can be read twice"
-        )
-    return QuestionSource.of_questions(questions, split=split)
+    return QuestionSource.of_questions(list(questions), split=split)
 
 
 def _identity(system: Pipeline | GoldReader, finder: FactFinder | None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from rag.data.examples import Candidate, Example
 from rag.data.files import dpr_family
 from rag.data.files.results import write_paths
 from rag.data.files.tables import write_run
+from rag.data.filters import Filter
 from rag.data.text import AnswerMatcher
 from rag.pipeline import Found, Pipeline
 from retrievers.protocols import PathRetriever
@@ -46,6 +47,7 @@ def write_results(
     *,
     batch_size: int = 512,
     regex: bool = False,
+    filter: Filter | None = None,
 ) -> None:
     """Search for all questions and write the results.
 
@@ -54,6 +56,7 @@ def write_results(
         top_k: number of hits per question.
         batch_size: questions searched at once.
         regex: treat answers as regular expressions, even if the question set does not mark them so.
+        filter: which passages may be returned.
 
     Raises:
         ConfigError: an unknown extension, or `*.jsonl` with a retriever that returns no paths.
@@ -69,7 +72,7 @@ def write_results(
         with Progress(len(questions), "questions", "retrieve") as progress:
             for start in range(0, len(questions), batch_size):
                 batch = questions[start : start + batch_size]
-                found = pipeline.retrieve_paths([question.text for question in batch], top_k)
+                found = pipeline.retrieve_paths([it.text for it in batch], top_k, filter=filter)
                 yield from zip(batch, *found, strict=True)
                 progress.update(len(batch))
 

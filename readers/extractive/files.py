@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoTokenizer
 
-from rag.core.errors import ArtifactError, MismatchedArtifactError
+from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.core.files import atomic_path, sha256_file
 from rag.runtime.backbone import loading
 from rag.runtime.model_files import position_limit
@@ -75,6 +76,27 @@ def load_parts(name_or_path: str | Path | None) -> ReaderParts:
         model = load_question_answering(name_or_path, config)
         settings = ReaderSettings(titled=False, max_tokens=min(384, longest))
     return ReaderParts(model, tokenizer, settings, Calibration(), str(name_or_path))
+
+
+def save_calibrated(source: str | Path | None, out: Path, calibration: Calibration) -> None:
+    """Write a copy of a reader with another calibration.
+
+    Args:
+        source: a folder of `rag train reader`, or None for the shipped reader.
+
+    Raises:
+        IncompleteArtifactError: it is no such folder.
+        ConfigError: `out` exists and is no reader.
+    """
+    folder = Path(source or SHIPPED_READER)
+    manifest = load_manifest(ReaderManifest, folder).model_copy(update={"calibration": calibration})
+    if out.exists() and not (out / READER_FILE).exists():
+        raise ConfigError(f"{out} exists and is no reader", hint="name a folder that does not exist")
+    with atomic_path(out) as temporary:
+        shutil.copytree(folder, temporary)
+        manifest.save(temporary)
+        if out.exists():
+            shutil.rmtree(out)
 
 
 def load_span_model(source: str | None) -> tuple[SpanModel, Any] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from readers.extractive.model import Logits, LogitsModel
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.tokens import check_offsets, tokenize_texts
 from readers.extractive.waves import read_waves
+from readers.follow_up import can_be_polar
 from readers.manifest import Calibration, with_overrides
 from readers.protocols import ReadResult, check_request
 from readers.ranking import Pair, PassageRows, ScoredPassages, likelihoods, rank
@@ -129,7 +129,7 @@ class ExtractiveReader:
         )
         ranked = rank(read, scores, settings)
         return [
-            found.result(*likelihoods(found, self.calibration), n_best, asdict(cost))
+            found.result(*likelihoods(found, self.calibration), n_best, cost.to_json())
             for found, cost in zip(ranked, costs, strict=True)
         ]
 
@@ -150,7 +150,8 @@ class ExtractiveReader:
         texts = tokenize_texts(self.tokenizer, [passage.text for passage in unique])
         rows = rows_of_pairs(self.layout, [(q, u) for q, _, u in pairs], asked, titles, texts)
         extend = self._continues if self.settings.words == "extend" else None
-        return PassageRows(len(questions), pairs, unique, texts, rows, extend)
+        polar = np.array([can_be_polar(question) for question in questions], bool)
+        return PassageRows(len(questions), pairs, unique, texts, rows, extend, polar)
 
     def score_rows(self, rows: Sequence[Row], floors: npt.NDArray[np.float32] | None) -> RowScores:
         """Scores of rows; rows that the early head scores below their floor are dropped."""

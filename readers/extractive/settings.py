@@ -20,11 +20,14 @@ class Effort(Config):
         enough: for each wave but the last, the confidence of the best answer so far at which reading stops.
         drop: from the second wave on, a passage is dropped at the early head if its score there is this many
             nats below that of the question's best passage so far; None: no passage is dropped.
+        most: limit on a question's token-layers: after the first wave, passages are read only as long as they
+            fit, read whole; None: no limit.
     """
 
     waves: tuple[Annotated[int, Field(ge=1)], ...] = ()
     enough: tuple[Annotated[float, Field(ge=0, le=1)], ...] = ()
     drop: float | None = Field(default=None, ge=0)
+    most: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
     def _fit_together(self) -> Effort:

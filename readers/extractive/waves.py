@@ -8,7 +8,7 @@ the network, if it has one, drops unpromising passages after a few layers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,17 +19,25 @@ from readers.extractive.settings import ReaderSettings
 from readers.manifest import Calibration
 from readers.ranking import PassageRows, ScoredPassages, confidence_of_first, rank
 
+Ints = npt.NDArray[np.int64]
 ScoreRows = Callable[[Sequence[Row], npt.NDArray[np.float32] | None], RowScores]
 """Scores rows; with floors, drops those that the early head scores lower."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadCost:
-    """Cost of one question: passages read, how many of these were dropped early, tokens times layers."""
+    """Cost of one question: passages read, how many of these were dropped early, tokens times layers, and how
+    many passages were left unread because of the effort's limit.
+    """
 
     passages: int
     dropped: int
     token_layers: int
+    over_limit: int = 0
+
+    def to_json(self) -> dict[str, int]:
+        """All counts; `over_limit` only where the limit left something unread."""
+        return {name: count for name, count in asdict(self).items() if count or name != "over_limit"}
 
 
 def read_waves(
@@ -62,8 +70,15 @@ def read_waves(
     open_ = np.ones(unread.questions, bool)
     parts: list[tuple[npt.NDArray[np.int64], RowScores]] = []
     ends = np.cumsum(effort.waves)
+    lengths = np.array([len(row.ids) for row in rows], np.int64)
+    limited = np.zeros(unread.questions, bool)
     for number, end in enumerate(ends.tolist()):
         part = np.nonzero(open_[owner] & (before < end) & (before >= end - effort.waves[number]))[0]
+        if number and effort.most is not None:
+            spent = np.bincount(owner, lengths * layers, minlength=unread.questions).astype(np.int64)
+            fits = _fits(part, owner, before, lengths * depth, effort.most - spent)
+            limited[owner[part[~fits]]] = True
+            part, open_ = part[fits], open_ & ~limited
         if number and not len(part):
             break
         floors = None if effort.drop is None else best[owner[part]] - np.float32(effort.drop)
@@ -77,7 +92,23 @@ def read_waves(
             for question in np.nonzero(open_)[0]:
                 likely = confidence_of_first(found[question], calibration)
                 open_[question] = likely < effort.enough[number]
-    return _gathered(unread, parts), _costs(unread, owner, layers, depth)
+    costs = _costs(unread, owner, layers, depth)
+    for question in np.nonzero(limited)[0]:
+        offered = len(np.unique(before[(owner == question) & (before < ends[-1])]))
+        costs[question] = replace(costs[question], over_limit=offered - costs[question].passages)
+    return _gathered(unread, parts), costs
+
+
+def _fits(part: Ints, owner: Ints, before: Ints, cost: Ints, left: Ints) -> npt.NDArray[np.bool_]:
+    """Whether the passage of each row of `part`, and all better ones, fit into what is `left` (Q,) to its
+    question; `cost` is that of each row of all.
+    """
+    fits = np.ones(len(part), bool)
+    for question in np.unique(owner[part]):
+        mine = np.nonzero(owner[part] == question)[0]
+        _, passage = np.unique(before[part[mine]], return_inverse=True)
+        fits[mine] = (np.cumsum(np.bincount(passage, cost[part[mine]])) <= left[question])[passage]
+    return fits
 
 
 def standing(unread: PassageRows, retrieval: Sequence[Sequence[float]]) -> npt.NDArray[np.int64]:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -139,7 +140,10 @@ def tune(
         own = {label: np.array([label == other for other in labels]) for label in sets}
         em |= {f"em {label}": round(100 * float(right[mine].mean()), 2) for label, mine in own.items()}
     asked = weights * np.isin(labels, [name for name in effort_sets if name in sets] or list(sets))
-    held = HeldOut(scored, parts, asked / asked.sum(), settings, calibration, reader.model.depth)
+    chosen = [n for n in range(len(parts)) if asked[n * _CHUNK : (n + 1) * _CHUNK].any()]
+    shares = np.concatenate([asked[n * _CHUNK : (n + 1) * _CHUNK] for n in chosen]) / asked.sum()
+    read = [scored[n] for n in chosen], [parts[n] for n in chosen]
+    held = HeldOut(*read, shares, settings, calibration, reader.model.depth)
     efforts, kept = choose_efforts(held)
     taken = {"efforts": efforts, "effort": effort if effort in efforts else "full"}
     return Tuned(settings.model_copy(update=taken), calibration, {**em, **figures, **kept})
@@ -167,7 +171,8 @@ def fit_and_measure(cases: Sequence[Case], candidates: int) -> tuple[float, Cali
     """Negative log-likelihood, calibration and figures of one null rule.
 
     The calibration is fitted on all cases, the figures are measured on each half of the questions with a fit
-    on the other half: on the very questions it was fitted on, a confidence looks better than it is.
+    on the other half: on the very questions it was fitted on, a confidence looks better than it is. Figures
+    named "unseen" are measured on each set with a fit on the other sets.
 
     Args:
         cases: the cases of all sets.
@@ -187,13 +192,9 @@ def fit_and_measure(cases: Sequence[Case], candidates: int) -> tuple[float, Cali
     answerable = whole & np.array([case.answerable for case in cases])
     calibration = _fit(cases, correct)
     loss = -np.log(_chances(cases, correct, calibration)[:, 2])
-    crossed = np.zeros((len(cases), 3))
-    for side in (0, 1):
-        here, there = number % 2 == side, number % 2 != side  # a question's cases stay together
-        if not (here.any() and there.any()):
-            raise too_few()
-        fitted = _fit(list(compress(cases, there)), correct[there])
-        crossed[here] = _chances(list(compress(cases, here)), correct[here], fitted)
+    crossed = _crossed(cases, correct, number % 2)  # a question's cases stay together
+    if crossed is None:
+        raise too_few()
     top, none, right = crossed.T
     silent, removed = none > top, whole & ~answerable
     figures = {
@@ -205,10 +206,32 @@ def fit_and_measure(cases: Sequence[Case], candidates: int) -> tuple[float, Cali
         "without_answer": float(removed.sum()),
     }
     labels = np.array([case.label for case in cases])
-    if len(set(labels)) > 1:
+    unseen = _crossed(cases, correct, labels)
+    if unseen is not None:
         own = {label: answerable & (labels == label) for label in dict.fromkeys(labels.tolist())}
         figures |= {f"ece {label}": _error(top[mine], correct[mine, 0]) for label, mine in own.items()}
+        top, none, _ = unseen.T
+        errors = {f"ece unseen {label}": _error(top[mine], correct[mine, 0]) for label, mine in own.items()}
+        figures |= errors | {
+            "ece unseen": round(float(np.mean(list(errors.values()))), 4),
+            "no_answer_recall unseen": _percent((none > top)[removed]),
+            "no_answer_false_alarms unseen": _percent((none > top)[answerable & correct[:, 0]]),
+        }
     return float((weight * loss)[whole].sum() / weight[whole].sum()), calibration, figures
+
+
+def _crossed(
+    cases: Sequence[Case], correct: npt.NDArray[np.bool_], parts: npt.NDArray[Any]
+) -> npt.NDArray[np.float64] | None:
+    """The chances of the cases of each part, fitted on the others, (Q, 3); None if there is a single part."""
+    chances = np.zeros((len(cases), 3))
+    values = np.unique(parts)
+    for value in values:
+        here, there = parts == value, parts != value
+        if there.any():
+            fitted = _fit(list(compress(cases, there)), correct[there])
+            chances[here] = _chances(list(compress(cases, here)), correct[here], fitted)
+    return chances if len(values) > 1 else None
 
 
 def too_few() -> DataError:

@@ -10,7 +10,9 @@ from pydantic import Field, field_validator, model_validator
 
 from rag.config import Config
 from rag.training.config import OptimConfig, RunConfig, TrainConfig
-from readers.extractive.training.losses import Normalisation, SpanObjective
+
+SpanObjective = Literal["first", "passage-marginal", "marginal", "hard-em"]
+Normalisation = Literal["shared", "passage"]
 
 
 class TrainingSet(Config):

@@ -19,6 +19,9 @@ from readers.ranking import ScoredPassages, confidence_of_first, rank
 BUDGETS = {"normal": 0.2, "low": 0.1}
 """By name, the share of full reading's token-layers that an effort may take, on average over the sets."""
 
+MOST = 0.4
+"""Share of full reading's mean token-layers that an effort may take on any one question."""
+
 _WAVES = ((2, 3, 5, 10), (2, 4, 6, 8), (2, 4, 6), (2, 2, 4), (3, 4), (1, 2))
 _DROPS = (None, 0.0, 1.5)
 _ENOUGH = (0.05, 0.1, 0.15, 0.2, 0.25, 0.35, 0.45, 0.55, 0.65, 0.8)
@@ -103,10 +106,12 @@ def _outcomes(held_out: HeldOut) -> Iterator[_Outcome]:
     weights = held_out.weights
     whole, full_cost, _ = held_out.read(Effort())
     base = float((weights * whole).sum())
+    most = max(1, round(MOST * float((weights * full_cost).sum())))
     for waves, drop in product(_WAVES, _DROPS if held_out.settings.skim_layer else (None,)):
         states = []
         for end in range(1, len(waves) + 1):
-            states.append(held_out.read(Effort(waves=waves[:end], enough=(1.0,) * (end - 1), drop=drop)))
+            effort = Effort(waves=waves[:end], enough=(1.0,) * (end - 1), drop=drop, most=most)
+            states.append(held_out.read(effort))
         right, cost, likely = (np.stack([state[part] for state in states]) for part in range(3))
         for enough in product(_ENOUGH, repeat=len(waves) - 1):
             if any(later > earlier for earlier, later in pairwise(enough)):
@@ -116,4 +121,4 @@ def _outcomes(held_out: HeldOut) -> Iterator[_Outcome]:
             taken = np.arange(len(last))
             kept = float((weights * right[last, taken]).sum()) / max(base, 1e-9)
             share = float((weights * cost[last, taken]).sum() / (weights * full_cost).sum())
-            yield _Outcome(Effort(waves=waves, enough=enough, drop=drop), share, kept)
+            yield _Outcome(Effort(waves=waves, enough=enough, drop=drop, most=most), share, kept)

@@ -19,12 +19,9 @@ that of the end logits; each passage's [CLS] is allowed and stands for "no answe
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 
-SpanObjective = Literal["first", "passage-marginal", "marginal", "hard-em"]
-Normalisation = Literal["shared", "passage"]
+from readers.extractive.training.config import Normalisation
 
 
 def _log_softmax(logits: torch.Tensor, allowed: torch.Tensor, normalisation: Normalisation) -> torch.Tensor:

@@ -27,7 +27,9 @@ class _Member:
     def __init__(self, rank: int) -> None:
         self.rank = rank
 
-    def search(self, questions: Sequence[str], top_k: int, *, timer: Any = None) -> list[list[Hit]]:
+    def search(
+        self, questions: Sequence[str], top_k: int, *, timer: Any = None, selected: Any = None
+    ) -> list[list[Hit]]:
         found = []
         for question in questions:
             right = int(question.split()[-1])

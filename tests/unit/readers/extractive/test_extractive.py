@@ -206,6 +206,8 @@ def test_yes_and_no_have_a_passage_but_no_place(encoder_folder: Path) -> None:
     assert first.passage_index == int(words.argmax())
     assert others[0].start is not None
     assert result.answers[-1].text == "yes"
+    twice = reader.read(["who built it?", "was it built?"], [[SHORT], [SHORT]], [[1.0], [1.0]], n_best=20)
+    assert ["no" in [answer.text for answer in one.answers] for one in twice] == [False, True]
     silent = ExtractiveReader(model, tiny_tokenizer(), settings)
     assert "no" not in [a.text for a in silent.read(["built?"], [[SHORT]], [[1.0]], n_best=20)[0].answers]
 

@@ -84,6 +84,23 @@ def test_what_the_early_head_thinks_little_of_is_dropped(network: FastSpanModel)
     assert {answer.passage_index for answer in result.answers} <= set(left)
 
 
+def test_the_limit_ends_the_reading_and_is_reported(network: FastSpanModel) -> None:
+    rows = reader(network).rows(QUESTIONS[:1], RETRIEVED[:1]).rows
+    cost = 2 * np.array([len(row.ids) for row in rows])[::-1]  # best passage first
+    for read in (1, 2, 4, 8):
+        for most in (int(cost[:read].sum()), int(cost[: read + 1].sum()) - 1):
+            one, other = reader(network, waves=(1, 2, 6), enough=(1, 1), most=most).read(
+                QUESTIONS, RETRIEVED, SCORES
+            )
+            expected = {"passages": read, "dropped": 0, "token_layers": int(cost[:read].sum())}
+            assert one.reading == {**expected, "over_limit": 9 - read}
+            assert other.reading["passages"] <= 3
+    whole = reader(network, waves=(1, 2, 6), enough=(1, 1), most=int(cost.sum()))
+    assert "over_limit" not in whole.read(QUESTIONS[:1], RETRIEVED[:1], SCORES[:1])[0].reading
+    beyond = reader(network, waves=(2, 7), enough=(1,), most=1)  # the first wave is always read
+    assert beyond.read(QUESTIONS[:1], RETRIEVED[:1], SCORES[:1])[0].reading["passages"] == 2
+
+
 def test_dropped_rows_leave_the_others_as_they_are(network: FastSpanModel) -> None:
     one = reader(network)
     rows = one.rows(QUESTIONS, RETRIEVED).rows

@@ -40,6 +40,17 @@ def test_sets_count_by_their_weights_and_are_measured_each() -> None:
     assert figures["ece large"] == pytest.approx(0.5, abs=0.05)
 
 
+def test_a_set_that_was_not_fitted_is_measured_with_a_fit_on_the_others() -> None:
+    """Two sets are always right and a third never: unseen, it gets the confidence that the two taught."""
+    cases = [_case(n, n % 3 < 2, ("one", "two", "odd")[n % 3]) for n in range(90)]
+    _, _, figures = fit_and_measure(cases, 5)
+    assert figures["ece unseen odd"] > 0.95
+    assert figures["ece odd"] < 0.75
+    assert figures["ece unseen"] == pytest.approx(
+        np.mean([figures[f"ece unseen {label}"] for label in ("one", "two", "odd")]), abs=1e-4
+    )
+
+
 def test_no_answer_means_that_what_was_read_holds_none() -> None:
     """A wrong first answer alone is none: of those that are wrong, three in four stand beside a right one."""
     cases = [_case(number, number % 4 < 2) for number in range(400)]

@@ -87,11 +87,15 @@ def test_the_chances_of_the_first_answer_and_of_none_are_found_and_the_others_sh
         0.5,
         7,
         3,
+        -0.5,
+        12,
     )
     plain, none = confidences(found.scores, found.null, Calibration())
     signs = answer_signs(found, plain, none)
     odds = plain[0] / plain[1:].sum(), plain[0] / none
-    np.testing.assert_allclose(signs, np.log([*odds, 7, 4, 5]))
+    np.testing.assert_allclose(
+        signs, [*np.log([*odds, 7, 4, 5]), -0.5, np.log(plain[0] / plain[1]), np.log(12)]
+    )
     first = (0.5, 0.3, 0.8, -0.1, -0.2, -0.3)
     for calibration, seen in ((Calibration(first=first), 5), (Calibration(first=first[:3]), 2)):
         p, rest = likelihoods(found, calibration)

@@ -1,0 +1,90 @@
+"""A reader's confidence is fitted to a corpus from a few questions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rag.core.errors import ConfigError, DataError
+from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, Question
+from rag.eval.confidence_tuning import tune_confidence
+from rag.eval.settings import EvaluationSettings
+from readers.extractive.files import SHIPPED_READER, load_parts, save_calibrated
+from readers.manifest import Calibration
+from readers.ranking import CandidateAnswer, Ranked, likelihoods
+
+OLD = Calibration(first=(0.0, 1.0, 0.5), none=(0.2, -0.3), temperature=2.0)
+SETTINGS = EvaluationSettings()
+
+
+class Corpus:
+    """Answers with confidences that are wrong by a shift of the logit, for questions named by number."""
+
+    def __init__(self, n: int, shift: float) -> None:
+        draw = np.random.default_rng(3)
+        logits = draw.normal(0.0, 2.0, n)
+        self.right = draw.random(n) < 1 / (1 + np.exp(-logits))
+        self.empty = ~self.right & (draw.random(n) < 0.5)
+        self.shown = 1 / (1 + np.exp(-logits + shift))
+        self.questions = [
+            Question(str(k), str(k), answers=() if self.empty[k] else ("yellow",)) for k in range(n)
+        ]
+
+    def retrieve(self, questions: Sequence[str], top_k: int) -> list[list[tuple[Hit, Passage]]]:
+        return [[(Hit(0, "p", 1.0), Passage("p", "", "yellow and blue"))] for _ in questions]
+
+    def read(self, questions: Sequence[str], retrieved: object, n_best: int) -> list[AnswerSet]:
+        found = []
+        for k in map(int, questions):
+            text = "yellow" if self.right[k] else "blue"
+            evidence = Evidence("p", "", "yellow and blue", 0, 4, 1.0)
+            answer = Answer(text, 1.0, float(self.shown[k]), evidence)
+            found.append(AnswerSet(str(k), (answer,), 0.5 * (1 - float(self.shown[k])), "v", {}))
+        return found
+
+
+def test_a_confidence_that_is_too_modest_is_put_right() -> None:
+    corpus = Corpus(400, shift=2.0)
+    tuning = tune_confidence(corpus, corpus.questions, OLD, SETTINGS)
+    assert tuning.unanswerable == corpus.empty.sum()
+    assert tuning.after.ece < 0.6 * tuning.before.ece
+    assert tuning.after.hidden < tuning.before.hidden
+    right = Corpus(400, shift=0.0)
+    assert tune_confidence(right, right.questions, OLD, SETTINGS).calibration.first == pytest.approx(
+        OLD.first, abs=0.35
+    )
+
+
+def test_the_fitted_calibration_shifts_the_readers_own_confidence() -> None:
+    corpus = Corpus(60, shift=2.0)
+    new = tune_confidence(corpus, corpus.questions, OLD, SETTINGS).calibration
+    assert new.first is not None
+    slope = new.first[1] / 1.0
+    found = Ranked([CandidateAnswer(0, 0, 1, "x", 1.0), CandidateAnswer(0, 2, 3, "y", 0.0)], 0.5)
+    (before, *_), _ = likelihoods(found, OLD)
+    (after, *_), _ = likelihoods(found, new)
+    assert np.log(after / (1 - after)) == pytest.approx(
+        slope * np.log(before / (1 - before)) + new.first[0], abs=1e-3
+    )
+
+
+def test_the_reader_is_written_with_its_new_confidence(tmp_path: Path) -> None:
+    out = tmp_path / "tuned"
+    for bias in (1.0, 2.0):  # the second takes the place of the first
+        save_calibrated(None, out, Calibration(first=(bias, 1.0)))
+    assert load_parts(out).calibration.first == (2.0, 1.0)
+    assert sorted(path.name for path in out.iterdir()) == sorted(p.name for p in SHIPPED_READER.iterdir())
+    (tmp_path / "other").mkdir()
+    with pytest.raises(ConfigError, match="is no reader"):
+        save_calibrated(None, tmp_path / "other", Calibration())
+
+
+def test_what_cannot_be_fitted_is_refused() -> None:
+    corpus = Corpus(12, shift=0.0)
+    with pytest.raises(ConfigError, match="never fitted"):
+        tune_confidence(corpus, corpus.questions, Calibration(), SETTINGS)
+    with pytest.raises(DataError, match="9 questions"):
+        tune_confidence(corpus, corpus.questions[:9], OLD, SETTINGS)

@@ -1,0 +1,49 @@
+"""Answers consist of whole tokens."""
+
+import pytest
+
+from readers.spans import whole_tokens
+
+CUT = [
+    ("Use --no-cache-dir, please", "cache", "--no-cache-dir"),
+    ("pip 23.0.1 is", "23", "23.0.1"),
+    ("in 2.0-rc1 only", "2.0", "2.0-rc1"),
+    ("costs $ 1,299.50 today", "299", "$ 1,299.50"),
+    ("write to jane.doe+x@mail.example.org.", "example", "jane.doe+x@mail.example.org"),
+    ("see https://a.example.org/x?y=1.", "example", "https://a.example.org/x?y=1"),
+    ("in /etc/apt/sources.list.d/foo.list,", "apt", "/etc/apt/sources.list.d/foo.list"),
+    ("(~/.ssh/config)", "ssh", "~/.ssh/config"),
+    ("keep .newsauth there", "newsauth", ".newsauth"),
+    ("set MAX_CONTENT_LENGTH to", "CONTENT", "MAX_CONTENT_LENGTH"),
+    ("call os.path.join() now", "path", "os.path.join()"),
+    ("-16.17 degrees", "16.17", "-16.17"),
+    ("at 12:30 pm", "12", "12:30"),
+]
+WHOLE = [
+    "1990-95 ended",
+    "German-born man",
+    "and/or this",
+    "1945.Then it",
+    "km/h speed",
+    "red, white",
+    "end.The next",
+]
+
+
+@pytest.mark.parametrize(("text", "part", "whole"), CUT)
+def test_options_versions_addresses_paths_and_prices_are_not_cut(text: str, part: str, whole: str) -> None:
+    start = text.index(part)
+    assert text[slice(*whole_tokens(text, start, start + len(part)))] == whole
+
+
+@pytest.mark.parametrize("text", WHOLE)
+def test_words_of_prose_are_left_as_they_are(text: str) -> None:
+    first = len(text) - len(text.lstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"))
+    assert whole_tokens(text, 0, first) == (0, first)
+
+
+def test_a_long_run_without_blanks_costs_little() -> None:
+    text = "a/b-" * 50_000
+    start, end = whole_tokens(text, 100_000, 100_005)
+    assert 99_500 < start <= 100_000
+    assert 100_005 <= end < 100_500
